@@ -1,0 +1,238 @@
+"""Context: where a graph is built, compiled once, and computed again and again with new inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe_core.backend import Backend, Executable, Placement
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
+from hotshoe_core.graph import Graph, lower
+from hotshoe_core.memory import Memory
+from hotshoe_core.tensor import Shape, Tensor, scope
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Context"]
+
+
+class Context:
+    """Build once, compute many.
+
+        ctx = backend.new_context()
+        x = ctx.input("x", (4, 8), DType.F32)
+        y = linear(x, weights["w"])
+        ctx.forward(y).reserve()          # lowers and allocates; runs nothing
+        ctx.compute({x: array})
+        y.read()
+
+    A context may be used from several threads, one call at a time.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._inputs: dict[str, Tensor] = {}
+        self._outputs: list[Tensor] = []
+        self._updates: dict[Tensor, Tensor] = {}
+        self._lowered: dict[Tensor, Tensor] = {}
+        self._executable: Executable | None = None
+        self._bounds: dict[Tensor, Tensor] = {}
+        self._computed = False
+        self._closed = False
+        self._lock = threading.RLock()
+
+    # Building
+
+    def input(self, name: str, shape: Sequence[int], dtype: DType = DType.F32) -> Tensor:
+        """A leaf fed at each compute. Raises GraphError for a name taken or a graph already compiled."""
+        self._require_open(building=True)
+        if name in self._inputs:
+            raise GraphError(f"the context has an input called {name!r} already: {self._inputs[name]!r}")
+        if dtype.numpy is None:
+            raise DTypeError(f"input {name!r}: {dtype.name} has no NumPy equivalent to feed it from")
+        if any(d < 1 for d in shape):
+            raise ShapeError(f"input {name!r}: sizes must be positive, got {tuple(shape)}")
+        tensor = Tensor("input", (), {}, tuple(shape), dtype, name=name, context=self)
+        self._inputs[name] = tensor
+        return tensor
+
+    @contextlib.contextmanager
+    def layer(self, index: int, name: str | None = None) -> Iterator[None]:
+        """Nodes made inside belong to layer ``index``: placement and memory reports go by it."""
+        with scope(name or f"layer.{index}", index):
+            yield
+
+    def forward(self, *outputs: Tensor) -> Self:
+        """Add tensors to compute; they can be read afterwards."""
+        self._require_open(building=True)
+        for t in outputs:
+            if t.context is None:
+                t.context = self  # of weights and constants only
+            elif t.context is not self:
+                raise GraphError(f"{t.name} was built from the inputs of another context")
+            if t not in self._outputs:
+                self._outputs.append(t)
+        return self
+
+    def update(self, state: Tensor, new: Tensor) -> Self:
+        """After each compute ``state`` has the value of ``new``, which ``state.set_rows(...)`` returned."""
+        self._require_open(building=True)
+        if state.op != "state":
+            raise GraphError(f"{state!r} is a {state.op}, not a state", hint="make one with backend.state(...)")
+        if (state.shape, state.dtype) != (new.shape, new.dtype):
+            raise ShapeError(f"{state!r} cannot take the value of {new!r}: shape or type differ")
+        self._updates[state] = new
+        return self
+
+    # Running
+
+    def reserve(self) -> Self:
+        """Compile and allocate, if that has not happened yet. Runs nothing.
+
+        Raises UnsupportedOpError, InsufficientMemoryError, or GraphError if there is nothing to compute.
+        """
+        with self._lock:
+            self._require_open()
+            if self._executable is None:
+                if not self._outputs and not self._updates:
+                    raise GraphError("the context has nothing to compute", hint="call ctx.forward(tensor) first")
+                graph, lowered = lower(Graph.trace(self._outputs, self._updates), self.backend.supports)
+                self._executable = self.backend.compile(graph)
+                self._lowered = lowered
+                self._bounds = _indexed(graph)
+            return self
+
+    def compute(self, feeds: Mapping[Tensor, Any] | None = None) -> Self:
+        """Run the graph with these inputs, one array for every input of the context.
+
+        Raises GraphError for a missing or foreign input, ShapeError and DTypeError for arrays that do not
+        fit. Values are converted only where nothing is lost (int64 token ids that fit into I32, say).
+        """
+        feeds = feeds or {}
+        with self._lock:
+            executable = self.reserve()._executable
+            assert executable is not None
+            missing = self._inputs.keys() - {t.name for t in feeds}
+            if missing:
+                raise GraphError(f"no value for the input {', '.join(sorted(missing))}")
+            for tensor, value in feeds.items():
+                if self._inputs.get(tensor.name) is not tensor:
+                    hint = did_you_mean(tensor.name, self._inputs)
+                    raise GraphError(f"{tensor!r} is not an input of this context", hint=hint)
+                array = _fit(tensor, value)
+                _check_indices(tensor, array, self._bounds)
+                executable.write(tensor, array)
+            self._computed = False
+            executable.run()
+            self._computed = True
+            return self
+
+    def read(self, tensor: Tensor, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """The value of an output, copied to a new array or to ``out``.
+
+        Raises GraphError for a tensor that was not forwarded or before the first compute.
+        """
+        with self._lock:
+            self._require_open()
+            if tensor not in self._outputs:
+                raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
+            if not self._computed or self._executable is None:
+                raise GraphError(f"{tensor.name} has no value yet", hint="call ctx.compute(...) first")
+            dtype = tensor.dtype.numpy
+            if dtype is None:
+                raise DTypeError(f"{tensor!r} cannot be read: NumPy has no {tensor.dtype.name}", hint="cast it to F32")
+            if out is None:
+                out = np.empty(tensor.shape, dtype)
+            elif out.shape != tensor.shape or out.dtype != dtype or not out.flags.c_contiguous:
+                raise ShapeError(
+                    f"out is {out.dtype}{list(out.shape)}{'' if out.flags.c_contiguous else ', not contiguous'}; "
+                    f"expected contiguous {dtype}{list(tensor.shape)}"
+                )
+            self._executable.read(self._lowered[tensor], out)
+            return out
+
+    # What there is
+
+    @property
+    def inputs(self) -> Mapping[str, Tensor]:
+        return dict(self._inputs)
+
+    def graph(self) -> Graph:
+        """The graph as the model author wrote it, before lowering."""
+        return Graph.trace(self._outputs, self._updates)
+
+    def memory(self) -> Mapping[str, Memory]:
+        """Bytes of the graph's temporaries by device, after ``reserve``; allocates nothing by itself."""
+        return {} if self._executable is None else self._executable.memory()
+
+    def placements(self) -> Sequence[Placement]:
+        """Where each node runs and how, after ``reserve``."""
+        return () if self._executable is None else self._executable.placements()
+
+    # The end
+
+    def close(self) -> None:
+        """Free the compiled graph. Idempotent."""
+        with self._lock:
+            self._closed = True
+            if self._executable is not None:
+                self._executable.close()
+                self._executable = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _require_open(self, building: bool = False) -> None:
+        if self._closed:
+            raise ClosedError("the context is closed", hint="make another with backend.new_context()")
+        if building and self._executable is not None:
+            raise GraphError("the graph is compiled and cannot grow", hint="build another in a new context")
+
+
+def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
+    """``value`` as the contiguous array ``tensor`` wants, if nothing is lost."""
+    dtype = tensor.dtype.numpy
+    assert dtype is not None
+    array = np.asarray(value)
+    if array.shape != tensor.shape:
+        raise ShapeError(f"input {tensor.name} is {list(tensor.shape)}; got an array of shape {list(array.shape)}")
+    if array.dtype != dtype:
+        kinds = {array.dtype.kind, dtype.kind}
+        if kinds <= {"i", "u"}:
+            info = np.iinfo(dtype)
+            if array.size and not (info.min <= array.min() and array.max() <= info.max):
+                raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; values do not fit it")
+        elif "f" not in kinds or dtype.kind != "f":
+            raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; got an array of {array.dtype}")
+        array = array.astype(dtype)
+    return np.ascontiguousarray(array).reshape(tensor.shape)
+
+
+def _indexed(graph: Graph) -> dict[Tensor, Tensor]:
+    """For each input that is used as row indices, the smallest tensor it indexes: native code would abort."""
+    bounds: dict[Tensor, Tensor] = {}
+    for node in graph.nodes:
+        if node.op not in ("take", "set_rows"):
+            continue
+        rows, leaf = node.sources[0], node.sources[1]
+        while leaf is not None and leaf.op in ("reshape", "permute", "slice", "expand"):
+            leaf = leaf.sources[0]
+        if rows is not None and leaf is not None and leaf.op == "input":
+            bounds[leaf] = min(rows, bounds.get(leaf, rows), key=len)
+    return bounds
+
+
+def _check_indices(tensor: Tensor, array: np.ndarray[Any, Any], bounds: Mapping[Tensor, Tensor]) -> None:
+    rows = bounds.get(tensor)
+    if rows is not None and not (0 <= array.min() and array.max() < len(rows)):
+        bad = array[(array < 0) | (array >= len(rows))].flat[0]
+        raise GraphError(f"input {tensor.name} holds the index {bad}; {rows.name} has {len(rows)} rows")

@@ -1,0 +1,174 @@
+"""Every error hotshoe raises on purpose, in one tree.
+
+    HotshoeError
+    ├── ShapeError              (ValueError)   shapes that do not fit an op
+    ├── DTypeError              (TypeError)    element types that do not fit an op
+    ├── GraphError                             a graph that cannot be built, compiled or fed as asked
+    ├── ClosedError                            a context, model or backend used after close()
+    ├── InsufficientMemoryError                an allocation failed; carries the memory breakdown
+    ├── BackendError                           a backend could not do what was asked
+    │   ├── UnsupportedOpError                 no lowering and no decomposition for an op
+    │   └── NativeError                        a native library reported a failure
+    ├── PluginError                            a plugin breaks the contract
+    ├── DeviceNotFoundError                    no device of that name; carries the verdicts
+    ├── ModelError                             a model could not be loaded
+    │   ├── ModelFileError                     a file or folder is not what it should be; names field and byte
+    │   ├── UnknownArchitectureError           no model implementation for the file's architecture
+    │   └── WeightsError                       tensors missing, left over, or of the wrong shape
+    ├── TokenizerError                         a vocabulary that cannot be turned into a tokenizer
+    ├── InputTooLongError       (ValueError)   more tokens than the context holds
+    └── ConversionError                        a checkpoint that cannot be converted
+
+A message says what was asked, what was found, what was expected; ``hint`` is the next step and is
+printed on a line of its own.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotshoe_core.memory import BackendMemory
+
+__all__ = [
+    "BackendError",
+    "ClosedError",
+    "ConversionError",
+    "DTypeError",
+    "DeviceNotFoundError",
+    "GraphError",
+    "HotshoeError",
+    "InputTooLongError",
+    "InsufficientMemoryError",
+    "ModelError",
+    "ModelFileError",
+    "NativeError",
+    "PluginError",
+    "ShapeError",
+    "TokenizerError",
+    "UnknownArchitectureError",
+    "UnsupportedOpError",
+    "WeightsError",
+    "did_you_mean",
+]
+
+
+class HotshoeError(Exception):
+    """Base of all errors raised on purpose; ``hint`` names the next step, if there is one."""
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}"
+
+
+class ShapeError(HotshoeError, ValueError):
+    """Shapes that do not fit an op. Raised where the op is written, not when it runs."""
+
+
+class DTypeError(HotshoeError, TypeError):
+    """Element types that do not fit an op."""
+
+
+class GraphError(HotshoeError):
+    """A graph that cannot be built, compiled or fed as asked."""
+
+
+class ClosedError(HotshoeError):
+    """A context, model or backend was used after ``close()``."""
+
+
+class InsufficientMemoryError(HotshoeError, MemoryError):
+    """An allocation failed. ``memory`` is the breakdown, the failed amount marked as such."""
+
+    def __init__(self, message: str, *, memory: BackendMemory, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.memory = memory
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self.memory}"
+
+
+class BackendError(HotshoeError):
+    """A backend could not do what was asked."""
+
+
+class UnsupportedOpError(BackendError):
+    """The backend has no lowering for an op, and the op has no decomposition it could run."""
+
+
+class NativeError(BackendError):
+    """A native library reported a failure."""
+
+
+class PluginError(HotshoeError):
+    """A plugin breaks the contract."""
+
+
+class DeviceNotFoundError(HotshoeError):
+    """No such device. ``verdicts`` says what became of each candidate."""
+
+    def __init__(self, message: str, *, verdicts: Iterable[Any] = (), hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.verdicts = tuple(verdicts)
+
+
+class ModelError(HotshoeError):
+    """A model could not be loaded."""
+
+
+class ModelFileError(ModelError):
+    """A file or folder is not what it should be. ``path``, ``field`` and ``offset`` (bytes) say where."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: object = None,
+        field: str | None = None,
+        offset: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        where = [] if path is None else [str(path)]
+        if field is not None:
+            where.append(field)
+        if offset is not None:
+            where.append(f"byte {offset}")
+        super().__init__(f"{', '.join(where)}: {message}" if where else message, hint=hint)
+        self.path = path
+        self.field = field
+        self.offset = offset
+
+
+class UnknownArchitectureError(ModelError):
+    """No model implementation is registered for the file's architecture."""
+
+
+class WeightsError(ModelError):
+    """Tensors missing, left over, or of the wrong shape."""
+
+
+class TokenizerError(HotshoeError):
+    """A vocabulary that cannot be turned into a tokenizer."""
+
+
+class InputTooLongError(HotshoeError, ValueError):
+    """More tokens than the context holds."""
+
+
+class ConversionError(HotshoeError):
+    """A checkpoint that cannot be converted."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """The nearest known name as ``"did you mean 'x'?"``, else the list of known names (for a hint)."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known: {', '.join(names)}" if names else "none is known"

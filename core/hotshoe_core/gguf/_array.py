@@ -1,0 +1,177 @@
+"""Values that are decoded when asked for: arrays and long strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, final, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from hotshoe_core.errors import DTypeError, ModelFileError
+from hotshoe_core.gguf._cursor import Cursor, cut_strings, decode_strings, split_strings
+from hotshoe_core.gguf._format import MAX_DEPTH, ValueType, quoted
+from hotshoe_core.gguf._mapping import Bytes, MappedFile
+
+__all__ = ["GGUFArray", "LongString", "decode_text", "read_array"]
+
+
+@final
+class GGUFArray(Sequence[Any]):
+    """An array in the metadata. Knows its length and type; decoded at the first look inside, if it is not numeric.
+
+    Raises ModelFileError from that look if a string is not valid UTF-8 (``raw`` still reads it), and ClosedError
+    if the file was closed before.
+    """
+
+    __slots__ = ("_big_endian", "_count", "_file", "_items", "_key", "_pos", "type")
+
+    def __init__(
+        self, file: MappedFile, key: str, type: ValueType, pos: int, count: int, *, big_endian: bool = False
+    ) -> None:
+        self.type = type
+        self._file = file
+        self._key = key
+        self._pos = pos
+        self._count = count
+        self._big_endian = big_endian
+        self._items: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if self.type.code:
+            part = self.numpy()[index]
+            return part.tolist()  # of a single number: that number as a Python scalar
+        return self._decoded()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.numpy().tolist() if self.type.code else self._decoded())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (list, tuple, GGUFArray)):
+            return len(self) == len(other) and self.tolist() == list(other)
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # equal to lists, which have none
+
+    def __repr__(self) -> str:
+        return f"<GGUFArray of {self._count} {self.type.label}>"
+
+    def tolist(self) -> list[Any]:
+        """A list of Python numbers, strings or, for a nested array, lists."""
+        if self.type is ValueType.ARRAY:
+            return [a.tolist() for a in self._decoded()]
+        return list(self)
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """A read-only view in the file, no copy (but of bool, which is checked). Raises DTypeError if not numeric."""
+        if not self.type.code:
+            raise DTypeError(
+                f"{quoted(self._key)} is an array of {self.type.label}, which has no NumPy form", hint="use tolist()"
+            )
+        dtype = np.dtype(self.type.code).newbyteorder(">" if self._big_endian else "<")
+        part: npt.NDArray[Any]
+        part = self._file.view[self._pos : self._pos + self._count * self.type.nbytes].view(dtype)
+        if self.type is not ValueType.BOOL:
+            return part
+        truth: npt.NDArray[Any] = part != 0
+        truth.flags.writeable = False
+        return truth
+
+    def raw(self) -> list[bytes]:
+        """The bytes of each string, valid UTF-8 or not. Raises DTypeError if this is not an array of strings."""
+        if self.type is not ValueType.STRING:
+            raise DTypeError(f"{quoted(self._key)} is an array of {self.type.label}, not of strings")
+        return cut_strings(*self._split())
+
+    def _split(self) -> tuple[Bytes, npt.NDArray[np.int64]]:
+        return split_strings(self._file, self._pos, self._count, self._key, big_endian=self._big_endian)
+
+    def _decoded(self) -> list[Any]:
+        # Two threads may both decode; they get equal lists, and the later one stays.
+        items = self._items
+        if items is None:
+            items = self._strings() if self.type is ValueType.STRING else self._arrays()
+            self._items = items
+        return items
+
+    def _strings(self) -> list[Any]:
+        chunk, bounds = self._split()
+        try:
+            return list(decode_strings(chunk, bounds, big_endian=self._big_endian))
+        except UnicodeDecodeError:
+            pass  # but which one?
+        items = []
+        for i, raw in enumerate(cut_strings(chunk, bounds)):
+            try:
+                items.append(raw.decode())
+            except UnicodeDecodeError as e:
+                raise ModelFileError(
+                    f"{raw[:60]!r} is not valid UTF-8 ({e.reason})",
+                    path=self._file.path,
+                    field=f"key {quoted(self._key)}[{i}]",
+                    offset=self._pos + int(bounds[i]) + 8 + e.start,
+                    hint="raw() gives the bytes of each string",
+                ) from None
+        return items
+
+    def _arrays(self) -> list[Any]:
+        cursor = Cursor(self._file, self._pos, big_endian=self._big_endian)
+        return [read_array(cursor, f"{self._key}[{i}]") for i in range(self._count)]
+
+
+@final
+class LongString:
+    """A string too long to be decoded before anyone asks."""
+
+    __slots__ = ("_file", "_key", "_pos", "nbytes")
+
+    def __init__(self, file: MappedFile, key: str, pos: int, nbytes: int) -> None:
+        self._file = file
+        self._key = key
+        self._pos = pos
+        self.nbytes = nbytes
+
+    def decode(self) -> str:
+        raw = self._file.view[self._pos : self._pos + self.nbytes].tobytes()
+        return decode_text(raw, self._file, self._key, self._pos)
+
+
+def decode_text(raw: bytes, file: MappedFile, key: str, pos: int) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as e:
+        near = raw[max(0, e.start - 20) : e.start + 20]
+        raise ModelFileError(
+            f"the text is not valid UTF-8 ({e.reason}) at {near!r}",
+            path=file.path,
+            field=f"key {quoted(key)}",
+            offset=pos + e.start,
+        ) from None
+
+
+def read_array(cursor: Cursor, key: str, depth: int = 1) -> GGUFArray:
+    """The array that starts here with its element type; leaves the cursor behind the array."""
+    field = f"key {quoted(key)}"
+    at = cursor.pos
+    kind = cursor.value_type(f"{field}, element type")
+    n = cursor.count(f"{field}, number of items", kind.nbytes)
+    pos = cursor.pos
+    if kind.code:
+        cursor.pos += n * kind.nbytes
+    elif kind is ValueType.STRING:
+        cursor.spend(n, field)
+        cursor.skip_strings(n, field)
+    else:
+        if depth == MAX_DEPTH:
+            raise cursor.error(f"arrays are nested more than {MAX_DEPTH} deep", field, at=at)
+        cursor.spend(16 * n, field)  # passing an array takes about as long as 16 strings
+        for _ in range(n):
+            read_array(cursor, key, depth + 1)
+    return GGUFArray(cursor.file, key, kind, pos, n, big_endian=cursor.order == ">")

@@ -1,0 +1,198 @@
+"""GGUFFile: a model's GGUF file, or all files of a split one, as one."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from contextlib import ExitStack
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+import numpy.typing as npt
+
+from hotshoe_core.errors import DTypeError, ModelFileError
+from hotshoe_core.gguf._format import DAMAGED, quoted
+from hotshoe_core.gguf._mapping import Bytes
+from hotshoe_core.gguf._metadata import Metadata
+from hotshoe_core.gguf._shard import Shard, TensorInfo
+
+__all__ = ["GGUFFile"]
+
+_SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+@final
+class GGUFFile:
+    """A GGUF file, mapped read-only. Opening reads the header and no tensor data.
+
+    Of a split model (``x-00001-of-00003.gguf``) any file may be named: all are opened, ``metadata`` is the first
+    one's, and ``tensors`` are those of all, in order. (llama.cpp wants the first one named.)
+
+    Raises ModelFileError, with file, field and byte, for whatever is wrong with a file. Safe to use from several
+    threads. After ``close`` arrays handed out stay valid, scalars and the tensor table can still be read, and
+    anything that would have to look into the file raises ClosedError.
+    """
+
+    __slots__ = ("_shards", "alignment", "big_endian", "metadata", "path", "tensors", "version")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._shards = _open_all(self.path)
+        first = self._shards[0]
+        self.version: int = first.version
+        self.big_endian: bool = first.big_endian
+        self.alignment: int = first.alignment
+        self.metadata: Metadata = first.metadata
+        self.tensors: dict[str, TensorInfo] = {}
+        for shard in self._shards:
+            self.tensors.update(shard.tensors)
+
+    @property
+    def architecture(self) -> str:
+        """``general.architecture``. Raises ModelFileError if it is missing."""
+        return self.metadata.architecture
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files, in the order of ``TensorInfo.shard``."""
+        return tuple(s.file.path for s in self._shards)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all files."""
+        return sum(s.file.size for s in self._shards)
+
+    def data(self, name: str) -> Bytes:
+        """The tensor's bytes as DType lays them out: a one-dimensional read-only view of the mapping, no copy.
+
+        Raises ModelFileError for an unknown name or a big-endian file, ClosedError after ``close``.
+        """
+        info = self._info(name)
+        if self.big_endian:
+            raise ModelFileError(
+                "the file is big-endian, and its blocks can only be used in little-endian order",
+                path=self.paths[info.shard],
+                field=f"tensor {quoted(name)}",
+                hint="convert it: gguf-convert-endian FILE little (from the gguf package)",
+            )
+        return self._bytes(info)
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """The tensor in its shape: a read-only view, no copy. Raises DTypeError for a type NumPy does not have."""
+        info = self._info(name)
+        if info.dtype.numpy is None:
+            raise DTypeError(
+                f"tensor {quoted(name)} is {info.dtype.name}, which has no NumPy form",
+                hint="data() gives its bytes; gguf.quants.dequantize makes numbers of them",
+            )
+        dtype = info.dtype.numpy.newbyteorder(">") if self.big_endian else info.dtype.numpy
+        return self._bytes(info).view(dtype).reshape(info.shape)
+
+    def mapping(self, shard: int = 0) -> Bytes:
+        """All bytes of one file, for a backend that uses the mapping in place: see ``TensorInfo.offset``."""
+        return self._shards[shard].file.view
+
+    def close(self) -> None:
+        """Unmaps the files once no array handed out is alive. May be called twice."""
+        for shard in self._shards:
+            shard.file.close()
+
+    def __enter__(self) -> GGUFFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        split = f" in {len(self._shards)} files" if len(self._shards) > 1 else ""
+        return f"<GGUFFile {str(self.path)!r}: {len(self.metadata)} keys, {len(self.tensors)} tensors{split}>"
+
+    def _info(self, name: str) -> TensorInfo:
+        try:
+            return self.tensors[name]
+        except KeyError:
+            near = difflib.get_close_matches(name, islice(self.tensors, 10_000), n=1)
+            hint = f"did you mean {quoted(near[0])}?" if near else "hotshoe inspect lists what the file holds"
+            message = f"the file has no tensor {quoted(name)}"
+            raise ModelFileError(message, path=self.path, hint=hint) from None
+
+    def _bytes(self, info: TensorInfo) -> Bytes:
+        return self._shards[info.shard].file.view[info.offset : info.offset + info.nbytes]
+
+
+def _open_all(path: Path) -> tuple[Shard, ...]:
+    with ExitStack() as opened:  # closes what is open already when a later file is refused
+
+        def open_one(path: Path, number: int) -> Shard:
+            shard = Shard(path, number)
+            opened.callback(shard.file.close)
+            return shard
+
+        given = open_one(path, 0)
+        count = given.metadata.get("split.count", 1)
+        shards: tuple[Shard, ...] = (given,)
+        if count > 1:
+            paths = _split_paths(path, count)
+            shards = tuple(given if p == path and i == 0 else open_one(p, i) for i, p in enumerate(paths))
+            _check_split(shards)
+            if given is not shards[0]:
+                given.file.close()
+        opened.pop_all()
+        return shards
+
+
+def _split_paths(path: Path, count: int) -> list[Path]:
+    name = _SPLIT_NAME.fullmatch(path.name)
+    if name is None or int(name["count"]) != count:
+        raise ModelFileError(
+            f"the model is split into {count} files, so its name should end in -0000N-of-{count:05d}.gguf",
+            path=path,
+            field="key 'split.count'",
+            hint="give the files the names they were made with",
+        )
+    paths = [path.with_name(f"{name['stem']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
+    missing = [p.name for p in paths if not p.exists()]
+    if missing:
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        raise ModelFileError(
+            f"the model is split into {count} files, and {len(missing)} of them are not beside this one: "
+            f"{', '.join(missing[:5])}{more}",
+            path=path,
+            hint=f"download all {count} files into {path.parent}",
+        )
+    return paths
+
+
+def _check_split(shards: tuple[Shard, ...]) -> None:
+    first = shards[0]
+    names: dict[str, Path] = {}
+    for i, shard in enumerate(shards):
+        found = (shard.metadata.require("split.no", int), shard.metadata.get("split.count", 1))
+        if found != (i, len(shards)):
+            raise ModelFileError(
+                f"the file says that it is number {found[0] + 1} of {found[1]}; expected {i + 1} of {len(shards)}",
+                path=shard.file.path,
+                field="key 'split.no'",
+                hint="files of different models may have been mixed, or renamed",
+            )
+        if shard.big_endian != first.big_endian:
+            raise ModelFileError(f"the byte order differs from that of {first.file.path.name}", path=shard.file.path)
+        for name in shard.tensors:
+            if name in names:
+                raise ModelFileError(
+                    f"the tensor is in {names[name].name} too", path=shard.file.path, field=f"tensor {quoted(name)}"
+                )
+            names[name] = shard.file.path
+    total = first.metadata.get("split.tensors.count", len(names))
+    if total != len(names):
+        raise ModelFileError(
+            f"the files hold {len(names)} tensors; expected {total}",
+            path=first.file.path,
+            field="key 'split.tensors.count'",
+            hint=DAMAGED,
+        )

@@ -1,0 +1,142 @@
+"""A file's metadata: checked access by key and type."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar, cast, overload
+
+from hotshoe_core.errors import ModelFileError
+from hotshoe_core.gguf._array import GGUFArray, LongString
+from hotshoe_core.gguf._format import ValueType, quoted
+
+__all__ = ["Metadata", "MetadataKeyError"]
+
+T = TypeVar("T")
+
+
+class MetadataKeyError(ModelFileError, KeyError):
+    """The metadata has no such key. Also a KeyError, because Metadata is a Mapping."""
+
+
+class Metadata(Mapping[str, Any]):
+    """Key to value, in file order: int, float, bool, str or GGUFArray.
+
+    Read a value with ``require`` or ``get`` and say its type: then a file that holds something else is a
+    ModelFileError that names the file, the key and what was found. ``arch`` looks at the keys of the file's own
+    architecture: ``metadata.arch.require("block_count", int)`` reads ``"bert.block_count"`` of a BERT.
+    """
+
+    __slots__ = ("_path", "_prefix", "_types", "_values")
+
+    def __init__(self, values: dict[str, Any], types: dict[str, ValueType], path: Path, prefix: str = "") -> None:
+        self._values = values
+        self._types = types
+        self._path = path
+        self._prefix = prefix
+
+    @property
+    def architecture(self) -> str:
+        """``general.architecture``. Raises ModelFileError if it is missing or not a string."""
+        return Metadata(self._values, self._types, self._path).require("general.architecture", str)
+
+    @property
+    def arch(self) -> Metadata:
+        """The keys of the file's architecture, without its name. Raises ModelFileError if the file names none."""
+        return Metadata(self._values, self._types, self._path, f"{self.architecture}.")
+
+    def scope(self, prefix: str) -> Metadata:
+        """The keys that begin with ``prefix`` and a dot, by what comes after it. A view, not a copy."""
+        return Metadata(self._values, self._types, self._path, f"{self._prefix}{prefix}.")
+
+    def require(self, key: str, type: type[T]) -> T:
+        """The value as int, float (an int will do), bool, str, GGUFArray or list. Raises ModelFileError."""
+        return self._as(key, self[key], type)
+
+    @overload
+    def get(self, key: str) -> Any: ...
+    @overload
+    def get(self, key: str, default: T) -> T: ...
+    @overload
+    def get(self, key: str, default: None, type: type[T]) -> T | None: ...
+    def get(self, key: str, default: Any = None, type: Any = None) -> Any:
+        """The value, or ``default`` if there is none. Its type is ``type``, else that of the default.
+
+        Raises ModelFileError if the file holds a value of another type.
+        """
+        if self._prefix + key not in self._values:
+            return default
+        want = type if type is not None or default is None else default.__class__
+        return self[key] if want is None else self._as(key, self[key], want)
+
+    def per_layer(self, key: str, n_layers: int, type: type[T], default: T | None = None) -> list[T]:
+        """One value for each layer, from a key that holds either one for all or an array of ``n_layers``.
+
+        Raises ModelFileError if the key is missing and there is no default, or if the array is of another length.
+        """
+        if default is not None and key not in self:
+            return [default] * n_layers
+        value = self[key]
+        if not isinstance(value, GGUFArray):
+            return [self._as(key, value, type)] * n_layers
+        if len(value) != n_layers:
+            raise self._error(key, f"an array of {len(value)} values; expected {n_layers}, one for each layer")
+        return [self._as(f"{key}[{i}]", v, type) for i, v in enumerate(value)]
+
+    def value_type(self, key: str) -> ValueType:
+        """The type the file gives the value; ValueType.ARRAY for any array. Raises MetadataKeyError."""
+        if key not in self:
+            raise self._missing(key)
+        return self._types[self._prefix + key]
+
+    def __getitem__(self, key: str) -> Any:
+        try:
+            value = self._values[self._prefix + key]
+        except KeyError:
+            raise self._missing(key) from None
+        return value.decode() if isinstance(value, LongString) else value
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._prefix + key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        n = len(self._prefix)
+        return (k[n:] for k in self._values if k.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(k.startswith(self._prefix) for k in self._values)
+
+    def __repr__(self) -> str:
+        return f"<Metadata of {len(self)} keys{f' {self._prefix}*' if self._prefix else ''} in {str(self._path)!r}>"
+
+    def _as(self, key: str, value: Any, want: type[T]) -> T:
+        found = value.__class__
+        if want is found:
+            return cast(T, value)
+        if want is float and found is int:
+            return cast(T, float(value))
+        if want is list and found is GGUFArray:
+            return cast(T, value.tolist())
+        if want not in (int, float, bool, str, list, GGUFArray):
+            raise TypeError(f"metadata values are int, float, bool, str, list or GGUFArray, not {want.__name__}")
+        shown = repr(value) if found is not str else quoted(value)
+        raise self._error(key, f"found {shown} of type {found.__name__}; expected {want.__name__}")
+
+    def _error(self, key: str, message: str) -> ModelFileError:
+        return ModelFileError(message, path=self._path, field=f"key {quoted(self._prefix + key)}")
+
+    def _missing(self, key: str) -> MetadataKeyError:
+        # Compared without the prefix, which is common to all: it would make every key look near.
+        known = [k for k in islice(self, 1000) if len(k) <= 200]
+        if near := difflib.get_close_matches(key, known, n=1):
+            hint = f"did you mean {quoted(self._prefix + near[0])}?"
+        elif self._prefix and key in self._values:
+            hint = f"the file has {quoted(key)}, without the prefix {quoted(self._prefix)}"
+        elif self._prefix and not known:
+            hint = f"the file has no key that begins with {quoted(self._prefix)}"
+        else:
+            hint = "hotshoe inspect lists what the file holds"
+        field = f"key {quoted(self._prefix + key)}"
+        return MetadataKeyError("the metadata has no such key", path=self._path, field=field, hint=hint)

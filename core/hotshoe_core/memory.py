@@ -1,0 +1,92 @@
+"""What a model takes: per device and layer, weights and cache, and the compute graph.
+
+Sizes are bytes. ``BackendMemory`` is what ``backend.memory()`` returns and what InsufficientMemoryError
+carries: the amount that failed is marked, so a caller can move layers elsewhere and try again.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+__all__ = ["AllocationStatus", "BackendMemory", "DeviceMemory", "Memory", "format_bytes"]
+
+
+class AllocationStatus(enum.Enum):
+    UNALLOCATED = "unallocated"  # known, but not asked of the device yet (a dry run stays here)
+    FAILED = "failed"
+    ALLOCATED = "allocated"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One amount in bytes and what became of it."""
+
+    size: int = 0
+    status: AllocationStatus = AllocationStatus.UNALLOCATED
+
+    def __str__(self) -> str:
+        mark = "" if self.status is AllocationStatus.ALLOCATED else f" ({self.status.value})"
+        return f"{format_bytes(self.size)}{mark}"
+
+
+@dataclass(slots=True)
+class DeviceMemory:
+    """Memory on one device. ``weights`` and ``cache`` are keyed by layer; -1 is what belongs to no layer."""
+
+    device: str
+    weights: dict[int, Memory] = field(default_factory=dict)
+    cache: dict[int, Memory] = field(default_factory=dict)
+    graph: Memory = field(default_factory=Memory)
+
+    @property
+    def total(self) -> int:
+        """Bytes on this device, whatever their status."""
+        parts = (*self.weights.values(), *self.cache.values(), self.graph)
+        return sum(m.size for m in parts)
+
+    @property
+    def failed(self) -> bool:
+        parts = (*self.weights.values(), *self.cache.values(), self.graph)
+        return any(m.status is AllocationStatus.FAILED for m in parts)
+
+
+@dataclass(slots=True)
+class BackendMemory:
+    """The breakdown over all devices of a backend."""
+
+    devices: list[DeviceMemory] = field(default_factory=list)
+
+    def on(self, device: str) -> DeviceMemory:
+        """The entry of this device, made if there is none yet."""
+        for d in self.devices:
+            if d.device == device:
+                return d
+        self.devices.append(DeviceMemory(device))
+        return self.devices[-1]
+
+    @property
+    def total(self) -> int:
+        return sum(d.total for d in self.devices)
+
+    def __str__(self) -> str:
+        lines = []
+        for d in self.devices:
+            failed = " FAILED" if d.failed else ""
+            weights = sum(m.size for m in d.weights.values())
+            cache = sum(m.size for m in d.cache.values())
+            lines.append(
+                f"{d.device}: {format_bytes(d.total)}{failed} "
+                f"(weights {format_bytes(weights)}, cache {format_bytes(cache)}, graph {d.graph})"
+            )
+        return "\n".join(lines) or "nothing allocated"
+
+
+def format_bytes(n: int) -> str:
+    """``1536`` as ``"1.5 KiB"``."""
+    value = float(n)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,168 @@
+"""Attention and rotary position embedding."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.ops._rules import F32, broadcast, composite, require_float, require_integer
+from hotshoe_core.ops.movement import concat
+from hotshoe_core.tensor import Shape, Tensor, constant
+
+
+def _attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    q, k, v, mask, sinks = args
+    require_float(q, mask, sinks)
+    for t in (k, v):
+        if t.dtype.is_integer:
+            raise DTypeError(f"keys and values must be float or quantized; got {t.dtype.name}")
+    if q.ndim < 3 or not q.ndim == k.ndim == v.ndim:
+        raise ShapeError("expected q (..., n, heads, dim), k and v (..., m, kv_heads, dim)")
+    if q.shape[:-3] != k.shape[:-3] or k.shape[:-1] != v.shape[:-1]:
+        raise ShapeError("the batch axes of q, k, v must agree, and k and v must hold as many rows and heads")
+    (*batch, n, heads, dim), (m, kv_heads) = q.shape, k.shape[-3:-1]
+    if k.shape[-1] != dim:
+        raise ShapeError(f"q and k must have one head size; got {dim} and {k.shape[-1]}")
+    if heads % kv_heads:
+        raise ShapeError(f"{heads} heads cannot share {kv_heads} key/value heads: not a multiple")
+    scores = (*batch, heads, n, m)
+    if mask is not None and (mask.ndim > len(scores) or broadcast(mask.shape, scores) != scores):
+        raise ShapeError(f"mask {mask.shape} does not broadcast to (..., heads, n, m) = {scores}")
+    if sinks is not None and sinks.shape != (heads,):
+        raise ShapeError(f"sinks must be ({heads},), one logit a head; got {sinks.shape}")
+    return (*batch, n, heads, v.shape[-1]), F32
+
+
+@composite(_attention_rule)
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    sinks: Tensor | None = None,
+    *,
+    scale: float,
+    softcap: float = 0.0,
+) -> Tensor:
+    """Scaled dot-product attention with grouped heads (Vaswani et al. 2017; Ainslie et al. 2023).
+
+    Shapes: q (..., n, heads, dim), k (..., m, kv_heads, dim), v (..., m, kv_heads, v_dim), mask broadcast
+    to (..., heads, n, m) and added to the scores; gives (..., n, heads, v_dim). Head ``h`` reads key/value
+    head ``h // (heads / kv_heads)``. softcap limits scores to ``±softcap`` by tanh; sinks (heads,) are
+    logits that take part in the softmax and have no value (gpt-oss).
+    """
+    *batch, n, heads, dim = q.shape
+    m, kv_heads, v_dim = v.shape[-3:]
+    rows = heads // kv_heads * n  # the heads of a group share keys: stack their queries, and no key is repeated
+    queries = _heads_first(q).reshape(*batch, kv_heads, rows, dim)
+    scores = queries.matmul(_heads_first(k), transpose=True, precision="full").reshape(*batch, heads, n, m)
+    if softcap:
+        scores = (scores * (scale / softcap)).tanh() * softcap
+        scale = 1.0
+    if sinks is None:
+        weights = scores.softmax(mask, scale=scale)
+    else:
+        scores = scores * scale if mask is None else scores * scale + mask
+        column = sinks.reshape(heads, 1, 1).expand(*batch, heads, n, 1).cast(F32)
+        weights = concat(scores, column, axis=-1).softmax()[..., :m]
+    values = _heads_first(v)
+    values = values.cast(F32) if v.dtype.is_quantized else values
+    y = weights.reshape(*batch, kv_heads, rows, m) @ values
+    return _heads_first(y.reshape(*batch, heads, n, v_dim))
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    """(..., n, heads, dim) to (..., heads, n, dim), and back."""
+    b = x.ndim - 3
+    return x.permute(*range(b), b + 1, b, b + 2)
+
+
+@dataclass(frozen=True, slots=True)
+class RoPE:
+    """Parameters of a rotary position embedding.
+
+    dim: how many of a head's elements rotate. base: θ of the lowest frequency.
+    interleaved: pairs are (0, 1), (2, 3), … (the paper's); else (0, dim/2), (1, dim/2 + 1), … (GPT-NeoX's).
+    scale: positions are multiplied by it (linear interpolation, arXiv:2306.15595).
+    ext_factor, attn_factor, beta_fast, beta_slow, original_context: YaRN (arXiv:2309.00071); off at
+    ext_factor 0.
+    """
+
+    dim: int
+    base: float = 10000.0
+    interleaved: bool = False
+    scale: float = 1.0
+    ext_factor: float = 0.0
+    attn_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    original_context: int = 0
+
+    def frequencies(self) -> np.ndarray[Any, Any]:
+        """Radians per position of each pair, float32 of shape (dim / 2,)."""
+        pairs = np.arange(self.dim // 2)
+        extrapolated = self.base ** (-2.0 * pairs / self.dim)
+        if not self.ext_factor:
+            return (extrapolated * self.scale).astype(np.float32)
+        low = max(0, math.floor(self._pair_turning(self.beta_fast)))
+        high = min(self.dim - 1, math.ceil(self._pair_turning(self.beta_slow)))
+        ramp = np.clip((pairs - low) / max(0.001, high - low), 0, 1)
+        mix = (1 - ramp) * self.ext_factor
+        return (extrapolated * (self.scale * (1 - mix) + mix)).astype(np.float32)
+
+    def magnitude(self) -> float:
+        """What sine and cosine are multiplied by: YaRN's attention temperature."""
+        if not self.ext_factor:
+            return self.attn_factor
+        return self.attn_factor * (1.0 + 0.1 * math.log(1.0 / self.scale))
+
+    def _pair_turning(self, turns: float) -> float:
+        """Which pair makes this many turns over the original context."""
+        return self.dim * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+
+
+def _rope_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, positions, factors = args
+    config: RoPE = attrs["config"]
+    require_float(x, factors)
+    require_integer(positions)
+    if x.ndim < 3:
+        raise ShapeError("x must be (..., n, heads, dim)")
+    if positions.shape not in (x.shape[-3:-2], x.shape[:-2]):
+        raise ShapeError(f"positions must be {x.shape[-3:-2]} or {x.shape[:-2]}; got {positions.shape}")
+    if config.dim % 2 or not 0 < config.dim <= x.shape[-1]:
+        raise ShapeError(f"rotates {config.dim} elements of a head of {x.shape[-1]}: expected an even number within it")
+    if config.ext_factor and config.original_context < 1:
+        raise ShapeError("YaRN (ext_factor) needs original_context")
+    if factors is not None and factors.shape != (config.dim // 2,):
+        raise ShapeError(f"factors must be ({config.dim // 2},); got {factors.shape}")
+    return x.shape, F32
+
+
+@composite(_rope_rule)
+def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config: RoPE) -> Tensor:
+    """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
+
+    Shapes: x (..., n, heads, dim), positions (n,) or (..., n), factors (dim / 2,), which divide the
+    frequencies (Llama 3, LongRoPE).
+    """
+    half, dim = config.dim // 2, config.dim
+    frequencies = constant(config.frequencies(), "rope_frequencies")
+    if factors is not None:
+        frequencies = frequencies / factors
+    angles = positions.cast(F32).reshape(*positions.shape, 1, 1) * frequencies  # (n, 1, dim / 2)
+    cos, sin = angles.cos() * config.magnitude(), angles.sin() * config.magnitude()
+    if config.interleaved:
+        pairs = x[..., :dim].reshape(*x.shape[:-1], half, 2)
+        a, b = pairs[..., 0], pairs[..., 1]
+        parts = [(a * cos - b * sin)[..., None], (a * sin + b * cos)[..., None]]
+        y = concat(*parts, axis=-1).reshape(*x.shape[:-1], dim)
+    else:
+        a, b = x[..., :half], x[..., half:dim]
+        y = concat(a * cos - b * sin, a * sin + b * cos, axis=-1)
+    return y if dim == x.shape[-1] else concat(y, x[..., dim:].cast(F32), axis=-1)

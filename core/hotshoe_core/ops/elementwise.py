@@ -1,0 +1,213 @@
+"""Elementwise primitives: arithmetic and activations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.ops._rules import binary, broadcast, composite, primitive, require_float, unary
+from hotshoe_core.tensor import Shape, Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+@primitive(binary)
+def add(a: Array, b: Array) -> Array:
+    """Sum, with NumPy broadcasting."""
+    return np.add(a, b)
+
+
+@primitive(binary)
+def sub(a: Array, b: Array) -> Array:
+    """Difference, with NumPy broadcasting."""
+    return np.subtract(a, b)
+
+
+@primitive(binary)
+def mul(a: Array, b: Array) -> Array:
+    """Product, with NumPy broadcasting."""
+    return np.multiply(a, b)
+
+
+@primitive(binary)
+def div(a: Array, b: Array) -> Array:
+    """Quotient, with NumPy broadcasting."""
+    return np.divide(a, b)
+
+
+@primitive(unary)
+def affine(x: Array, *, scale: float, bias: float) -> Array:
+    """``scale * x + bias`` with Python numbers; what ``x * 2``, ``x - 1`` and ``1 - x`` record."""
+    return x * np.float32(scale) + np.float32(bias)
+
+
+@primitive(unary)
+def neg(x: Array) -> Array:
+    """``-x``."""
+    return np.negative(x)
+
+
+@primitive(unary)
+def sqr(x: Array) -> Array:
+    """``x²``."""
+    return np.square(x)
+
+
+@primitive(unary)
+def sqrt(x: Array) -> Array:
+    """Square root; NaN below zero."""
+    return np.sqrt(x)
+
+
+@primitive(unary)
+def exp(x: Array) -> Array:
+    """``eˣ``."""
+    return np.exp(x)
+
+
+@primitive(unary)
+def log(x: Array) -> Array:
+    """Natural logarithm."""
+    return np.log(x)
+
+
+@primitive(unary)
+def sin(x: Array) -> Array:
+    """Sine of radians."""
+    return np.sin(x)
+
+
+@primitive(unary)
+def cos(x: Array) -> Array:
+    """Cosine of radians."""
+    return np.cos(x)
+
+
+@primitive(unary)
+def tanh(x: Array) -> Array:
+    """Hyperbolic tangent."""
+    return np.tanh(x)
+
+
+@primitive(unary)
+def sigmoid(x: Array) -> Array:
+    """``1 / (1 + e⁻ˣ)``."""
+    return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))  # this form never overflows
+
+
+@primitive(unary)
+def softplus(x: Array) -> Array:
+    """``log(1 + eˣ)``."""
+    return np.logaddexp(x, np.float32(0))
+
+
+@primitive(unary)
+def relu(x: Array) -> Array:
+    """``max(x, 0)``."""
+    return np.maximum(x, np.float32(0))
+
+
+@primitive(unary)
+def silu(x: Array) -> Array:
+    """``x * sigmoid(x)`` (Elfwing et al. 2017, arXiv:1702.03118)."""
+    return x * sigmoid.body(x)
+
+
+@primitive(unary)
+def gelu(x: Array, *, approximate: Literal["none", "tanh", "quick"] = "none") -> Array:
+    """Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv:1606.08415).
+
+    ``approximate``: "none" is ``x/2 (1 + erf(x/√2))``; "tanh" and "quick" (``x * sigmoid(1.702 x)``) are
+    the paper's two approximations. The name and "none", "tanh" are PyTorch's.
+    """
+    if approximate == "tanh":
+        inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+        return np.float32(0.5) * x * (np.float32(1) + np.tanh(inner))
+    if approximate == "quick":
+        return x * sigmoid.body(np.float32(1.702) * x)
+    return (0.5 * x * (1 + _erf(x * math.sqrt(0.5)))).astype(np.float32)
+
+
+def _erf(x: Array) -> Array:
+    """erf to 1.2e-7, by the rational Chebyshev fit of Numerical Recipes (2nd ed., § 6.2, ``erfcc``)."""
+    z = np.abs(x).astype(np.float64)
+    t = 1 / (1 + 0.5 * z)
+    coefficients = (
+        0.17087277, -0.82215223, 1.48851587, -1.13520398, 0.27886807,
+        -0.18628806, 0.09678418, 0.37409196, 1.00002368, -1.26551223,
+    )  # fmt: skip
+    y = 1 - t * np.exp(-z * z + np.polyval(coefficients, t))
+    return np.copysign(y, x)
+
+
+def _clamp_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    if attrs["min"] > attrs["max"]:
+        raise ShapeError(f"min {attrs['min']} is above max {attrs['max']}")
+    return unary(args, attrs)
+
+
+@primitive(_clamp_rule)
+def clamp(x: Array, *, min: float = -math.inf, max: float = math.inf) -> Array:
+    """``x`` limited to ``min .. max``."""
+    return np.clip(x, np.float32(min), np.float32(max))
+
+
+def _cast_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    (x,) = args
+    dtype: DType = attrs["dtype"]
+    if dtype.is_integer and not x.dtype.is_integer:
+        raise DTypeError(f"cannot cast {x.dtype.name} to {dtype.name}: no backend rounds alike")
+    dtype.nbytes(x.shape)  # raises if the last axis is not a whole number of blocks
+    return x.shape, dtype
+
+
+@primitive(_cast_rule)
+def cast(x: Array, *, dtype: DType) -> Array:
+    """The same values as another element type; quantized types lose precision."""
+    from hotshoe_core.quants import round_to
+
+    return round_to(x, dtype)
+
+
+@composite(unary)
+def rsqrt(x: Tensor) -> Tensor:
+    """``1 / √x``."""
+    return reciprocal(x.sqrt())
+
+
+@composite(unary)
+def reciprocal(x: Tensor) -> Tensor:
+    """``1 / x``."""
+    from hotshoe_core.tensor import constant
+
+    return div(constant(np.ones((1,) * max(x.ndim, 1), np.float32), "one"), x)
+
+
+def _gated_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    gate, up = args
+    require_float(gate, up)
+    if gate.shape != up.shape:
+        raise ShapeError(f"gate and up must have one shape; got {gate.shape} and {up.shape}")
+    return broadcast(gate.shape, up.shape), DType.F32
+
+
+@composite(_gated_rule)
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """``silu(gate) * up`` (Shazeer 2020, arXiv:2002.05202)."""
+    return gate.silu() * up
+
+
+@composite(_gated_rule)
+def geglu(gate: Tensor, up: Tensor, *, approximate: Literal["none", "tanh", "quick"] = "tanh") -> Tensor:
+    """``gelu(gate) * up`` (Shazeer 2020, arXiv:2002.05202)."""
+    return gate.gelu(approximate) * up
+
+
+@composite(_gated_rule)
+def reglu(gate: Tensor, up: Tensor) -> Tensor:
+    """``relu(gate) * up`` (Shazeer 2020, arXiv:2002.05202)."""
+    return gate.relu() * up

@@ -1,0 +1,89 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.ops._rules import F32, broadcast, primitive, require_float, require_integer
+from hotshoe_core.tensor import Shape
+
+Array = np.ndarray[Any, Any]
+
+
+def _matmul_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    a, b = args
+    require_float(a)
+    if b.dtype.is_quantized and not attrs["transpose"]:
+        raise DTypeError(f"b is {b.dtype.name}: blocks run along its last axis, so only a @ b.T can use it")
+    if b.dtype.is_integer:
+        raise DTypeError(f"b is {b.dtype.name}; expected a float or quantized type")
+    if a.ndim < 2 or b.ndim < 2:
+        raise ShapeError("both operands need two axes or more")
+    if attrs["precision"] not in ("fast", "full"):
+        raise ShapeError(f"precision is {attrs['precision']!r}; expected 'fast' or 'full'")
+    k, n = (b.shape[-1], b.shape[-2]) if attrs["transpose"] else (b.shape[-2], b.shape[-1])
+    if a.shape[-1] != k:
+        axis = "last" if attrs["transpose"] else "second to last"
+        raise ShapeError(f"a's last axis ({a.shape[-1]}) and b's {axis} axis ({k}) must agree")
+    return (*broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], n), F32
+
+
+@primitive(_matmul_rule)
+def matmul(
+    a: Array, b: Array, *, transpose: bool = False, precision: Literal["fast", "full"] = "fast"
+) -> Array:
+    """``a @ b`` over the last two axes, the others broadcast; with ``transpose``, ``a @ b.T``.
+
+    Shapes (..., m, k) and (..., k, n), or (..., n, k) transposed, give (..., m, n). precision="full" asks
+    for F32 accumulation where a backend would otherwise use less.
+    """
+    return np.matmul(a, np.swapaxes(b, -1, -2) if transpose else b)
+
+
+def _linear_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, weight = args
+    require_float(x)
+    if weight.dtype.is_integer:
+        raise DTypeError(f"weight is {weight.dtype.name}; expected a float or quantized type")
+    if weight.ndim != 2:
+        raise ShapeError(f"weight must be (out, in); got {weight.ndim} axes")
+    if not x.shape or x.shape[-1] != weight.shape[1]:
+        raise ShapeError(f"x's last axis ({x.shape[-1] if x.shape else 'none'}) and weight's ({weight.shape[1]}) must agree")
+    return (*x.shape[:-1], weight.shape[0]), F32
+
+
+@primitive(_linear_rule)
+def linear(x: Array, weight: Array) -> Array:
+    """``x @ weight.T``: how weights are stored. Shapes (..., in) and (out, in) give (..., out)."""
+    return np.matmul(x, weight.T)
+
+
+def _linear_experts_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, weight, experts = args
+    require_float(x)
+    require_integer(experts)
+    if weight.ndim != 3:
+        raise ShapeError(f"weight must be (n_experts, out, in); got {weight.ndim} axes")
+    if x.ndim != 3 or experts.ndim != 2 or x.shape[0] != experts.shape[0] or x.shape[1] not in (1, experts.shape[1]):
+        raise ShapeError("expected x (n, 1 or k, in) and experts (n, k)")
+    if x.shape[-1] != weight.shape[-1]:
+        raise ShapeError(f"x's last axis ({x.shape[-1]}) and weight's ({weight.shape[-1]}) must agree")
+    return (*experts.shape, weight.shape[1]), F32
+
+
+@primitive(_linear_experts_rule)
+def linear_experts(x: Array, weight: Array, experts: Array) -> Array:
+    """``x[i, j] @ weight[experts[i, j]].T``: each row by the expert chosen for it.
+
+    Shapes x (n, 1 or k, in), weight (n_experts, out, in), experts (n, k) give (n, k, out).
+    """
+    x = np.broadcast_to(x, (*experts.shape, x.shape[-1]))
+    out = np.empty((*experts.shape, weight.shape[1]), np.float32)
+    for e in np.unique(experts):
+        chosen = experts == e
+        out[chosen] = x[chosen] @ weight[e].T
+    return out

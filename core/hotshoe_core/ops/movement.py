@@ -1,0 +1,201 @@
+"""Primitives that move elements and compute nothing: shapes, slices, rows, order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.ops._rules import F32, I32, broadcast, primitive, require_axis, require_float, require_integer
+from hotshoe_core.tensor import Shape
+
+Array = np.ndarray[Any, Any]
+
+
+def _reshape_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    (x,) = args
+    shape = list(attrs["shape"])
+    if shape.count(-1) > 1 or any(d < -1 or d == 0 for d in shape):
+        raise ShapeError(f"cannot reshape to {tuple(shape)}: sizes must be positive, and one may be -1")
+    if -1 in shape:
+        rest = -math.prod(shape)
+        if x.size % rest:
+            raise ShapeError(f"{x.size} elements do not fit {tuple(shape)}")
+        shape[shape.index(-1)] = x.size // rest
+    if math.prod(shape) != x.size:
+        raise ShapeError(f"{x.size} elements do not fit {tuple(shape)}, which holds {math.prod(shape)}")
+    x.dtype.nbytes(tuple(shape))
+    attrs["shape"] = tuple(shape)
+    return tuple(shape), x.dtype
+
+
+@primitive(_reshape_rule)
+def reshape(x: Array, *, shape: Shape) -> Array:
+    """Same elements in the same order, another shape."""
+    return np.reshape(x, shape)
+
+
+def _permute_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    (x,) = args
+    axes = tuple(require_axis(x.shape, a) for a in attrs["axes"])
+    if sorted(axes) != list(range(x.ndim)):
+        raise ShapeError(f"axes {tuple(attrs['axes'])} do not name each of {x.ndim} axes once")
+    if x.dtype.is_quantized and axes[-1] != x.ndim - 1:
+        raise DTypeError(f"x is {x.dtype.name}: its last axis holds blocks and must stay last")
+    attrs["axes"] = axes
+    return tuple(x.shape[a] for a in axes), x.dtype
+
+
+@primitive(_permute_rule)
+def permute(x: Array, *, axes: tuple[int, ...]) -> Array:
+    """Axes in another order."""
+    return np.transpose(x, axes)
+
+
+def _expand_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    (x,) = args
+    shape = tuple(attrs["shape"])
+    if len(shape) < x.ndim or broadcast(x.shape, shape) != shape:
+        raise ShapeError(f"{x.shape} cannot be expanded to {shape}: only axes of size 1 repeat")
+    attrs["shape"] = shape
+    return shape, x.dtype
+
+
+@primitive(_expand_rule)
+def expand(x: Array, *, shape: Shape) -> Array:
+    """Axes of size 1 repeated."""
+    return np.broadcast_to(x, shape)
+
+
+def _slice_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    (x,) = args
+    slices = attrs["slices"]
+    if len(slices) != x.ndim:
+        raise ShapeError(f"expected {x.ndim} slices, got {len(slices)}")
+    shape = []
+    for axis, ((start, stop, step), size) in enumerate(zip(slices, x.shape)):
+        if not 0 <= start < stop <= size or step < 1:
+            raise ShapeError(f"axis {axis} of size {size}: {start}:{stop}:{step} is empty or out of range")
+        shape.append(-(-(stop - start) // step))
+    if x.dtype.is_quantized:
+        start, _, step = slices[-1]
+        if step != 1 or start % x.dtype.block_size or shape[-1] % x.dtype.block_size:
+            raise DTypeError(f"x is {x.dtype.name}: its last axis can be cut only between blocks")
+    return tuple(shape), x.dtype
+
+
+@primitive(_slice_rule)
+def slice_(x: Array, *, slices: tuple[tuple[int, int, int], ...]) -> Array:
+    """``x[start:stop:step, ...]``, one (start, stop, step) an axis."""
+    return x[tuple(slice(*s) for s in slices)]
+
+
+def _concat_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    first = args[0]
+    axis = attrs["axis"] = require_axis(first.shape, attrs["axis"])
+    rest = {t.shape[:axis] + t.shape[axis + 1 :] for t in args}
+    if len(rest) > 1 or len({t.ndim for t in args}) > 1:
+        raise ShapeError(f"all axes but axis {axis} must agree")
+    if len({t.dtype for t in args}) > 1:
+        raise DTypeError("all operands must have one element type", hint="cast them first: x.cast(F32)")
+    n = sum(t.shape[axis] for t in args)
+    return (*first.shape[:axis], n, *first.shape[axis + 1 :]), first.dtype
+
+
+@primitive(_concat_rule)
+def concat(*xs: Array, axis: int = 0) -> Array:
+    """Joined along ``axis``."""
+    return np.concatenate(xs, axis)
+
+
+def _pad_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    (x,) = args
+    require_float(x)
+    widths = tuple((int(a), int(b)) for a, b in attrs["widths"])
+    if len(widths) != x.ndim or any(a < 0 or b < 0 for a, b in widths):
+        raise ShapeError(f"expected {x.ndim} pairs of widths >= 0, got {widths}")
+    attrs["widths"] = widths
+    return tuple(a + n + b for n, (a, b) in zip(x.shape, widths)), F32
+
+
+@primitive(_pad_rule)
+def pad(x: Array, *, widths: tuple[tuple[int, int], ...]) -> Array:
+    """Zeros before and after, one pair of widths an axis."""
+    return np.pad(x, widths).astype(np.float32, copy=False)
+
+
+def _take_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, indices = args
+    require_integer(indices)
+    if x.ndim < 2:
+        raise ShapeError("x needs rows: two axes or more")
+    return (*indices.shape, *x.shape[1:]), x.dtype if x.dtype.is_integer else F32
+
+
+@primitive(_take_rule)
+def take(x: Array, indices: Array) -> Array:
+    """``x[indices]`` along the first axis: an embedding. Quantized rows come out as F32.
+
+    An index out of range is an error where the indices are an input; elsewhere it is undefined.
+    """
+    rows = np.take(x, indices, axis=0)
+    return rows if np.issubdtype(rows.dtype, np.integer) else rows.astype(np.float32, copy=False)
+
+
+def _set_rows_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, indices, rows = args
+    require_integer(indices)
+    require_float(rows)
+    if indices.ndim != 1 or x.ndim < 2 or rows.shape != (*indices.shape, *x.shape[1:]):
+        raise ShapeError(f"expected indices (n,) and rows {('n', *x.shape[1:])}".replace("'", ""))
+    attrs["dtype"] = x.dtype
+    return x.shape, x.dtype
+
+
+@primitive(_set_rows_rule)
+def set_rows(x: Array, indices: Array, rows: Array, *, dtype: DType = F32) -> Array:
+    """``x`` with ``x[indices[i]] = rows[i]``, rounded to ``dtype``, which is x's. Indices must not repeat."""
+    from hotshoe_core.quants import round_to
+
+    out = np.array(x)
+    out[indices] = round_to(rows, dtype)
+    return out
+
+
+def _argsort_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    require_float(args[0])
+    return args[0].shape, I32
+
+
+@primitive(_argsort_rule)
+def argsort(x: Array, *, descending: bool = False) -> Array:
+    """Indices that sort the last axis. The order of equal elements is not defined."""
+    return np.argsort(-x if descending else x, axis=-1, kind="stable").astype(np.int32)
+
+
+def _top_k_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    (x,) = args
+    require_float(x)
+    if not 0 < attrs["k"] <= x.shape[-1]:
+        raise ShapeError(f"k is {attrs['k']}; expected 1 to {x.shape[-1]}")
+    return (*x.shape[:-1], attrs["k"]), I32
+
+
+@primitive(_top_k_rule)
+def top_k(x: Array, *, k: int) -> Array:
+    """Indices of the ``k`` largest of the last axis, largest first."""
+    return np.argsort(-x, axis=-1, kind="stable")[..., :k].astype(np.int32)
+
+
+def _argmax_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    require_float(args[0])
+    return args[0].shape[:-1], I32
+
+
+@primitive(_argmax_rule)
+def argmax(x: Array) -> Array:
+    """Index of the largest of the last axis."""
+    return np.argmax(x, axis=-1).astype(np.int32)

@@ -1,0 +1,52 @@
+"""Block formats in NumPy, by the ``gguf`` package: slow and right. The reference backend reads weights through it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError
+from hotshoe_core.tensor import Shape
+
+__all__ = ["dequantize", "quantize", "round_to"]
+
+Array = np.ndarray[Any, Any]
+
+
+def dequantize(data: Array, dtype: DType, shape: Shape) -> Array:
+    """The values of ``data`` (flat uint8). Plain types keep their NumPy dtype and the memory; others become float32.
+
+    Raises DTypeError for a format ``gguf`` cannot read.
+    """
+    if dtype.numpy is not None:
+        return data.view(dtype.numpy).reshape(shape)
+    from gguf import GGMLQuantizationType, quants
+
+    rows = data.reshape(-1, dtype.nbytes(shape[-1:]))
+    try:
+        return quants.dequantize(rows, GGMLQuantizationType(dtype.id)).reshape(shape)
+    except (NotImplementedError, ValueError):
+        raise DTypeError(f"the gguf package cannot dequantize {dtype.name}", hint="pip install --upgrade gguf") from None
+
+
+def quantize(x: Array, dtype: DType) -> Array:
+    """``x`` in the storage of ``dtype``, as flat uint8. Raises DTypeError for a format ``gguf`` cannot write."""
+    dtype.nbytes(x.shape)  # raises if the last axis is not a whole number of blocks
+    if dtype.numpy is not None:
+        return np.ascontiguousarray(x, dtype.numpy).reshape(-1).view(np.uint8)
+    from gguf import GGMLQuantizationType, quants
+
+    rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
+    try:
+        return quants.quantize(rows, GGMLQuantizationType(dtype.id)).reshape(-1).view(np.uint8)
+    except (NotImplementedError, ValueError):
+        raise DTypeError(f"the gguf package cannot quantize to {dtype.name}", hint="use Q8_0 or Q4_0") from None
+
+
+def round_to(x: Array, dtype: DType) -> Array:
+    """The values ``dtype`` would store for ``x``: in its NumPy dtype, or as float32 where it has none."""
+    if dtype.numpy is not None:
+        return x.astype(dtype.numpy, copy=False)
+    return dequantize(quantize(x, dtype), dtype, x.shape)

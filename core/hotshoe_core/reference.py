@@ -1,0 +1,88 @@
+"""The reference backend: NumPy, always there, slow and right.
+
+It is the oracle of the conformance kit and what ``load_all()`` falls back to. Its functions are the op
+table's own: what a primitive means is what this backend does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from hotshoe_core.backend import Backend, WeightData
+
+__all__ = ["DEVICE", "ReferenceProvider", "open_reference"]
+
+DEVICE = Device(
+    name="reference",
+    type=DeviceType.CPU,
+    provider="reference",
+    family="reference",
+    description="NumPy, for checking: slow",
+)
+
+
+class ReferenceProvider:
+    """Offers NumPy as a device. Imports it only when the backend is opened."""
+
+    name = "reference"
+    family = "reference"
+    api_version = API_VERSION
+
+    def native(self) -> NativeLibraries | None:
+        return None
+
+    def devices(self, library: Path | None) -> Sequence[Device]:
+        return [DEVICE]
+
+    def open(self, devices: Sequence[Device], params: BackendParams) -> Backend:
+        return open_reference(params)
+
+
+def open_reference(params: BackendParams | None = None) -> Backend:
+    """The NumPy backend."""
+    import numpy as np
+
+    import hotshoe_core.ops  # noqa: F401  (fills the table)
+    from hotshoe_core.eager import EagerBackend, EagerLibrary
+    from hotshoe_core.tensor import TABLE
+
+    functions = {name: _in_f32(name, op.body) for name, op in TABLE.items() if not op.composite}
+    library = EagerLibrary(
+        functions=functions,
+        from_numpy=lambda array, dtype: array,
+        to_numpy=np.asarray,
+        weight=_weight,
+        nbytes=lambda array: int(array.nbytes),
+    )
+    return EagerBackend("reference", DEVICE, params or BackendParams(), library)
+
+
+_KEEP_TYPE = frozenset({"reshape", "permute", "expand", "slice", "concat", "set_rows", "cast"})
+
+
+def _in_f32(name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy would compute in float16 what the contract computes in F32."""
+    if name in _KEEP_TYPE:
+        return body
+
+    def call(*arrays: np.ndarray[Any, Any] | None, **attrs: Any) -> Any:
+        return body(*(_f4(a) for a in arrays), **attrs)
+
+    return call
+
+
+def _f4(array: Any) -> Any:
+    return array.astype("f4", copy=False) if array is not None and array.dtype.kind == "f" else array
+
+
+def _weight(w: WeightData) -> np.ndarray[Any, Any]:
+    from hotshoe_core.quants import dequantize
+
+    return dequantize(w.data, w.dtype, w.shape)
