@@ -1,0 +1,41 @@
+"""hotshoe: write a model once in Python, run it on whatever compute backend is pip-installed.
+
+    import hotshoe
+
+    hotshoe.load_all()                                    # optional: what is there, and why
+    with hotshoe.load_model("all-MiniLM-L6-v2.gguf") as model:
+        vectors = model.embed(["a text", "another"])      # float32 (2, 384)
+
+Names are imported on first use, so that ``import hotshoe`` costs nothing.
+"""
+
+import importlib
+
+TYPE_CHECKING = False  # type checkers take it for typing's, whose import would be most of this one's cost
+if TYPE_CHECKING:
+    from hotshoe.loading import load_all, load_model, load_tokenizer
+    from hotshoe_core import errors
+    from hotshoe_core.errors import HotshoeError
+
+__version__ = "0.1.0"
+__all__ = ["HotshoeError", "__version__", "errors", "load_all", "load_model", "load_tokenizer"]
+
+_HOME = {
+    "HotshoeError": ("hotshoe_core.errors", "HotshoeError"),
+    "errors": ("hotshoe_core.errors", None),
+    "load_all": ("hotshoe_loader", "load_all"),
+    "load_model": ("hotshoe.loading", "load_model"),
+    "load_tokenizer": ("hotshoe.loading", "load_tokenizer"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        module, attribute = _HOME[name]
+        value = importlib.import_module(module)
+        return value if attribute is None else getattr(value, attribute)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

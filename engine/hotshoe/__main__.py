@@ -1,0 +1,8 @@
+"""``python -m hotshoe``: the command line."""
+
+import sys
+
+from hotshoe.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

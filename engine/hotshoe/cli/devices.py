@@ -1,0 +1,136 @@
+"""``hotshoe devices``: the devices of this machine, and what became of everything that could have offered one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hotshoe_core.device import Device
+from hotshoe_core.errors import DeviceNotFoundError
+
+if TYPE_CHECKING:
+    from hotshoe_loader import Verdict
+
+__all__ = ["add_parser", "run"]
+
+_WIDTH = 80
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command ``devices``."""
+    parser = subparsers.add_parser(
+        "devices",
+        help="list compute devices and say what became of each backend",
+        description="Lists the compute devices of this machine, best first, and what became of each installed backend.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="add files, times and scores")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the report. Returns 1 if there is no device, or HOTSHOE_REQUIRE asks for one that is not there."""
+    from hotshoe_loader import load_all
+
+    devices: Sequence[Device] = ()
+    why = error = None
+    try:
+        registry = load_all()
+    except DeviceNotFoundError as missing:
+        error, verdicts = str(missing), missing.verdicts
+    else:
+        devices, verdicts = registry.devices, registry.verdicts
+        why = registry.why() if devices else None
+    if args.json:
+        report = {
+            "devices": [_to_json(device) for device in devices],
+            "why": why,
+            "error": error,
+            "verdicts": [verdict.to_json() for verdict in verdicts],
+        }
+        text = json.dumps(report, indent=2, ensure_ascii=False)
+    else:
+        text = "\n".join(_report(devices, verdicts, why, error, args.verbose))
+    encoding = sys.stdout.encoding or "utf-8"  # a driver's name may hold what the terminal cannot show
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    return 0 if devices else 1
+
+
+def _to_json(device: Device) -> dict[str, Any]:
+    return {
+        "name": device.name,
+        "type": device.type.value,
+        "description": device.description,
+        "provider": device.provider,
+        "family": device.family,
+        "memory_total": device.memory_total,
+        "memory_free": device.memory_free,
+        "pci_id": device.pci_id,
+        "library": None if device.library is None else str(device.library),
+        "properties": dict(device.properties),
+    }
+
+
+def _report(
+    devices: Sequence[Device], verdicts: Sequence[Verdict], why: str | None, error: str | None, verbose: bool
+) -> Iterator[str]:
+    if error is not None:
+        yield from error.splitlines()
+    elif not devices:
+        yield "No device can be used."
+    else:
+        yield from _table(devices)
+        yield ""
+        yield from _wrap(f"Used by default: {why}", "")
+    yield ""
+    yield "Backends:"
+    for verdict in verdicts:
+        yield from _verdict(verdict, verbose)
+
+
+def _table(devices: Sequence[Device]) -> Iterator[str]:
+    rows = [("NAME", "TYPE", "MEMORY", "PROVIDER", "LIBRARY")]
+    for device in devices:
+        library = device.library.stem if device.library else "-"
+        rows.append((device.name, device.type.value, _memory(device), device.provider, library))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for place, row in enumerate(rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        # The description on a line of its own: some drivers' names alone fill half of the width.
+        if place and devices[place - 1].description:
+            yield from _wrap(devices[place - 1].description, "    ")
+
+
+def _memory(device: Device) -> str:
+    if not device.memory_total:
+        return "-"
+    total = f"{device.memory_total / 2**30:.1f} GiB"
+    return f"{device.memory_free / 2**30:.1f} of {total}" if device.memory_free else total
+
+
+def _verdict(verdict: Verdict, verbose: bool) -> Iterator[str]:
+    yield f"  {verdict.candidate}: {verdict.outcome.value}"
+    yield from _wrap(verdict.reason, "      ")
+    if verdict.hint and not verdict.outcome.usable:
+        yield from _wrap(f"-> {verdict.hint}", "      ", "         ")
+    if verbose:
+        if verdict.origin:
+            yield from _wrap(f"from {verdict.origin}", "      ")
+        facts = [f"{key}={value}" for key, value in verdict.to_json()["details"].items() if value not in (None, "")]
+        yield from _wrap(", ".join([f"{verdict.kind}, {verdict.elapsed * 1e3:.1f} ms", *facts]), "      ")
+
+
+def _wrap(text: str, indent: str, then: str | None = None) -> list[str]:
+    # Paths and commands are copied from here: they are never broken.
+    return textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent if then is None else then,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

@@ -1,0 +1,53 @@
+"""``hotshoe embed MODEL TEXT…``: texts to vectors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from hotshoe.cli.progress import bar
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command ``embed``."""
+    parser = subparsers.add_parser(
+        "embed",
+        help="turn texts into vectors",
+        description="Turn texts into vectors: one JSON object a line, or a NumPy file.",
+    )
+    parser.add_argument("model", help="a GGUF file of an embedding model")
+    parser.add_argument("text", nargs="*", help="the texts; without any, one a line from standard input")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write float32 (n, dim) to a .npy file")
+    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
+    parser.add_argument("--truncate", action="store_true", help="cut texts that are too long instead of failing")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say on stderr which device is used, and why")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints or writes the vectors, in the order of the texts."""
+    import hotshoe
+
+    if args.output is not None and args.output.suffix != ".npy":
+        raise hotshoe.HotshoeError(f"--output {args.output}: expected a name that ends in .npy")
+    texts = args.text or [line.rstrip("\n") for line in sys.stdin]
+    with bar("loading") as progress:
+        model = hotshoe.load_model(args.model, args.device, args.threads, progress=progress)
+    with model:
+        if args.verbose:
+            print(model.why, file=sys.stderr)  # noqa: T201
+        with bar("embedding") as progress:
+            vectors = model.embed(texts, truncate=args.truncate, progress=progress)
+    if args.output is not None:
+        np.save(args.output, vectors)
+        return 0
+    for text, vector in zip(texts, vectors, strict=True):
+        sys.stdout.write(json.dumps({"text": text, "embedding": [float(f"{x:.7g}") for x in vector]}) + "\n")
+    return 0

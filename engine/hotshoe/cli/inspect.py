@@ -1,0 +1,243 @@
+"""``hotshoe inspect FILE``: what a GGUF file holds, as text or as JSON. Reads the header only."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import math
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import ModelFileError
+from hotshoe_core.gguf import GGUFArray, GGUFFile, TensorInfo, ValueType
+from hotshoe_core.memory import format_bytes
+
+__all__ = ["add_parser", "describe", "render", "run"]
+
+_SHOWN = 8  # items of a long array
+_KEY_COLUMN = 44  # wide enough for nearly all keys; a longer one pushes its value to the right
+_MIN_VALUE = 24
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "inspect",
+        help="show what a GGUF file holds",
+        description="Show a GGUF file's metadata and tensors. Of a split model, name any of its files.",
+    )
+    parser.add_argument("file", help="the .gguf file")
+    parser.add_argument("--metadata", action="store_true", help="only the metadata")
+    parser.add_argument("--tensors", action="store_true", help="only the tensors")
+    parser.add_argument("--match", metavar="GLOB", help="only keys and tensors whose name matches, such as 'blk.0.*'")
+    parser.add_argument("--full", action="store_true", help="long arrays and texts in full")
+    parser.add_argument("--json", action="store_true", help="for machines; arrays are abbreviated unless --full")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    with GGUFFile(args.file) as file:
+        both = args.metadata == args.tensors
+        report = describe(
+            file, full=args.full, match=args.match, metadata=both or args.metadata, tensors=both or args.tensors
+        )
+    if args.json:
+        out = json.dumps(report, indent=2, allow_nan=False)
+    else:
+        width = shutil.get_terminal_size().columns  # 80 where there is no terminal
+        out = render(report, width=sys.maxsize if args.full else width)
+    encoding = sys.stdout.encoding or "utf-8"
+    print(out.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201
+    return 0
+
+
+def describe(
+    file: GGUFFile, *, full: bool = False, match: str | None = None, metadata: bool = True, tensors: bool = True
+) -> dict[str, Any]:
+    """A report of JSON values. The totals are of the whole file, whatever ``match`` leaves of its parts."""
+    infos = list(file.tensors.values())
+    n_parameters = sum(t.size for t in infos)
+    weight_bytes = sum(t.nbytes for t in infos)
+    report: dict[str, Any] = {
+        "files": [str(p) for p in file.paths],
+        "version": file.version,
+        "byte_order": "big" if file.big_endian else "little",
+        "alignment": file.alignment,
+        "architecture": file.metadata.get("general.architecture", None, str),
+        "file_bytes": file.nbytes,
+        "n_keys": len(file.metadata),
+        "n_tensors": len(infos),
+        "n_parameters": n_parameters,
+        "weight_bytes": weight_bytes,
+        "bits_per_weight": round(8 * weight_bytes / n_parameters, 4) if n_parameters else None,
+        "types": _by_type(infos),
+    }
+    if metadata:
+        keys = _matching(file.metadata, match)
+        report["metadata"] = {k: _value(file.metadata[k], file.metadata.value_type(k), full) for k in keys}
+    if tensors:
+        report["tensors"] = [_tensor(file.tensors[name]) for name in _matching(file.tensors, match)]
+    return report
+
+
+def render(report: dict[str, Any], width: int = 80) -> str:
+    """The report as text; values are cut where a line would be longer than ``width``."""
+    parts = [_summary(report)]
+    if report["types"]:
+        rows = [
+            (t["type"], str(t["n_tensors"]), f"{t['n_parameters']:,}", format_bytes(t["bytes"]), f"{t['share']:.1%}")
+            for t in report["types"]
+        ]
+        parts.append(_table(("type", "tensors", "parameters", "size", "share"), rows, "<>>>>"))
+    if metadata := report.get("metadata"):
+        parts.append(_metadata(metadata, width))
+    if tensors := report.get("tensors"):
+        tensor_rows = [
+            (printable(t["name"]), t["type"], " x ".join(map(str, t["shape"])) or "scalar", format_bytes(t["bytes"]))
+            for t in tensors
+        ]
+        parts.append(_table(("tensor", "type", "shape", "size"), tensor_rows, "<<<>"))
+    return "\n\n".join(parts)
+
+
+def printable(text: str) -> str:
+    """``text`` on one line and without control characters: a file must not be able to drive a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 3)]}..."
+
+
+def human_count(n: int) -> str:
+    """``494032768`` as ``"494.0 M"``."""
+    value = float(n)
+    for unit in ("", " K", " M", " B"):
+        if value < 1000:
+            return f"{value:.1f}{unit}" if unit else str(n)
+        value /= 1000
+    return f"{value:.1f} T"
+
+
+def _matching(names: Iterable[str], match: str | None) -> list[str]:
+    return [n for n in names if match is None or fnmatch.fnmatchcase(n, match)]
+
+
+def _by_type(infos: Sequence[TensorInfo]) -> list[dict[str, Any]]:
+    total = sum(t.nbytes for t in infos) or 1
+    groups: dict[DType, list[TensorInfo]] = {}
+    for t in infos:
+        groups.setdefault(t.dtype, []).append(t)
+    rows = []
+    for dtype, members in groups.items():
+        nbytes = sum(t.nbytes for t in members)
+        rows.append(
+            {
+                "type": dtype.name,
+                "n_tensors": len(members),
+                "n_parameters": sum(t.size for t in members),
+                "bytes": nbytes,
+                "share": round(nbytes / total, 6),
+            }
+        )
+    return sorted(rows, key=lambda r: -r["bytes"])
+
+
+def _tensor(t: TensorInfo) -> dict[str, Any]:
+    return {
+        "name": t.name,
+        "type": t.dtype.name,
+        "shape": list(t.shape),
+        "offset": t.offset,
+        "bytes": t.nbytes,
+        "file": t.shard,
+    }
+
+
+def _value(value: Any, kind: ValueType, full: bool) -> dict[str, Any]:
+    if not isinstance(value, GGUFArray):
+        return {"type": kind.label, "value": _plain(value, kind)}
+    out: dict[str, Any] = {"type": kind.label, "items": value.type.label, "count": len(value)}
+    if not full and len(value) > _SHOWN:
+        out["abbreviated"] = True
+    out["value"] = _items(value, len(value) if full else _SHOWN)
+    return out
+
+
+def _items(array: GGUFArray, n: int) -> list[Any]:
+    """The first ``n`` items; of nested arrays the first ``n`` of each."""
+    try:
+        items = array[:n]
+    except ModelFileError:  # broken text shall not hide the rest of the file
+        items = [raw.decode(errors="backslashreplace") for raw in array.raw()[:n]]
+    if array.type is ValueType.ARRAY:
+        return [_items(a, n) for a in items]
+    return [_plain(v, array.type) for v in items]
+
+
+def _plain(value: Any, kind: ValueType) -> Any:
+    if not isinstance(value, float):
+        return value
+    if not math.isfinite(value):
+        return str(value)  # JSON has no such numbers
+    # The shortest digits that give the same float32: 1e-06, not 9.999999974752427e-07.
+    return float(str(np.float32(value))) if kind is ValueType.FLOAT32 else value
+
+
+def _summary(report: dict[str, Any]) -> str:
+    files = report["files"]
+    rows = {
+        "format": f"GGUF version {report['version']}, {report['byte_order']}-endian, alignment {report['alignment']}",
+        "architecture": printable(report["architecture"] or "not named"),
+        "file size": f"{format_bytes(report['file_bytes'])} ({report['file_bytes']:,} bytes)",
+        "holds": f"{report['n_keys']} keys, {report['n_tensors'] or 'no'} tensors",
+    }
+    if report["n_parameters"]:
+        rows["parameters"] = f"{human_count(report['n_parameters'])} ({report['n_parameters']:,})"
+        rows["weights"] = f"{format_bytes(report['weight_bytes'])}, {report['bits_per_weight']:.2f} bits per weight"
+    first = printable(files[0]) + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    return "\n".join([first, *(f"  {name:<13} {value}" for name, value in rows.items())])
+
+
+def _metadata(metadata: dict[str, dict[str, Any]], width: int) -> str:
+    rows = [(printable(k), _type_label(v), _text(v)) for k, v in metadata.items()]
+    key_width = min(_KEY_COLUMN, max(len(r[0]) for r in rows))
+    type_width = max(4, *(len(r[1]) for r in rows))
+    lines = [f"{'key':<{key_width}}  {'type':<{type_width}}  value"]
+    for name, label, value in rows:
+        start = f"{name:<{key_width}}  {label:<{type_width}}  "
+        lines.append((start + shorten(value, max(_MIN_VALUE, width - len(start)))).rstrip())
+    return "\n".join(lines)
+
+
+def _type_label(entry: dict[str, Any]) -> str:
+    return f"{entry['items']}[{entry['count']}]" if "items" in entry else str(entry["type"])
+
+
+def _text(entry: dict[str, Any]) -> str:
+    value = entry["value"]
+    if "items" not in entry:
+        return _scalar(value)
+    return _list(value, more=len(value) < entry["count"])
+
+
+def _list(items: list[Any], *, more: bool = False) -> str:
+    shown = [_list(i) if isinstance(i, list) else json.dumps(i, ensure_ascii=False) for i in items]
+    return printable(f"[{', '.join([*shown, '...'] if more else shown)}]")
+
+
+def _scalar(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else printable(str(value))
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    widths = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
+    cells = ([f"{c:{a}{w}}" for c, a, w in zip(row, align, widths, strict=True)] for row in (head, *rows))
+    return "\n".join("  ".join(row).rstrip() for row in cells)

@@ -1,0 +1,150 @@
+"""A Hugging Face folder: its JSON files, checked as they are read, and its tensors, read when asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.convert._json import read_object
+from hotshoe.convert._safetensors import StoredTensor, read_header, read_tensor
+from hotshoe.convert._sentence import SentenceModules, read_sentence_modules
+from hotshoe_core.errors import ConversionError, ModelFileError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Checkpoint", "open_checkpoint"]
+
+_INDEX = "model.safetensors.index.json"
+_SINGLE = "model.safetensors"
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """``folder`` is what the user named; ``model`` the folder with config.json, the same or one inside it."""
+
+    folder: Path
+    model: Path
+    config: dict[str, Any] = field(repr=False)
+    tensors: dict[str, StoredTensor] = field(repr=False)
+    sentence: SentenceModules
+
+    @property
+    def architecture(self) -> str | None:
+        """``architectures[0]`` of config.json."""
+        names = self.config.get("architectures")
+        return str(names[0]) if isinstance(names, list) and names else None
+
+    def integer(self, key: str, default: Any = _REQUIRED) -> int:
+        """A whole number of at least 1 from config.json. Raises ModelFileError if it is missing or something else."""
+        value = self.config.get(key)
+        if value is None and default is not _REQUIRED:
+            return int(default)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**32:
+            raise self._bad(key, value, "a whole number of at least 1")
+        return value
+
+    def number(self, key: str, default: Any = _REQUIRED) -> float:
+        """A number from config.json that fits a float32. Raises ModelFileError if it is missing or something else."""
+        value = self.config.get(key)
+        if value is None and default is not _REQUIRED:
+            return float(default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 3e38:
+            raise self._bad(key, value, "a number")
+        return float(value)
+
+    def layers(self) -> int:
+        """num_hidden_layers. Raises ConversionError for more than there are tensors, before anything counts them."""
+        n = self.integer("num_hidden_layers")
+        if n > len(self.tensors):
+            raise ConversionError(
+                f"{self.model / 'config.json'}: num_hidden_layers is {n}, "
+                f"and the weights are {len(self.tensors)} tensors",
+                hint="check that the weights belong to this config.json, and that no file is missing",
+            )
+        return n
+
+    def require(self, key: str, default: Any, *accepted: Any) -> None:
+        """Raises ConversionError if config.json asks for something that the converted model would not do."""
+        value = self.config.get(key, default)
+        if value is not None and value not in accepted:
+            raise ConversionError(
+                f"{self.model / 'config.json'}: {key} is {value!r}; "
+                f"hotshoe converts models with {' or '.join(map(repr, accepted))}"
+            )
+
+    def read(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The tensor of this name, as float32."""
+        return read_tensor(self.tensors[name])
+
+    def _bad(self, key: str, value: Any, expected: str) -> ModelFileError:
+        got = "missing" if value is None else repr(value)[:80]
+        return ModelFileError(f"{got}; expected {expected}", path=self.model / "config.json", field=key)
+
+
+def open_checkpoint(source: str | Path) -> Checkpoint:
+    """Raises ModelFileError if ``source`` is no folder with a config.json and safetensors."""
+    folder = Path(source).expanduser()
+    if folder.is_file():
+        raise ModelFileError(
+            "is a file; expected the folder with config.json and model.safetensors",
+            path=folder,
+            hint=f"pass the folder: {folder.parent}",
+        )
+    if not folder.is_dir():
+        raise ModelFileError(
+            "there is no such folder",
+            path=folder,
+            hint=f"for a model on the Hugging Face hub, download it first: hf download {source} --local-dir FOLDER",
+        )
+    sentence = read_sentence_modules(folder)
+    model = folder / sentence.transformer
+    if not (model / "config.json").is_file():
+        found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else ""
+        raise ModelFileError(
+            f"has no config.json, so it is not a Hugging Face model; it holds: {found or 'nothing'}",
+            path=model,
+            hint="pass the folder that config.json and model.safetensors are in",
+        )
+    return Checkpoint(folder, model, read_object(model / "config.json"), _index(model), sentence)
+
+
+def _index(model: Path) -> dict[str, StoredTensor]:
+    if (model / _SINGLE).is_file():
+        return read_header(model / _SINGLE)
+    if not (model / _INDEX).is_file():
+        _raise_no_weights(model)
+    places = read_object(model / _INDEX).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(v, str) and Path(v).name == v for v in places.values()):
+        raise ModelFileError("expected an object of file names", path=model / _INDEX, field="weight_map")
+    found: dict[str, StoredTensor] = {}
+    for part in sorted(set(places.values())):
+        if not (model / part).is_file():
+            raise ModelFileError(
+                f"{_INDEX} names this file and it is not there", path=model / part, hint="download the missing file"
+            )
+        found.update((n, t) for n, t in read_header(model / part).items() if places.get(n) == part)
+    missing = sorted(places.keys() - found.keys())
+    if missing:
+        raise ModelFileError(
+            f"{_INDEX} names tensors that its files do not hold: {', '.join(missing[:5])}", path=model / _INDEX
+        )
+    return found
+
+
+def _raise_no_weights(model: Path) -> None:
+    others = sorted(
+        p.name for p in model.iterdir() if p.suffix in {".bin", ".pt", ".pth", ".h5", ".msgpack", ".onnx", ".gguf"}
+    )
+    if not others:
+        raise ModelFileError(f"has no {_SINGLE} and no {_INDEX}", path=model, hint="download the model's weights")
+    if others[0].endswith(".gguf"):
+        raise ModelFileError(f"has no {_SINGLE}; {others[0]} is converted already", path=model)
+    raise ConversionError(
+        f"{model} has its weights in {others[0]}; hotshoe reads safetensors only, "
+        "because reading a pickle can run code",
+        hint="if you trust the file, rewrite it with transformers: "
+        f"AutoModel.from_pretrained({str(model)!r}).save_pretrained({str(model)!r})",
+    )

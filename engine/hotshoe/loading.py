@@ -1,0 +1,86 @@
+"""From a file to a model that runs: open, choose a device, bind the weights."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hotshoe.models import find
+from hotshoe.nn import bind
+from hotshoe.runner.embedder import EmbeddingModel
+from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
+from hotshoe_core import BackendParams
+from hotshoe_core.errors import InputTooLongError, ModelFileError, UnknownArchitectureError
+from hotshoe_core.gguf import GGUFFile
+from hotshoe_loader import load_all
+
+if TYPE_CHECKING:
+    from hotshoe.tokenizers import Tokenizer
+    from hotshoe_core.backend import Progress
+
+__all__ = ["load_all", "load_model", "load_tokenizer"]
+
+
+def load_model(
+    path: str | os.PathLike[str],
+    device: str | Iterable[str] | None = None,
+    n_threads: int | None = None,
+    n_ctx: int | None = None,
+    progress: Progress | None = None,
+) -> EmbeddingModel:
+    """A model from a GGUF file, on a device, ready to use. Close it, or use it as a context manager.
+
+    device: a name or type from ``load_all().devices`` ("cpu", "cuda:0", "gpu"); None for the best. A device
+    asked for by name is used or the call fails: it is never replaced.
+    n_threads: CPU threads; None for the number of physical cores.
+    n_ctx: tokens a text may have; None for what the model was trained for.
+    progress: called with the fraction loaded, 0 to 1; an exception it raises cancels the load.
+
+    Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, DeviceNotFoundError or
+    InsufficientMemoryError; nothing stays loaded then.
+    """
+    file = _open(path)
+    try:
+        try:
+            architecture = find(file.architecture)
+        except UnknownArchitectureError as e:
+            raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
+        config = architecture.Config.from_metadata(file.metadata)
+        if n_ctx is not None and not 1 <= n_ctx <= config.n_ctx:
+            raise InputTooLongError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {config.n_ctx} tokens")
+        tokenizer = _tokenizer_of(file.metadata)
+        registry = load_all()
+        chosen = registry.select(device)
+        backend = registry.open(device, BackendParams(n_threads=n_threads))
+        try:
+            model = architecture(config)
+            bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
+            return EmbeddingModel(
+                model, tokenizer, backend, file, n_ctx=n_ctx or config.n_ctx, why=registry.why(chosen[0])
+            )
+        except BaseException:
+            backend.close()
+            raise
+    except BaseException:
+        file.close()
+        raise
+
+
+def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer of a GGUF file, which may hold nothing else. Raises ModelFileError or TokenizerError."""
+    with _open(path) as file:
+        return _tokenizer_of(file.metadata)
+
+
+def _open(path: str | os.PathLike[str]) -> GGUFFile:
+    if Path(path).is_dir():
+        raise ModelFileError(
+            "is a folder; expected a GGUF file",
+            path=path,
+            hint=f"convert a Hugging Face folder first: hotshoe convert {os.fspath(path)}"
+            if (Path(path) / "config.json").is_file()
+            else "name the .gguf file in it (a Hugging Face folder would hold a config.json)",
+        )
+    return GGUFFile(path)

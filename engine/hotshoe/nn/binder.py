@@ -1,0 +1,91 @@
+"""The one binder: finds each parameter's tensor in a file, and gives a backend what it has to load."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from hotshoe_core import WeightData
+from hotshoe_core.errors import WeightsError, did_you_mean
+
+from hotshoe.nn.module import Module, Parameter
+
+if TYPE_CHECKING:
+    from hotshoe_core import Backend
+    from hotshoe_core.backend import Progress
+    from hotshoe_core.gguf import GGUFFile
+
+__all__ = ["bind"]
+
+_MANY = 8  # names listed in a message
+
+
+def bind(
+    model: Module,
+    file: GGUFFile,
+    backend: Backend,
+    *,
+    ignore: Collection[str] = (),
+    progress: Progress | None = None,
+) -> None:
+    """Load every parameter of ``model`` from ``file`` into ``backend``.
+
+    ``ignore`` names tensors the file may hold and the model has no use for. Raises WeightsError naming the
+    tensors that are missing or left over, before anything is loaded.
+    """
+    chosen, missing = _resolve(model, file)
+    left_over = file.tensors.keys() - {name for name, _ in chosen} - set(ignore)
+    if missing:
+        raise WeightsError(
+            f"{file.path}: {len(missing)} tensor(s) missing: {_list([p.names[0] for p in missing])}",
+            hint=f"{did_you_mean(missing[0].names[0], file.tensors)}; "
+            "the file is incomplete, or was made for another version of the architecture",
+        )
+    if left_over:
+        raise WeightsError(
+            f"{file.path}: {len(left_over)} tensor(s) the {file.architecture} model does not use: "
+            f"{_list(sorted(left_over))}",
+            hint="the file was made for a variant of the architecture that hotshoe does not implement",
+        )
+    uses: dict[str, tuple[str, ...]] = {}
+    layers: dict[str, int] = {}
+    for name, p in chosen:
+        uses[name] = (*uses.get(name, ()), p.use)
+        layers.setdefault(name, p.layer)
+    weights = []
+    for name, use in uses.items():
+        info = file.tensors[name]
+        weights.append(WeightData(name, info.shape, info.dtype, file.data(name), use, layers[name]))
+    tensors = backend.load(weights, progress)
+    for name, p in chosen:
+        setattr(p.module, p.attribute, tensors[name])
+    model.drop_missing_parts()
+
+
+def _resolve(model: Module, file: GGUFFile) -> tuple[list[tuple[str, Parameter]], list[Parameter]]:
+    chosen, missing = [], []
+    for p in model.parameters():
+        name = next((n for n in p.names if n in file.tensors), None)
+        if name is not None:
+            chosen.append((name, p))
+        elif not p.optional:
+            missing.append(p)
+    optional_parts = _optional_and_absent(model, {p for _, p in chosen})
+    return chosen, [p for p in missing if p not in optional_parts]
+
+
+def _optional_and_absent(model: Module, found: set[Parameter]) -> set[Parameter]:
+    """Parameters of optional modules of which the file holds nothing."""
+    absent: set[Parameter] = set()
+    for attribute, child in model.children():
+        below = set(child.parameters())
+        if attribute in model._optional_parts and not below & found:
+            absent |= below
+        else:
+            absent |= _optional_and_absent(child, found)
+    return absent
+
+
+def _list(names: list[str]) -> str:
+    rest = len(names) - _MANY
+    return ", ".join(names[:_MANY]) + (f" and {rest} more" if rest > 0 else "")

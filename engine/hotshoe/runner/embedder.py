@@ -1,0 +1,205 @@
+"""EmbeddingModel: an encoder with its tokenizer and pooling, on an opened backend."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe_core import DType, Tensor, ops
+from hotshoe_core.errors import ClosedError, InputTooLongError, ModelFileError, ShapeError, WeightsError
+
+from hotshoe.models.bert import Batch
+from hotshoe.runner.contexts import Built, ContextCache
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from hotshoe_core import Backend, BackendMemory, Device
+    from hotshoe_core.gguf import GGUFFile, Metadata
+
+    from hotshoe.nn import Module
+    from hotshoe.tokenizers import Tokenizer
+
+__all__ = ["EmbeddingModel", "Pooling"]
+
+# Tokens of one graph. More gains no speed on a CPU, and the graph's memory grows with it.
+_TOKENS_PER_BATCH = 2048
+
+
+class Pooling(enum.IntEnum):
+    """How token states become one vector: ``<arch>.pooling_type`` of a GGUF file, numbered as there."""
+
+    NONE = 0
+    MEAN = 1
+    CLS = 2
+    LAST = 3
+
+
+class EmbeddingModel:
+    """Texts to vectors. Made by ``hotshoe.load_model``; thread-safe."""
+
+    def __init__(
+        self, model: Module, tokenizer: Tokenizer, backend: Backend, file: GGUFFile, *, n_ctx: int, why: str
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.backend = backend
+        self.metadata = metadata = file.metadata
+        self.n_ctx = n_ctx
+        self.why = why
+        self.dim: int = model.config.dim
+        self.pooling = _pooling(metadata)
+        self.normalize: bool = metadata.get("hotshoe.embedding.normalize", True)
+        self._file = file
+        self._model = model
+        self._contexts = ContextCache(self._build)
+        self._lock = threading.Lock()
+        self._closed = False
+        self._check_shapes()
+
+    @property
+    def device(self) -> Device:
+        """The device the model runs on; ``why`` says how it was chosen."""
+        return self.backend.devices[0]
+
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        truncate: bool = False,
+        batch_size: int = 32,
+        progress: Callable[[float], None] | None = None,
+    ) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """One vector a text: float32 (n, dim), in the order given; (dim,) for a single string.
+
+        truncate: cut texts that have more than ``n_ctx`` tokens instead of raising InputTooLongError.
+        batch_size: how many texts at most go through the model at once. progress: called with 0 to 1.
+        """
+        if isinstance(texts, str):
+            return self.embed([texts], truncate=truncate)[0]
+        if batch_size < 1:
+            raise ShapeError(f"batch_size is {batch_size}; expected 1 or more")
+        ids = self._tokenize(list(texts), truncate)
+        out = np.empty((len(ids), self.dim), np.float32)
+        done = 0
+        for rows in _batches([len(i) for i in ids], batch_size):
+            out[rows] = self._run([ids[r] for r in rows])
+            done += len(rows)
+            if progress is not None:
+                progress(done / len(ids))
+        return out
+
+    def memory(self) -> BackendMemory:
+        """What the model takes now, by device and layer."""
+        return self.backend.memory()
+
+    def close(self) -> None:
+        """Free weights and graphs. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._contexts.close()
+            self.backend.close()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        name = self.metadata.get("general.name", self.metadata.architecture)
+        return f"<EmbeddingModel {name} dim={self.dim} n_ctx={self.n_ctx} on {self.device.name}>"
+
+    def _tokenize(self, texts: list[str], truncate: bool) -> list[list[int]]:
+        ids = self.tokenizer.encode_batch(texts, max_length=self.n_ctx if truncate else None)
+        for i, tokens in enumerate(ids):
+            if len(tokens) > self.n_ctx:
+                raise InputTooLongError(
+                    f"text {i} ({texts[i][:40]!r}…) has {len(tokens)} tokens; the context holds {self.n_ctx}",
+                    hint="split it, or pass truncate=True to use its beginning",
+                )
+            if not tokens:
+                raise InputTooLongError(f"text {i} has no tokens, and the vocabulary adds none around it")
+        return ids
+
+    def _run(self, ids: list[list[int]]) -> np.ndarray[Any, Any]:
+        """One batch. Padded rows and columns take part in nothing: the mask and the pooling weights are 0 there."""
+        lengths = np.array([len(i) for i in ids])
+        n = int(lengths.max())
+        tokens = np.zeros((len(ids), n), np.int32)
+        for row, i in zip(tokens, ids):
+            row[: len(i)] = i
+        inside = np.arange(n) < lengths[:, None]
+        mask = np.where(inside, np.float32(0), np.float32(-np.inf))[:, None, None, :]
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")
+            built = self._contexts.get((len(ids), n))
+            built.context.compute(
+                {
+                    built.inputs["tokens"]: tokens,
+                    built.inputs["positions"]: np.arange(n, dtype=np.int32),
+                    built.inputs["mask"]: mask,
+                    built.inputs["pooling"]: _pooling_weights(self.pooling, inside),
+                }
+            )
+            return built.output.read()
+
+    def _build(self, signature: tuple[int, ...]) -> Built:
+        n_texts, n = signature
+        ctx = self.backend.new_context()
+        batch = Batch(
+            ctx.input("tokens", (n_texts, n), DType.I32),
+            ctx.input("positions", (n,), DType.I32),
+            ctx.input("mask", (n_texts, 1, 1, n)),
+        )
+        weights = ctx.input("pooling", (n_texts, 1, n))
+        pooled: Tensor = weights @ self._model(batch)  # (n_texts, 1, dim)
+        if self.normalize:
+            pooled = ops.l2_norm(pooled)
+        output = pooled.reshape(n_texts, self.dim)
+        ctx.forward(output)
+        return Built(ctx, ctx.inputs, output)
+
+    def _check_shapes(self) -> None:
+        """Build a graph nobody runs: a weight of the wrong shape must not wait for the first text."""
+        try:
+            self._build((1, 2)).context.close()
+        except ShapeError as e:
+            raise WeightsError(f"a tensor of the file does not fit the model: {e.message}", hint=e.hint) from None
+
+
+def _pooling(metadata: Metadata) -> Pooling:
+    number = metadata.arch.get("pooling_type", int(Pooling.MEAN))
+    if number not in (Pooling.MEAN, Pooling.CLS, Pooling.LAST):
+        raise ModelFileError(
+            f"pooling type {number} gives no vector a text; expected 1 (mean), 2 (CLS) or 3 (last)",
+            field=f"{metadata.architecture}.pooling_type",
+        )
+    return Pooling(number)
+
+
+def _pooling_weights(pooling: Pooling, inside: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """(batch, 1, n): what each token counts for. Every pooling is a weighted sum, so one graph serves all."""
+    lengths = inside.sum(axis=1, keepdims=True)
+    at = np.arange(inside.shape[1])
+    if pooling is Pooling.MEAN:
+        weights = inside / lengths
+    else:
+        weights = at == (0 if pooling is Pooling.CLS else lengths - 1)
+    return np.broadcast_to(weights, inside.shape).astype(np.float32)[:, None, :]
+
+
+def _batches(lengths: list[int], batch_size: int) -> Iterator[list[int]]:
+    """Rows in batches of like length, longest first: the least padding, and the largest graph is reserved first."""
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    start = 0
+    while start < len(order):
+        longest = lengths[order[start]]
+        size = max(1, min(batch_size, _TOKENS_PER_BATCH // longest))
+        yield order[start : start + size]
+        start += size

@@ -1,0 +1,175 @@
+"""The one class the rest of hotshoe sees, whatever kind of vocabulary is behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+if TYPE_CHECKING:
+    import tokenizers
+
+__all__ = ["SpecialIds", "Tokenizer"]
+
+
+class SpecialIds(NamedTuple):
+    """Ids of the tokens with a role; None where the model has none for it."""
+
+    bos: int | None = None
+    eos: int | None = None
+    cls: int | None = None
+    sep: int | None = None
+    pad: int | None = None
+    unk: int | None = None
+    mask: int | None = None
+
+
+@final
+class Tokenizer:
+    """Text to token ids and back. Immutable; may be used from several threads at once.
+
+    Special tokens *written in a text* ("[SEP]") become that token, as in transformers and sentence-transformers,
+    so that the same text gives the same ids everywhere. Pass ``parse_special=False`` for a text that must not be
+    able to do that: it is then split as ordinary characters.
+
+    A lone surrogate in a text (half a character, not valid in UTF-8) is read as U+FFFD.
+    """
+
+    __slots__ = ("_ordinary", "_parsing", "_prefix", "_suffix", "_tokens", "special")
+
+    def __init__(
+        self,
+        parsing: tokenizers.Tokenizer,
+        tokens: Sequence[str],
+        special: SpecialIds,
+        *,
+        prefix: Sequence[int] = (),
+        suffix: Sequence[int] = (),
+    ) -> None:
+        """``prefix`` and ``suffix`` are what ``add_special`` puts around a text; ``tokens`` is by id."""
+        self._parsing = parsing
+        self._ordinary: tokenizers.Tokenizer | None = None
+        self._tokens = tokens
+        self._prefix = list(prefix)
+        self._suffix = list(suffix)
+        self.special = special
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids: one more than the largest."""
+        return len(self._tokens)
+
+    @property
+    def bos(self) -> int | None:
+        return self.special.bos
+
+    @property
+    def eos(self) -> int | None:
+        return self.special.eos
+
+    @property
+    def cls(self) -> int | None:
+        return self.special.cls
+
+    @property
+    def sep(self) -> int | None:
+        return self.special.sep
+
+    @property
+    def pad(self) -> int | None:
+        return self.special.pad
+
+    @property
+    def unk(self) -> int | None:
+        return self.special.unk
+
+    @property
+    def mask(self) -> int | None:
+        return self.special.mask
+
+    def token(self, id: int) -> str:
+        """The token with this id as Hugging Face writes it ("##ing"). Raises IndexError outside the vocabulary."""
+        if not 0 <= id < len(self._tokens):
+            raise IndexError(f"token id {id} is outside the vocabulary of {len(self._tokens)} tokens")
+        return self._tokens[id]
+
+    def encode(
+        self, text: str, add_special: bool = True, *, parse_special: bool = True, max_length: int | None = None
+    ) -> list[int]:
+        """Ids of ``text``; with ``add_special``, between the tokens the model expects around a text.
+
+        ``max_length`` cuts the text so that the result, those tokens included, is not longer.
+        Raises TypeError if ``text`` is not a string, ValueError if ``max_length`` leaves no room for those tokens.
+        """
+        if not isinstance(text, str):
+            raise TypeError(f"text is {type(text).__name__}; expected str (for a list of texts, use encode_batch)")
+        return self._encode([text], add_special, parse_special, max_length)[0]
+
+    def encode_batch(
+        self,
+        texts: Iterable[str],
+        add_special: bool = True,
+        *,
+        parse_special: bool = True,
+        max_length: int | None = None,
+    ) -> list[list[int]]:
+        """``encode`` of each text, on several threads. No padding: every list has its own length."""
+        if isinstance(texts, (str, bytes)):
+            raise TypeError(
+                f"texts is one {type(texts).__name__}; expected an iterable of str (for one text, use encode)"
+            )
+        batch = list(texts)
+        for i, text in enumerate(batch):
+            if not isinstance(text, str):
+                raise TypeError(f"texts[{i}] is {type(text).__name__}; expected str")
+        return self._encode(batch, add_special, parse_special, max_length)
+
+    def count(self, text: str, add_special: bool = True, *, parse_special: bool = True) -> int:
+        """``len(encode(text))``."""
+        return len(self.encode(text, add_special, parse_special=parse_special))
+
+    def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
+        """The text of these ids. Raises IndexError for an id outside the vocabulary.
+
+        For an uncased vocabulary this is not the text that was encoded: case and accents are gone.
+        """
+        wanted = [int(i) for i in ids]
+        for i in wanted:
+            self.token(i)
+        text: str = self._parsing.decode(wanted, skip_special_tokens=skip_special)
+        return text
+
+    def _encode(
+        self, texts: list[str], add_special: bool, parse_special: bool, max_length: int | None
+    ) -> list[list[int]]:
+        prefix, suffix = (self._prefix, self._suffix) if add_special else ([], [])
+        room = None if max_length is None else max_length - len(prefix) - len(suffix)
+        if room is not None and room < 0:
+            raise ValueError(
+                f"max_length is {max_length}; expected at least {len(prefix) + len(suffix)}, "
+                "the number of special tokens around a text"
+            )
+        inner = self._parsing if parse_special else self._not_parsing()
+        try:
+            encodings = inner.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:  # how the package says that a string is not valid UTF-8
+            encodings = inner.encode_batch_fast([_mend(t) for t in texts], add_special_tokens=False)
+        return [prefix + e.ids[:room] + suffix for e in encodings]
+
+    def _not_parsing(self) -> tokenizers.Tokenizer:
+        # a second object, because the flag belongs to the object and other threads may be encoding
+        if self._ordinary is None:
+            import tokenizers
+
+            other = tokenizers.Tokenizer.from_str(self._parsing.to_str())
+            other.encode_special_tokens = True
+            self._ordinary = other
+        return self._ordinary
+
+    def __repr__(self) -> str:
+        kind: Any = type(self._parsing.model).__name__
+        return f"Tokenizer({kind}, {self.vocab_size} tokens)"
+
+
+def _mend(text: str) -> str:
+    # pairs of surrogates become the character they stand for, lone ones U+FFFD
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,145 @@
+"""The ``tokenizer.ggml.*`` keys of a GGUF file, checked once for every kind of tokenizer."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hotshoe_core.errors import TokenizerError
+
+__all__ = ["TokenType", "Vocabulary"]
+
+PREFIX = "tokenizer.ggml."
+
+
+class TokenType(enum.IntEnum):
+    """What a token is for. Source: the GGUF specification, ``tokenizer.ggml.token_type``."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A vocabulary as the file states it; ``metadata`` holds the keys that only one kind of tokenizer reads."""
+
+    model: str
+    pre: str
+    tokens: Sequence[str]
+    types: Sequence[int]  # one for each token, values of TokenType
+    metadata: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, Any]) -> Vocabulary:
+        """Raises TokenizerError where the keys are missing, of another type, or disagree."""
+        model = metadata.get(PREFIX + "model")
+        if model is None:
+            raise TokenizerError(
+                "the file has no key tokenizer.ggml.model: it carries no vocabulary",
+                hint="convert the model again, from a folder that has its tokenizer files",
+            )
+        if not isinstance(model, str):
+            raise TokenizerError(f"tokenizer.ggml.model is {_short(model)}; expected a string")
+        pre = metadata.get(PREFIX + "pre", "default")
+        if not isinstance(pre, str):
+            raise TokenizerError(f"tokenizer.ggml.pre is {_short(pre)}; expected a string")
+        tokens = _strings(metadata)
+        return cls(model, pre or "default", tokens, _types(metadata, len(tokens)), metadata)
+
+    def special_id(self, *names: str) -> int | None:
+        """The id under the first of the keys ``tokenizer.ggml.<name>_token_id`` that is there, else None."""
+        for name in names:
+            key = f"{PREFIX}{name}_token_id"
+            value = self.metadata.get(key)
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TokenizerError(f"{key} is {_short(value)}; expected an integer")
+            if not 0 <= value < len(self.tokens):
+                raise TokenizerError(
+                    f"{key} is {value}, but the vocabulary has {len(self.tokens)} tokens (0 to {len(self.tokens) - 1})"
+                )
+            return value
+        return None
+
+    def flag(self, key: str, default: bool) -> bool:
+        """The boolean under ``key`` (its full name), or ``default``."""
+        value = self.metadata.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            raise TokenizerError(f"{key} is {_short(value)}; expected true or false")
+        return value
+
+    def integer(self, key: str, default: int) -> int:
+        """The integer of at least 1 under ``key`` (its full name), or ``default``."""
+        value = self.metadata.get(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise TokenizerError(f"{key} is {_short(value)}; expected an integer of at least 1")
+        return value
+
+    def ids(self, key: str) -> frozenset[int]:
+        """The token ids in the array under ``key`` (its full name); empty where the key is missing."""
+        value = self.metadata.get(key)
+        if value is None:
+            return frozenset()
+        ids = _integers(value)
+        if ids is None or (ids and not 0 <= min(ids) <= max(ids) < len(self.tokens)):
+            raise TokenizerError(f"{key} is {_short(value)}; expected an array of ids below {len(self.tokens)}")
+        return frozenset(ids)
+
+
+def _strings(metadata: Mapping[str, Any]) -> Sequence[str]:
+    tokens: Any = metadata.get(PREFIX + "tokens")
+    if not _is_array(tokens):
+        what = "missing" if tokens is None else _short(tokens)
+        raise TokenizerError(f"tokenizer.ggml.tokens is {what}; expected an array of strings")
+    strings: list[str] = list(tokens)
+    if not strings:
+        raise TokenizerError("tokenizer.ggml.tokens is empty; expected at least one token")
+    if set(map(type, strings)) != {str}:
+        i, token = next((i, t) for i, t in enumerate(strings) if not isinstance(t, str))
+        raise TokenizerError(f"tokenizer.ggml.tokens[{i}] is {_short(token)}; expected a string")
+    return strings
+
+
+def _types(metadata: Mapping[str, Any], n_tokens: int) -> Sequence[int]:
+    types = metadata.get(PREFIX + "token_type")
+    if types is None:
+        return [TokenType.NORMAL] * n_tokens
+    integers = _integers(types)
+    if integers is None or len(integers) != n_tokens:
+        raise TokenizerError(
+            f"tokenizer.ggml.token_type is {_short(types)}; expected an array of {n_tokens} integers, "
+            "one for each token"
+        )
+    return integers
+
+
+def _integers(value: Any) -> list[int] | None:
+    if not _is_array(value):
+        return None
+    try:
+        return [int(v) for v in value]
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_array(value: Any) -> bool:
+    # a reader may hand over a list, a NumPy array, or a lazy sequence of its own
+    return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
+
+
+def _short(value: Any) -> str:
+    if _is_array(value):
+        return f"an array of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,124 @@
+"""WordPiece (``tokenizer.ggml.model`` "bert"): the vocabularies of BERT and its descendants.
+
+GGUF does not store WordPiece tokens as BERT's ``vocab.txt`` has them: "##x", the inside of a word, is stored as
+"x", and "x", the start of one, as "▁x" (U+2581). Control tokens are stored unchanged, and files written before
+2025 leave every token in brackets ("[unused7]") unchanged too. ``restore`` undoes this, ``phantom`` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hotshoe.tokenizers._tokenizer import SpecialIds, Tokenizer
+from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
+from hotshoe_core.errors import TokenizerError, did_you_mean
+
+__all__ = ["build", "phantom", "restore"]
+
+SPACE = "\u2581"
+INSIDE = "##"
+
+# WordPiece has one way to split a text, BERT's; these are the names under which llama.cpp's converter has recorded it
+_PRE_TOKENIZERS = frozenset({"default", "bert-bge", "bert-bge-large", "jina-v2-en"})
+
+# Where GGUF has no key of its own. Written by hotshoe.convert, and only if they differ from the default here.
+KEY_LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
+KEY_STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
+KEY_CLEAN_TEXT = "hotshoe.tokenizer.clean_text"
+KEY_SPLIT_CHINESE = "hotshoe.tokenizer.split_chinese_characters"
+KEY_MAX_WORD = "hotshoe.tokenizer.max_characters_per_word"
+KEY_VERBATIM = "hotshoe.tokenizer.verbatim_ids"  # user-defined tokens matched before the text is normalized
+MAX_WORD = 100
+
+
+def phantom(token: str, kind: int) -> str:
+    """A token of ``vocab.txt`` as GGUF stores it."""
+    if kind == TokenType.CONTROL:
+        return token
+    return token[len(INSIDE) :] if token.startswith(INSIDE) else SPACE + token
+
+
+def restore(tokens: Sequence[str], types: Sequence[int]) -> list[str]:
+    """Stored tokens as ``vocab.txt`` has them, by id."""
+    restored: list[str] = []
+    seen: set[str] = set()
+    for stored, kind in zip(tokens, types, strict=True):
+        if kind == TokenType.CONTROL or (stored.startswith("[") and stored.endswith("]")):
+            token = stored
+        elif len(stored) > 1 and stored.startswith(SPACE) and stored[1:] not in seen:
+            token = stored[1:]
+        else:
+            # "▁" alone can only be the inside of a word, and so can the second of two equal tokens
+            token = INSIDE + stored
+        seen.add(token)
+        restored.append(token)
+    return restored
+
+
+def build(vocabulary: Vocabulary) -> Tokenizer:
+    """Raises TokenizerError for an unknown pre-tokenizer, equal tokens, or a missing [CLS], [SEP] or [UNK]."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    if vocabulary.pre not in _PRE_TOKENIZERS:
+        raise TokenizerError(
+            f"tokenizer.ggml.pre is {vocabulary.pre!r}, which is not a pre-tokenizer that hotshoe knows "
+            f"for WordPiece; known: {', '.join(sorted(_PRE_TOKENIZERS))}",
+            hint=did_you_mean(vocabulary.pre, _PRE_TOKENIZERS),
+        )
+    tokens = restore(vocabulary.tokens, vocabulary.types)
+    ids = {token: i for i, token in enumerate(tokens)}
+    if len(ids) != len(tokens):
+        i = next(i for i, token in enumerate(tokens) if ids[token] != i)
+        raise TokenizerError(
+            f"tokenizer.ggml.tokens has {vocabulary.tokens[i]!r} both at {i} and at {ids[tokens[i]]}; "
+            "expected every token once",
+            hint="convert the model again from its Hugging Face folder: hotshoe convert FOLDER",
+        )
+
+    def find(text: str, *names: str) -> int | None:
+        found = vocabulary.special_id(*names)
+        return ids.get(text) if found is None else found
+
+    def require(text: str, *names: str) -> int:
+        found = find(text, *names)
+        if found is None:
+            raise TokenizerError(
+                f"the vocabulary of {len(tokens)} tokens has no {text} and the file no key "
+                f"tokenizer.ggml.{names[0]}_token_id; WordPiece needs one of them",
+                hint="convert the model again from its Hugging Face folder: hotshoe convert FOLDER",
+            )
+        return found
+
+    cls = require("[CLS]", "cls", "bos")
+    sep = require("[SEP]", "seperator", "eos")  # the key is spelled so in GGUF
+    unk = require("[UNK]", "unknown")
+    special = SpecialIds(
+        bos=vocabulary.special_id("bos"),
+        eos=vocabulary.special_id("eos"),
+        cls=cls,
+        sep=sep,
+        pad=find("[PAD]", "padding"),
+        unk=unk,
+        mask=find("[MASK]", "mask"),
+    )
+
+    lowercase = vocabulary.flag(KEY_LOWERCASE, True)
+    max_word = vocabulary.integer(KEY_MAX_WORD, MAX_WORD)
+    inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=tokens[unk], max_input_chars_per_word=max_word))
+    inner.normalizer = normalizers.BertNormalizer(
+        clean_text=vocabulary.flag(KEY_CLEAN_TEXT, True),
+        handle_chinese_chars=vocabulary.flag(KEY_SPLIT_CHINESE, True),
+        strip_accents=vocabulary.flag(KEY_STRIP_ACCENTS, lowercase),
+        lowercase=lowercase,
+    )
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    inner.decoder = decoders.WordPiece(prefix=INSIDE, cleanup=True)
+    verbatim = vocabulary.ids(KEY_VERBATIM)
+    control = {i for i, kind in enumerate(vocabulary.types) if kind == TokenType.CONTROL}
+    control.update(i for i in special if i is not None)  # some converters mark no token as control
+    user = [i for i, kind in enumerate(vocabulary.types) if kind == TokenType.USER_DEFINED and i not in control]
+    added = tokenizers.AddedToken
+    inner.add_special_tokens([added(tokens[i], special=True, normalized=False) for i in sorted(control)])
+    inner.add_tokens([added(tokens[i], special=False, normalized=i not in verbatim) for i in user])
+    return Tokenizer(inner, tokens, special, prefix=(cls,), suffix=(sep,))

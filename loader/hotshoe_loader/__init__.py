@@ -1,0 +1,40 @@
+"""hotshoe's loader: finds compute backends, judges each one, ranks their devices, opens a backend.
+
+    load_all(prefer=, require=, block=, paths=, refresh=)  ->  Registry
+
+Names are imported on first use: ``import hotshoe_loader`` costs nothing and finds nothing.
+
+    load      load_all: options, and one registry for each set of them
+    survey    the four stages in order, a verdict for every candidate:
+    find        what is there, by metadata and file names only
+    vet         what may be used, before its code runs
+    probe       what it is worth: import, score, list devices
+    rank        which library and which device come first
+    registry  Registry: the devices, the verdicts, select and open
+    explain   the same in words
+    catalog   the plugins this project publishes, for "pip install ..."
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hotshoe_loader.load import load_all
+    from hotshoe_loader.registry import Registry
+    from hotshoe_loader.verdict import Outcome, Verdict
+
+__all__ = ["Outcome", "Registry", "Verdict", "load_all"]
+
+_MODULE = {"load_all": "load", "Registry": "registry", "Outcome": "verdict", "Verdict": "verdict"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULE:
+        return getattr(importlib.import_module(f"hotshoe_loader.{_MODULE[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

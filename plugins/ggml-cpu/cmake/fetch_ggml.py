@@ -1,0 +1,142 @@
+"""Build-time: finds ggml's source tree and prints its path for CMake.
+
+ggml's source is not in this repository. It comes from the pinned source distribution below, fetched by pip
+(so mirrors, proxies and credentials a user has set up for pip work here too) and kept in the user's cache,
+where its hash is checked at each use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+NAME = "libggml-python"
+VERSION = "0.20.2.post1"
+ARCHIVE = "libggml_python-0.20.2.post1.tar.gz"
+SHA256 = "e47ff53506342959ffb3ce15380b82828fea10ec5f208f9ef6915895f1a7a176"
+
+
+class FetchError(Exception):
+    """The source could not be had; the message says what to do."""
+
+
+def cache_dir() -> Path:
+    """The user's cache folder for this platform."""
+    if os.environ.get("XDG_CACHE_HOME"):
+        base = Path(os.environ["XDG_CACHE_HOME"])
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    else:
+        base = Path.home() / ".cache"
+    return base / "hotshoe" / "ggml-source"
+
+
+def sha256(path: Path) -> str:
+    """The file's sha256 in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def download(folder: Path) -> Path:
+    """Lets pip download the archive into `folder`.
+
+    The hash is given to pip as well: it checks it before it runs the archive's own metadata hook.
+    """
+    requirements = folder / "requirements.txt"
+    requirements.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-binary", ":all:", "--no-build-isolation", "--dest", str(folder), "-r", str(requirements)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    archive = folder / ARCHIVE
+    if result.returncode or not archive.is_file():
+        tail = "\n".join((result.stdout + result.stderr).strip().splitlines()[-15:])
+        raise FetchError(
+            f"ggml's source, {NAME}=={VERSION}, could not be downloaded by pip:\n{tail}\n"
+            f"Without a network: put {ARCHIVE} (sha256 {SHA256}) into {cache_dir()}, or set "
+            "HOTSHOE_GGML_SOURCE to an unpacked ggml source tree."
+        )
+    return archive
+
+
+def cached_archive() -> Path:
+    """The verified archive, downloaded if the cache has none or a damaged one."""
+    folder = cache_dir()
+    archive = folder / ARCHIVE
+    if archive.is_file() and sha256(archive) == SHA256:
+        return archive
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.mkdtemp(prefix="download-", dir=folder)
+    except OSError:  # a read-only home, as on some build machines: do without a cache
+        folder = Path(tempfile.mkdtemp(prefix="hotshoe-"))
+        archive, scratch = folder / ARCHIVE, str(folder)
+    try:
+        fresh = download(Path(scratch))
+        found = sha256(fresh)
+        if found != SHA256:
+            raise FetchError(
+                f"{ARCHIVE} has sha256 {found}, expected {SHA256}.\n"
+                "It is not the file this build was written for: check your package index or mirror."
+            )
+        os.replace(fresh, archive)  # atomic: two builds at once leave one whole file
+    finally:
+        if Path(scratch) != folder:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return archive
+
+
+def unpacked(into: Path) -> Path:
+    """The source tree under `into`, unpacked once for each archive hash."""
+    tree = into / SHA256[:12]
+    if not tree.is_dir():
+        into.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=into) as scratch:
+            with tarfile.open(cached_archive()) as tar:
+                if hasattr(tarfile, "data_filter"):
+                    tar.extractall(scratch, filter="data")
+                else:  # Python before 3.10.12; the archive's hash has been checked
+                    tar.extractall(scratch)
+            os.replace(next(Path(scratch).iterdir()), tree)
+    return tree
+
+
+def ggml_root(tree: Path) -> Path:
+    """The folder with ggml's own CMakeLists.txt in `tree`: itself or its `ggml` folder."""
+    for root in (tree, tree / "ggml"):
+        if (root / "include" / "ggml-backend.h").is_file() and (root / "CMakeLists.txt").is_file():
+            return root
+    raise FetchError(
+        f"{tree} is no ggml source tree: it has no CMakeLists.txt beside include/ggml-backend.h.\n"
+        "HOTSHOE_GGML_SOURCE must name the folder of ggml's CMakeLists.txt (or its parent)."
+    )
+
+
+def main() -> int:
+    """Prints the path of the source tree; on failure the reason on stderr, and 1."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("--source", default="")
+    args = parser.parse_args()
+    try:
+        tree = Path(args.source).expanduser().resolve() if args.source else unpacked(args.into)
+        sys.stdout.write(ggml_root(tree).as_posix())
+    except FetchError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+# libhotshoe_kernels: what ggml-cpu does slowly. It links to nothing; it only reads struct ggml_tensor.
+add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL native/hotshoe_kernels.c)
+target_include_directories(hotshoe_kernels PRIVATE "${ggml_dir}/include")
+target_compile_features(hotshoe_kernels PRIVATE c_std_11)
+set_target_properties(hotshoe_kernels PROPERTIES C_VISIBILITY_PRESET hidden)
+if(WIN32)
+  set_target_properties(hotshoe_kernels PROPERTIES PREFIX "")
+endif()
+if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
+  # -O3 vectorises. Not -ffast-math: the rounding trick with 1.5 * 2^23 must not be "simplified" away.
+  target_compile_options(hotshoe_kernels PRIVATE -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra)
+endif()
+set(HOTSHOE_KERNEL_TARGETS hotshoe_kernels)

@@ -1,0 +1,193 @@
+"""A compiled graph: ggml nodes built once, allocated once, and computed again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe_core.backend import Executable, Placement
+from hotshoe_core.errors import ClosedError, GraphError, NativeError, UnsupportedOpError
+from hotshoe_core.graph import Graph
+from hotshoe_core.memory import AllocationStatus, Memory
+from hotshoe_core.tensor import Tensor
+
+from hotshoe_ggml._lowering import LOWERINGS, Builder
+from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml._weights import Holding, OutOfMemory, new_context
+
+if TYPE_CHECKING:
+    from hotshoe_ggml.backend import GgmlBackend
+
+__all__ = ["GgmlExecutable"]
+
+_NODES_PER_OP = 12  # the most ggml nodes any lowering makes
+
+
+class GgmlExecutable(Executable):
+    """Replaying it is one call into the scheduler; inputs and outputs are copied in and out around it."""
+
+    def __init__(self, backend: GgmlBackend, graph: Graph) -> None:
+        self._backend = backend
+        self._graph = graph
+        self._dry = not backend.params.allocate
+        self._closed = False
+        self._scheduler: Any = ffi.NULL
+        self._constants: Holding | None = None
+        self._native: dict[Tensor, Any] = {}
+        self._sizes: dict[str, Memory] = {}
+        n_nodes = _NODES_PER_OP * len(graph.nodes) + len(graph.leaves) + 64
+        self._context = new_context(n_nodes, n_nodes)
+        try:
+            self._hold_constants()
+            self._cgraph = self._build(n_nodes)
+            self._allocate(n_nodes)
+        except BaseException:
+            self.close()
+            raise
+
+    def _hold_constants(self) -> None:
+        constants = [t for t in self._graph.leaves if t.op == "constant"]
+        if not constants:
+            return
+        self._constants = Holding(len(constants))
+        for i, t in enumerate(constants):
+            self._native[t] = self._constants.add(f"{t.name}.{i}", t.shape, t.dtype)
+        self._constants.allocate(lib().ggml_backend_dev_buffer_type(self._backend.device), dry=self._dry)
+        for t in constants if not self._dry else ():
+            _set(self._native[t], np.ascontiguousarray(t.attrs["value"]))
+
+    def _build(self, size: int) -> Any:
+        g, graph, native = lib(), self._graph, self._native
+        builder = Builder(self._context, custom=self._backend.cpu_only, flash=self._backend.flash)
+        for leaf in graph.leaves:
+            if leaf.op == "input":
+                native[leaf] = builder.new(leaf.shape, leaf.dtype)
+                g.ggml_set_input(native[leaf])
+            elif leaf.op != "constant":
+                if leaf.owner is not self._backend or leaf.handle is None:
+                    raise GraphError(f"{leaf!r} is not held by this backend (of another one, or released)")
+                native[leaf] = leaf.handle
+        in_place = _in_place(graph)
+        counters = self._backend.counters
+        for node in graph.nodes:
+            sources = [None if s is None else native[s] for s in node.sources]
+            if node.op == "set_rows" and node not in in_place:
+                sources[0] = builder.call("cont", sources[0])
+            built = LOWERINGS[node.op](builder, node, *sources)
+            g.ggml_set_name(built, node.name.encode()[:63])
+            native[node] = built
+            counters.lowered += 1
+        cgraph = g.ggml_new_graph_custom(self._context, size, False)
+        for new in graph.updates.values():
+            g.ggml_build_forward_expand(cgraph, native[new])
+        for t in graph.outputs:
+            # a leaf's memory may be laid out for the device, and a view is not contiguous: read a copy
+            out = builder.call("cont", native[t]) if t.is_leaf else builder.cont(native[t])
+            native[t] = out
+            while out != ffi.NULL:  # the memory is that of the tensor viewed
+                g.ggml_set_output(out)
+                out = out.view_src
+            g.ggml_build_forward_expand(cgraph, native[t])
+        self._check_support(cgraph)
+        return cgraph
+
+    def _check_support(self, cgraph: Any) -> None:
+        """ggml aborts the process on a node no device can run: refuse it here."""
+        g = lib()
+        for i in range(g.ggml_graph_n_nodes(cgraph)):
+            node = g.ggml_graph_node(cgraph, i)
+            if not any(g.ggml_backend_dev_supports_op(d, node) for d in self._backend.native_devices):
+                types = [ffi.string(g.ggml_type_name(s.type)).decode() for s in node.src if s != ffi.NULL]
+                raise UnsupportedOpError(
+                    f"{ffi.string(node.name).decode()}: ggml's {ffi.string(g.ggml_op_desc(node)).decode()} "
+                    f"does not run on {self._backend.devices[0].name} for operands of type {', '.join(types)}"
+                )
+
+    def _allocate(self, size: int) -> None:
+        g, backends = lib(), self._backend.native_backends
+        self._scheduler = g.ggml_backend_sched_new(
+            ffi.new("ggml_backend_t[]", backends), ffi.NULL, len(backends), size, False, True
+        )
+        sizes = ffi.new("size_t[]", len(backends))
+        names = [d.name for d in self._backend.devices]
+        if self._dry:
+            g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
+            self._sizes = {n: Memory(int(s)) for n, s in zip(names, sizes)}
+            return
+        if not g.ggml_backend_sched_alloc_graph(self._scheduler, self._cgraph):
+            raise OutOfMemory(self._planned(size))
+        for name, backend in zip(names, backends):
+            used = int(g.ggml_backend_sched_get_buffer_size(self._scheduler, backend))
+            self._sizes[name] = Memory(used, AllocationStatus.ALLOCATED)
+
+    def _planned(self, size: int) -> int:
+        """What the graph would take, for the report of a failed allocation."""
+        g, backends = lib(), self._backend.native_backends
+        sizes = ffi.new("size_t[]", len(backends))
+        g.ggml_backend_sched_reset(self._scheduler)
+        g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
+        return int(sum(sizes))
+
+    def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
+        native = self._native.get(tensor)
+        if native is not None and not self._dry and native.buffer != ffi.NULL:  # an unused input has no memory
+            _set(native, array)
+
+    def run(self) -> None:
+        with self._backend.lock:
+            if self._closed:
+                raise ClosedError("the graph's memory was freed")
+            if self._dry:
+                raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
+            status = lib().ggml_backend_sched_graph_compute(self._scheduler, self._cgraph)
+            if status != lib().GGML_STATUS_SUCCESS:
+                raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
+
+    def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
+        lib().ggml_backend_tensor_get(self._native[tensor], ffi.from_buffer(out), 0, out.nbytes)
+
+    def memory(self) -> Mapping[str, Memory]:
+        return dict(self._sizes)
+
+    def placements(self) -> Sequence[Placement]:
+        g, backends = lib(), self._backend.native_backends
+        names = {int(ffi.cast("uintptr_t", b)): d.name for b, d in zip(backends, self._backend.devices)}
+        decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
+        first = self._backend.devices[0].name
+        placed = []
+        for node in self._graph.nodes:
+            where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, self._native[node])
+            device = names.get(int(ffi.cast("uintptr_t", where)), first)  # a view has no backend of its own
+            how = "decomposed" if node.name.startswith(decomposed) else "native"
+            placed.append(Placement(node.name, node.op, device, how if device == first else "fallback"))
+        return placed
+
+    def close(self) -> None:
+        with self._backend.lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._scheduler != ffi.NULL:
+                lib().ggml_backend_sched_free(self._scheduler)
+            if self._constants is not None:
+                self._constants.free()
+            lib().ggml_free(self._context)
+            self._native.clear()
+            self._backend.forget(self)
+
+
+def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
+    lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(array), 0, array.nbytes)
+
+
+def _in_place(graph: Graph) -> set[Tensor]:
+    """The set_rows that make up the updates of states: they may overwrite, others must not."""
+    found: set[Tensor] = set()
+    for state, new in graph.updates.items():
+        t: Tensor | None = new
+        while t is not None and t is not state:
+            found.add(t)
+            t = t.sources[0]
+    return found

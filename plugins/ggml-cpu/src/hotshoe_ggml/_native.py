@@ -1,0 +1,334 @@
+"""Opens ggml's native libraries: the base once a process, backends by path.
+
+ggml's own registry (`libggml`) is never used: it searches the interpreter's directory and the current one. A
+backend library exports `ggml_backend_init` and perhaps `ggml_backend_score`; these two and the base are all we need.
+Nothing is ever closed: a ggml backend that was closed crashes later.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hotshoe_ggml import _log
+from hotshoe_ggml._gen_ffi import ffi
+from hotshoe_ggml._mapped import foreign_bases
+
+__all__ = [
+    "LIBRARY_DIR",
+    "BackendLibrary",
+    "BuildInfo",
+    "DeviceFacts",
+    "NativeLibraryError",
+    "Variant",
+    "base_path",
+    "best_variant",
+    "build_info",
+    "ffi",
+    "kernels",
+    "lib",
+    "load_backend",
+    "load_cpu",
+    "score",
+    "variants",
+]
+
+PACKAGE_DIR = Path(__file__).resolve().parent
+LIBRARY_DIR = PACKAGE_DIR / "lib"
+
+_lock = threading.RLock()
+
+
+class NativeLibraryError(ImportError):
+    """A native library cannot be used; the message says which, why, and what to do."""
+
+
+class BuildInfo(NamedTuple):
+    """What `_build_info.json`, written at build time, says about the libraries beside it."""
+
+    ggml_version: str
+    backend_api_version: int
+    abi_fingerprint: str
+    variants: tuple[str, ...]
+    openmp: bool
+    compiler: str
+    system: str
+    llama_cpp_commit: str | None = None
+
+
+class Variant(NamedTuple):
+    """One CPU library of this installation."""
+
+    name: str
+    path: Path
+
+
+class DeviceFacts(NamedTuple):
+    """What a ggml device says of itself; memory in bytes."""
+
+    handle: Any  # ggml_backend_dev_t
+    name: str
+    description: str
+    type: int  # GGML_BACKEND_DEVICE_TYPE_*
+    device_id: str | None  # PCI id, where the device has one
+    memory_free: int
+    memory_total: int
+    host_buffer: bool
+    buffer_from_host_ptr: bool
+
+
+@functools.cache
+def build_info() -> BuildInfo:
+    """The metadata of this installation's build. Opens no library."""
+    path = PACKAGE_DIR / "_build_info.json"
+    try:
+        fields = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NativeLibraryError(
+            f"hotshoe-ggml-cpu was not built: {path} is missing. Import it from where pip installed it, "
+            "not from the source folder; `pip install ./plugins/ggml-cpu` builds it."
+        ) from None
+    fields["variants"] = tuple(fields["variants"])
+    return BuildInfo(**fields)
+
+
+def _file_name(stem: str) -> str:
+    """The file name of the library `stem`, such as "ggml-cpu-x64", on this platform."""
+    if sys.platform == "win32":
+        return f"{stem}.dll"
+    # CMake calls modules, which are opened and never linked to, ".so" on macOS too.
+    return f"lib{stem}.so"
+
+
+def base_path() -> Path:
+    names = {"win32": "ggml-base.dll", "darwin": "libggml-base.0.dylib"}
+    return LIBRARY_DIR / names.get(sys.platform, "libggml-base.so.0")
+
+
+@functools.cache  # cffi closes a library nobody refers to, and a closed ggml backend crashes later
+def _open(path: Path) -> Any:
+    if not path.is_file():
+        raise NativeLibraryError(
+            f"{path} is missing from the installation of hotshoe-ggml-cpu. Reinstall it: "
+            "`pip install --force-reinstall --no-deps hotshoe-ggml-cpu`."
+        )
+    # RTLD_LOCAL, not GLOBAL: a backend names libggml-base as its dependency and the linker finds the one already
+    # open by its SONAME; global symbols would besides capture the calls of any other ggml loaded after us.
+    # RTLD_NODELETE, because cffi closes at exit too, while the threads of a pool may still run in the library.
+    flags = 0 if sys.platform == "win32" else os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE
+    try:
+        return ffi.dlopen(str(path), flags)
+    except OSError as error:
+        raise NativeLibraryError(
+            f"{path.name} could not be opened: {error}. If it names a missing library, install that; "
+            "`hotshoe doctor` shows every backend's state."
+        ) from error
+
+
+@functools.cache
+def _open_base() -> Any:
+    with _lock:
+        _refuse_foreign_base()
+        base = _open(base_path())
+        found, expected = ffi.string(base.ggml_version()).decode(), build_info().ggml_version
+        if found != expected:
+            raise NativeLibraryError(
+                f"{base_path()} is ggml {found}, but this installation was built with {expected}. "
+                "Another package wrote over it: reinstall hotshoe-ggml-cpu."
+            )
+        _log.install(base, ffi.addressof(kernels(), "hotshoe_log_discard"))
+        base.ggml_time_init()
+        return base
+
+
+def lib() -> Any:
+    """libggml-base, opened at the first call.
+
+    Raises:
+        NativeLibraryError: another ggml is already in this process, or the installation is damaged.
+    """
+    return _open_base()
+
+
+@functools.cache
+def kernels() -> Any:
+    """hotshoe's own kernels, `libhotshoe_kernels`. Needs no ggml library to be open."""
+    return _open(LIBRARY_DIR / _file_name("hotshoe_kernels"))
+
+
+def _refuse_foreign_base() -> None:
+    foreign = foreign_bases(base_path())
+    if foreign:
+        raise NativeLibraryError(
+            f"another ggml is already loaded in this process: {', '.join(foreign)}. Its libggml-base has the same "
+            f"name as ours ({base_path()}), so our backends would call into it. Import hotshoe first, or use "
+            "the other package (llama-cpp-python, whisper bindings, ...) in a process of its own."
+        )
+
+
+def variants() -> tuple[Variant, ...]:
+    """The CPU libraries of this installation, baseline first. Opens none of them."""
+    return tuple(Variant(name, LIBRARY_DIR / _file_name(f"ggml-cpu-{name}")) for name in build_info().variants)
+
+
+def score(path: Path) -> int:
+    """How well the backend library at `path` suits this machine, by its own account; 0: it cannot run here.
+
+    A library without `ggml_backend_score` scores 1: ggml gives one only to libraries that come in variants.
+    """
+    lib()
+    try:
+        function = _open(path).ggml_backend_score
+    except ffi.error:
+        return 1
+    return int(function())
+
+
+def best_variant() -> Variant:
+    """The CPU library that suits this machine best.
+
+    Raises:
+        NativeLibraryError: none of those installed runs here.
+    """
+    scored = [(score(variant.path), variant) for variant in variants()]
+    best, variant = max(scored, key=lambda pair: pair[0])
+    if best <= 0:
+        names = ", ".join(variant.name for _, variant in scored)
+        raise NativeLibraryError(
+            f"none of the installed CPU variants ({names}) runs on this machine. Build the one that does: "
+            "`pip install --no-binary hotshoe-ggml-cpu hotshoe-ggml-cpu`."
+        )
+    return variant
+
+
+class BackendLibrary:
+    """An open backend library: its registration and its devices."""
+
+    __slots__ = ("_functions", "handle", "name", "path", "registration")
+
+    def __init__(self, path: Path, handle: Any, registration: Any) -> None:
+        self.path = path
+        self.handle = handle
+        self.registration = registration  # ggml_backend_reg_t
+        self.name = _text(lib().ggml_backend_reg_name(registration)) or path.name
+        self._functions: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"BackendLibrary({self.name!r}, {str(self.path)!r})"
+
+    def devices(self) -> list[DeviceFacts]:
+        """The devices of this library, with their memory as it is now."""
+        base = lib()
+        count = base.ggml_backend_reg_dev_count(self.registration)
+        return [device_facts(base.ggml_backend_reg_dev_get(self.registration, i)) for i in range(count)]
+
+    def function(self, name: str, ctype: str) -> Any | None:
+        """The extra function `name` as a C function of type `ctype`, or None if this backend has none."""
+        if name not in self._functions:
+            address = lib().ggml_backend_reg_get_proc_address(self.registration, name.encode())
+            self._functions[name] = ffi.cast(ctype, address) if address != ffi.NULL else None
+        return self._functions[name]
+
+    def extra_buffer_types(self, device: Any) -> list[Any]:
+        """Buffer types beside the default one, such as CPU_REPACK (weights laid out for this CPU)."""
+        get = self.function("ggml_backend_dev_get_extra_bufts", "ggml_backend_dev_get_extra_bufts_t")
+        listed = get(device) if get is not None else ffi.NULL
+        found: list[Any] = []
+        while listed != ffi.NULL and listed[len(found)] != ffi.NULL:
+            found.append(listed[len(found)])
+        return found
+
+    def features(self) -> dict[str, str]:
+        """The compile-time features of this library, such as {"AVX512": "1"}."""
+        get = self.function("ggml_backend_get_features", "ggml_backend_get_features_t")
+        listed = get(self.registration) if get is not None else ffi.NULL
+        found: dict[str, str] = {}
+        while listed != ffi.NULL and listed.name != ffi.NULL:
+            found[_text(listed.name) or ""] = _text(listed.value) or ""
+            listed += 1
+        return found
+
+
+def device_facts(device: Any) -> DeviceFacts:
+    """Asks a `ggml_backend_dev_t` for its properties."""
+    # Room to spare: a library of another version clears its own sizeof(props), which may be more than ours.
+    room = ffi.new("char[]", ffi.sizeof("struct ggml_backend_dev_props") + 256)
+    props = ffi.cast("struct ggml_backend_dev_props *", room)
+    lib().ggml_backend_dev_get_props(device, props)
+    return DeviceFacts(
+        handle=device,
+        name=_text(props.name) or "",
+        description=(_text(props.description) or "").strip(),
+        type=int(props.type),
+        device_id=_text(props.device_id),
+        memory_free=int(props.memory_free),
+        memory_total=int(props.memory_total),
+        host_buffer=bool(props.caps.host_buffer),
+        buffer_from_host_ptr=bool(props.caps.buffer_from_host_ptr),
+    )
+
+
+def _text(pointer: Any) -> str | None:
+    return None if pointer == ffi.NULL else str(ffi.string(pointer).decode("utf-8", "replace"))
+
+
+_loaded: dict[Path, BackendLibrary] = {}
+
+
+def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
+    """Opens the backend library at `path`; a second call returns the first one's object.
+
+    Raises:
+        NativeLibraryError: no such file, not a dynamic ggml backend, wrong API version, or nothing to run it on.
+    """
+    resolved = Path(path).resolve()
+    with _lock:
+        if resolved in _loaded:
+            return _loaded[resolved]
+        lib()
+        _refuse_foreign_base()  # one may have come since the base was opened
+        handle = _open(resolved)
+        try:
+            init = handle.ggml_backend_init
+        except ffi.error:
+            raise NativeLibraryError(
+                f"{resolved} is no dynamic ggml backend: it does not export ggml_backend_init. "
+                "It must be built with GGML_BACKEND_DL=ON."
+            ) from None
+        registration = init()
+        if registration == ffi.NULL:
+            raise NativeLibraryError(f"{resolved}: ggml_backend_init found nothing to run on (no driver, no device)")
+        version, expected = int(registration.api_version), build_info().backend_api_version
+        if version != expected:
+            raise NativeLibraryError(
+                f"{resolved} speaks version {version} of ggml's backend interface, this process {expected}. "
+                "Install a build of it for this version of hotshoe-ggml-cpu."
+            )
+        _loaded[resolved] = BackendLibrary(resolved, handle, registration)
+        return _loaded[resolved]
+
+
+def load_cpu(variant: str | None = None) -> BackendLibrary:
+    """Opens the CPU library `variant`, by default the one that suits this machine best.
+
+    Raises:
+        NativeLibraryError: this installation has no such variant, or it cannot run on this machine.
+    """
+    if variant is None:
+        return load_backend(best_variant().path)
+    known = {candidate.name: candidate.path for candidate in variants()}
+    if variant not in known:
+        raise NativeLibraryError(
+            f"CPU variant {variant!r} is not installed; installed: {', '.join(known)}. Build it: "
+            f"`HOTSHOE_GGML_VARIANTS={','.join([*known, variant])} pip install ./plugins/ggml-cpu`."
+        )
+    if score(known[variant]) <= 0:
+        raise NativeLibraryError(
+            f"CPU variant {variant!r} needs instructions this machine lacks; the best here: {best_variant().name}."
+        )
+    return load_backend(known[variant])

@@ -1,0 +1,218 @@
+"""Weights and states in ggml buffers: mapped from the file, repacked for the CPU, or copied.
+
+One *holding* is one ggml buffer with its tensors. It is freed when its last tensor is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hotshoe_core.backend import Progress, WeightData
+from hotshoe_core.dtypes import DType
+
+from hotshoe_ggml._lowering import extents
+from hotshoe_ggml._native import BackendLibrary, ffi, lib
+
+__all__ = ["Holding", "OutOfMemory", "hold_state", "hold_weights"]
+
+_ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml's CPU backend, and GGUF's default
+_CHUNK = 64 << 20  # bytes copied between two reports of progress
+
+
+class OutOfMemory(Exception):
+    """A buffer of ``size`` bytes was refused."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.size = size
+
+
+class Holding:
+    """A ggml buffer, the context its tensors live in, and whatever memory it borrows."""
+
+    def __init__(self, n_tensors: int) -> None:
+        self.context = new_context(n_tensors)
+        self.buffer: Any = ffi.NULL
+        self.tensors: dict[str, Any] = {}
+        self.borrowed: list[Any] = []
+        self.left = n_tensors
+
+    def add(self, name: str, shape: tuple[int, ...], dtype: DType) -> Any:
+        tensor = lib().ggml_new_tensor(self.context, dtype.id, 4, extents(shape))
+        lib().ggml_set_name(tensor, name.encode()[:63])
+        self.tensors[name] = tensor
+        return tensor
+
+    def allocate(self, buft: Any, *, dry: bool) -> None:
+        """Memory of this buffer type for all tensors. Raises OutOfMemory."""
+        g = lib()
+        if dry:
+            self.buffer = g.ggml_backend_buft_alloc_buffer(buft, 0)
+            for tensor in self.tensors.values():
+                tensor.buffer = self.buffer
+                tensor.data = ffi.cast("void *", _ALIGNMENT)  # "allocated", as far as ggml's planner asks
+        else:
+            self.buffer = g.ggml_backend_alloc_ctx_tensors_from_buft(self.context, buft)
+            if self.buffer == ffi.NULL:
+                raise OutOfMemory(g.ggml_backend_alloc_ctx_tensors_from_buft_size(self.context, buft))
+
+    def borrow(self, device: Any, weights: Sequence[WeightData]) -> None:
+        """Use the pages the weights lie in, which are one mapping. Raises OutOfMemory if the device refuses."""
+        g = lib()
+        start = min(address(w.data) for w in weights)
+        size = max(address(w.data) + w.data.nbytes for w in weights) - start
+        largest = max(w.data.nbytes for w in weights)
+        self.borrowed.extend(w.data for w in weights)
+        self.buffer = g.ggml_backend_dev_buffer_from_host_ptr(device, ffi.cast("void *", start), size, largest)
+        if self.buffer == ffi.NULL:
+            raise OutOfMemory(size)
+        for w in weights:
+            g.ggml_backend_tensor_alloc(self.buffer, self.tensors[w.name], ffi.cast("void *", address(w.data)))
+
+    def nbytes(self, name: str) -> int:
+        """What the tensor takes in this buffer, padding of its layout included."""
+        tensor = self.tensors[name]
+        return int(lib().ggml_backend_buft_get_alloc_size(lib().ggml_backend_buffer_get_type(self.buffer), tensor))
+
+    def release_one(self) -> None:
+        self.left -= 1
+        if self.left <= 0:
+            self.free()
+
+    def free(self) -> None:
+        if self.buffer != ffi.NULL:
+            lib().ggml_backend_buffer_free(self.buffer)
+            self.buffer = ffi.NULL
+        if self.context != ffi.NULL:
+            lib().ggml_free(self.context)
+            self.context = ffi.NULL
+        self.borrowed.clear()
+
+
+def hold_weights(
+    library: BackendLibrary,
+    device: Any,
+    weights: Sequence[WeightData],
+    *,
+    mmap: bool,
+    repack: bool,
+    dry: bool,
+    progress: Progress | None,
+) -> list[Holding]:
+    """All weights, in as few buffers as their kinds allow. Raises OutOfMemory, and then holds nothing."""
+    g = lib()
+    default = g.ggml_backend_dev_buffer_type(device)
+    packed = library.extra_buffer_types(device) if repack else []
+    groups: dict[tuple[str, int], tuple[Any, list[WeightData]]] = {}
+    for w in weights:
+        buft = next((p for p in packed if _fits_packed(device, p, w)), default)
+        root = _mapping(w) if mmap and buft is default and not dry else None
+        key = ("mapped", id(root)) if root is not None else ("copied", int(ffi.cast("uintptr_t", buft)))
+        groups.setdefault(key, (buft, []))[1].append(w)
+    holdings: list[Holding] = []
+    meter = _Meter(sum(w.data.nbytes for w in weights), progress)
+    try:
+        for (kind, _), (buft, members) in groups.items():
+            holding = Holding(len(members))
+            holdings.append(holding)
+            for w in members:
+                holding.add(w.name, w.shape, w.dtype)
+            if kind == "mapped":
+                holding.borrow(device, members)
+            else:
+                holding.allocate(buft, dry=dry)
+            g.ggml_backend_buffer_set_usage(holding.buffer, g.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+            for w in members:
+                if kind == "copied" and not dry:
+                    _copy(holding.tensors[w.name], w.data, meter, whole=buft is not default)
+                else:
+                    meter.add(w.data.nbytes)
+    except BaseException:
+        for holding in holdings:
+            holding.free()
+        raise
+    return holdings
+
+
+def hold_state(device: Any, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> Holding:
+    """One zeroed tensor in a buffer of its own. Raises OutOfMemory."""
+    holding = Holding(1)
+    holding.add(name, shape, dtype)
+    try:
+        holding.allocate(lib().ggml_backend_dev_buffer_type(device), dry=dry)
+    except OutOfMemory:
+        holding.free()
+        raise
+    if not dry:
+        lib().ggml_backend_buffer_clear(holding.buffer, 0)
+    return holding
+
+
+def new_context(n_tensors: int, n_graph: int = 0) -> Any:
+    """A ggml context for tensors' descriptions; their data lies elsewhere."""
+    g = lib()
+    size = n_tensors * g.ggml_tensor_overhead()
+    if n_graph:
+        size += g.ggml_graph_overhead_custom(n_graph, False)
+    return g.ggml_init({"mem_size": max(size, 64), "mem_buffer": ffi.NULL, "no_alloc": True})
+
+
+def address(data: np.ndarray[Any, Any]) -> int:
+    return int(data.__array_interface__["data"][0])
+
+
+def _mapping(w: WeightData) -> Any | None:
+    """What keeps the weight's pages mapped, if the device may read them in place."""
+    if w.data.flags.writeable or not w.data.flags.c_contiguous or address(w.data) % _ALIGNMENT:
+        return None
+    root: Any = w.data
+    while isinstance(root, np.ndarray):
+        root = root.base
+    return root.obj if isinstance(root, memoryview) else root
+
+
+def _fits_packed(device: Any, buft: Any, w: WeightData) -> bool:
+    """Whether every use of the weight works from this buffer type: asked of the device with a mock node."""
+    if not w.uses or any(use not in ("linear", "linear_experts") for use in w.uses):
+        return False
+    g = lib()
+    context = new_context(8)
+    buffer = g.ggml_backend_buft_alloc_buffer(buft, 0)
+    try:
+        weight = g.ggml_new_tensor(context, w.dtype.id, 4, extents(w.shape))
+        weight.buffer = buffer
+        x = g.ggml_new_tensor_2d(context, DType.F32.id, w.shape[-1], 512)
+        if w.uses[0] == "linear":
+            node = g.ggml_mul_mat(context, weight, x)
+        else:
+            x = g.ggml_reshape_3d(context, x, w.shape[-1], 1, 512)
+            ids = g.ggml_new_tensor_2d(context, DType.I32.id, 1, 512)
+            node = g.ggml_mul_mat_id(context, weight, x, ids)
+        return bool(g.ggml_backend_dev_supports_op(device, node))
+    finally:
+        g.ggml_backend_buffer_free(buffer)
+        g.ggml_free(context)
+
+
+class _Meter:
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self.total = max(total, 1)
+        self.done = 0
+        self.progress = progress
+
+    def add(self, n: int) -> None:
+        self.done += n
+        if self.progress is not None:
+            self.progress(min(1.0, self.done / self.total))
+
+
+def _copy(tensor: Any, data: np.ndarray[Any, Any], meter: _Meter, *, whole: bool) -> None:
+    """Into the device's memory, in pieces; a layout that is rearranged on the way takes a tensor whole."""
+    step = data.nbytes if whole else _CHUNK
+    for start in range(0, data.nbytes, max(step, 1)):
+        piece = data[start : start + step]
+        lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(piece), start, piece.nbytes)
+        meter.add(piece.nbytes)

@@ -1,0 +1,169 @@
+"""GgmlBackend: core's contract over ggml's devices."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from hotshoe_core.backend import Backend, CacheConfig, Counters, Progress, WeightData
+from hotshoe_core.device import BackendParams, Device
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeError
+from hotshoe_core.graph import Graph
+from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
+from hotshoe_core.tensor import Shape, Tensor
+
+from hotshoe_ggml._executable import GgmlExecutable
+from hotshoe_ggml._lowering import can_lower
+from hotshoe_ggml._native import ffi, lib, load_backend
+from hotshoe_ggml._threads import default_threads
+from hotshoe_ggml._weights import Holding, OutOfMemory, hold_state, hold_weights
+
+__all__ = ["GgmlBackend"]
+
+
+class GgmlBackend(Backend):
+    """One ggml engine over the devices chosen, the preferred one first."""
+
+    def __init__(self, devices: Sequence[Device], params: BackendParams) -> None:
+        if len(devices) != 1:
+            raise NativeError(
+                f"got {len(devices)} devices ({', '.join(d.name for d in devices)}); this version computes on one",
+                hint="name one device",
+            )
+        (device,) = devices
+        assert device.library is not None
+        self.name = "ggml"
+        self.devices = tuple(devices)
+        self.params = params
+        self.counters = Counters()
+        self.lock = threading.RLock()
+        self.n_threads = params.n_threads if params.n_threads is not None else default_threads()
+        if not 1 <= self.n_threads <= lib().GGML_MAX_N_THREADS:
+            raise NativeError(f"n_threads is {self.n_threads}; expected 1 to {lib().GGML_MAX_N_THREADS}")
+        self.library = load_backend(device.library)
+        self.device = self.library.devices()[int(device.properties["index"])].handle
+        self.native_devices = [self.device]
+        self.native_backends = [self._init(self.device)]
+        self.cpu_only = lib().ggml_backend_dev_type(self.device) == lib().GGML_BACKEND_DEVICE_TYPE_CPU
+        self.flash = params.flash_attention == "on"
+        self._held: dict[Tensor, tuple[Holding, int]] = {}
+        self._executables: set[GgmlExecutable] = set()
+        self._closed = False
+
+    def _init(self, device: Any) -> Any:
+        backend = lib().ggml_backend_dev_init(device, ffi.NULL)
+        if backend == ffi.NULL:
+            raise NativeError(f"{self.devices[0].name}: ggml could not initialise the device")
+        set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
+        if set_threads is not None:
+            set_threads(backend, self.n_threads)
+        return backend
+
+    def load(self, weights: Sequence[WeightData], progress: Progress | None = None) -> dict[str, Tensor]:
+        with self.lock:
+            self._require_open()
+            try:
+                holdings = hold_weights(
+                    self.library,
+                    self.device,
+                    weights,
+                    mmap=self.params.mmap,
+                    repack=self.params.repack,
+                    dry=not self.params.allocate,
+                    progress=progress,
+                )
+            except OutOfMemory as e:
+                raise self._insufficient("weights", e.size, -1) from None
+            by_name = {w.name: w for w in weights}
+            loaded = {}
+            for holding in holdings:
+                for name, handle in holding.tensors.items():
+                    w = by_name[name]
+                    tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=name, layer=w.layer)
+                    loaded[name] = self._hold(tensor, holding, handle)
+            return loaded
+
+    def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
+        with self.lock:
+            self._require_open()
+            try:
+                holding = hold_state(self.device, shape, dtype, name, dry=not self.params.allocate)
+            except OutOfMemory as e:
+                raise self._insufficient("cache", e.size, layer) from None
+            tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
+            return self._hold(tensor, holding, holding.tensors[name])
+
+    def _hold(self, tensor: Tensor, holding: Holding, handle: Any) -> Tensor:
+        tensor.owner, tensor.handle = self, handle
+        self._held[tensor] = (holding, holding.nbytes(tensor.name))
+        return tensor
+
+    def release(self, tensors: Sequence[Tensor]) -> None:
+        with self.lock:
+            for t in tensors:
+                if t in self._held:
+                    self._held.pop(t)[0].release_one()
+                    t.handle = None
+
+    def supports(self, node: Tensor) -> bool:
+        return can_lower(node)
+
+    def compile(self, graph: Graph) -> GgmlExecutable:
+        with self.lock:
+            self._require_open()
+            try:
+                executable = GgmlExecutable(self, graph)
+            except OutOfMemory as e:
+                raise self._insufficient("graph", e.size, -1) from None
+            self._executables.add(executable)
+            self.counters.compiled += 1
+            return executable
+
+    def forget(self, executable: GgmlExecutable) -> None:
+        self._executables.discard(executable)
+
+    def memory(self) -> BackendMemory:
+        with self.lock:
+            status = AllocationStatus.ALLOCATED if self.params.allocate else AllocationStatus.UNALLOCATED
+            report = BackendMemory()
+            device = report.on(self.devices[0].name)
+            for tensor, (_, size) in self._held.items():
+                where = device.weights if tensor.op == "weight" else device.cache
+                where[tensor.layer] = Memory(where.get(tensor.layer, Memory()).size + size, status)
+            device.graph = Memory(sum(m.size for e in self._executables for m in e.memory().values()), status)
+            return report
+
+    def cache_config(self) -> CacheConfig:
+        return CacheConfig(padding=32, mask_dtype=DType.F16 if self.flash else DType.F32)
+
+    def close(self) -> None:
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            for executable in list(self._executables):
+                executable.close()
+            self.release(list(self._held))
+            for backend in self.native_backends:
+                lib().ggml_backend_free(backend)
+
+    def _insufficient(self, what: str, size: int, layer: int) -> InsufficientMemoryError:
+        report = self.memory()
+        device = report.on(self.devices[0].name)
+        failed = Memory(size, AllocationStatus.FAILED)
+        if what == "graph":
+            device.graph = failed
+        else:
+            (device.weights if what == "weights" else device.cache)[layer] = failed
+        return InsufficientMemoryError(
+            f"{self.devices[0].name} has no {format_bytes(size)} for the {what}",
+            memory=report,
+            hint="use a smaller context or batch, a more quantized file, or another device",
+        )
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the ggml backend is closed")
+

@@ -1,0 +1,72 @@
+"""The plugin: what the loader finds under the entry point ``ggml-cpu``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries
+from hotshoe_core.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from hotshoe_ggml.backend import GgmlBackend
+
+__all__ = ["GgmlProvider", "hotshoe_providers"]
+
+_TYPES = (DeviceType.CPU, DeviceType.GPU, DeviceType.IGPU, DeviceType.ACCEL)  # enum ggml_backend_dev_type
+
+
+class GgmlProvider:
+    """Devices of one kind of ggml library. ``device_name`` is numbered, but for the one "cpu"."""
+
+    family = "ggml"
+    api_version = API_VERSION
+
+    def __init__(self, name: str, library: str, directory: Path, device_name: str) -> None:
+        self.name = name
+        self._library = library
+        self._directory = directory
+        self._device_name = device_name
+
+    def native(self) -> NativeLibraries:
+        from hotshoe_ggml._native import base_path
+
+        return NativeLibraries(self._library, (self._directory,), base_path())
+
+    def devices(self, library: Path | None) -> Sequence[Device]:
+        from hotshoe_ggml._native import load_backend
+
+        if library is None:
+            return []
+        opened = load_backend(library)
+        variant = library.name.split(".")[0].partition(f"ggml-{self._library}-")[2]
+        features = ", ".join(k for k, v in opened.features().items() if v == "1")
+        facts = opened.devices()
+        return [
+            Device(
+                name=self._device_name if self._device_name == "cpu" else f"{self._device_name}:{i}",
+                type=_TYPES[f.type] if f.type < len(_TYPES) else DeviceType.ACCEL,
+                provider=self.name,
+                family=self.family,
+                description=f.description,
+                memory_total=f.memory_total,
+                memory_free=f.memory_free,
+                pci_id=f.device_id,
+                library=library,
+                properties={"index": i, "variant": variant, "features": features},
+            )
+            for i, f in enumerate(facts)
+        ]
+
+    def open(self, devices: Sequence[Device], params: BackendParams) -> GgmlBackend:
+        from hotshoe_ggml.backend import GgmlBackend
+
+        return GgmlBackend(devices, params)
+
+
+@hookimpl
+def hotshoe_providers() -> list[GgmlProvider]:
+    from hotshoe_ggml._native import LIBRARY_DIR
+
+    return [GgmlProvider("ggml-cpu", "cpu", LIBRARY_DIR, "cpu")]

@@ -1,0 +1,238 @@
+"""Opening ggml: variants, devices, a product on two threads, logging, and the refusals."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+
+from hotshoe_ggml import _abi, _native
+from hotshoe_ggml._native import NativeLibraryError, ffi
+
+
+class Engine:
+    """The least that computes: one CPU backend with a pool of two threads, graphs by the scheduler."""
+
+    def __init__(self) -> None:
+        self.lib = _native.lib()
+        self.cpu = _native.load_cpu()
+        self.device = self.cpu.devices()[0].handle
+        self.backend = self.lib.ggml_backend_dev_init(self.device, ffi.NULL)
+        set_threads = self.cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
+        assert set_threads is not None
+        set_threads(self.backend, 2)
+        params = ffi.new("struct ggml_threadpool_params *")
+        self.lib.ggml_threadpool_params_init(params, 2)
+        self.pool = self.cpu.handle.ggml_threadpool_new(params)
+        self.cpu.handle.ggml_backend_cpu_set_threadpool(self.backend, self.pool)
+        self.frees: list[Any] = []
+
+    def context(self) -> Any:
+        size = self.lib.ggml_tensor_overhead() * 64 + self.lib.ggml_graph_overhead_custom(256, False)
+        context = self.lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
+        self.frees.append(lambda: self.lib.ggml_free(context))
+        return context
+
+    def scheduler(self, context: Any, *outputs: Any) -> tuple[Any, Any]:
+        graph = self.lib.ggml_new_graph_custom(context, 256, False)
+        for output in outputs:
+            self.lib.ggml_set_output(output)
+            self.lib.ggml_build_forward_expand(graph, output)
+        scheduler = self.lib.ggml_backend_sched_new([self.backend], ffi.NULL, 1, 256, False, True)
+        self.frees.append(lambda: self.lib.ggml_backend_sched_free(scheduler))
+        assert self.lib.ggml_backend_sched_alloc_graph(scheduler, graph)
+        return scheduler, graph
+
+    def run(self, scheduler: Any, graph: Any) -> None:
+        assert self.lib.ggml_backend_sched_graph_compute(scheduler, graph) == self.lib.GGML_STATUS_SUCCESS
+
+    def write(self, tensor: Any, array: np.ndarray) -> None:
+        self.lib.ggml_backend_tensor_set(tensor, ffi.from_buffer(array), 0, array.nbytes)
+
+    def read(self, tensor: Any, shape: tuple[int, ...]) -> np.ndarray:
+        array = np.empty(shape, np.float32)
+        self.lib.ggml_backend_tensor_get(tensor, ffi.from_buffer(array), 0, array.nbytes)
+        return array
+
+    def close(self) -> None:
+        for free in reversed(self.frees):
+            free()
+        self.lib.ggml_backend_free(self.backend)
+        self.cpu.handle.ggml_threadpool_free(self.pool)
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    made = Engine()
+    yield made
+    made.close()
+
+
+def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, timeout=60)
+
+
+def test_metadata_agrees_with_the_library() -> None:
+    info = _native.build_info()
+    assert ffi.string(_native.lib().ggml_version()).decode() == info.ggml_version
+    assert info.abi_fingerprint == _abi.fingerprint([_native.PACKAGE_DIR / "include"], info.ggml_version)
+    assert info.backend_api_version == _native.lib().GGML_BACKEND_API_VERSION
+
+
+def test_one_base_under_one_name_and_the_licence_beside_it() -> None:
+    assert len([path for path in _native.LIBRARY_DIR.iterdir() if "ggml-base" in path.name]) == 1
+    assert "ggml authors" in (_native.PACKAGE_DIR / "licenses" / "LICENSE.ggml").read_text()
+
+
+def test_variants_are_scored_and_the_best_is_opened() -> None:
+    scores = {variant.name: _native.score(variant.path) for variant in _native.variants()}
+    best = _native.best_variant()
+    assert scores[best.name] == max(scores.values()) > 0
+    library = _native.load_cpu()
+    assert library is _native.load_cpu(best.name)
+    (device,) = library.devices()
+    assert (device.name, device.type) == ("CPU", 0)
+    assert device.description
+    assert 0 < device.memory_free <= device.memory_total
+    assert library.function("no_such_function", "void(*)(void)") is None
+
+
+def test_mul_mat_on_two_threads(engine: Engine) -> None:
+    lib, rng = engine.lib, np.random.default_rng(0)
+    w, x = (rng.standard_normal(shape, dtype=np.float32) for shape in ((96, 64), (40, 64)))
+    leaves, context = engine.context(), engine.context()
+    a, b = lib.ggml_new_tensor_2d(leaves, lib.GGML_TYPE_F32, 64, 96), lib.ggml_new_tensor_2d(leaves, 0, 64, 40)
+    buffer = lib.ggml_backend_alloc_ctx_tensors(leaves, engine.backend)
+    engine.write(a, w)
+    engine.write(b, x)
+    product = lib.ggml_mul_mat(context, a, b)
+    scheduler, graph = engine.scheduler(context, product)
+    for _ in range(3):
+        engine.run(scheduler, graph)
+        np.testing.assert_allclose(engine.read(product, (40, 96)), x @ w.T, rtol=1e-4, atol=1e-4)
+    engine.frees.append(lambda: lib.ggml_backend_buffer_free(buffer))
+
+
+@pytest.mark.parametrize("as_output", [False, True])
+def test_an_input_keeps_its_data_between_replays_only_as_output(engine: Engine, as_output: bool) -> None:
+    # Documents ggml: `set_input` places a tensor first, and its memory is taken again after the last use.
+    lib, context = engine.lib, engine.context()
+    a = lib.ggml_new_tensor_2d(context, lib.GGML_TYPE_F32, 64, 4)
+    lib.ggml_set_input(a)
+    if as_output:
+        lib.ggml_set_output(a)
+    y = lib.ggml_scale(context, a, 2.0)
+    for _ in range(4):
+        y = lib.ggml_scale(context, lib.ggml_add(context, y, y), 0.5)
+    scheduler, graph = engine.scheduler(context, y)
+    data = np.random.default_rng(0).random((4, 64), dtype=np.float32)
+    engine.write(a, data)
+    engine.run(scheduler, graph)
+    np.testing.assert_allclose(engine.read(y, data.shape), data * 2, rtol=1e-5)
+    assert np.array_equal(engine.read(a, data.shape), data) is as_output
+
+
+@pytest.mark.parametrize("shape", [(37, 100), (1, 1000), (3, 5)])
+def test_gelu_is_the_exact_one(engine: Engine, shape: tuple[int, int]) -> None:
+    lib = engine.lib
+    values = np.linspace(-14, 14, math.prod(shape), dtype=np.float32).reshape(shape)
+    leaves, context = engine.context(), engine.context()
+    x = lib.ggml_new_tensor_2d(leaves, lib.GGML_TYPE_F32, shape[1], shape[0])
+    buffer = lib.ggml_backend_alloc_ctx_tensors(leaves, engine.backend)
+    engine.write(x, values)
+    function = ffi.addressof(_native.kernels(), "hotshoe_gelu_erf")
+    y = lib.ggml_map_custom1(context, x, function, lib.GGML_N_TASKS_MAX, ffi.NULL)
+    engine.run(*engine.scheduler(context, y))
+    got = engine.read(y, shape).astype(float)
+    exact = np.vectorize(lambda v: 0.5 * v * math.erfc(-v / math.sqrt(2)))(values.astype(float))
+    error = np.abs(got - exact)
+    assert np.minimum(error, error / np.maximum(np.abs(exact), 1e-300)).max() < 3e-7
+    engine.frees.append(lambda: lib.ggml_backend_buffer_free(buffer))
+
+
+def test_gelu_of_values_that_are_not_finite(engine: Engine) -> None:
+    lib, leaves, context = engine.lib, engine.context(), engine.context()
+    x = lib.ggml_new_tensor_1d(leaves, lib.GGML_TYPE_F32, 4)
+    buffer = lib.ggml_backend_alloc_ctx_tensors(leaves, engine.backend)
+    engine.write(x, np.array([np.nan, np.inf, -np.inf, 0], np.float32))
+    function = ffi.addressof(_native.kernels(), "hotshoe_gelu_erf")
+    y = lib.ggml_map_custom1(context, x, function, lib.GGML_N_TASKS_MAX, ffi.NULL)
+    engine.run(*engine.scheduler(context, y))
+    np.testing.assert_array_equal(engine.read(y, (4,)), np.array([np.nan, np.inf, 0, 0], np.float32))
+    engine.frees.append(lambda: lib.ggml_backend_buffer_free(buffer))
+
+
+def test_messages_go_to_logging_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
+    callback, user_data = ffi.new("ggml_log_callback *"), ffi.new("void **")
+    _native.lib().ggml_log_get(callback, user_data)
+    with caplog.at_level(logging.DEBUG, logger="hotshoe.ggml"):
+        for level, text in ((3, b"half a "), (5, b"line\n"), (4, b"bad \xff\n")):
+            callback[0](level, ffi.new("char[]", text), ffi.NULL)
+        worker = threading.Thread(target=callback[0], args=(2, ffi.new("char[]", b"elsewhere\n"), ffi.NULL))
+        worker.start()
+        worker.join()
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", "half a line"),
+        ("ERROR", "bad \ufffd"),
+        ("INFO", "elsewhere"),
+    ]
+
+
+def test_nothing_is_printed_and_exit_is_clean_with_a_pool_alive() -> None:
+    code = (
+        "from hotshoe_ggml import _native as n\n"
+        "p = n.ffi.new('struct ggml_threadpool_params *'); n.lib().ggml_threadpool_params_init(p, 2)\n"
+        "pool = n.load_cpu().handle.ggml_threadpool_new(p)\n"
+    )
+    result = run_python(code)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_an_unknown_variant_and_a_library_that_is_no_backend(tmp_path: Path) -> None:
+    with pytest.raises(NativeLibraryError, match="'pentium' is not installed; installed: "):
+        _native.load_cpu("pentium")
+    with pytest.raises(NativeLibraryError, match="is missing"):
+        _native.load_backend(tmp_path / "libggml-none.so")
+    kernels = next(path for path in _native.LIBRARY_DIR.iterdir() if "hotshoe_kernels" in path.name)
+    with pytest.raises(NativeLibraryError, match="no dynamic ggml backend"):
+        _native.load_backend(kernels)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a copied library is opened by its Linux name")
+def test_another_ggml_in_the_process_is_refused_by_its_path(tmp_path: Path) -> None:
+    copy = tmp_path / "libggml-base.so.0"
+    shutil.copy(_native.LIBRARY_DIR / copy.name, copy)
+    code = (
+        "import ctypes, sys; ctypes.CDLL(sys.argv[1])\n"
+        "from hotshoe_ggml import _native\n"
+        "try: _native.lib()\n"
+        "except _native.NativeLibraryError as error: print(error)\n"
+    )
+    result = run_python(code, str(copy))
+    assert result.returncode == 0
+    assert str(copy) in result.stdout
+    assert "process of its own" in result.stdout
+
+
+def test_fingerprint_ignores_comments_and_white_space_only(tmp_path: Path) -> None:
+    for name in _abi.HEADERS:
+        (tmp_path / name).write_text('int f(int a); /* old */\n#define S "// kept"\n')
+    first = _abi.fingerprint([tmp_path], "1.0")
+    (tmp_path / "ggml.h").write_text('int  f(int a);\n// new\n#define S "// kept"\n')
+    assert _abi.fingerprint([tmp_path], "1.0") == first
+    assert _abi.fingerprint([tmp_path], "1.1") != first
+    (tmp_path / "ggml.h").write_text('int f(long a);\n#define S "// kept"\n')
+    assert _abi.fingerprint([tmp_path], "1.0") != first
+    with pytest.raises(FileNotFoundError, match=r"ggml\.h not found"):
+        _abi.fingerprint([tmp_path / "nowhere"], "1.0")

@@ -1,0 +1,128 @@
+"""Fake installations for the loader's tests: distributions with entry points, and tiny native libraries."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from hotshoe_loader import Registry, find, load, survey
+from tests.support.fake_plugins import GOOD, NATIVE
+
+
+class Site:
+    """A folder on sys.path into which fake distributions are installed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.modules: list[str] = []
+
+    def install(
+        self, name: str, code: str | None, *, version: str = "1.0", entry: str | None = None, value: str | None = None
+    ) -> None:
+        """Installs distribution ``name``: its module holds ``code`` (None: no module), its entry point names it."""
+        module = name.replace("-", "_")
+        self.modules.append(module)
+        if code is not None:
+            (self.path / f"{module}.py").write_text(textwrap.dedent(code))
+        self.metadata(name, version, f"[{find.GROUP}]\n{entry or name} = {value or module}\n")
+
+    def metadata(self, name: str, version: str, entry_points: str | bytes | None, site: Path | None = None) -> Path:
+        folder = (site or self.path) / f"{name}-{version}.dist-info"
+        folder.mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        if entry_points is not None:
+            data = entry_points if isinstance(entry_points, bytes) else entry_points.encode()
+            (folder / "entry_points.txt").write_bytes(data)
+        return folder
+
+    def good(self, name: str = "acme", arguments: str = "", **keywords: str) -> None:
+        self.install(name, GOOD.replace("{arguments}", arguments), **keywords)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """An empty site; nothing that is really installed is seen, and nothing of the environment."""
+    path = tmp_path / "site"
+    path.mkdir()
+    fake = Site(path)
+    monkeypatch.syspath_prepend(str(path))
+    monkeypatch.setattr(find, "_distributions", lambda: list(metadata.distributions(path=[str(path)])))
+    installed = {"hotshoe-ggml-cpu": None}
+    monkeypatch.setattr(survey, "distribution_version", installed.get)
+    for name in ("PREFER", "REQUIRE", "BLOCK", "PATH"):
+        monkeypatch.delenv(f"HOTSHOE_{name}", raising=False)
+    _forget()
+    yield fake
+    _forget()
+    for module in fake.modules:
+        sys.modules.pop(module, None)
+
+
+def _forget() -> None:
+    load._registries.clear()
+    load._surveys.clear()
+
+
+@pytest.fixture
+def verdicts() -> Callable[[Registry], dict[str, str]]:
+    """Outcomes by candidate, without the published plugins that are not installed."""
+
+    def by_name(registry: Registry) -> dict[str, str]:
+        return {
+            verdict.candidate: verdict.outcome.value
+            for verdict in registry.verdicts
+            if verdict.outcome.value != "not-installed"
+        }
+
+    return by_name
+
+
+class Natives:
+    """Compiles tiny libraries named as ggml names its own."""
+
+    def __init__(self, folder: Path, compiler: str) -> None:
+        self.folder = folder
+        self._compiler = compiler
+        self.library("libggml-base.so", "int ggml_base;")
+
+    def library(self, name: str, code: str, *flags: str, folder: Path | None = None) -> Path:
+        target = (folder or self.folder) / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source = target.with_suffix(".c")
+        source.write_text(code)
+        subprocess.run([self._compiler, "-shared", "-fPIC", "-o", target, source, *flags], check=True)
+        return target
+
+    def variant(self, name: str, score: int | None, folder: Path | None = None) -> Path:
+        code = "void *ggml_backend_init(void) { return 0; }\n"
+        if score is not None:
+            code += f"int ggml_backend_score(void) {{ return {score}; }}\n"
+        return self.library(f"libggml-{name}.so", code, folder=folder)
+
+
+@pytest.fixture
+def natives(tmp_path: Path) -> Natives:
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs a C compiler on Linux")
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    return Natives(folder, compiler)
+
+
+@pytest.fixture
+def native_plugin(site: Site, natives: Natives) -> Callable[..., None]:
+    """Installs a plugin whose provider's libraries lie in ``natives.folder``."""
+
+    def install(backend: str = "cpu", folder: Path | None = None) -> None:
+        code = NATIVE.replace("{folder}", str(folder or natives.folder)).replace("{backend}", backend)
+        site.install(f"hotshoe-ggml-{backend}", code)
+
+    return install

@@ -1,0 +1,62 @@
+"""``hotshoe devices``: readable at 80 columns, and complete as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import pytest
+
+from hotshoe.cli import devices
+
+
+def command(*arguments: str) -> int:
+    parser = argparse.ArgumentParser()
+    devices.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["devices", *arguments])
+    code: int = args.run(args)
+    return code
+
+
+@pytest.fixture
+def machine(site):
+    site.good("cuda", "'ggml-cuda', 'ggml', ('cuda:0',), DeviceType.GPU, memory_total=8 << 30, memory_free=7 << 30")
+    site.good("cpu", f"'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU, description={'AMD EPYC ' * 20!r}")
+    site.install("bad", f"raise RuntimeError({'something went wrong ' * 9!r})")
+
+
+@pytest.mark.parametrize("arguments", [[], ["-v"]])
+def test_text(machine, capsys, arguments):
+    assert command(*arguments) == 0
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0].split() == ["NAME", "TYPE", "MEMORY", "PROVIDER", "LIBRARY"]
+    assert lines[1].split() == ["cuda:0", "gpu", "7.0", "of", "8.0", "GiB", "ggml-cuda", "-"]
+    assert "Used by default: cuda:0 (ggml-cuda): best of 3 devices" in out
+    assert "  bad: import-error" in lines
+    assert "-> report it to the authors of bad" in out
+    assert ("from bad 1.0" in out) == bool(arguments)
+    if not arguments:
+        assert max(map(len, lines)) <= 80
+
+
+def test_json(machine, capsys):
+    assert command("--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [device["name"] for device in report["devices"]] == ["cuda:0", "cpu", "reference"]
+    assert report["devices"][0]["memory_total"] == 8 << 30
+    assert report["why"].startswith("cuda:0")
+    assert {verdict["candidate"]: verdict["outcome"] for verdict in report["verdicts"]}["bad"] == "import-error"
+
+
+def test_a_requirement_that_is_not_met(site, monkeypatch, capsys):
+    monkeypatch.setenv("HOTSHOE_REQUIRE", "cuda")
+    assert command() == 1
+    out = capsys.readouterr().out
+    assert "require='cuda'" in out
+    assert "pip install hotshoe-ggml-cuda" in out
+    assert command("--json") == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["devices"] == []
+    assert "require='cuda'" in report["error"]
+    assert report["verdicts"]

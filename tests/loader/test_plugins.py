@@ -1,0 +1,282 @@
+"""Every way a plugin can go wrong ends in a verdict with a reason, and leaves the others and the caller alone."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hotshoe_loader import Outcome, Registry, load_all
+
+HOOK = "from hotshoe_core.plugin import hookimpl\n@hookimpl\ndef hotshoe_providers():\n"
+PROVIDER = """
+from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.plugin import hookimpl
+class Provider:
+    name, family, api_version = "bad", "bad", 1
+    def native(self): return None
+    def devices(self, library): return [Device("bad", DeviceType.GPU, "bad", "bad")]
+    def open(self, devices, params): raise RuntimeError
+@hookimpl
+def hotshoe_providers(): return [Provider()]
+"""
+
+
+def test_no_plugins_leaves_the_reference_and_says_so(site, verdicts, caplog):
+    registry = load_all()
+    assert [device.name for device in registry.devices] == ["reference"]
+    assert verdicts(registry) == {"reference": "available"}
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.name for record in warnings] == ["hotshoe.loader"]
+    assert "reference backend" in warnings[0].getMessage()
+    assert "pip install hotshoe-ggml-cpu" in warnings[0].getMessage()
+    assert "last resort" in registry.why()
+    load_all(prefer="reference")
+    assert len(caplog.records) == len(warnings), "said once, whatever is preferred"
+
+
+def test_a_good_plugin(site, verdicts, caplog):
+    site.good()
+    registry = load_all()
+    assert verdicts(registry) == {"acme": "loaded", "reference": "available"}
+    assert [device.name for device in registry.devices] == ["npu:0", "reference"]
+    verdict = registry.verdicts[0]
+    assert (verdict.origin, verdict.kind) == ("acme 1.0", "plugin")
+    assert verdict.elapsed > 0
+    assert verdict.details["devices"] == ["npu:0"]
+    assert not caplog.records
+
+
+# name, code, outcome, words of the reason, words of the hint
+BROKEN = [
+    ("import-error", "1 / 0", "import-error", "importing 'bad' raised ZeroDivisionError: division by zero", "report"),
+    ("syntax-error", "def", "import-error", "SyntaxError", "report it to the authors of bad"),
+    ("sysexit", "raise SystemExit(3)", "import-error", "raised SystemExit: 3", "report"),
+    ("sysexit-empty", "import sys; sys.exit()", "import-error", "raised SystemExit", "report"),
+    ("base-exception", "raise BaseException('x')", "import-error", "raised BaseException: x", "report"),
+    ("module", "import nowhere.at_all", "missing-dependency", "the module 'nowhere'", "pip install nowhere"),
+    ("renamed", "import yaml_; import yaml", "missing-dependency", "'yaml_'", "reinstall bad"),
+    (
+        "library",
+        "raise ImportError('libcublas.so.13: cannot open shared object file: No such file or directory')",
+        "missing-dependency",
+        "needs the library libcublas.so.13",
+        "libcublas.so.13",
+    ),
+    (
+        "symbol",
+        "raise ImportError('/x.so: undefined symbol: ggml_new')",
+        "abi-mismatch",
+        "undefined symbol: ggml_new",
+        "pip install --force-reinstall bad",
+    ),
+    ("import-name", "from hotshoe_core import nothing_such", "import-error", "cannot import name", "reinstall bad"),
+    ("no-hook", "x = 1", "incompatible-api", "no hook hotshoe_providers()", "hotshoe_core.plugin"),
+    ("unmarked", "def hotshoe_providers(): return []", "incompatible-api", "@hookimpl", "hotshoe_core.plugin"),
+    (
+        "unknown-hook",
+        HOOK.replace("providers", "futures") + "    return []",
+        "incompatible-api",
+        "hotshoe_futures",
+        "hotshoe_core.plugin",
+    ),
+    (
+        "wrong-signature",
+        HOOK.replace("():", "(wanted):") + "    return []",
+        "incompatible-api",
+        "wanted",
+        "HookSpecs",
+    ),
+    ("hook-raises", HOOK + "    raise KeyError('x')", "crashed", "hotshoe_providers() raised KeyError: 'x'", "report"),
+    ("hook-exits", HOOK + "    raise SystemExit", "crashed", "raised SystemExit", "report"),
+    ("hook-imports", HOOK + "    import nowhere", "missing-dependency", "'nowhere'", "pip install nowhere"),
+    ("hook-none", HOOK + "    return None", "no-device", "no provider", None),
+    ("hook-empty", HOOK + "    return []", "no-device", "no provider", None),
+    ("hook-text", HOOK + "    return 'abc'", "incompatible-api", "returned str; expected a list", "report"),
+    ("not-a-provider", HOOK + "    return [object()]", "incompatible-api", "object.name must be a str", "Provider"),
+    ("old", PROVIDER.replace('"bad", 1', '"bad", 0'), "incompatible-api", "version 0", "pip install --upgrade bad"),
+    ("new", PROVIDER.replace('"bad", 1', '"bad", 9'), "incompatible-api", "version 9", "--upgrade hotshoe"),
+    ("no-version", PROVIDER.replace(', api_version = "bad", "bad", 1', ' = "bad", "bad"'), "incompatible-api", "", ""),
+    ("no-open", PROVIDER.replace("def open", "def opens"), "incompatible-api", "a method open()", "report"),
+    ("bad-native", PROVIDER.replace("return None", "return 3"), "incompatible-api", "native() returned int", "report"),
+    ("native-raises", PROVIDER.replace("return None", "1 / 0"), "crashed", "its native() raised Zero", "report"),
+    (
+        "devices-raise",
+        PROVIDER.replace("return [Device", "raise OSError('no driver')  # "),
+        "crashed",
+        "its devices() raised OSError: no driver",
+        "report",
+    ),
+    ("devices-none", PROVIDER.replace("return [Device", "return None  # "), "crashed", "devices() raised Type", ""),
+    ("zero-devices", PROVIDER.replace("return [Device", "return []  # "), "no-device", "finds no device", "driver"),
+    ("no-device-type", PROVIDER.replace("return [Device", "return [7]  # "), "incompatible-api", "int in place", ""),
+    ("foreign-device", PROVIDER.replace('GPU, "bad"', 'GPU, "x"'), "incompatible-api", "provider 'x'", "report"),
+    (
+        "unhashable",
+        "class P:\n    __hash__ = None\nimport sys\nsys.modules[__name__] = P()",
+        "crashed",
+        "unhashable",
+        "report",
+    ),
+    (
+        "bad-message",
+        "class E(Exception):\n    def __str__(self): raise ValueError\nraise E",
+        "import-error",
+        "cannot be shown",
+        "report",
+    ),
+    (
+        "recursive",
+        "import hotshoe_loader\nhotshoe_loader.load_all()",
+        "import-error",
+        "load_all() was called by a plugin",
+        "must not look for others",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "outcome", "reason", "hint"), [b[1:] for b in BROKEN], ids=[b[0] for b in BROKEN])
+def test_a_broken_plugin_is_a_verdict(site, verdicts, caplog, code, outcome, reason, hint):
+    site.install("bad", code)
+    site.good("good")
+    registry = load_all()
+    verdict = next(verdict for verdict in registry.verdicts if verdict.candidate == "bad")
+    assert verdict.outcome is Outcome(outcome), verdict
+    assert reason in verdict.reason
+    assert "\n" not in verdict.reason
+    assert (verdict.hint is None) if hint is None else (hint in verdict.hint)
+    assert verdict.origin == "bad 1.0"
+    assert verdicts(registry)["acme"] == "loaded", "the plugin after the broken one works"
+    assert [device.name for device in registry.devices] == ["npu:0", "reference"]
+    warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert bool(warned) == verdict.outcome.broken
+    assert verdict.to_json()["outcome"] == outcome
+
+
+def test_a_broken_plugin_alone_leaves_the_reference(site, caplog):
+    site.install("bad", "import nowhere")
+    registry = load_all()
+    assert [device.name for device in registry.devices] == ["reference"]
+    assert "pip install nowhere" in caplog.text
+
+
+def test_keyboard_interrupt_is_the_users(site):
+    site.install("bad", "raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
+        load_all()
+
+
+@pytest.mark.parametrize(
+    ("value", "code", "reason"),
+    [
+        ("bad:nothing", "", "no 'nothing' in it"),
+        ("bad.sub", "", "there is no 'bad.sub'"),
+        ("no_such", "", "no 'no_such': the installation is damaged"),
+        ("not a module!", "", "reading the entry point"),
+        ("bad:Class", "class Class: pass", "names a class"),
+    ],
+)
+def test_an_entry_point_that_leads_nowhere(site, value, code, reason):
+    site.install("bad", code, value=value)
+    verdict = load_all().verdicts[0]
+    assert verdict.outcome in (Outcome.IMPORT_ERROR, Outcome.INCOMPATIBLE_API)
+    assert reason in verdict.reason
+
+
+def test_an_object_as_entry_point(site, verdicts):
+    code = PROVIDER.replace(
+        "@hookimpl\ndef hotshoe_providers()", "class P:\n  @hookimpl\n  def hotshoe_providers(self)"
+    )
+    site.install("objects", code + "\nplugin = P()", value="objects:plugin")
+    assert verdicts(load_all())["bad"] == "loaded"
+
+
+def test_one_plugin_may_bring_several_providers_and_each_has_its_verdict(site, verdicts):
+    code = PROVIDER.replace("[Provider()]", "[object(), Provider()]")
+    site.install("two", code)
+    assert verdicts(load_all()) == {"two": "incompatible-api", "bad": "loaded", "reference": "available"}
+
+
+def test_a_provider_name_taken_is_shadowed(site):
+    site.good("zeta", "devices=('b',)")
+    site.good("alpha", "devices=('a',)")
+    registry = load_all()
+    first, second = (verdict for verdict in registry.verdicts if verdict.candidate == "acme")
+    assert (first.origin, first.outcome) == ("alpha 1.0", Outcome.LOADED)
+    assert (second.origin, second.outcome) == ("zeta 1.0", Outcome.SHADOWED)
+    assert "alpha 1.0" in second.reason
+    assert "block='alpha'" in second.hint
+    assert [device.name for device in load_all(block="alpha").devices] == ["b", "reference"]
+
+
+def test_device_names_are_unique(site):
+    site.good("a", "'one', devices=('x', 'y')")
+    site.good("b", "'two', devices=('y', 'z')")
+    site.good("c", "'three', devices=('x', 'reference')")
+    registry = load_all()
+    found = {device.name: device.provider for device in registry.devices}
+    assert found == {"x": "one", "y": "one", "z": "two", "reference": "reference"}
+    outcome = {verdict.candidate: verdict for verdict in registry.verdicts}
+    assert outcome["two"].outcome is Outcome.LOADED
+    assert "'y' is taken by 'one'" in outcome["two"].reason
+    assert outcome["three"].outcome is Outcome.SHADOWED
+
+
+def test_the_name_reference_is_taken(site, verdicts):
+    site.good("a", "'reference'")
+    registry = load_all()
+    assert registry.verdicts[0].outcome is Outcome.SHADOWED
+    assert registry.devices[0].description.startswith("NumPy")
+
+
+def test_the_same_module_twice_is_shadowed(site, verdicts):
+    site.good("acme")
+    site.install("bcme", None, value="acme")
+    assert verdicts(load_all()) == {"acme": "loaded", "bcme": "shadowed", "reference": "available"}
+
+
+@pytest.mark.parametrize("name", ["acme-plugin", "Acme.Plugin", "entry", "the-provider", "the-family", "npu", "accel"])
+@pytest.mark.parametrize("way", ["argument", "environment"])
+def test_block(site, monkeypatch, name, way):
+    site.good("acme-plugin", "'the-provider', 'the-family'", entry="entry")
+    if way == "environment":
+        monkeypatch.setenv("HOTSHOE_BLOCK", f"other, {name}")
+    registry = load_all(block=name if way == "argument" else ())
+    verdict = registry.verdicts[0]
+    assert verdict.outcome is Outcome.BLOCKED
+    assert "block" in verdict.reason
+    assert [device.name for device in registry.devices] == ["reference"]
+
+
+def test_a_blocked_plugin_is_not_imported(site):
+    site.install("bad", "raise KeyboardInterrupt")
+    assert load_all(block=["bad"]).verdicts[0].outcome is Outcome.BLOCKED
+
+
+def test_one_device_can_be_blocked(site):
+    site.good("a", "devices=('npu:0', 'npu:1')")
+    registry = load_all(block="npu:1")
+    assert [device.name for device in registry.devices] == ["npu:0", "reference"]
+    assert "npu:1 is blocked" in registry.explain()
+
+
+def test_a_published_plugin_is_blocked_by_its_short_name(site):
+    site.install("hotshoe-ggml-vulkan", "raise KeyboardInterrupt")
+    assert load_all(block="vulkan").verdicts[0].outcome is Outcome.BLOCKED
+
+
+def test_a_block_that_met_nothing_is_noted(site):
+    text = load_all(block=["acmme", "cuda"]).explain()
+    assert "block='acmme' met nothing" in text
+    assert "block='cuda'" not in text, "published, and may be blocked beforehand"
+
+
+def test_block_cpu_does_not_mean_the_reference(site):
+    assert [device.name for device in load_all(block="cpu").devices] == ["reference"]
+
+
+def test_the_reference_can_be_blocked(site):
+    registry: Registry = load_all(block="reference")
+    assert registry.devices == ()
+    assert repr(registry) == "<Registry: no device>"
+    assert "no device" in registry.explain()

@@ -1,0 +1,42 @@
+"""Source text of the plugins that the loader's tests install: filled in with ``replace``."""
+
+from __future__ import annotations
+
+PROVIDER = """
+from hotshoe_core.device import API_VERSION, Device, DeviceType, NativeLibraries
+from hotshoe_core.plugin import hookimpl
+
+class Provider:
+    def __init__(self, name="acme", family="acme", devices=("npu:0",), type=DeviceType.ACCEL, **more):
+        self.name, self.family, self.api_version = name, family, API_VERSION
+        self.names, self.type, self.more = devices, type, more
+
+    def native(self):
+        return None
+
+    def devices(self, library):
+        return [
+            Device(name, self.type, self.name, self.family, library=library, **self.more) for name in self.names
+        ]
+
+    def open(self, devices, params):
+        return "opened", tuple(device.name for device in devices), params
+"""
+
+GOOD = PROVIDER + "\n@hookimpl\ndef hotshoe_providers():\n    return [Provider({arguments})]\n"
+
+NATIVE = (
+    PROVIDER
+    + """
+from pathlib import Path
+
+class Native(Provider):
+    def native(self):
+        folder = Path("{folder}")
+        return NativeLibraries("{backend}", (folder,), folder / "libggml-base.so")
+
+@hookimpl
+def hotshoe_providers():
+    return [Native("ggml-{backend}", "ggml", ("{backend}",), DeviceType.CPU, description="AMD EPYC")]
+"""
+)
