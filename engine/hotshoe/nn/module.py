@@ -93,7 +93,7 @@ class Module:
                 self._parameters.append(Parameter(self, attribute, names, declared.optional, declared.use, layer))
                 value: Any = None
             elif declared.kind == "part":
-                value = kind(config, prefixes, attribute, layer)
+                value = kind(config, prefixes, "", layer)  # no scope: errors name what the file names
             elif declared.kind == "layers":
                 value = [kind(config, (f"{names[0]}.{i}",), f"{names[0]}.{i}", i) for i in range(config.n_layers)]
             else:

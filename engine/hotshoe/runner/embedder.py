@@ -126,49 +126,53 @@ class EmbeddingModel:
                 raise InputTooLongError(f"text {i} has no tokens, and the vocabulary adds none around it")
         return ids
 
-    def _run(self, ids: list[list[int]]) -> np.ndarray[Any, Any]:
+    def hidden_states(self, text: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The last layer's state of each token, before pooling: float32 (n, dim)."""
+        (ids,) = self._tokenize([text], truncate=False)
+        return self._run([ids], pool=False)[0]
+
+    def _run(self, ids: list[list[int]], pool: bool = True) -> np.ndarray[Any, Any]:
         """One batch. Padded rows and columns take part in nothing: the mask and the pooling weights are 0 there."""
         lengths = np.array([len(i) for i in ids])
         n = int(lengths.max())
         tokens = np.zeros((len(ids), n), np.int32)
-        for row, i in zip(tokens, ids):
+        for row, i in zip(tokens, ids, strict=True):
             row[: len(i)] = i
         inside = np.arange(n) < lengths[:, None]
-        mask = np.where(inside, np.float32(0), np.float32(-np.inf))[:, None, None, :]
+        feeds = {
+            "tokens": tokens,
+            "positions": np.arange(n, dtype=np.int32),
+            "mask": np.where(inside, np.float32(0), np.float32(-np.inf))[:, None, None, :],
+        }
+        if pool:
+            feeds["pooling"] = _pooling_weights(self.pooling, inside)
         with self._lock:
             if self._closed:
                 raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")
-            built = self._contexts.get((len(ids), n))
-            built.context.compute(
-                {
-                    built.inputs["tokens"]: tokens,
-                    built.inputs["positions"]: np.arange(n, dtype=np.int32),
-                    built.inputs["mask"]: mask,
-                    built.inputs["pooling"]: _pooling_weights(self.pooling, inside),
-                }
-            )
+            built = self._contexts.get((len(ids), n, pool))
+            built.context.compute({built.inputs[name]: value for name, value in feeds.items()})
             return built.output.read()
 
     def _build(self, signature: tuple[int, ...]) -> Built:
-        n_texts, n = signature
+        n_texts, n, pool = signature
         ctx = self.backend.new_context()
         batch = Batch(
             ctx.input("tokens", (n_texts, n), DType.I32),
             ctx.input("positions", (n,), DType.I32),
             ctx.input("mask", (n_texts, 1, 1, n)),
         )
-        weights = ctx.input("pooling", (n_texts, 1, n))
-        pooled: Tensor = weights @ self._model(batch)  # (n_texts, 1, dim)
-        if self.normalize:
-            pooled = ops.l2_norm(pooled)
-        output = pooled.reshape(n_texts, self.dim)
+        output: Tensor = self._model(batch)  # (n_texts, n, dim)
+        if pool:
+            output = ctx.input("pooling", (n_texts, 1, n)) @ output
+            output = ops.l2_norm(output) if self.normalize else output
+            output = output.reshape(n_texts, self.dim)
         ctx.forward(output)
         return Built(ctx, ctx.inputs, output)
 
     def _check_shapes(self) -> None:
         """Build a graph nobody runs: a weight of the wrong shape must not wait for the first text."""
         try:
-            self._build((1, 2)).context.close()
+            self._build((1, 2, True)).context.close()
         except ShapeError as e:
             raise WeightsError(f"a tensor of the file does not fit the model: {e.message}", hint=e.hint) from None
 

@@ -1,0 +1,115 @@
+"""The command line as a user meets it: exit codes, messages without traceback, output for people and machines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe.cli import main
+
+
+def hotshoe_command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hotshoe", *args], input=stdin, capture_output=True, text=True, timeout=120
+    )
+
+
+@pytest.fixture
+def model(data: Path) -> str:
+    return str(data / "bert-tiny-llamacpp.gguf")
+
+
+def test_embed_prints_a_line_a_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", model, "the cat", "a dog"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["text"] for line in lines] == ["the cat", "a dog"]
+    with hotshoe.load_model(model) as expected:
+        np.testing.assert_allclose(
+            [line["embedding"] for line in lines], expected.embed(["the cat", "a dog"]), atol=1e-5
+        )
+
+
+def test_embed_reads_lines_from_standard_input(model: str) -> None:
+    done = hotshoe_command("embed", model, stdin="the cat\n\na dog\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [json.loads(line)["text"] for line in done.stdout.splitlines()] == ["the cat", "", "a dog"]
+
+
+def test_embed_writes_numpy(model: str, tmp_path: Path) -> None:
+    assert main(["embed", model, "-o", str(tmp_path / "v.npy"), "the cat", "a dog", "x"]) == 0
+    vectors = np.load(tmp_path / "v.npy")
+    assert (vectors.shape, vectors.dtype) == ((3, 32), np.float32)
+
+
+def test_texts_may_follow_options(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["embed", model, "one", "--device", "reference", "two", "-v"]) == 0
+    out = capsys.readouterr()
+    assert len(out.out.splitlines()) == 2
+    assert out.err.startswith("reference")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("embed", "nothing.gguf", "x"), ("nothing.gguf", "no such file")),
+        (("embed", "{folder}", "x"), ("is a folder", "hotshoe convert")),
+        (("embed", "{model}", "--device", "cuda", "x"), ("cuda", "pip install hotshoe-ggml-cuda")),
+        (("embed", "{model}", "the cat " * 100), ("tokens", "truncate")),
+        (("embed", "{model}", "-o", "v.txt", "x"), ("v.txt", ".npy")),
+        (("embed", "{text}", "x"), ("texts.json", "GGUF")),
+        (("embed", "{vocabulary}", "--threads", "0", "x"), ("n_threads is 0",)),
+        (("convert", "{data}"), ("config.json",)),
+        (("inspect", "{text}"), ("texts.json", "GGUF")),
+    ],
+)
+def test_wrong_input_is_one_message_and_exit_code_2(
+    args: tuple[str, ...], words: tuple[str, ...], model: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--threads" in args and hotshoe.load_all().devices[0].name == "reference":
+        pytest.skip("the reference backend counts its own threads: hotshoe-ggml-cpu is not installed")
+    places = {
+        "model": model,
+        "vocabulary": model,
+        "folder": str(data / "bert-tiny"),
+        "data": str(data),
+        "text": str(data / "texts.json"),
+    }
+    assert main([a.format(**places) for a in args]) == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    assert out.err.startswith("hotshoe: error: ")
+    assert "Traceback" not in out.err
+    for word in words:
+        assert word in out.err
+
+
+@pytest.mark.parametrize("args", [(), ("embd",), ("embed",), ("embed", "m.gguf", "--bogus", "x")])
+def test_wrong_usage(args: tuple[str, ...]) -> None:
+    done = hotshoe_command(*args)
+    assert done.returncode == 2
+    assert "usage: hotshoe" in done.stderr
+
+
+def test_help_names_every_command() -> None:
+    done = hotshoe_command("--help")
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in ("devices", "embed", "convert", "inspect"))
+
+
+def test_a_closed_pipe_is_no_error(model: str) -> None:
+    command = f"{sys.executable} -m hotshoe inspect {model} --full | head -n 1"
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_import_is_light() -> None:
+    code = "import hotshoe, sys; print([m for m in ('numpy', 'gguf', 'cffi', 'pluggy', 'typing') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-S", "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout.strip() == "[]"

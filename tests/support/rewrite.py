@@ -1,0 +1,50 @@
+"""A GGUF file with something changed: for tests of what the reader cannot know to be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+__all__ = ["rewrite"]
+
+
+def rewrite(
+    source: Path,
+    target: Path,
+    metadata: Mapping[str, Any] | None = None,
+    *,
+    drop: str = "",
+    rename: tuple[str, str] = ("", ""),
+    transpose: str = "",
+) -> Path:
+    """Copies ``source`` with metadata replaced or added, and one tensor dropped, renamed or transposed."""
+    changes = dict(metadata or {})
+    reader = gguf.GGUFReader(source)
+    architecture = changes.pop("general.architecture", reader.fields["general.architecture"].contents())
+    writer = gguf.GGUFWriter(target, architecture)
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key == "general.architecture":
+            continue
+        value = changes.pop(key, field.contents())
+        kind = field.types[0]
+        if kind == gguf.GGUFValueType.ARRAY:
+            writer.add_array(key, value)
+        else:
+            writer.add_key_value(key, value, kind)
+    for key, value in changes.items():
+        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+    for t in reader.tensors:
+        if t.name == drop:
+            continue
+        name = rename[1] if t.name == rename[0] else t.name
+        data = np.ascontiguousarray(t.data.T) if name == transpose else t.data
+        writer.add_tensor(name, data, raw_dtype=t.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return target
