@@ -1,6 +1,6 @@
 """Texts per second of all-MiniLM-L6-v2: hotshoe on each file type against PyTorch, interleaved in one run.
 
-    python benchmarks/embed.py [--texts 320] [--words 23] [--batch 32] [--threads N] [--rounds 5] [--device cpu] [--json]
+    python benchmarks/embed.py [--texts 320] [--words 23] [--batch 32] [--threads N] [--rounds 5] [--json]
 
 PyTorch does what sentence-transformers does: sort by length, batches of 32, transformers' BertModel with its fused
 attention in float32, mean over the tokens, length 1. Both sides tokenize within the time. Ratios are taken round by
@@ -30,7 +30,7 @@ DTYPES = ("f32", "f16", "q8_0")
 WORDS = """the of and to in a is that for it as was with be by on not he this are or his from at which but have an
 had they you were their one all we can her has there been if more when will would who so no out up into them then
 time some could these two may first new now people made over did down only way find use water long little very after
-called just where most know language model library function device memory vector search sentence similar answer""".split()
+called just where most know language model library function device memory vector search sentence answer""".split()
 
 Embed = Callable[[list[str]], np.ndarray[Any, Any]]
 

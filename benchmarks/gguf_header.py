@@ -102,11 +102,11 @@ def main() -> None:
             "median_ms": medians,
             "times_ms": times,
         }
-        print(json.dumps(result, indent=2))  # noqa: T201
+        print(json.dumps(result, indent=2))
         return
-    print(f"{args.tokens:,} tokens and merges, {size:,} bytes, median of {args.rounds} rounds")  # noqa: T201
+    print(f"{args.tokens:,} tokens and merges, {size:,} bytes, median of {args.rounds} rounds")
     for name, ms in medians.items():
-        print(f"  {name:<22} {ms:9.1f} ms  {ms / base:8.1f}x")  # noqa: T201
+        print(f"  {name:<22} {ms:9.1f} ms  {ms / base:8.1f}x")
 
 
 if __name__ == "__main__":

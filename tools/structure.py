@@ -1,7 +1,7 @@
 """Write docs/structure.md: one line for each module, the first of its docstring.
 
-    python tools/structure.py            write it
-    python tools/structure.py --check    fail if it is not what this would write
+python tools/structure.py            write it
+python tools/structure.py --check    fail if it is not what this would write
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ROOMS = {
 }
 HEAD = """# The house, module by module
 
-Made by `python tools/structure.py` from the first line of each module's docstring; a test holds the two together. Arrows
-run downward only: engine → loader → core ← plugins.
+Made by `python tools/structure.py` from the first line of each module's docstring; a test holds the two together.
+Arrows run downward only: engine → loader → core ← plugins.
 """
 
 

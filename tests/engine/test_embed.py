@@ -122,9 +122,7 @@ def test_pooling_of_the_file(pooling: int, name: str, data: Path, tmp_path: Path
     with hotshoe.load_model(path, device) as model:
         states = model.hidden_states("the cat and the dog")  # (n, dim)
         expected = {"mean": states.mean(axis=0), "CLS": states[0], "last": states[-1]}[name]
-        np.testing.assert_allclose(
-            model.embed("the cat and the dog"), expected / np.linalg.norm(expected), atol=2e-5
-        )
+        np.testing.assert_allclose(model.embed("the cat and the dog"), expected / np.linalg.norm(expected), atol=2e-5)
 
 
 def test_unnormalized(data: Path, tmp_path: Path, device: str) -> None:

@@ -30,10 +30,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("hotshoe: interrupted", file=sys.stderr)  # noqa: T201
+        print("hotshoe: interrupted", file=sys.stderr)
         return 130
     except (hotshoe.HotshoeError, OSError) as error:
-        print(f"hotshoe: error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"hotshoe: error: {error}", file=sys.stderr)
         return 2
 
 
@@ -50,9 +50,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     """All commands; only the one that is asked for is imported, as the others cost start-up time."""
-    parser = argparse.ArgumentParser(
-        prog="hotshoe", description="Run models on whatever compute backend is installed."
-    )
+    parser = argparse.ArgumentParser(prog="hotshoe", description="Run models on whatever compute backend is installed.")
     parser.add_argument("--version", action="version", version=f"hotshoe {hotshoe.__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     named = [c for c in _COMMANDS if c in argv[:1]]

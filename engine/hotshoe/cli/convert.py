@@ -42,5 +42,5 @@ def run(args: argparse.Namespace) -> int:
     output: Path = args.output or Path(f"{args.source.resolve().name}-{args.dtype.lower()}.gguf")
     with progress.bar(f"converting to {args.dtype}") as update:
         path = convert(args.source, output, args.dtype, progress=update, overwrite=args.overwrite)
-    print(f"{path} ({format_bytes(path.stat().st_size)})")  # noqa: T201
+    print(f"{path} ({format_bytes(path.stat().st_size)})")
     return 0

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         model = hotshoe.load_model(args.model, args.device, args.threads, progress=progress)
     with model:
         if args.verbose:
-            print(model.why, file=sys.stderr)  # noqa: T201
+            print(model.why, file=sys.stderr)
         with bar("embedding") as progress:
             vectors = model.embed(texts, truncate=args.truncate, progress=progress)
     if args.output is not None:

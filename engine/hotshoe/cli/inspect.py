@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         width = shutil.get_terminal_size().columns  # 80 where there is no terminal
         out = render(report, width=sys.maxsize if args.full else width)
     encoding = sys.stdout.encoding or "utf-8"
-    print(out.encode(encoding, "backslashreplace").decode(encoding))  # noqa: T201
+    print(out.encode(encoding, "backslashreplace").decode(encoding))
     return 0
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hotshoe_core import Tensor, ops
-from hotshoe_core.gguf import Metadata
-
 from hotshoe.models.registry import register
 from hotshoe.nn import Embedding, LayerNorm, Linear, Module, layers, part, tensor
+from hotshoe_core import Tensor, ops
+from hotshoe_core.gguf import Metadata
 
 
 class Batch(NamedTuple):

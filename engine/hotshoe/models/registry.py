@@ -6,9 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from hotshoe_core.errors import UnknownArchitectureError, did_you_mean
-
 from hotshoe.nn import Module
+from hotshoe_core.errors import UnknownArchitectureError, did_you_mean
 
 __all__ = ["find", "register"]
 

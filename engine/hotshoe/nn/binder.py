@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from hotshoe.nn.module import Module, Parameter
 from hotshoe_core import WeightData
 from hotshoe_core.errors import WeightsError, did_you_mean
-
-from hotshoe.nn.module import Module, Parameter
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend

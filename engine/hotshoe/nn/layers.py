@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hotshoe_core import Tensor, ops
-
 from hotshoe.nn.module import Module, parameter
+from hotshoe_core import Tensor, ops
 
 __all__ = ["Embedding", "LayerNorm", "Linear", "RMSNorm"]
 

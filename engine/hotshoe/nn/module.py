@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hotshoe_core import Tensor, scope
+from hotshoe_core import scope
 
 __all__ = ["Module", "Parameter", "layers", "parameter", "part", "tensor"]
 
@@ -133,7 +133,7 @@ def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _declarations(cls: type[Module]) -> dict[str, tuple[_Declaration, Any]]:
     """Attribute name → its declaration and the module class its annotation names."""
     found = {}

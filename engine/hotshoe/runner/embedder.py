@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe_core import DType, Tensor, ops
-from hotshoe_core.errors import ClosedError, InputTooLongError, ModelFileError, ShapeError, WeightsError
-
 from hotshoe.models.bert import Batch
 from hotshoe.runner.contexts import Built, ContextCache
+from hotshoe_core import DType, Tensor, ops
+from hotshoe_core.errors import ClosedError, InputTooLongError, ModelFileError, ShapeError, WeightsError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from hotshoe_core import Backend, BackendMemory, Device
-    from hotshoe_core.gguf import GGUFFile, Metadata
-
     from hotshoe.nn import Module
     from hotshoe.tokenizers import Tokenizer
+    from hotshoe_core import Backend, BackendMemory, Device
+    from hotshoe_core.gguf import GGUFFile, Metadata
 
 __all__ = ["EmbeddingModel", "Pooling"]
 
