@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hotshoe_core.backend import Backend, CacheConfig, Executable, Placement, WeightData
     from hotshoe_core.context import Context
+    from hotshoe_core.debug import dump, to_dot
     from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries, Provider
     from hotshoe_core.dtypes import DType
-    from hotshoe_core.debug import dump, to_dot
     from hotshoe_core.eager import EagerBackend, EagerLibrary
     from hotshoe_core.graph import Graph
     from hotshoe_core.memory import AllocationStatus, BackendMemory, DeviceMemory, Memory

@@ -14,6 +14,7 @@ import numpy as np
 
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import ShapeError
 from hotshoe_core.memory import BackendMemory, Memory
 from hotshoe_core.tensor import Shape, Tensor
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hotshoe_core.context import Context
     from hotshoe_core.graph import Graph
 
-__all__ = ["Backend", "CacheConfig", "Counters", "Executable", "Placement", "Progress", "WeightData"]
+__all__ = ["Backend", "CacheConfig", "Counters", "Executable", "Placement", "Progress", "WeightData", "require_sizes"]
 
 Progress = Callable[[float], None]
 """Called with the fraction done, 0 to 1. An exception it raises cancels the work."""
@@ -35,7 +36,10 @@ class WeightData:
 
     data: its bytes as a flat uint8 array, usually a view of a mapped file. use: the op that will read it
     ("linear", "take", "mul", …), which decides whether it may be repacked; a weight several ops read
-    names the most demanding last. layer: -1 for what belongs to no layer.
+    names the most demanding last. layer: -1 for what belongs to no layer. many_rows: it multiplies many rows at
+    once, as in an encoder, so that arithmetic and not memory is the limit: a backend may keep it in a larger
+    layout that multiplies faster. Raises ShapeError if data is not
+    as long as shape and dtype say: native code would read beyond it.
     """
 
     name: str
@@ -44,6 +48,22 @@ class WeightData:
     data: np.ndarray[Any, Any]
     uses: tuple[str, ...] = ()
     layer: int = -1
+    many_rows: bool = False
+
+    def __post_init__(self) -> None:
+        require_sizes(f"weight {self.name!r}", self.shape)
+        size = self.dtype.nbytes(self.shape)
+        if self.data.dtype != np.uint8 or self.data.shape != (size,):
+            raise ShapeError(
+                f"weight {self.name!r}: {self.dtype.name}{list(self.shape)} takes {size} bytes; "
+                f"got {self.data.dtype}{list(self.data.shape)}"
+            )
+
+
+def require_sizes(what: str, shape: Sequence[int]) -> None:
+    """Raise ShapeError unless all sizes are positive: no backend agrees with another on what is empty."""
+    if any(d < 1 for d in shape):
+        raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
 
 
 @dataclass(frozen=True, slots=True)

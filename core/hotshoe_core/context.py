@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe_core.backend import Backend, Executable, Placement
+from hotshoe_core.backend import Backend, Executable, Placement, require_sizes
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
 from hotshoe_core.graph import Graph, lower
 from hotshoe_core.memory import Memory
-from hotshoe_core.tensor import Shape, Tensor, scope
+from hotshoe_core.tensor import Tensor, scope
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -56,8 +56,7 @@ class Context:
             raise GraphError(f"the context has an input called {name!r} already: {self._inputs[name]!r}")
         if dtype.numpy is None:
             raise DTypeError(f"input {name!r}: {dtype.name} has no NumPy equivalent to feed it from")
-        if any(d < 1 for d in shape):
-            raise ShapeError(f"input {name!r}: sizes must be positive, got {tuple(shape)}")
+        require_sizes(f"input {name!r}", shape)
         tensor = Tensor("input", (), {}, tuple(shape), dtype, name=name, context=self)
         self._inputs[name] = tensor
         return tensor
@@ -72,9 +71,9 @@ class Context:
         """Add tensors to compute; they can be read afterwards."""
         self._require_open(building=True)
         for t in outputs:
-            if t.context is None:
-                t.context = self  # of weights and constants only
-            elif t.context is not self:
+            if t.context is None and not t.is_leaf:  # a leaf belongs to no context: others may read it too
+                t.context = self
+            elif t.context not in (None, self):
                 raise GraphError(f"{t.name} was built from the inputs of another context")
             if t not in self._outputs:
                 self._outputs.append(t)
@@ -112,7 +111,8 @@ class Context:
         """Run the graph with these inputs, one array for every input of the context.
 
         Raises GraphError for a missing or foreign input, ShapeError and DTypeError for arrays that do not
-        fit. Values are converted only where nothing is lost (int64 token ids that fit into I32, say).
+        fit. Integers are converted only where nothing is lost (int64 token ids that fit into I32, say);
+        floats are rounded to the input's type.
         """
         feeds = feeds or {}
         with self._lock:
@@ -206,14 +206,12 @@ def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
     if array.shape != tensor.shape:
         raise ShapeError(f"input {tensor.name} is {list(tensor.shape)}; got an array of shape {list(array.shape)}")
     if array.dtype != dtype:
-        kinds = {array.dtype.kind, dtype.kind}
-        if kinds <= {"i", "u"}:
-            info = np.iinfo(dtype)
-            if array.size and not (info.min <= array.min() and array.max() <= info.max):
-                raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; values do not fit it")
-        elif "f" not in kinds or dtype.kind != "f":
+        whole = array.dtype.kind in "iu"
+        if not whole and (array.dtype.kind, dtype.kind) != ("f", "f"):
             raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; got an array of {array.dtype}")
-        array = array.astype(dtype)
+        given, array = array, array.astype(dtype)
+        if whole and not np.array_equal(given, array):
+            raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; values of the {given.dtype} do not fit")
     return np.ascontiguousarray(array).reshape(tensor.shape)
 
 
@@ -221,18 +219,30 @@ def _indexed(graph: Graph) -> dict[Tensor, Tensor]:
     """For each input that is used as row indices, the smallest tensor it indexes: native code would abort."""
     bounds: dict[Tensor, Tensor] = {}
     for node in graph.nodes:
-        if node.op not in ("take", "set_rows"):
+        if node.op not in _INDEXED:
             continue
-        rows, leaf = node.sources[0], node.sources[1]
-        while leaf is not None and leaf.op in ("reshape", "permute", "slice", "expand"):
-            leaf = leaf.sources[0]
-        if rows is not None and leaf is not None and leaf.op == "input":
-            bounds[leaf] = min(rows, bounds.get(leaf, rows), key=len)
+        rows, at = (node.sources[i] for i in _INDEXED[node.op])
+        assert rows is not None
+        pending = [at]
+        while pending:
+            leaf = pending.pop()
+            if leaf is None:
+                continue
+            if leaf.op in ("reshape", "permute", "slice", "expand", "concat"):
+                pending.extend(leaf.sources)
+            elif leaf.op == "input":
+                bounds[leaf] = min(rows, bounds.get(leaf, rows), key=len)
+            elif leaf.op == "constant":
+                _check_indices(leaf, leaf.attrs["value"], {leaf: rows})
     return bounds
+
+
+_INDEXED = {"take": (0, 1), "set_rows": (0, 1), "linear_experts": (1, 2)}
+"""Ops with row indices: which source is indexed, and which holds the indices."""
 
 
 def _check_indices(tensor: Tensor, array: np.ndarray[Any, Any], bounds: Mapping[Tensor, Tensor]) -> None:
     rows = bounds.get(tensor)
-    if rows is not None and not (0 <= array.min() and array.max() < len(rows)):
+    if rows is not None and (array.min() < 0 or array.max() >= len(rows)):
         bad = array[(array < 0) | (array >= len(rows))].flat[0]
-        raise GraphError(f"input {tensor.name} holds the index {bad}; {rows.name} has {len(rows)} rows")
+        raise GraphError(f"{tensor.op} {tensor.name} holds the index {bad}; {rows.name} has {len(rows)} rows")

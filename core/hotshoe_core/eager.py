@@ -8,20 +8,21 @@ table are decomposed by core. ``compile_hook`` may turn the whole graph into one
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core.backend import Backend, Counters, Executable, Placement, Progress, WeightData
+from hotshoe_core.backend import Backend, Counters, Executable, Placement, Progress, WeightData, require_sizes
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import ClosedError, DTypeError, GraphError
+from hotshoe_core.errors import ClosedError, GraphError, InsufficientMemoryError
 from hotshoe_core.graph import Graph
-from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory
+from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
 from hotshoe_core.tensor import Shape, Tensor
 
 __all__ = ["EagerBackend", "EagerLibrary"]
@@ -38,7 +39,7 @@ class EagerLibrary:
 
     functions: by op name; called with the sources (None where absent) and the op's attributes.
     from_numpy: a native array from a NumPy array and the element type it stands for.
-    to_numpy: and back. weight: a native array from a weight's bytes.
+    to_numpy: and back. weight: a native array from a weight's bytes. nbytes: what a weight or state takes.
     compile_hook: given a function from a list of arrays to a list of arrays, a faster one.
     """
 
@@ -46,7 +47,7 @@ class EagerLibrary:
     from_numpy: Callable[[np.ndarray[Any, Any], DType], Native]
     to_numpy: Callable[[Native], np.ndarray[Any, Any]]
     weight: Callable[[WeightData], Native]
-    nbytes: Callable[[Native], int]
+    nbytes: Callable[[Shape, DType], int]
     compile_hook: Callable[[Run], Run] = lambda run: run
 
 
@@ -79,9 +80,10 @@ class EagerBackend(Backend):
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
                 tensor.owner = self
+                size = self.library.nbytes(w.shape, w.dtype)
                 if self.params.allocate:
-                    tensor.handle = self.library.weight(w)
-                size = self.library.nbytes(tensor.handle) if self.params.allocate else 4 * tensor.size
+                    with self._guard("weights", size, w.layer):
+                        tensor.handle = self.library.weight(w)
                 sizes[tensor] = Memory(size, self._status)
                 loaded[w.name] = tensor
                 done += w.data.nbytes
@@ -93,12 +95,13 @@ class EagerBackend(Backend):
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
         with self.lock:
             self._require_open()
+            require_sizes(f"state {name!r}", shape)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             tensor.owner = self
-            size = 4 * tensor.size
+            size = self.library.nbytes(tensor.shape, dtype)
             if self.params.allocate:
-                tensor.handle = self.library.from_numpy(np.zeros(shape, dtype.numpy or np.float32), dtype)
-                size = self.library.nbytes(tensor.handle)
+                with self._guard("cache", size, layer):
+                    tensor.handle = self.library.from_numpy(np.zeros(shape, dtype.numpy or np.float32), dtype)
             self._held[tensor] = Memory(size, self._status)
             return tensor
 
@@ -117,6 +120,8 @@ class EagerBackend(Backend):
             for leaf in graph.leaves:
                 if leaf.op in ("weight", "state") and leaf.owner is not self:
                     raise GraphError(f"{leaf!r} is held by another backend than {self.name}")
+                if leaf.op in ("weight", "state") and leaf not in self._held:
+                    raise ClosedError(f"{leaf!r} was released")
             executable = EagerExecutable(self, graph)
             self._graphs[executable] = executable.size
             self.counters.compiled += 1
@@ -137,6 +142,20 @@ class EagerBackend(Backend):
             self._closed = True
             self.release(list(self._held))
             self._graphs.clear()
+
+    @contextlib.contextmanager
+    def _guard(self, what: Literal["weights", "cache", "graph"], size: int, layer: int = -1) -> Iterator[None]:
+        """Turns the library's MemoryError into ours, with the breakdown."""
+        try:
+            yield
+        except MemoryError:
+            report = self.memory()
+            report.fail(self.devices[0].name, what, size, layer)
+            raise InsufficientMemoryError(
+                f"{self.devices[0].name} has no {format_bytes(size)} for the {what}",
+                memory=report,
+                hint="use a smaller context or batch, a more quantized file, or another device",
+            ) from None
 
     def _require_open(self) -> None:
         if self._closed:
@@ -207,13 +226,16 @@ class EagerExecutable(Executable):
                 given[slot] = tensor.handle
             for slot, value in self._fed.items():
                 given[slot] = value
-            self._values = dict(zip(self._results, self._run(given)))
+            with self._backend._guard("graph", self.size.size):
+                self._values = dict(zip(self._results, self._run(given)))
             for state, new in self._updates.items():
                 state.handle = self._values[new]
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
-        value = tensor.attrs["value"] if tensor.op == "constant" else self._values[tensor]
-        out[...] = self._library.to_numpy(value)
+        with self._backend.lock:
+            self._backend._require_open()
+            value = tensor.attrs["value"] if tensor.op == "constant" else self._values[tensor]
+            out[...] = self._library.to_numpy(value)
 
     def memory(self) -> Mapping[str, Memory]:
         return {self._backend.devices[0].name: self.size}

@@ -5,7 +5,7 @@
     ├── DTypeError              (TypeError)    element types that do not fit an op
     ├── GraphError                             a graph that cannot be built, compiled or fed as asked
     ├── ClosedError                            a context, model or backend used after close()
-    ├── InsufficientMemoryError                an allocation failed; carries the memory breakdown
+    ├── InsufficientMemoryError (MemoryError)  an allocation failed; carries the memory breakdown
     ├── BackendError                           a backend could not do what was asked
     │   ├── UnsupportedOpError                 no lowering and no decomposition for an op
     │   └── NativeError                        a native library reported a failure

@@ -75,7 +75,7 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
     for node in graph.nodes:
         replaced[node] = place(node)
     outputs = {t: replaced.get(t, t) for t in graph.outputs}
-    updates = {state: replaced[new] for state, new in graph.updates.items()}
+    updates = {state: replaced.get(new, new) for state, new in graph.updates.items()}
     new = Graph.trace(tuple(outputs.values()), updates)
     return Graph(new.nodes, new.leaves, new.outputs, new.updates, tuple(decomposed)), outputs
 
@@ -102,7 +102,7 @@ def _topological(roots: Iterable[Tensor], stop: set[Tensor | None] | None = None
 def _check_updates(nodes: Sequence[Tensor], outputs: Sequence[Tensor], updates: Mapping[Tensor, Tensor]) -> None:
     """A state that is updated may be read only through its update: else old or new would depend on the order."""
     for state, new in updates.items():
-        chain = set()
+        chain: set[Tensor] = set()
         t: Tensor | None = new
         while t is not None and t.op == "set_rows":
             chain.add(t)
@@ -111,11 +111,14 @@ def _check_updates(nodes: Sequence[Tensor], outputs: Sequence[Tensor], updates: 
             raise GraphError(
                 f"the update of {state.name} is not made from it: expected state.set_rows(indices, rows), got {new!r}"
             )
+        # the backend overwrites the state: whoever reads it, or a step on the way, may meet old or new
+        stale = {state, *chain} - {new}
         for node in nodes:
-            if node not in chain and state in node.sources:
+            if node not in chain and not stale.isdisjoint(node.sources):
                 raise GraphError(
                     f"{node.name} reads {state.name}, which this graph updates",
-                    hint="read the tensor that set_rows returned instead of the state",
+                    hint="read the tensor that the last set_rows returned, the one given to ctx.update",
                 )
-        if state in outputs:
-            raise GraphError(f"{state.name} is an output and is updated by the same graph")
+        for t in outputs:
+            if t in stale:
+                raise GraphError(f"{t.name} is an output and {state.name} is updated by the same graph")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Literal
 
 __all__ = ["AllocationStatus", "BackendMemory", "DeviceMemory", "Memory", "format_bytes"]
 
@@ -64,6 +65,15 @@ class BackendMemory:
                 return d
         self.devices.append(DeviceMemory(device))
         return self.devices[-1]
+
+    def fail(self, device: str, what: Literal["weights", "cache", "graph"], size: int, layer: int = -1) -> None:
+        """Mark the amount that could not be had. What the layer or the graphs had before counts as part of it."""
+        entry = self.on(device)
+        if what == "graph":
+            entry.graph = Memory(entry.graph.size + size, AllocationStatus.FAILED)
+        else:
+            where = entry.weights if what == "weights" else entry.cache
+            where[layer] = Memory(where.get(layer, Memory()).size + size, AllocationStatus.FAILED)
 
     @property
     def total(self) -> int:

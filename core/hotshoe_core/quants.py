@@ -28,7 +28,9 @@ def dequantize(data: Array, dtype: DType, shape: Shape) -> Array:
     try:
         return quants.dequantize(rows, GGMLQuantizationType(dtype.id)).reshape(shape)
     except (NotImplementedError, ValueError):
-        raise DTypeError(f"the gguf package cannot dequantize {dtype.name}", hint="pip install --upgrade gguf") from None
+        raise DTypeError(
+            f"the gguf package cannot dequantize {dtype.name}", hint="pip install --upgrade gguf"
+        ) from None
 
 
 def quantize(x: Array, dtype: DType) -> Array:

@@ -50,6 +50,7 @@ def open_reference(params: BackendParams | None = None) -> Backend:
     import numpy as np
 
     import hotshoe_core.ops  # noqa: F401  (fills the table)
+    from hotshoe_core.dtypes import DType
     from hotshoe_core.eager import EagerBackend, EagerLibrary
     from hotshoe_core.tensor import TABLE
 
@@ -59,7 +60,7 @@ def open_reference(params: BackendParams | None = None) -> Backend:
         from_numpy=lambda array, dtype: array,
         to_numpy=np.asarray,
         weight=_weight,
-        nbytes=lambda array: int(array.nbytes),
+        nbytes=lambda shape, dtype: (dtype if dtype.numpy is not None else DType.F32).nbytes(shape),
     )
     return EagerBackend("reference", DEVICE, params or BackendParams(), library)
 

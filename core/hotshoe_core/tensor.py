@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-
 from typing_extensions import TypeIs
 
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import GraphError, HotshoeError
+from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
 
 if TYPE_CHECKING:
     from hotshoe_core.context import Context
@@ -217,7 +216,7 @@ class Tensor:
         if self.context is None:
             raise GraphError(
                 f"{self.name} belongs to no context, so there is nothing to read",
-                hint="call ctx.forward(tensor) and ctx.compute(...) first",
+                hint="call ctx.forward(tensor) and ctx.compute(...) first; a leaf is read by ctx.read(tensor)",
             )
         return self.context.read(self, out)
 
@@ -394,6 +393,8 @@ def constant(array: np.ndarray[Any, Any] | Sequence[float], name: str = "constan
     value = np.asarray(array, order="C")
     if value.dtype == np.float64 and not isinstance(array, np.ndarray):
         value = value.astype(np.float32)
+    if not value.size:
+        raise ShapeError(f"constant {name!r}: sizes must be positive, got {value.shape}")
     return Tensor("constant", (), {"value": value}, value.shape, DType.of(value), name=name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -58,7 +59,7 @@ def checks() -> list[str]:
                 lines.append(f'_Static_assert({name} == {value}, "{name}");')
         elif match := FUNCTION.match(line):
             name = match["name"]
-            signature = f'{match["result"]} (*)({match["args"]})'
+            signature = f"{match['result']} (*)({match['args']})"
             seen = f"*({NOT_IN_HEADERS[name]}) 0" if name in NOT_IN_HEADERS else name
             lines.append(f'_Static_assert(__builtin_types_compatible_p(__typeof__(&{seen}), {signature}), "{name}");')
     for index, (ctype, body) in enumerate(layouts().items()):
@@ -139,9 +140,7 @@ def test_every_listed_function_is_exported() -> None:
 def test_the_generated_module_is_up_to_date(tmp_path: Path) -> None:
     fresh = cffi.FFI()
     fresh.cdef((TOOLS / "ggml_cdef.h").read_text(encoding="utf-8"))
-    kernels = (TOOLS.parent / "native" / "hotshoe_kernels.h").read_text(encoding="utf-8")
-    kernels = re.sub(r"(?s:/\*.*?\*/)|^#.*$", "", kernels, flags=re.MULTILINE)
-    fresh.cdef(kernels.replace("HOTSHOE_API", ""))
+    fresh.cdef(runpy.run_path(str(TOOLS / "gen_ffi.py"))["kernel_declarations"]())
     fresh.set_source("hotshoe_ggml._gen_ffi", None)
     fresh.emit_python_code(str(tmp_path / "fresh.py"))
     committed = TOOLS.parent / "src" / "hotshoe_ggml" / "_gen_ffi.py"

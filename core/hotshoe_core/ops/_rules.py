@@ -67,6 +67,12 @@ def unary(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     return args[0].shape, F32
 
 
+def along_last(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    """On one float operand, along its last axis, which it must have."""
+    require_axis(args[0].shape, -1)
+    return unary(args, attrs)
+
+
 def binary(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """Elementwise on two float operands that broadcast."""
     require_float(*args)

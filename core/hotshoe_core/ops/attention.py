@@ -158,9 +158,8 @@ def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config:
     angles = positions.cast(F32).reshape(*positions.shape, 1, 1) * frequencies  # (n, 1, dim / 2)
     cos, sin = angles.cos() * config.magnitude(), angles.sin() * config.magnitude()
     if config.interleaved:
-        pairs = x[..., :dim].reshape(*x.shape[:-1], half, 2)
-        a, b = pairs[..., 0], pairs[..., 1]
-        parts = [(a * cos - b * sin)[..., None], (a * sin + b * cos)[..., None]]
+        a, b = x[..., 0:dim:2], x[..., 1:dim:2]
+        parts = [(a * cos - b * sin).reshape(-1, 1), (a * sin + b * cos).reshape(-1, 1)]
         y = concat(*parts, axis=-1).reshape(*x.shape[:-1], dim)
     else:
         a, b = x[..., :half], x[..., half:dim]

@@ -33,9 +33,7 @@ def _matmul_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 
 
 @primitive(_matmul_rule)
-def matmul(
-    a: Array, b: Array, *, transpose: bool = False, precision: Literal["fast", "full"] = "fast"
-) -> Array:
+def matmul(a: Array, b: Array, *, transpose: bool = False, precision: Literal["fast", "full"] = "fast") -> Array:
     """``a @ b`` over the last two axes, the others broadcast; with ``transpose``, ``a @ b.T``.
 
     Shapes (..., m, k) and (..., k, n), or (..., n, k) transposed, give (..., m, n). precision="full" asks
@@ -52,7 +50,9 @@ def _linear_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
     if weight.ndim != 2:
         raise ShapeError(f"weight must be (out, in); got {weight.ndim} axes")
     if not x.shape or x.shape[-1] != weight.shape[1]:
-        raise ShapeError(f"x's last axis ({x.shape[-1] if x.shape else 'none'}) and weight's ({weight.shape[1]}) must agree")
+        raise ShapeError(
+            f"x's last axis ({x.shape[-1] if x.shape else 'none'}) and weight's ({weight.shape[1]}) must agree"
+        )
     return (*x.shape[:-1], weight.shape[0]), F32
 
 
@@ -66,6 +66,8 @@ def _linear_experts_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[
     x, weight, experts = args
     require_float(x)
     require_integer(experts)
+    if weight.dtype.is_integer:
+        raise DTypeError(f"weight is {weight.dtype.name}; expected a float or quantized type")
     if weight.ndim != 3:
         raise ShapeError(f"weight must be (n_experts, out, in); got {weight.ndim} axes")
     if x.ndim != 3 or experts.ndim != 2 or x.shape[0] != experts.shape[0] or x.shape[1] not in (1, experts.shape[1]):

@@ -9,7 +9,16 @@ import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import F32, I32, broadcast, primitive, require_axis, require_float, require_integer
+from hotshoe_core.ops._rules import (
+    F32,
+    I32,
+    along_last,
+    broadcast,
+    primitive,
+    require_axis,
+    require_float,
+    require_integer,
+)
 from hotshoe_core.tensor import Shape
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +67,7 @@ def permute(x: Array, *, axes: tuple[int, ...]) -> Array:
 def _expand_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     shape = tuple(attrs["shape"])
-    if len(shape) < x.ndim or broadcast(x.shape, shape) != shape:
+    if len(shape) < x.ndim or min(shape, default=1) < 1 or broadcast(x.shape, shape) != shape:
         raise ShapeError(f"{x.shape} cannot be expanded to {shape}: only axes of size 1 repeat")
     attrs["shape"] = shape
     return shape, x.dtype
@@ -149,6 +158,8 @@ def _set_rows_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape,
     x, indices, rows = args
     require_integer(indices)
     require_float(rows)
+    if x.dtype.is_integer:
+        raise DTypeError(f"x is {x.dtype.name}; expected a float or quantized type")
     if indices.ndim != 1 or x.ndim < 2 or rows.shape != (*indices.shape, *x.shape[1:]):
         raise ShapeError(f"expected indices (n,) and rows {('n', *x.shape[1:])}".replace("'", ""))
     attrs["dtype"] = x.dtype
@@ -166,8 +177,7 @@ def set_rows(x: Array, indices: Array, rows: Array, *, dtype: DType = F32) -> Ar
 
 
 def _argsort_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
-    require_float(args[0])
-    return args[0].shape, I32
+    return along_last(args, attrs)[0], I32
 
 
 @primitive(_argsort_rule)
@@ -178,7 +188,7 @@ def argsort(x: Array, *, descending: bool = False) -> Array:
 
 def _top_k_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
-    require_float(x)
+    along_last(args, attrs)
     if not 0 < attrs["k"] <= x.shape[-1]:
         raise ShapeError(f"k is {attrs['k']}; expected 1 to {x.shape[-1]}")
     return (*x.shape[:-1], attrs["k"]), I32
@@ -191,8 +201,7 @@ def top_k(x: Array, *, k: int) -> Array:
 
 
 def _argmax_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
-    require_float(args[0])
-    return args[0].shape[:-1], I32
+    return along_last(args, attrs)[0][:-1], I32
 
 
 @primitive(_argmax_rule)

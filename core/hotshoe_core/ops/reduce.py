@@ -8,7 +8,16 @@ import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ShapeError
-from hotshoe_core.ops._rules import F32, broadcast, composite, primitive, reduction, require_float, unary
+from hotshoe_core.ops._rules import (
+    F32,
+    along_last,
+    broadcast,
+    composite,
+    primitive,
+    reduction,
+    require_axis,
+    require_float,
+)
 from hotshoe_core.tensor import Shape, Tensor
 
 Array = np.ndarray[Any, Any]
@@ -32,7 +41,7 @@ def variance(x: Tensor, *, axis: int = -1, keepdims: bool = False) -> Tensor:
     return (x - x.mean(axis, keepdims=True)).sqr().mean(axis, keepdims)
 
 
-@primitive(unary)
+@primitive(along_last)
 def cumsum(x: Array) -> Array:
     """Running sum along the last axis."""
     return np.cumsum(x, axis=-1, dtype=np.float32)
@@ -40,6 +49,7 @@ def cumsum(x: Array) -> Array:
 
 def _softmax_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, mask = args
+    require_axis(x.shape, -1)
     require_float(x, mask)
     if mask is not None and broadcast(x.shape, mask.shape) != x.shape:
         raise ShapeError(f"mask {mask.shape} does not broadcast to x {x.shape}")
@@ -58,6 +68,7 @@ def softmax(x: Array, mask: Array | None = None, *, scale: float = 1.0) -> Array
 
 def _norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, *vectors = args
+    require_axis(x.shape, -1)
     require_float(x, *vectors)
     for v in vectors:
         if v is not None and v.shape != x.shape[-1:]:
@@ -81,7 +92,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     return y if bias is None else y + bias
 
 
-@composite(unary)
+@composite(along_last)
 def l2_norm(x: Tensor, *, eps: float = 1e-12) -> Tensor:
     """``x / max(‖x‖₂, eps)`` over the last axis, as ``torch.nn.functional.normalize``."""
     return x / x.sqr().sum(keepdims=True).sqrt().clamp(min=eps)

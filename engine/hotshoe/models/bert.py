@@ -86,6 +86,7 @@ class Model(Module):
     blocks: list[Block] = layers("blk")
 
     Config = Config
+    many_rows = True
 
     def __call__(self, batch: Batch) -> Tensor:
         """Hidden states of the last layer: (batch, n, dim)."""

@@ -54,7 +54,7 @@ def bind(
     weights = []
     for name, use in uses.items():
         info = file.tensors[name]
-        weights.append(WeightData(name, info.shape, info.dtype, file.data(name), use, layers[name]))
+        weights.append(WeightData(name, info.shape, info.dtype, file.data(name), use, layers[name], model.many_rows))
     tensors = backend.load(weights, progress)
     for name, p in chosen:
         setattr(p.module, p.attribute, tensors[name])

@@ -75,6 +75,8 @@ class Module:
     config: Any
     unused_tensors: frozenset[str] = frozenset()
     """Tensors a file of this model may hold and the model has no use for."""
+    many_rows = False
+    """Whether the model always computes many tokens at once, as an encoder does: see WeightData."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LISTING = HERE / "ggml_cdef.h"
-KERNELS = HERE.parent / "native" / "hotshoe_kernels.h"
+KERNELS = ("hotshoe_kernels.h", "hotshoe_linear.h", "hotshoe_attention.h")  # in native/
 MODULE = HERE.parent / "src" / "hotshoe_ggml" / "_gen_ffi.py"
 
 HEADERS = ("ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-cpu.h", "ggml-backend-impl.h")
@@ -46,9 +46,7 @@ LAYOUTS = {
 # Its vtable is four addresses to us. Spelt out, its functions take the struct that holds them, and cffi 2.1.1 aborts
 # on such a circle ("realize_c_type_or_func_lock_held: Assertion").
 REG = "struct ggml_backend_reg { int api_version; void *iface[4]; void *context; };\n"
-CONSTANTS = re.compile(
-    r"GGML_(MAX_|ROPE_TYPE_|MROPE_SECTIONS|DEFAULT_GRAPH_SIZE|N_TASKS_MAX|BACKEND_API_VERSION)"
-)
+CONSTANTS = re.compile(r"GGML_(MAX_|ROPE_TYPE_|MROPE_SECTIONS|DEFAULT_GRAPH_SIZE|N_TASKS_MAX|BACKEND_API_VERSION)")
 
 INTRO = """\
 /* hotshoe's listing of the declarations of ggml that it calls. Written by gen_ffi.py --headers;
@@ -103,7 +101,7 @@ def list_declarations(folders: list[Path]) -> str:
     class Constants(c_ast.NodeVisitor):  # type: ignore[misc]
         """Array lengths become numbers: cffi does not compute `64 / sizeof(int32_t)`."""
 
-        def visit_ArrayDecl(self, node: c_ast.ArrayDecl) -> None:  # noqa: N802 - pycparser's name
+        def visit_ArrayDecl(self, node: c_ast.ArrayDecl) -> None:
             if node.dim is not None:
                 node.dim = c_ast.Constant("int", str(value_of(node.dim)))
             self.generic_visit(node)
@@ -139,14 +137,19 @@ def list_declarations(folders: list[Path]) -> str:
     return INTRO + "\n".join(lines) + "\n" + REG + EXPORTS
 
 
+def kernel_declarations() -> str:
+    """Our own kernels' headers, as cffi reads them."""
+    text = "".join((HERE.parent / "native" / name).read_text(encoding="utf-8") for name in KERNELS)
+    return re.sub(r"(?s:/\*.*?\*/)|^#.*$", "", text, flags=re.MULTILINE).replace("HOTSHOE_API", "")
+
+
 def generate() -> None:
     """Writes the cffi module."""
     from cffi import FFI  # type: ignore[import-untyped]
 
     ffi = FFI()
     ffi.cdef(LISTING.read_text(encoding="utf-8"))
-    kernels = re.sub(r"(?s:/\*.*?\*/)|^#.*$", "", KERNELS.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    ffi.cdef(kernels.replace("HOTSHOE_API", ""))
+    ffi.cdef(kernel_declarations())
     ffi.set_source("hotshoe_ggml._gen_ffi", None)
     ffi.emit_python_code(str(MODULE))
 

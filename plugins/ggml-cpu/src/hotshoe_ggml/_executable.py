@@ -12,9 +12,10 @@ from hotshoe_core.errors import ClosedError, GraphError, NativeError, Unsupporte
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, Memory
 from hotshoe_core.tensor import Tensor
-
-from hotshoe_ggml._lowering import LOWERINGS, Builder
+from hotshoe_ggml._fusion import fuse
+from hotshoe_ggml._lowering import LOWERINGS, Builder, lower_fused
 from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml._packed import PackedWeight
 from hotshoe_ggml._weights import Holding, OutOfMemory, new_context
 
 if TYPE_CHECKING:
@@ -33,9 +34,12 @@ class GgmlExecutable(Executable):
         self._graph = graph
         self._dry = not backend.params.allocate
         self._closed = False
+        self._lost: Tensor | None = None
         self._scheduler: Any = ffi.NULL
         self._constants: Holding | None = None
-        self._native: dict[Tensor, Any] = {}
+        self._native: dict[Tensor, Any] = {}  # ggml's tensors, and packed weights, which it keeps alive
+        self._keep: list[Any] = []
+        self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
         self._sizes: dict[str, Memory] = {}
         n_nodes = _NODES_PER_OP * len(graph.nodes) + len(graph.leaves) + 64
         self._context = new_context(n_nodes, n_nodes)
@@ -60,36 +64,45 @@ class GgmlExecutable(Executable):
 
     def _build(self, size: int) -> Any:
         g, graph, native = lib(), self._graph, self._native
-        builder = Builder(self._context, custom=self._backend.cpu_only, flash=self._backend.flash)
+        builder = Builder(self._context, custom=self._backend.cpu_only, flash=self._backend.params.flash_attention)
+        self._keep = builder.keep
         for leaf in graph.leaves:
             if leaf.op == "input":
                 native[leaf] = builder.new(leaf.shape, leaf.dtype)
                 g.ggml_set_input(native[leaf])
             elif leaf.op != "constant":
-                if leaf.owner is not self._backend or leaf.handle is None:
-                    raise GraphError(f"{leaf!r} is not held by this backend (of another one, or released)")
+                if leaf.owner is not self._backend:
+                    raise GraphError(f"{leaf!r} is held by another backend")
+                if leaf.handle is None:
+                    raise ClosedError(f"{leaf!r} was released")
                 native[leaf] = leaf.handle
         in_place = _in_place(graph)
+        fused, vanished = fuse(graph, lambda node: isinstance(native.get(node.sources[1]), PackedWeight))
         counters = self._backend.counters
         for node in graph.nodes:
+            counters.lowered += 1
+            if node in fused:
+                native[node] = lower_fused(builder, node, fused[node], native)
+                continue
+            if node in vanished:
+                continue
             sources = [None if s is None else native[s] for s in node.sources]
             if node.op == "set_rows" and node not in in_place:
                 sources[0] = builder.call("cont", sources[0])
             built = LOWERINGS[node.op](builder, node, *sources)
             g.ggml_set_name(built, node.name.encode()[:63])
             native[node] = built
-            counters.lowered += 1
         cgraph = g.ggml_new_graph_custom(self._context, size, False)
         for new in graph.updates.values():
             g.ggml_build_forward_expand(cgraph, native[new])
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, and a view is not contiguous: read a copy
             out = builder.call("cont", native[t]) if t.is_leaf else builder.cont(native[t])
-            native[t] = out
+            self._outputs[t] = out
             while out != ffi.NULL:  # the memory is that of the tensor viewed
                 g.ggml_set_output(out)
                 out = out.view_src
-            g.ggml_build_forward_expand(cgraph, native[t])
+            g.ggml_build_forward_expand(cgraph, self._outputs[t])
         self._check_support(cgraph)
         return cgraph
 
@@ -116,6 +129,9 @@ class GgmlExecutable(Executable):
             g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
             self._sizes = {n: Memory(int(s)) for n, s in zip(names, sizes)}
             return
+        # reserve says when there is no memory; alloc_graph by itself crashes
+        if not g.ggml_backend_sched_reserve(self._scheduler, self._cgraph):
+            raise OutOfMemory(self._planned(size))
         if not g.ggml_backend_sched_alloc_graph(self._scheduler, self._cgraph):
             raise OutOfMemory(self._planned(size))
         for name, backend in zip(names, backends):
@@ -139,6 +155,8 @@ class GgmlExecutable(Executable):
         with self._backend.lock:
             if self._closed:
                 raise ClosedError("the graph's memory was freed")
+            if self._lost is not None:
+                raise ClosedError(f"{self._lost!r} was released")
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             status = lib().ggml_backend_sched_graph_compute(self._scheduler, self._cgraph)
@@ -146,7 +164,15 @@ class GgmlExecutable(Executable):
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
-        lib().ggml_backend_tensor_get(self._native[tensor], ffi.from_buffer(out), 0, out.nbytes)
+        with self._backend.lock:
+            if self._closed:
+                raise ClosedError("the graph's memory was freed")
+            lib().ggml_backend_tensor_get(self._outputs[tensor], ffi.from_buffer(out), 0, out.nbytes)
+
+    def lose(self, tensor: Tensor) -> None:
+        """A weight or state was released: a graph that uses it must not run again."""
+        if tensor in self._native:
+            self._lost = tensor
 
     def memory(self) -> Mapping[str, Memory]:
         return dict(self._sizes)
@@ -158,7 +184,10 @@ class GgmlExecutable(Executable):
         first = self._backend.devices[0].name
         placed = []
         for node in self._graph.nodes:
-            where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, self._native[node])
+            native = self._native.get(node, ffi.NULL)  # none: it was fused into the product before it
+            where = ffi.NULL
+            if native != ffi.NULL:
+                where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
             device = names.get(int(ffi.cast("uintptr_t", where)), first)  # a view has no backend of its own
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             placed.append(Placement(node.name, node.op, device, how if device == first else "fallback"))
@@ -175,6 +204,7 @@ class GgmlExecutable(Executable):
                 self._constants.free()
             lib().ggml_free(self._context)
             self._native.clear()
+            self._keep.clear()
             self._backend.forget(self)
 
 

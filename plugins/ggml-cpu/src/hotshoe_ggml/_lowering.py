@@ -7,19 +7,25 @@ operands is met here, by a copy (``ggml_cont``) where it must be and only there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Shape, Tensor
-
+from hotshoe_ggml._fusion import Fused
+from hotshoe_ggml._kernels import attention_node, layer_norm_node, rms_norm_node
 from hotshoe_ggml._native import ffi, kernels, lib
+from hotshoe_ggml._packed import PackedWeight, linear_node
 
-__all__ = ["LOWERINGS", "Builder", "can_lower"]
+__all__ = ["LOWERINGS", "Builder", "can_lower", "extents", "lower_fused"]
 
 Ptr = Any  # struct ggml_tensor *
 F32 = DType.F32
 MAX_AXES = 4
+
+_UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # the last two: for ggml's own intermediate results
+_CAST = frozenset({DType.F32, DType.F16, DType.BF16, DType.I32})
+_REPEATED = frozenset({DType.F32, DType.F16, DType.BF16, DType.I16, DType.I32})
 
 Lowering = Callable[..., Ptr]
 LOWERINGS: dict[str, Lowering] = {}
@@ -39,14 +45,18 @@ def can_lower(node: Tensor) -> bool:
     tensors = [node, *(s for s in node.sources if s is not None)]
     if node.op not in LOWERINGS or any(t.ndim > MAX_AXES for t in tensors):
         return False
-    if node.op == "slice":
-        return node.attrs["slices"][-1].step == 1 or node.ndim < MAX_AXES
+    if any(t.dtype in _UNREADABLE for t in tensors):
+        return False
+    if node.op == "cast":  # ggml aborts on the rest
+        known = all(t.dtype in _CAST or t.dtype.is_quantized for t in tensors)
+        return known and (node.dtype is tensors[1].dtype or not node.dtype.is_integer)
+    if node.op == "expand":
+        return node.dtype in _REPEATED or node.size == tensors[1].size
     if node.op in ("take", "set_rows", "rope", "linear_experts"):  # ggml's indices are I32
         indices = node.sources[2 if node.op == "linear_experts" else 1]
-        return indices is not None and indices.dtype is DType.I32
-    if node.op == "attention":
-        return all(s is None or s.dtype is not DType.F64 for s in node.sources)
-    return all(t.dtype is not DType.F64 for t in tensors)
+        readable = not tensors[1].dtype.is_integer or tensors[1].dtype is DType.I32
+        return indices is not None and indices.dtype is DType.I32 and readable
+    return True
 
 
 def extents(shape: Shape) -> list[int]:
@@ -55,13 +65,18 @@ def extents(shape: Shape) -> list[int]:
 
 
 class Builder:
-    """Builds ggml nodes in one ``ggml_context``. ``custom`` allows our own kernels, which run on the CPU only."""
+    """Builds ggml nodes in one ``ggml_context``.
 
-    def __init__(self, context: Any, *, custom: bool, flash: bool) -> None:
+    custom: our own kernels may be used, which run on the CPU only. flash: "on", "off" or "auto". keep: what
+    must live as long as the graph.
+    """
+
+    def __init__(self, context: Any, *, custom: bool, flash: str) -> None:
         self.context = context
         self.g = lib()
         self.custom = custom
         self.flash = flash
+        self.keep: list[Any] = []
 
     def new(self, shape: Shape, dtype: DType) -> Ptr:
         return self.g.ggml_new_tensor(self.context, dtype.id, MAX_AXES, extents(shape))
@@ -70,12 +85,20 @@ class Builder:
         return getattr(self.g, "ggml_" + name)(self.context, *args)
 
     def cont(self, x: Ptr) -> Ptr:
-        """``x`` in contiguous memory."""
-        return x if self.g.ggml_is_contiguous(x) else self.call("cont", x)
+        """``x`` in contiguous memory, with the strides that follow from its sizes."""
+        if not self.g.ggml_is_contiguous(x):
+            return self.call("cont", x)
+        # the stride of an axis of size 1 means nothing, but some of ggml's ops insist on it
+        return x if self._usual_strides(x) else self.call("reshape_4d", x, *x.ne)
 
     def rows(self, x: Ptr) -> Ptr:
         """``x`` with each row contiguous; rows may lie apart."""
-        return x if self.g.ggml_is_contiguous_rows(x) else self.call("cont", x)
+        return x if x.nb[0] == self.g.ggml_type_size(x.type) else self.cont(x)
+
+    def _usual_strides(self, x: Ptr) -> bool:
+        row = self.g.ggml_row_size(x.type, x.ne[0])
+        usual = [self.g.ggml_type_size(x.type), row, row * x.ne[1], row * x.ne[1] * x.ne[2]]
+        return list(x.nb) == usual
 
     def f32(self, x: Ptr) -> Ptr:
         return x if x.type == F32.id else self.call("cast", x, F32.id)
@@ -161,9 +184,21 @@ def _geglu(b: Builder, node: Tensor, gate: Ptr, up: Ptr) -> Ptr:
 
 
 @lowers("linear")
-def _linear(b: Builder, node: Tensor, x: Ptr, weight: Ptr) -> Ptr:
+def _linear(b: Builder, node: Tensor, x: Ptr, weight: Ptr | PackedWeight) -> Ptr:
+    if isinstance(weight, PackedWeight):
+        return b.reshape(linear_node(b, b.cont(x), weight), node.shape)
     flat = b.reshape(b.f32(x), (node.size // node.shape[-1], weight.ne[0]))  # one product, not one a batch element
     return b.reshape(b.call("mul_mat", b.rows(weight), b.rows(flat)), node.shape)
+
+
+def lower_fused(b: Builder, node: Tensor, fused: Fused, native: Mapping[Tensor, Any]) -> Ptr:
+    """A product with a packed weight and what was fused into it; ``node`` is the last of the pattern."""
+    x, weight = fused.linear.sources
+    assert x is not None
+    assert weight is not None
+    bias = None if fused.bias is None else native[fused.bias]
+    residual = None if fused.residual is None else b.cont(native[fused.residual])
+    return b.reshape(linear_node(b, b.cont(native[x]), native[weight], bias, residual, fused.activation), node.shape)
 
 
 @lowers("matmul")
@@ -217,13 +252,21 @@ def softmax(b: Builder, x: Ptr, mask: Ptr | None, scale: float) -> Ptr:
 
 @lowers("rms_norm")
 def _rms_norm(b: Builder, node: Tensor, x: Ptr, weight: Ptr | None) -> Ptr:
-    y = b.call("rms_norm", b.rows(b.f32(x)), node.attrs["eps"])
+    x = b.rows(b.f32(x))
+    ours = rms_norm_node(b, x, weight, node.attrs["eps"]) if b.custom else None
+    if ours is not None:
+        return ours
+    y = b.call("rms_norm", x, node.attrs["eps"])
     return y if weight is None else b.call("mul", y, b.f32(weight))
 
 
 @lowers("layer_norm")
 def _layer_norm(b: Builder, node: Tensor, x: Ptr, weight: Ptr | None, bias: Ptr | None) -> Ptr:
-    y = b.call("norm", b.rows(b.f32(x)), node.attrs["eps"])
+    x = b.rows(b.f32(x))
+    ours = layer_norm_node(b, x, weight, bias, node.attrs["eps"]) if b.custom else None
+    if ours is not None:
+        return ours
+    y = b.call("norm", x, node.attrs["eps"])
     y = y if weight is None else b.call("mul", y, b.f32(weight))
     return y if bias is None else b.call("add", y, b.f32(bias))
 
@@ -264,17 +307,13 @@ def _expand(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 @lowers("slice")
 def _slice(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     slices = list(reversed(node.attrs["slices"]))
-    (source,) = node.sources
-    assert source is not None
-    ne, nb = extents(node.shape), list(x.nb)
-    size = source.dtype.block_size
+    nb, size = list(x.nb), node.dtype.block_size
     offset = sum(s.start // (size if i == 0 else 1) * nb[i] for i, s in enumerate(slices))
     for i, s in enumerate(slices):
         nb[i] *= s.step
-    if not slices or slices[0].step == 1:
-        return b.call("view_4d", x, *ne, nb[1], nb[2], nb[3], offset)
-    # ggml views have dense rows: make every element of the last axis a row of its own
-    return b.reshape(b.call("view_4d", x, 1, ne[0], ne[1], ne[2], nb[0], nb[1], nb[2], offset), node.shape)
+    view = b.call("view_4d", x, *extents(node.shape), nb[1], nb[2], nb[3], offset)
+    view.nb[0] = nb[0]  # ggml_view takes rows to be dense, which those of a transposed or stepped tensor are not
+    return view
 
 
 @lowers("concat")
@@ -307,7 +346,7 @@ def _set_rows(b: Builder, node: Tensor, x: Ptr, indices: Ptr, rows: Ptr) -> Ptr:
     n, width = node.shape[0], node.size // node.shape[0]
     flat = b.reshape(x, (n, width))
     values = b.reshape(b.f32(rows), (indices.ne[0], width))
-    return b.reshape(b.call("set_rows", flat, b.rows(values), indices), node.shape)
+    return b.reshape(b.call("set_rows", flat, b.rows(values), b.cont(indices)), node.shape)
 
 
 @lowers("argsort")
@@ -335,10 +374,12 @@ def _argmax(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 def _rope(b: Builder, node: Tensor, x: Ptr, positions: Ptr, factors: Ptr | None) -> Ptr:
     c, at = node.attrs["config"], node.sources[1]
     assert at is not None
-    x = b.f32(x)
+    x, positions = b.f32(x), b.cont(positions)
     if at.ndim > 1 or node.ndim > 3:
         if at.ndim == 1:  # one position a row of the batch too
-            positions = b.repeat(positions, extents((node.size // node.shape[-1] // node.shape[-2] // at.size, at.size)))
+            positions = b.repeat(
+                positions, extents((node.size // node.shape[-1] // node.shape[-2] // at.size, at.size))
+            )
         x = b.reshape(x, (-(-node.size // (node.shape[-1] * node.shape[-2])), *node.shape[-2:]))
         positions = b.reshape(positions, (x.ne[2],))
     mode = b.g.GGML_ROPE_TYPE_NORMAL if c.interleaved else b.g.GGML_ROPE_TYPE_NEOX
@@ -350,12 +391,15 @@ def _rope(b: Builder, node: Tensor, x: Ptr, positions: Ptr, factors: Ptr | None)
 
 
 @lowers("attention")
-def _attention(
-    b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None
-) -> Ptr:
+def _attention(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None) -> Ptr:
     scale, softcap = node.attrs["scale"], node.attrs["softcap"]
-    q, k, v = (b.swap(x, 1, 2) for x in (b.rows(b.f32(q)), b.rows(k), b.rows(v)))  # (dim, rows, heads, batch)
-    if b.flash:
+    q, k, v = b.rows(b.f32(q)), b.rows(k), b.rows(v)  # (dim, heads, rows, batch)
+    if b.custom and b.flash != "off" and sinks is None:
+        ours = attention_node(b, q, k, v, mask if mask is None else b.rows(b.f32(mask)), scale, softcap)
+        if ours is not None:
+            return ours
+    q, k, v = (b.swap(x, 1, 2) for x in (q, k, v))  # (dim, rows, heads, batch)
+    if b.flash == "on":
         return _flash_attention(b, q, k, v, mask, sinks, scale, softcap)
     scores = b.call("mul_mat", k, q)  # ggml repeats k over the heads of a group by itself
     b.g.ggml_mul_mat_set_prec(scores, b.g.GGML_PREC_F32)

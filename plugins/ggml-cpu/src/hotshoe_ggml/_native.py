@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hotshoe_core.errors import NativeError
 from hotshoe_ggml import _log
 from hotshoe_ggml._gen_ffi import ffi
 from hotshoe_ggml._mapped import foreign_bases
@@ -44,7 +45,7 @@ LIBRARY_DIR = PACKAGE_DIR / "lib"
 _lock = threading.RLock()
 
 
-class NativeLibraryError(ImportError):
+class NativeLibraryError(NativeError, ImportError):
     """A native library cannot be used; the message says which, why, and what to do."""
 
 

@@ -1,6 +1,7 @@
-"""Weights and states in ggml buffers: mapped from the file, repacked for the CPU, or copied.
+"""Weights and states: mapped from the file, repacked for the CPU (by ggml or by us), or copied.
 
-One *holding* is one ggml buffer with its tensors. It is freed when its last tensor is released.
+One *holding* is one ggml buffer with its tensors, or one weight we packed. It is freed when its last tensor is
+released.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import numpy as np
 
 from hotshoe_core.backend import Progress, WeightData
 from hotshoe_core.dtypes import DType
-
+from hotshoe_core.errors import DTypeError
 from hotshoe_ggml._lowering import extents
 from hotshoe_ggml._native import BackendLibrary, ffi, lib
+from hotshoe_ggml._packed import PackedFormat, PackedWeight, packable
 
-__all__ = ["Holding", "OutOfMemory", "hold_state", "hold_weights"]
+__all__ = ["Holding", "OutOfMemory", "PackedHolding", "hold_state", "hold_weights"]
 
 _ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml's CPU backend, and GGUF's default
 _CHUNK = 64 << 20  # bytes copied between two reports of progress
 
 
-class OutOfMemory(Exception):
+class OutOfMemory(Exception):  # noqa: N818  (told apart from MemoryError)
     """A buffer of ``size`` bytes was refused."""
 
     def __init__(self, size: int) -> None:
@@ -41,6 +43,8 @@ class Holding:
         self.left = n_tensors
 
     def add(self, name: str, shape: tuple[int, ...], dtype: DType) -> Any:
+        if lib().ggml_row_size(dtype.id, dtype.block_size) != dtype.block_bytes:
+            raise DTypeError(f"{name}: {dtype.name} is laid out otherwise in this ggml than in GGUF files")
         tensor = lib().ggml_new_tensor(self.context, dtype.id, 4, extents(shape))
         lib().ggml_set_name(tensor, name.encode()[:63])
         self.tensors[name] = tensor
@@ -92,6 +96,27 @@ class Holding:
         self.borrowed.clear()
 
 
+class PackedHolding:
+    """One weight in the layout of our own product."""
+
+    def __init__(self, weight: WeightData, format: PackedFormat, *, dry: bool) -> None:
+        try:
+            packed = PackedWeight(weight, format, dry=dry)
+        except MemoryError:
+            raise OutOfMemory(weight.data.nbytes) from None
+        self.tensors = {weight.name: packed}
+        self._size = packed.nbytes
+
+    def nbytes(self, name: str) -> int:
+        return self._size
+
+    def release_one(self) -> None:
+        self.free()
+
+    def free(self) -> None:
+        self.tensors.clear()  # a graph that still uses the weight keeps it
+
+
 def hold_weights(
     library: BackendLibrary,
     device: Any,
@@ -99,20 +124,26 @@ def hold_weights(
     *,
     mmap: bool,
     repack: bool,
+    own_kernels: bool,
     dry: bool,
     progress: Progress | None,
-) -> list[Holding]:
+) -> list[Holding | PackedHolding]:
     """All weights, in as few buffers as their kinds allow. Raises OutOfMemory, and then holds nothing."""
     g = lib()
     default = g.ggml_backend_dev_buffer_type(device)
     packed = library.extra_buffer_types(device) if repack else []
     groups: dict[tuple[str, int], tuple[Any, list[WeightData]]] = {}
+    ours: list[tuple[WeightData, PackedFormat]] = []
     for w in weights:
+        format = packable(w) if own_kernels and repack and w.many_rows else None
+        if format is not None:
+            ours.append((w, format))
+            continue
         buft = next((p for p in packed if _fits_packed(device, p, w)), default)
         root = _mapping(w) if mmap and buft is default and not dry else None
         key = ("mapped", id(root)) if root is not None else ("copied", int(ffi.cast("uintptr_t", buft)))
         groups.setdefault(key, (buft, []))[1].append(w)
-    holdings: list[Holding] = []
+    holdings: list[Holding | PackedHolding] = []
     meter = _Meter(sum(w.data.nbytes for w in weights), progress)
     try:
         for (kind, _), (buft, members) in groups.items():
@@ -130,6 +161,9 @@ def hold_weights(
                     _copy(holding.tensors[w.name], w.data, meter, whole=buft is not default)
                 else:
                     meter.add(w.data.nbytes)
+        for w, format in ours:
+            holdings.append(PackedHolding(w, format, dry=dry))
+            meter.add(w.data.nbytes)
     except BaseException:
         for holding in holdings:
             holding.free()
@@ -140,10 +174,10 @@ def hold_weights(
 def hold_state(device: Any, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> Holding:
     """One zeroed tensor in a buffer of its own. Raises OutOfMemory."""
     holding = Holding(1)
-    holding.add(name, shape, dtype)
     try:
+        holding.add(name, shape, dtype)
         holding.allocate(lib().ggml_backend_dev_buffer_type(device), dry=dry)
-    except OutOfMemory:
+    except BaseException:
         holding.free()
         raise
     if not dry:
@@ -176,8 +210,9 @@ def _mapping(w: WeightData) -> Any | None:
 
 def _fits_packed(device: Any, buft: Any, w: WeightData) -> bool:
     """Whether every use of the weight works from this buffer type: asked of the device with a mock node."""
-    if not w.uses or any(use not in ("linear", "linear_experts") for use in w.uses):
-        return False
+    n_axes = {"linear": 2, "linear_experts": 3}
+    if not w.uses or any(n_axes.get(use) != len(w.shape) for use in w.uses):
+        return False  # ggml aborts on shapes that do not fit the op
     g = lib()
     context = new_context(8)
     buffer = g.ggml_backend_buft_alloc_buffer(buft, 0)

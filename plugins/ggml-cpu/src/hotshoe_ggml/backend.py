@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from hotshoe_core.backend import Backend, CacheConfig, Counters, Progress, WeightData
+from hotshoe_core.backend import Backend, CacheConfig, Counters, Progress, WeightData, require_sizes
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
 from hotshoe_core.tensor import Shape, Tensor
-
 from hotshoe_ggml._executable import GgmlExecutable
 from hotshoe_ggml._lowering import can_lower
 from hotshoe_ggml._native import ffi, lib, load_backend
 from hotshoe_ggml._threads import default_threads
-from hotshoe_ggml._weights import Holding, OutOfMemory, hold_state, hold_weights
+from hotshoe_ggml._weights import Holding, OutOfMemory, PackedHolding, hold_state, hold_weights
 
 __all__ = ["GgmlBackend"]
 
@@ -43,12 +42,12 @@ class GgmlBackend(Backend):
         if not 1 <= self.n_threads <= lib().GGML_MAX_N_THREADS:
             raise NativeError(f"n_threads is {self.n_threads}; expected 1 to {lib().GGML_MAX_N_THREADS}")
         self.library = load_backend(device.library)
+        self._pool: Any = ffi.NULL
         self.device = self.library.devices()[int(device.properties["index"])].handle
         self.native_devices = [self.device]
         self.native_backends = [self._init(self.device)]
         self.cpu_only = lib().ggml_backend_dev_type(self.device) == lib().GGML_BACKEND_DEVICE_TYPE_CPU
-        self.flash = params.flash_attention == "on"
-        self._held: dict[Tensor, tuple[Holding, int]] = {}
+        self._held: dict[Tensor, tuple[Holding | PackedHolding, int]] = {}
         self._executables: set[GgmlExecutable] = set()
         self._closed = False
 
@@ -59,7 +58,15 @@ class GgmlBackend(Backend):
         set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         if set_threads is not None:
             set_threads(backend, self.n_threads)
+            self._start_pool(backend)
         return backend
+
+    def _start_pool(self, backend: Any) -> None:
+        """Threads that stay: without a pool of ours ggml starts and ends them with every graph."""
+        params = ffi.new("struct ggml_threadpool_params *")
+        lib().ggml_threadpool_params_init(params, self.n_threads)
+        self._pool = self.library.handle.ggml_threadpool_new(params)
+        self.library.handle.ggml_backend_cpu_set_threadpool(backend, self._pool)
 
     def load(self, weights: Sequence[WeightData], progress: Progress | None = None) -> dict[str, Tensor]:
         with self.lock:
@@ -71,6 +78,7 @@ class GgmlBackend(Backend):
                     weights,
                     mmap=self.params.mmap,
                     repack=self.params.repack,
+                    own_kernels=self.cpu_only,
                     dry=not self.params.allocate,
                     progress=progress,
                 )
@@ -88,6 +96,7 @@ class GgmlBackend(Backend):
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
         with self.lock:
             self._require_open()
+            require_sizes(f"state {name!r}", shape)
             try:
                 holding = hold_state(self.device, shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:
@@ -95,7 +104,7 @@ class GgmlBackend(Backend):
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             return self._hold(tensor, holding, holding.tensors[name])
 
-    def _hold(self, tensor: Tensor, holding: Holding, handle: Any) -> Tensor:
+    def _hold(self, tensor: Tensor, holding: Holding | PackedHolding, handle: Any) -> Tensor:
         tensor.owner, tensor.handle = self, handle
         self._held[tensor] = (holding, holding.nbytes(tensor.name))
         return tensor
@@ -104,6 +113,8 @@ class GgmlBackend(Backend):
         with self.lock:
             for t in tensors:
                 if t in self._held:
+                    for executable in self._executables:
+                        executable.lose(t)
                     self._held.pop(t)[0].release_one()
                     t.handle = None
 
@@ -136,7 +147,7 @@ class GgmlBackend(Backend):
             return report
 
     def cache_config(self) -> CacheConfig:
-        return CacheConfig(padding=32, mask_dtype=DType.F16 if self.flash else DType.F32)
+        return CacheConfig(padding=32, mask_dtype=DType.F32)
 
     def close(self) -> None:
         with self.lock:
@@ -148,15 +159,14 @@ class GgmlBackend(Backend):
             self.release(list(self._held))
             for backend in self.native_backends:
                 lib().ggml_backend_free(backend)
+            if self._pool != ffi.NULL:
+                self.library.handle.ggml_threadpool_free(self._pool)
 
-    def _insufficient(self, what: str, size: int, layer: int) -> InsufficientMemoryError:
+    def _insufficient(
+        self, what: Literal["weights", "cache", "graph"], size: int, layer: int
+    ) -> InsufficientMemoryError:
         report = self.memory()
-        device = report.on(self.devices[0].name)
-        failed = Memory(size, AllocationStatus.FAILED)
-        if what == "graph":
-            device.graph = failed
-        else:
-            (device.weights if what == "weights" else device.cache)[layer] = failed
+        report.fail(self.devices[0].name, what, size, layer)
         return InsufficientMemoryError(
             f"{self.devices[0].name} has no {format_bytes(size)} for the {what}",
             memory=report,
@@ -166,4 +176,3 @@ class GgmlBackend(Backend):
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the ggml backend is closed")
-

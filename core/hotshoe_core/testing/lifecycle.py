@@ -1,0 +1,453 @@
+"""LifecycleConformance: contexts, closing, threads, memory and refusals. What numbers alone do not show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe_core.backend import Backend, WeightData
+from hotshoe_core.context import Context
+from hotshoe_core.device import BackendParams
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import (
+    ClosedError,
+    DTypeError,
+    GraphError,
+    HotshoeError,
+    InsufficientMemoryError,
+    ShapeError,
+    UnsupportedOpError,
+)
+from hotshoe_core.memory import AllocationStatus, DeviceMemory
+from hotshoe_core.ops import linear, linear_experts
+from hotshoe_core.tensor import Tensor, constant, nodes_created
+from hotshoe_core.testing.run import I32
+
+__all__ = ["LifecycleConformance"]
+
+Array = np.ndarray[Any, Any]
+N_IN, N_OUT = 8, 4
+N_THREADS, N_ROUNDS = 4, 25
+ABSURD = (2**20, 2**28)  # F32: 2**50 bytes, which no machine has and no address space of 47 bits holds
+WEIGHT = np.linspace(-1, 1, N_OUT * N_IN, dtype=np.float32).reshape(N_OUT, N_IN)
+
+
+def load(backend: Backend, name: str = "w", layer: int = -1) -> Tensor:
+    data = WEIGHT.reshape(-1).view(np.uint8)
+    return backend.load([WeightData(name, WEIGHT.shape, DType.F32, data, ("linear",), layer)])[name]
+
+
+def product(backend: Backend, weight: Tensor, n: int = 2) -> tuple[Context, Tensor, Tensor]:
+    """A context that computes ``x @ weight.T``, its input and its output."""
+    ctx = backend.new_context()
+    x = ctx.input("x", (n, N_IN))
+    y = linear(x, weight)
+    ctx.forward(y)
+    return ctx, x, y
+
+
+def numbers(i: int, n: int = 2) -> Array:
+    return np.random.default_rng(i).standard_normal((n, N_IN), np.float32)
+
+
+def check(got: Array, x: Array) -> None:
+    np.testing.assert_allclose(got, x @ WEIGHT.T, rtol=1e-4, atol=1e-4)
+
+
+def sizes(d: DeviceMemory) -> tuple[str, dict[int, int], dict[int, int], int]:
+    weights, cache = ({layer: m.size for layer, m in parts.items()} for parts in (d.weights, d.cache))
+    return d.device, weights, cache, d.graph.size
+
+
+class LifecycleConformance:
+    """Needs ``open`` and ``params``, as OpConformance has them."""
+
+    backend: Backend
+    params = BackendParams()
+
+    @classmethod
+    def open(cls, params: BackendParams) -> Backend:
+        raise NotImplementedError(f"{cls.__name__} must define open(cls, params)")
+
+    @classmethod
+    def setup_class(cls) -> None:
+        cls.backend = cls.open(cls.params)
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        cls.backend.close()
+
+    # Build once, compute many
+
+    def test_computing_again_builds_nothing(self) -> None:
+        ctx, x, y = product(self.backend, load(self.backend))
+        ctx.reserve()
+        before = (nodes_created(), replace(self.backend.counters))
+        for i in range(5):
+            check(ctx.compute({x: numbers(i)}).read(y), numbers(i))
+        assert (nodes_created(), self.backend.counters) == before
+
+    def test_reserving_is_counted_and_runs_nothing(self) -> None:
+        before = replace(self.backend.counters)
+        ctx, _, y = product(self.backend, load(self.backend))
+        ctx.reserve().reserve()
+        assert self.backend.counters.compiled == before.compiled + 1
+        assert self.backend.counters.lowered > before.lowered
+        with pytest.raises(GraphError, match="no value yet"):
+            ctx.read(y)
+
+    def test_inputs_do_not_leak_from_one_compute_to_the_next(self) -> None:
+        ctx = self.backend.new_context()
+        a, b = ctx.input("a", (3,)), ctx.input("b", (3,))
+        h = (a + b).exp()
+        ctx.forward(h, h * 2.0 - a)
+        for i in range(4):
+            u, v = np.full(3, i, np.float32), np.array([0, -i, 1], np.float32)
+            ctx.compute({a: u, b: v})
+            u_before, got = u.copy(), ctx.read(h)
+            np.testing.assert_allclose(got, np.exp(u_before + v), rtol=1e-4)
+
+    def test_a_fed_array_may_be_changed_afterwards(self) -> None:
+        ctx = self.backend.new_context()
+        x = ctx.input("x", (3,))
+        y = x * 2.0
+        ctx.forward(x, y)
+        fed = np.ones(3, np.float32)
+        ctx.compute({x: fed})
+        fed[:] = 7
+        assert ctx.read(x).tolist() == [1, 1, 1]
+        assert ctx.read(y).tolist() == [2, 2, 2]
+
+    def test_a_read_array_is_a_copy(self) -> None:
+        ctx = self.backend.new_context()
+        x = ctx.input("x", (3,))
+        y = x * 2.0
+        ctx.forward(y)
+        first = ctx.compute({x: np.ones(3)}).read(y)
+        ctx.compute({x: np.zeros(3)})
+        assert first.tolist() == [2, 2, 2]
+        first[:] = 9
+        assert ctx.read(y).tolist() == [0, 0, 0]
+
+    def test_contexts_of_one_backend_do_not_disturb_each_other(self) -> None:
+        weight = load(self.backend)
+        (one, x1, y1), (two, x2, y2) = product(self.backend, weight), product(self.backend, weight, n=3)
+        for i in range(4):
+            one.compute({x1: numbers(i)})
+            two.compute({x2: numbers(i + 10, 3)})
+            check(one.read(y1), numbers(i))  # still there after the other has run
+            check(two.read(y2), numbers(i + 10, 3))
+        two.close()
+        check(one.read(y1), numbers(3))
+        check(one.compute({x1: numbers(4)}).read(y1), numbers(4))
+
+    def test_a_weight_can_be_an_output_of_several_contexts(self) -> None:
+        weight = load(self.backend)
+        for _ in range(2):
+            ctx, x, y = product(self.backend, weight)
+            ctx.forward(weight).compute({x: numbers(1)})
+            np.testing.assert_array_equal(ctx.read(weight), WEIGHT)
+            check(ctx.read(y), numbers(1))
+
+    def test_contexts_share_a_state(self) -> None:
+        state = self.backend.state((4, 3), DType.F32, "shared")
+        writer, reader = self.backend.new_context(), self.backend.new_context()
+        at, rows = writer.input("at", (1,), I32), writer.input("rows", (1, 3))
+        writer.update(state, state.set_rows(at, rows))
+        total = state.sum(0)
+        reader.forward(total)
+        assert reader.compute().read(total).tolist() == [0, 0, 0]
+        for i in range(4):
+            writer.compute({at: [i], rows: np.full((1, 3), i + 1.0)})
+            assert reader.compute().read(total)[0] == sum(range(i + 2))
+
+    def test_out_is_filled(self) -> None:
+        ctx, x, y = product(self.backend, load(self.backend))
+        out = np.full((2, N_OUT), np.nan, np.float32)
+        assert ctx.compute({x: numbers(5)}).read(y, out) is out
+        check(out, numbers(5))
+        for wrong in (np.empty((N_OUT, 2), np.float32), np.empty((2, N_OUT)), np.empty((N_OUT, 2), np.float32).T):
+            with pytest.raises(ShapeError, match="out is"):
+                ctx.read(y, wrong)
+
+    def test_placements_name_every_node_and_a_device(self) -> None:
+        ctx, _, _ = product(self.backend, load(self.backend))
+        placed = ctx.reserve().placements()
+        assert [p.op for p in placed] == ["linear"]
+        assert {p.device for p in placed} <= {d.name for d in self.backend.devices}
+        assert {p.how for p in placed} == {"native"}
+
+    # Refusals
+
+    @pytest.mark.parametrize(
+        ("feeds", "expected"),
+        [
+            (lambda x: {}, GraphError),
+            (lambda x: {x: np.zeros((3, N_IN))}, ShapeError),
+            (lambda x: {x: np.zeros((2, N_IN), np.complex64)}, DTypeError),
+            (lambda x: {x: np.full((2, N_IN), 2**31 - 1)}, DTypeError),
+            (lambda x: {x: [["a"] * N_IN] * 2}, DTypeError),
+        ],
+        ids=["missing", "shape", "complex", "inexact", "text"],
+    )
+    def test_wrong_feeds_are_refused(
+        self, feeds: Callable[[Tensor], dict[Tensor, Any]], expected: type[HotshoeError]
+    ) -> None:
+        ctx, x, y = product(self.backend, load(self.backend))
+        with pytest.raises(expected, match="x"):
+            ctx.compute(feeds(x))
+        check(ctx.compute({x: numbers(0)}).read(y), numbers(0))
+
+    def test_an_input_of_another_context_is_refused(self) -> None:
+        weight = load(self.backend)
+        (one, x, _), (_, other, _) = product(self.backend, weight), product(self.backend, weight)
+        with pytest.raises(GraphError, match="not an input of this context"):
+            one.compute({x: numbers(0), other: numbers(0)})
+
+    @pytest.mark.parametrize("index", [-1, 5, 2**31 - 1])
+    def test_an_index_out_of_range_is_refused(self, index: int) -> None:
+        state = self.backend.state((5, 4), DType.F32, "rows")
+        ctx = self.backend.new_context()
+        at, rows = ctx.input("at", (2,), I32), ctx.input("rows", (2, 4))
+        picked = load(self.backend).take(ctx.input("ids", (1,), I32))
+        ctx.forward(picked, state.set_rows(at, rows))
+        fine = {at: [0, 1], rows: np.zeros((2, 4)), ctx.inputs["ids"]: [3]}
+        ctx.compute(fine)
+        for name in ("at", "ids"):
+            tensor = ctx.inputs[name]
+            with pytest.raises(GraphError, match=f"input {name} holds the index {index}"):
+                ctx.compute({**fine, tensor: np.full(tensor.shape, index)})
+        np.testing.assert_array_equal(ctx.compute(fine).read(picked), WEIGHT[[3]])
+
+    def test_sizes_of_zero_are_refused(self) -> None:
+        with pytest.raises(ShapeError, match="positive"):
+            self.backend.new_context().input("x", (2, 0))
+        with pytest.raises(ShapeError, match="positive"):
+            self.backend.state((0, 4), DType.F32, "empty")
+
+    @pytest.mark.parametrize("use", ["linear", "take", "cast", "state"])
+    @pytest.mark.parametrize("dtype", DType)
+    def test_any_type_is_computed_or_refused(self, dtype: DType, use: str) -> None:
+        """Never an abort: a type a backend cannot compute with raises an error of ours."""
+        try:
+            ctx = self.backend.new_context()
+            x, at = ctx.input("x", (2, 256)), ctx.input("at", (2,), I32)
+            if use == "state":
+                state = self.backend.state((4, 256), dtype, "s")
+                new = state.set_rows(at, x)
+                ctx.update(state, new)
+                y = new.cast(DType.F32)
+            else:
+                data = np.zeros(dtype.nbytes((4, 256)), np.uint8)
+                weight = self.backend.load([WeightData("w", (4, 256), dtype, data, (use,))])["w"]
+                y = {"linear": lambda: linear(x, weight), "take": lambda: weight.take(at)}.get(
+                    use, lambda: weight.cast(DType.F32)
+                )()
+            ctx.forward(y).compute({x: np.zeros((2, 256)), at: [0, 1]})
+        except (DTypeError, UnsupportedOpError):
+            return
+        assert np.allclose(ctx.read(y), 0)
+
+    def test_a_weight_of_another_length_than_its_shape_says_is_refused(self) -> None:
+        for wrong in (np.zeros(100, np.uint8), np.zeros(200, np.uint8), np.zeros(32, np.float32)):
+            with pytest.raises(ShapeError, match="128 bytes"):
+                self.backend.load([WeightData("w", (4, 8), DType.F32, wrong)])
+
+    def test_a_wrong_hint_of_use_does_no_harm(self) -> None:
+        data = np.arange(3 * 32 * 256, dtype=np.float32).view(np.uint8)
+        for use in ("linear", "linear_experts", "no such op"):
+            weight = self.backend.load([WeightData("w", (3, 32, 256), DType.F32, data, (use,))])["w"]
+            ctx = self.backend.new_context()
+            total = weight.sum().sum().sum()
+            assert np.isclose(ctx.forward(total).compute().read(total), 3 * 32 * 256 * (3 * 32 * 256 - 1) / 2)
+
+    def test_an_expert_out_of_range_is_refused(self) -> None:
+        ctx = self.backend.new_context()
+        x, chosen = ctx.input("x", (2, 1, 3)), ctx.input("chosen", (2, 1), I32)
+        weight = constant(np.ones((4, 5, 3), np.float32))
+        ctx.forward(linear_experts(x, weight, chosen))
+        with pytest.raises(GraphError, match="holds the index 4"):
+            ctx.compute({x: np.ones((2, 1, 3)), chosen: [[0], [4]]})
+
+    def test_a_constant_index_out_of_range_is_refused(self) -> None:
+        ctx = self.backend.new_context()
+        ctx.forward(ctx.input("x", (3, 2)).take(constant(np.array([0, 3], np.int32))))
+        with pytest.raises(GraphError, match="holds the index 3"):
+            ctx.reserve()
+
+    def test_a_state_of_another_backend_is_refused(self) -> None:
+        with self.open(self.params) as other:
+            ctx = self.backend.new_context()
+            ctx.forward(other.state((2, 3), DType.F32, "foreign") * 2.0)
+            with pytest.raises(GraphError, match="foreign"):
+                ctx.reserve()
+
+    # Ends
+
+    def test_closing_twice_and_using_afterwards(self) -> None:
+        backend = self.open(self.params)
+        weight = load(backend)
+        ctx, x, y = product(backend, weight)
+        closed, _, _ = product(backend, weight)
+        check(ctx.compute({x: numbers(0)}).read(y), numbers(0))
+        closed.reserve().close()
+        closed.close()
+        uses: list[Callable[[], object]] = [closed.reserve, closed.compute, lambda: closed.input("z", (1,))]
+        for use in uses:
+            with pytest.raises(ClosedError):
+                use()
+        fresh, _, _ = product(backend, weight)
+        backend.close()
+        backend.close()
+        uses = [
+            fresh.reserve,
+            lambda: ctx.read(y),
+            lambda: ctx.compute({x: numbers(0)}),
+            lambda: backend.state((2, 2), DType.F32, "late"),
+            lambda: load(backend),
+        ]
+        for use in uses:
+            with pytest.raises(ClosedError):
+                use()
+        ctx.close()  # after its backend
+
+    def test_released_weights_leave_the_report_and_graphs_that_use_them_are_refused(self) -> None:
+        before = self.backend.memory().total
+        weight = load(self.backend)
+        ctx, x, _ = product(self.backend, weight)
+        ctx.reserve()
+        assert self.backend.memory().total >= before + WEIGHT.nbytes
+        self.backend.release([weight])
+        self.backend.release([weight])
+        with pytest.raises(ClosedError):
+            ctx.compute({x: numbers(0)})
+        ctx.close()
+        with pytest.raises(HotshoeError):
+            product(self.backend, weight)[0].reserve().compute({x: numbers(0)})
+        assert self.backend.memory().total == before
+
+    def test_a_load_that_is_cancelled_leaves_nothing(self) -> None:
+        before = self.backend.memory().total
+
+        def cancel(fraction: float) -> None:
+            raise KeyboardInterrupt
+
+        data = np.zeros(1024, np.uint8)
+        weights = [WeightData(f"w{i}", (256,), DType.F32, data) for i in range(3)]
+        with pytest.raises(KeyboardInterrupt):
+            self.backend.load(weights, cancel)
+        assert self.backend.memory().total == before
+        seen: list[float] = []
+        self.backend.release(list(self.backend.load(weights, seen.append).values()))
+        assert seen == sorted(seen)
+        assert seen[-1] == 1.0
+
+    # Threads
+
+    def test_threads_with_a_context_each(self) -> None:
+        weight = load(self.backend)
+
+        def work(i: int) -> None:
+            ctx, x, y = product(self.backend, weight)
+            for j in range(N_ROUNDS):
+                check(ctx.compute({x: numbers(100 * i + j)}).read(y), numbers(100 * i + j))
+            ctx.close()
+
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            list(pool.map(work, range(N_THREADS)))
+
+    def test_threads_on_one_context(self) -> None:
+        """A read gives the whole answer to somebody's question, never a mixture."""
+        ctx, x, y = product(self.backend, load(self.backend))
+        answers = [numbers(i) @ WEIGHT.T for i in range(N_THREADS)]
+        ctx.compute({x: numbers(0)})
+
+        def work(i: int) -> None:
+            for _ in range(N_ROUNDS):
+                got = ctx.compute({x: numbers(i)}).read(y)
+                assert any(np.allclose(got, a, rtol=1e-4, atol=1e-4) for a in answers)
+
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            list(pool.map(work, range(N_THREADS)))
+
+    # Memory
+
+    def test_the_memory_report_adds_up(self) -> None:
+        with self.open(self.params) as backend:
+            assert backend.memory().total == 0
+            load(backend, "a", layer=0), load(backend, "b", layer=1)
+            backend.state((16, 32), DType.F32, "cache", layer=1)
+            weight = load(backend, "c")
+            (one, _, _), (two, _, _) = product(backend, weight), product(backend, weight, n=64)
+            graphs = [sum(m.size for m in ctx.reserve().memory().values()) for ctx in (one, two)]
+            report = backend.memory()
+            (device,) = report.devices
+            assert set(device.weights) == {-1, 0, 1}
+            assert all(m.size >= WEIGHT.nbytes for m in device.weights.values())
+            assert device.cache.keys() == {1}
+            assert device.cache[1].size >= 16 * 32 * 4
+            assert device.graph.size == sum(graphs)
+            assert all(size > 0 for size in graphs)
+            parts = (*device.weights.values(), *device.cache.values(), device.graph)
+            assert report.total == device.total == sum(m.size for m in parts)
+            assert {m.status for m in parts} == {AllocationStatus.ALLOCATED}
+            two.close()
+            assert backend.memory().devices[0].graph.size == graphs[0]
+
+    def test_a_dry_run_gives_the_same_report_and_computes_nothing(self) -> None:
+        reports = []
+        for allocate in (True, False):
+            with self.open(replace(self.params, allocate=allocate)) as backend:
+                weight = load(backend, layer=3)
+                state = backend.state((16, 64), DType.F16, "cache", layer=3)
+                ctx, x, _ = product(backend, weight)
+                ids, rows = ctx.input("ids", (2,), I32), ctx.input("rows", (2, 64))
+                ctx.update(state, state.set_rows(ids, rows))
+                ctx.reserve()
+                report = backend.memory()
+                reports.append([sizes(d) for d in report.devices])
+                if not allocate:
+                    with pytest.raises(GraphError, match="dry run"):
+                        ctx.compute({x: numbers(0), ids: [0, 1], rows: np.zeros((2, 64))})
+                    parts = [m for d in report.devices for m in (*d.weights.values(), *d.cache.values(), d.graph)]
+                    assert {m.status for m in parts} == {AllocationStatus.UNALLOCATED}
+        assert reports[0] == reports[1]
+
+    def test_a_dry_run_of_what_does_not_fit(self) -> None:
+        with self.open(replace(self.params, allocate=False)) as backend:
+            backend.state(ABSURD, DType.F32, "absurd")
+            assert backend.memory().total >= 2**50
+
+    def test_out_of_memory_by_a_state(self) -> None:
+        before = self.backend.memory().total
+        with pytest.raises(InsufficientMemoryError) as caught:
+            self.backend.state(ABSURD, DType.F32, "absurd", layer=7)
+        (device,) = (d for d in caught.value.memory.devices if d.failed)
+        assert device.cache[7].status is AllocationStatus.FAILED
+        assert device.cache[7].size >= 2**50
+        assert self.backend.memory().total == before
+        self._works()
+
+    def test_out_of_memory_by_a_graph(self) -> None:
+        before = self.backend.memory().total
+        ctx = self.backend.new_context()
+        x = ctx.input("x", (1, 1))
+        ctx.forward((x.expand(*ABSURD) + 1.0).sum())
+        with pytest.raises(InsufficientMemoryError) as caught:
+            ctx.reserve().compute({x: np.ones((1, 1))})
+        assert any(d.graph.status is AllocationStatus.FAILED for d in caught.value.memory.devices)
+        ctx.close()
+        assert self.backend.memory().total == before
+        self._works()
+
+    def _works(self) -> None:
+        weight = load(self.backend)
+        ctx, x, y = product(self.backend, weight)
+        check(ctx.compute({x: numbers(0)}).read(y), numbers(0))
+        ctx.close()
+        self.backend.release([weight])

@@ -1,0 +1,116 @@
+"""What cases are made of: Arg, one operand; Case, one op; and the numbers operands take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.ops import RoPE
+from hotshoe_core.tensor import TABLE, Shape, Slice, Tensor
+from hotshoe_core.testing.run import F32, I32, Array, Kind, Layout, Maker, Values, normal
+
+__all__ = ["Arg", "Below", "Case", "distinct", "indices", "mask", "nonzero", "normal", "positive", "weight"]
+
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Arg:
+    """One operand. ``uses`` goes into WeightData: it allows a backend to repack the weight."""
+
+    shape: Shape
+    dtype: DType = F32
+    kind: Kind = "input"
+    layout: Layout = "plain"
+    values: Values = normal
+    uses: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        marks = [m for m, plain in ((self.kind, "input"), (self.layout, "plain")) if m != plain]
+        return "-".join([f"{self.dtype.name}{list(self.shape)}".replace(" ", ""), *marks, *self.uses])
+
+
+@dataclass(frozen=True)
+class Case:
+    """An op with its operands and attributes. ``optional``: a backend may refuse it with UnsupportedOpError."""
+
+    op: str
+    args: tuple[Arg | None, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    optional: bool = False
+
+    @property
+    def id(self) -> str:
+        operands = [str(a) for a in self.args if a is not None]
+        return " ".join([self.op, *operands, *(f"{k}={_short(v)}" for k, v in self.attrs.items())])
+
+    @property
+    def dtypes(self) -> frozenset[DType]:
+        made = {v for v in self.attrs.values() if isinstance(v, DType)}
+        return frozenset({a.dtype for a in self.args if a is not None} | made)
+
+    def build(self, make: Maker) -> Sequence[Tensor]:
+        operands = [
+            None if a is None else make.operand(a.shape, a.dtype, a.kind, a.layout, a.values, a.uses) for a in self.args
+        ]
+        return [TABLE[self.op](*operands, **self.attrs)]
+
+
+def _short(value: object) -> str:
+    if isinstance(value, RoPE):
+        plain = RoPE(value.dim)
+        changed = {n: getattr(value, n) for n in RoPE.__slots__ if getattr(value, n) != getattr(plain, n)}
+        return ",".join([f"dim{value.dim}", *(f"{n}={v}" for n, v in changed.items())])
+    if isinstance(value, tuple) and all(isinstance(s, Slice) for s in value):
+        return ",".join(f"{s.start}:{s.stop}:{s.step}" for s in value)
+    return str(value).replace(" ", "")
+
+
+# Numbers
+
+
+def positive(rng: Rng, shape: Shape) -> Array:
+    return rng.uniform(0.1, 3, shape).astype(np.float32)
+
+
+def nonzero(rng: Rng, shape: Shape) -> Array:
+    return np.where(rng.random(shape) < 0.5, -1, 1).astype(np.float32) * positive(rng, shape)
+
+
+def distinct(rng: Rng, shape: Shape) -> Array:
+    """No two alike, even in half precision: sorting them has one answer."""
+    return (rng.permutation(int(np.prod(shape))) - 3.0).reshape(shape).astype(np.float32)
+
+
+def mask(rng: Rng, shape: Shape) -> Array:
+    """0 or -inf, the first of each row open."""
+    hidden = np.asarray(rng.random(shape) < 0.4)
+    if shape:
+        hidden[..., 0] = False
+    return np.where(hidden & bool(shape), -np.inf, 0).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Below:
+    """Integers of 0 to n - 1; ``unique`` if none may come twice."""
+
+    n: int
+    unique: bool = False
+
+    def __call__(self, rng: Rng, shape: Shape) -> Array:
+        size = int(np.prod(shape))
+        drawn = rng.permutation(self.n)[:size] if self.unique else rng.integers(0, self.n, size)
+        return drawn.reshape(shape)
+
+
+def indices(shape: Shape, n: int, *, unique: bool = False, layout: Layout = "plain", dtype: DType = I32) -> Arg:
+    """Row indices; a layout that takes more elements than it shows draws them with repetition."""
+    return Arg(shape, dtype, "input", layout, Below(n, unique))
+
+
+def weight(shape: Shape, dtype: DType = F32, *uses: str, layout: Layout = "plain") -> Arg:
+    return Arg(shape, dtype, "weight", layout, normal, uses)

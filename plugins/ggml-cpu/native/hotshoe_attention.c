@@ -1,0 +1,275 @@
+#include "hotshoe_attention.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#define ALWAYS_INLINE static __forceinline
+#define PER_THREAD __declspec(thread) __declspec(align(64))
+#else
+#define ALWAYS_INLINE static inline __attribute__((always_inline))
+#define PER_THREAD static _Thread_local __attribute__((aligned(64)))
+#endif
+
+#define MAX_DIM 512
+#define MAX_BLOCKS 64             /* row blocks a job: it bounds what is remembered of each row */
+#define SCRATCH_FLOATS (36 << 10) /* 144 KiB: the keys, values and scores of one block stay in the second-level cache */
+PER_THREAD float scratch[SCRATCH_FLOATS];
+static const float zeros[MAX_DIM];
+
+/* What the threads share: computed by each for itself. */
+struct job {
+    struct ggml_tensor * dst;
+    const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
+    float scale, softcap;
+    int64_t group;  /* query heads that share a key/value head */
+    int64_t rows;   /* group * n: row r is query r / group of the group's head r % group */
+    int64_t blocks; /* tiles of rows */
+    int64_t step;   /* keys a block */
+};
+
+struct kernels {
+    void (*head)(const struct job *, int64_t batch, int64_t kv_head, int64_t first, int64_t last, int64_t visible);
+    void (*layer_row)(float *, const float *, const float *, const float *, const float *, int64_t, float);
+    void (*rms_row)(float *, const float *, const float *, int64_t, float);
+    int rows, panel;
+};
+
+/* The mask from column m on for one query of one head, or NULL. */
+ALWAYS_INLINE const float * mask_row(const struct ggml_tensor * mask, int64_t m, int64_t n, int64_t h, int64_t batch) {
+    if (mask == NULL) {
+        return NULL;
+    }
+    const size_t at = (mask->ne[1] > 1 ? n * mask->nb[1] : 0) + (mask->ne[2] > 1 ? h * mask->nb[2] : 0) +
+                      (mask->ne[3] > 1 ? batch * mask->nb[3] : 0);
+    return (const float *) ((const char *) mask->data + at) + m;
+}
+
+/* Whether no row sees any of these columns. From the end: a row that sees something mostly sees its last or first column. */
+static int all_hidden(const float * const * masks, int rows, int64_t cols) {
+    for (int r = rows - 1; r >= 0; --r) {
+        if (masks[r][0] != -INFINITY || masks[r][cols - 1] != -INFINITY) {
+            return 0;
+        }
+        for (int64_t c = 0; c < cols; ++c) {
+            if (masks[r][c] != -INFINITY) {
+                return 0;
+            }
+        }
+    }
+    return 1;
+}
+
+#define GLUE_(a, b) a##_##b
+#define GLUE(a, b) GLUE_(a, b)
+#define NAME(x) GLUE(x, SUFFIX)
+
+#if defined(_MSC_VER) && !defined(__clang__)
+#define SUFFIX generic
+#define VL 1
+#define ROWS 4
+#define TARGET
+#define VMAX(a, b) ((a) > (b) ? (a) : (b))
+#define SUM(v) (v)
+#define MAX(v) (v)
+#define LOAD_PART(p, n, rest) (*(p))
+#include "hotshoe_attention_simd.h"
+#else
+
+typedef float v4 __attribute__((vector_size(16)));
+#if defined(__clang__) || __GNUC__ >= 12
+#define SHUFFLE4(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+typedef int32_t v4i __attribute__((vector_size(16)));
+#define SHUFFLE4(a, b, ...) __builtin_shuffle(a, b, (v4i) {__VA_ARGS__})
+#endif
+#define TRANSPOSE4(to, ld, p0, p1, p2, p3)                                                                               \
+    do {                                                                                                                 \
+        v4 x0, x1, x2, x3;                                                                                               \
+        memcpy(&x0, p0, 16);                                                                                             \
+        memcpy(&x1, p1, 16);                                                                                             \
+        memcpy(&x2, p2, 16);                                                                                             \
+        memcpy(&x3, p3, 16);                                                                                             \
+        const v4 a0 = SHUFFLE4(x0, x1, 0, 4, 1, 5), a1 = SHUFFLE4(x0, x1, 2, 6, 3, 7);                                   \
+        const v4 b0 = SHUFFLE4(x2, x3, 0, 4, 1, 5), b1 = SHUFFLE4(x2, x3, 2, 6, 3, 7);                                   \
+        x0 = SHUFFLE4(a0, b0, 0, 1, 4, 5), x1 = SHUFFLE4(a0, b0, 2, 3, 6, 7);                                            \
+        x2 = SHUFFLE4(a1, b1, 0, 1, 4, 5), x3 = SHUFFLE4(a1, b1, 2, 3, 6, 7);                                            \
+        memcpy(to, &x0, 16);                                                                                             \
+        memcpy((to) + (ld), &x1, 16);                                                                                    \
+        memcpy((to) + 2 * (ld), &x2, 16);                                                                                \
+        memcpy((to) + 3 * (ld), &x3, 16);                                                                                \
+    } while (0)
+
+#define SUFFIX generic
+#define VL 4
+#define ROWS 4
+#define TARGET
+typedef int32_t v4mask __attribute__((vector_size(16)));
+ALWAYS_INLINE v4 max4(v4 a, v4 b) {
+    const v4mask more = a > b;
+    return (v4) (((v4mask) a & more) | ((v4mask) b & ~more));
+}
+ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
+    return (v4) {n > 0 ? p[0] : rest, n > 1 ? p[1] : rest, n > 2 ? p[2] : rest, n > 3 ? p[3] : rest};
+}
+#define VMAX(a, b) max4(a, b)
+#define SUM(v) ((v)[0] + (v)[1] + ((v)[2] + (v)[3]))
+#define MAX(v) (max4(max4(v, SHUFFLE4(v, v, 1, 0, 3, 2)), max4(SHUFFLE4(v, v, 2, 3, 0, 1), SHUFFLE4(v, v, 3, 2, 1, 0)))[0])
+#define LOAD_PART(p, n, rest) part4(p, n, rest)
+#include "hotshoe_attention_simd.h"
+#undef SUFFIX
+#undef VL
+#undef ROWS
+#undef TARGET
+#undef VMAX
+#undef SUM
+#undef MAX
+#undef LOAD_PART
+
+#if defined(__x86_64__) || defined(__i386__)
+#define HOTSHOE_X86 1
+#include <immintrin.h>
+#define AVX2 __attribute__((target("avx2,fma")))
+#define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+
+AVX2 ALWAYS_INLINE float sum8(__m256 v) {
+    __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+
+AVX2 ALWAYS_INLINE float max8(__m256 v) {
+    __m128 x = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
+}
+
+AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
+    const __m256i lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32((int) n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    return _mm256_blendv_ps(_mm256_set1_ps(rest), _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
+}
+
+#define SUFFIX avx2
+#define VL 8
+#define ROWS 6
+#define TARGET AVX2
+#define VMAX(a, b) ((vf) _mm256_max_ps((__m256) (a), (__m256) (b)))
+#define SUM(v) sum8((__m256) (v))
+#define MAX(v) max8((__m256) (v))
+#define LOAD_PART(p, n, rest) ((vf) part8(p, n, rest))
+#include "hotshoe_attention_simd.h"
+#undef SUFFIX
+#undef VL
+#undef ROWS
+#undef TARGET
+#undef VMAX
+#undef SUM
+#undef MAX
+#undef LOAD_PART
+
+#define SUFFIX avx512
+#define VL 16
+#define ROWS 8
+#define TARGET AVX512
+#define VMAX(a, b) ((vf) _mm512_max_ps((__m512) (a), (__m512) (b)))
+#define SUM(v) _mm512_reduce_add_ps((__m512) (v))
+#define MAX(v) _mm512_reduce_max_ps((__m512) (v))
+#define LOAD_PART(p, n, rest) ((vf) _mm512_mask_loadu_ps(_mm512_set1_ps(rest), (__mmask16) ((1u << (n)) - 1), p))
+#include "hotshoe_attention_simd.h"
+#endif
+#endif
+
+static const struct kernels * best(void) {
+#if defined(HOTSHOE_X86)
+    const char * isa = hotshoe_kernels_isa();
+    if (strcmp(isa, "avx512") == 0) {
+        return &kernels_avx512;
+    }
+    if (strcmp(isa, "avx2") == 0) {
+        return &kernels_avx2;
+    }
+#endif
+    return &kernels_generic;
+}
+
+/* How many keys this batch element sees, where the mask is one row for all its queries and heads: padding is at the end. */
+static int64_t visible_keys(const struct job * job, int64_t batch) {
+    int64_t m = job->k->ne[2];
+    if (job->mask != NULL && job->mask->ne[1] == 1 && job->mask->ne[2] == 1) {
+        const float * row = mask_row(job->mask, 0, 0, 0, batch);
+        while (m > 0 && row[m - 1] == -INFINITY) {
+            --m;
+        }
+    }
+    return m;
+}
+
+static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
+
+void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_attention_params * params = userdata;
+    const struct kernels * kernels = best();
+    struct job job = {.dst = dst, .q = dst->src[0], .k = dst->src[1], .v = dst->src[2]};
+    job.mask = params->has_mask ? dst->src[3] : NULL;
+    job.softcap = params->softcap;
+    job.scale = params->softcap != 0.0f ? params->scale / params->softcap : params->scale;
+    const int64_t kv_heads = job.k->ne[1], batches = job.q->ne[3], panel = kernels->panel;
+    job.group = job.q->ne[1] / kv_heads;
+    job.rows = job.group * job.q->ne[2];
+    job.blocks = (job.rows + kernels->rows - 1) / kernels->rows;
+    const int64_t width = job.q->ne[0] + (job.v->ne[0] + panel - 1) / panel * panel + kernels->rows;
+    job.step = SCRATCH_FLOATS / width / panel * panel;
+    job.step = job.step < 128 ? job.step : 128;
+
+    /* Each thread takes an equal part of the work, counted in keys: padded texts cost less than full ones. */
+    const int64_t units = kv_heads * job.blocks, fixed = 16;
+    int64_t total = 0;
+    for (int64_t b = 0; b < batches; ++b) {
+        total += units * (visible_keys(&job, b) + fixed);
+    }
+    const int64_t from = total * ith / nth, to = total * (ith + 1) / nth;
+    int64_t before = 0;
+    for (int64_t b = 0; b < batches && before < to; ++b) {
+        const int64_t visible = visible_keys(&job, b), cost = visible + fixed;
+        const int64_t end = clamp((to - before + cost - 1) / cost, units);
+        int64_t unit = from > before ? clamp((from - before + cost - 1) / cost, units) : 0;
+        while (unit < end) {
+            const int64_t head = unit / job.blocks, first = unit % job.blocks;
+            int64_t last = first + (end - unit) < job.blocks ? first + (end - unit) : job.blocks;
+            last = last - first > MAX_BLOCKS ? first + MAX_BLOCKS : last;
+            kernels->head(&job, b, head, first, last, visible);
+            unit += last - first;
+        }
+        before += units * cost;
+    }
+}
+
+static char * row_at(const struct ggml_tensor * t, int64_t row) {
+    const int64_t i1 = row % t->ne[1], i2 = row / t->ne[1] % t->ne[2], i3 = row / t->ne[1] / t->ne[2];
+    return (char *) t->data + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
+}
+
+void hotshoe_layer_norm(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_norm_params * params = userdata;
+    const struct kernels * kernels = best();
+    int next = 1;
+    const struct ggml_tensor * residual = params->has_residual ? dst->src[next++] : NULL;
+    const float * weight = params->has_weight ? dst->src[next++]->data : NULL;
+    const float * bias = params->has_bias ? dst->src[next++]->data : NULL;
+    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    for (int64_t r = rows * ith / nth; r < rows * (ith + 1) / nth; ++r) {
+        kernels->layer_row((float *) row_at(dst, r), (const float *) row_at(dst->src[0], r),
+                           residual != NULL ? (const float *) row_at(residual, r) : NULL, weight, bias, dst->ne[0], params->eps);
+    }
+}
+
+void hotshoe_rms_norm(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_norm_params * params = userdata;
+    const struct kernels * kernels = best();
+    const float * weight = params->has_weight ? dst->src[1]->data : NULL;
+    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    for (int64_t r = rows * ith / nth; r < rows * (ith + 1) / nth; ++r) {
+        kernels->rms_row((float *) row_at(dst, r), (const float *) row_at(dst->src[0], r), weight, dst->ne[0], params->eps);
+    }
+}

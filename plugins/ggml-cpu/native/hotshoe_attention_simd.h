@@ -1,0 +1,423 @@
+/* The kernels of hotshoe_attention.c for one instruction set: included once for each, with
+ *   VL       floats a vector
+ *   ROWS     query rows a tile: ROWS * 2 accumulators must fit the registers
+ *   TARGET   the function attribute that allows the instructions
+ *   NAME(x)  x with the set's suffix
+ *   VMAX(a, b)             elementwise; b where one is NaN
+ *   SUM(v), MAX(v)         over the lanes
+ *   LOAD_PART(p, n, rest)  the first n floats of p, and `rest` in the other lanes
+ * Vectors are the compiler's own (vector_size), so that each operation below is one instruction of the set. */
+
+#define W (2 * VL) /* columns a panel: what a tile computes at once */
+
+#if VL > 1
+typedef float NAME(vf) __attribute__((vector_size(VL * 4)));
+typedef int32_t NAME(vi) __attribute__((vector_size(VL * 4)));
+#else
+typedef float NAME(vf);
+typedef int32_t NAME(vi);
+#endif
+#define vf NAME(vf)
+#define vi NAME(vi)
+#define FN TARGET ALWAYS_INLINE
+
+FN vf NAME(load)(const float * p) {
+    vf v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+FN void NAME(store)(float * p, vf v) { memcpy(p, &v, sizeof v); }
+
+FN vf NAME(splat)(float x) { return x - (vf) {0}; }
+
+FN void NAME(store_part)(float * p, vf v, int64_t n) {
+    float lanes[VL];
+    NAME(store)(lanes, v);
+    for (int64_t i = 0; i < n; ++i) {
+        p[i] = lanes[i];
+    }
+}
+
+FN vi NAME(bits)(vf v) {
+    vi b;
+    memcpy(&b, &v, sizeof b);
+    return b;
+}
+
+FN vf NAME(from_bits)(vi b) {
+    vf v;
+    memcpy(&v, &b, sizeof v);
+    return v;
+}
+
+#if VL > 1
+#define MASK_LESS(a, b) ((a) < (b))
+#else
+#define MASK_LESS(a, b) (-((a) < (b)))
+#endif
+
+/* exp(x) for x <= 88, to 1 ulp; 0 below -87.3, where the result would be subnormal, and NaN of NaN.
+ * x = n ln 2 + r: adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits. P is Cephes' expf (Moshier). */
+FN vf NAME(exp)(vf x) {
+    const float lowest = -87.3f;
+    const vi tiny = MASK_LESS(x, NAME(splat)(lowest));
+    const vf t = VMAX(NAME(splat)(lowest), x);
+    const vf shifted = t * 1.44269504088896341f + 12582912.0f;
+    const vf n = shifted - 12582912.0f;
+    const vf r = t - n * 0.693359375f - n * -2.12194440e-4f;
+    vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * (r * r) + r + 1.0f;
+    return NAME(from_bits)((NAME(bits)(p) + (NAME(bits)(shifted) << 23)) & ~tiny);
+}
+
+/* tanh(x) = x P(x^2) near 0, where 1 - 2 / (exp(2 |x|) + 1) has cancelled (Cephes' tanhf). */
+FN vf NAME(tanh)(vf x) {
+    const vi sign = NAME(bits)(x) & INT32_MIN;
+    const vf a = NAME(from_bits)(NAME(bits)(x) & INT32_MAX);
+    const vf capped = -VMAX(NAME(splat)(-20.0f), -a * 2.0f);
+    const vf large = 1.0f - 2.0f / (NAME(exp)(capped) + 1.0f);
+    const vf z = x * x;
+    vf p = z * -5.70498872745e-3f + 2.06390887954e-2f;
+    p = p * z - 5.37397155531e-2f;
+    p = p * z + 1.33314422036e-1f;
+    p = p * z - 3.33332819422e-1f;
+    p = p * z * a + a;
+    const vi near = MASK_LESS(a, NAME(splat)(0.625f));
+    return NAME(from_bits)((NAME(bits)(p) & near) | (NAME(bits)(large) & ~near) | sign);
+}
+
+/* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[i][...]) * gain[r], for r < rows; keep NULL: out holds nothing yet.
+ * b is in panels of W columns, `panel` floats apart, rows of a panel ldb apart; lanes up to VL past cols can be read. */
+FN void NAME(columns)(const int rows, const int vectors, const float * const * a, int64_t n, const float * b, int64_t ldb,
+                      float * const * out, int64_t at, int64_t part, const float * keep, const float * gain) {
+    vf acc[ROWS][2];
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+        for (int c = 0; c < vectors; ++c) {
+            acc[r][c] = (vf) {0};
+            if (keep != NULL) {
+                const float * from = out[r] + at + c * VL;
+                acc[r][c] = (part == VL ? NAME(load)(from) : LOAD_PART(from, part, 0.0f)) * keep[r];
+            }
+        }
+    }
+    for (int64_t i = 0; i < n; ++i) {
+        vf row[2];
+#pragma GCC unroll 2
+        for (int c = 0; c < vectors; ++c) {
+            row[c] = NAME(load)(b + i * ldb + c * VL);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) {
+            const vf x = NAME(splat)(a[r][i]);
+#pragma GCC unroll 2
+            for (int c = 0; c < vectors; ++c) {
+                acc[r][c] += x * row[c];
+            }
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < rows; ++r) {
+#pragma GCC unroll 2
+        for (int c = 0; c < vectors; ++c) {
+            float * to = out[r] + at + c * VL;
+            if (part == VL) {
+                NAME(store)(to, acc[r][c] * gain[r]);
+            } else {
+                NAME(store_part)(to, acc[r][c] * gain[r], part);
+            }
+        }
+    }
+}
+
+FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const float * b, int64_t ldb, int64_t panel,
+                   float * const * out, int64_t cols, const float * keep, const float * gain) {
+    int64_t at = 0;
+    for (; at + W <= cols; at += W, b += panel) {
+        NAME(columns)(rows, 2, a, n, b, ldb, out, at, VL, keep, gain);
+    }
+    if (at + VL <= cols) {
+        NAME(columns)(rows, 1, a, n, b, ldb, out, at, VL, keep, gain);
+        at += VL;
+        b += VL;
+    }
+    if (at < cols) {
+        NAME(columns)(rows, 1, a, n, b, ldb, out, at, cols - at, keep, gain);
+    }
+}
+
+/* One function for each number of rows, so that the accumulators have names and stay in registers. */
+typedef void (*NAME(tile_fn))(const float * const *, int64_t, const float *, int64_t, int64_t, float * const *, int64_t,
+                              const float *, const float *);
+#define TILE(rows)                                                                                                       \
+    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const float * b, int64_t ldb,               \
+                                         int64_t panel, float * const * out, int64_t cols, const float * keep,           \
+                                         const float * gain) {                                                           \
+        NAME(tile)(rows, a, n, b, ldb, panel, out, cols, keep, gain);                                                    \
+    }
+TILE(1) TILE(2) TILE(3) TILE(4)
+#if ROWS > 4
+TILE(5) TILE(6)
+#endif
+#if ROWS > 6
+TILE(7) TILE(8)
+#endif
+static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = {
+    NULL, NAME(tile_1), NAME(tile_2), NAME(tile_3), NAME(tile_4),
+#if ROWS > 4
+    NAME(tile_5), NAME(tile_6),
+#endif
+#if ROWS > 6
+    NAME(tile_7), NAME(tile_8),
+#endif
+};
+
+/* Scores of few rows: without a transposed copy of the keys. */
+TARGET static void NAME(dots)(int rows, const float * const * q, int64_t dim, const char * k, size_t stride, int64_t cols,
+                              float * const * out, const float * gain) {
+    for (int64_t j = 0; j < cols; ++j) {
+        const float * key = (const float *) (k + j * stride);
+        for (int r = 0; r < rows; ++r) {
+            vf acc = {0};
+            int64_t d = 0;
+            for (; d + VL <= dim; d += VL) {
+                acc += NAME(load)(q[r] + d) * NAME(load)(key + d);
+            }
+            if (d < dim) {
+                acc += LOAD_PART(q[r] + d, dim - d, 0.0f) * LOAD_PART(key + d, dim - d, 0.0f);
+            }
+            out[r][j] = SUM(acc) * gain[r];
+        }
+    }
+}
+
+/* keys (cols, dim) to panels (ceil(cols / W), dim, W), zeros beyond cols up to a multiple of VL. */
+TARGET static void NAME(pack_keys)(float * to, const char * k, size_t stride, int64_t cols, int64_t dim) {
+    const int64_t wide = (cols + VL - 1) / VL * VL;
+#if VL > 1
+    for (int64_t j = 0; j < wide; j += 4) {
+        float * column = to + j / W * W * dim + j % W;
+        const float * key[4];
+        for (int i = 0; i < 4; ++i) {
+            key[i] = j + i < cols ? (const float *) (k + (j + i) * stride) : zeros;
+        }
+        int64_t d = 0;
+        for (; d + 4 <= dim; d += 4) {
+            TRANSPOSE4(column + d * W, W, key[0] + d, key[1] + d, key[2] + d, key[3] + d);
+        }
+        for (; d < dim; ++d) {
+            for (int i = 0; i < 4; ++i) {
+                column[d * W + i] = key[i][d];
+            }
+        }
+    }
+#else
+    for (int64_t j = 0; j < wide; ++j) {
+        for (int64_t d = 0; d < dim; ++d) {
+            to[(j / W * dim + d) * W + j % W] = ((const float *) (k + j * stride))[d];
+        }
+    }
+#endif
+}
+
+/* values (cols, dim) to panels (ceil(dim / W), cols, W), zeros beyond dim. */
+TARGET static void NAME(pack_values)(float * to, const char * v, size_t stride, int64_t cols, int64_t dim) {
+    for (int64_t d = 0; d < dim; d += W) {
+        for (int64_t j = 0; j < cols; ++j, to += W) {
+            const float * from = (const float *) (v + j * stride) + d;
+            if (d + W <= dim) {
+                NAME(store)(to, NAME(load)(from));
+                NAME(store)(to + VL, NAME(load)(from + VL));
+            } else {
+                for (int64_t c = 0; c < W; ++c) {
+                    to[c] = d + c < dim ? from[c] : 0.0f;
+                }
+            }
+        }
+    }
+}
+
+/* Scores of a row become weights relative to exp(new maximum). Gives the factor for what was summed before. */
+FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask, float * most, float * total) {
+    vf top = NAME(splat)(*most);
+    for (int64_t c = 0; c < cols; c += VL) {
+        vf x = NAME(load)(s + c);
+        if (softcap != 0.0f) {
+            x = NAME(tanh)(x) * softcap;
+        }
+        if (c + VL > cols) {
+            x += LOAD_PART(mask != NULL ? mask + c : zeros, cols - c, -INFINITY);
+        } else if (mask != NULL) {
+            x += NAME(load)(mask + c);
+        }
+        NAME(store)(s + c, x);
+        top = VMAX(top, x);
+    }
+    const float now = MAX(top);
+    const float base = now == -INFINITY ? 0.0f : now; /* nothing seen yet: weights of 0, not exp(-inf + inf) */
+    vf sum = {0};
+    for (int64_t c = 0; c < cols; c += VL) {
+        const vf p = NAME(exp)(NAME(load)(s + c) - base);
+        NAME(store)(s + c, p);
+        sum += p;
+    }
+    const float factor = *most == now ? 1.0f : *most == -INFINITY ? 0.0f : MAX(NAME(exp)(NAME(splat)(*most - base)));
+    *total = *total * factor + SUM(sum);
+    *most = now;
+    return factor;
+}
+
+/* Row blocks [first, last) of one key/value head, over all its visible keys. */
+TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_head, int64_t first, int64_t last,
+                              int64_t visible) {
+    const struct ggml_tensor * const q = job->q;
+    const struct ggml_tensor * const k = job->k;
+    const struct ggml_tensor * const v = job->v;
+    struct ggml_tensor * const dst = job->dst;
+    const int64_t dim = q->ne[0], v_dim = v->ne[0], rows = job->rows, blocks = job->blocks;
+    const int64_t v_pad = (v_dim + W - 1) / W * W;
+    const int64_t step = job->step;
+    const int64_t base = rows * first / blocks; /* the first row of ours */
+    float * const keys = scratch;
+    float * const values = keys + dim * step;
+    float * const scores = values + v_pad * step;
+    float most[MAX_BLOCKS * ROWS], total[MAX_BLOCKS * ROWS];
+    char started[MAX_BLOCKS] = {0};
+    const int few = rows * (last - first) / blocks < 3;
+    const int in_place = few && v_dim % VL == 0;
+
+    for (int64_t m = 0; m < visible; m += step) {
+        const int64_t cols = visible - m < step ? visible - m : step;
+        const char * const k0 = (const char *) k->data + kv_head * k->nb[1] + m * k->nb[2] + batch * k->nb[3];
+        const char * const v0 = (const char *) v->data + kv_head * v->nb[1] + m * v->nb[2] + batch * v->nb[3];
+        if (!few) {
+            NAME(pack_keys)(keys, k0, k->nb[2], cols, dim);
+        }
+        if (!in_place) {
+            NAME(pack_values)(values, v0, v->nb[2], cols, v_dim);
+        }
+        for (int64_t block = first; block < last; ++block) {
+            const int64_t row = rows * block / blocks;
+            const int count = (int) (rows * (block + 1) / blocks - row);
+            const float *q_rows[ROWS], *weights[ROWS], *masks[ROWS];
+            float *score_rows[ROWS], *out[ROWS], keep[ROWS], gain[ROWS];
+            int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
+            for (int r = 0; r < count; ++r) {
+                q_rows[r] = (const float *) ((const char *) q->data + h * q->nb[1] + n * q->nb[2] + batch * q->nb[3]);
+                out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + batch * dst->nb[3]);
+                masks[r] = mask_row(job->mask, m, n, h, batch);
+                score_rows[r] = scores + r * step;
+                weights[r] = score_rows[r];
+                gain[r] = job->scale;
+                if (++h == (kv_head + 1) * job->group) {
+                    h -= job->group;
+                    ++n;
+                }
+            }
+            if (job->mask != NULL && job->mask->ne[1] > 1 && all_hidden(masks, count, cols)) {
+                continue;
+            }
+            float * const top = most + (row - base);
+            float * const sum = total + (row - base);
+            const int begun = started[block - first];
+            if (!begun) {
+                for (int r = 0; r < count; ++r) {
+                    top[r] = -INFINITY;
+                    sum[r] = 0.0f;
+                }
+                started[block - first] = 1;
+            }
+            if (few) {
+                NAME(dots)(count, q_rows, dim, k0, k->nb[2], cols, score_rows, gain);
+            } else {
+                NAME(tiles)[count](q_rows, dim, keys, W, dim * W, score_rows, (cols + VL - 1) / VL * VL, NULL, gain);
+            }
+            for (int r = 0; r < count; ++r) {
+                keep[r] = NAME(weigh)(score_rows[r], cols, job->softcap, masks[r], top + r, sum + r);
+                gain[r] = visible <= step ? 1.0f / sum[r] : 1.0f;
+            }
+            NAME(tiles)[count](weights, cols, in_place ? (const float *) v0 : values, in_place ? (int64_t) (v->nb[2] / 4) : W,
+                               in_place ? W : cols * W, out, v_dim, begun ? keep : NULL, gain);
+        }
+    }
+    for (int64_t block = first; block < last; ++block) {
+        if (visible <= step && started[block - first]) {
+            continue;
+        }
+        for (int64_t row = rows * block / blocks; row < rows * (block + 1) / blocks; ++row) {
+            const int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
+            float * out = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + batch * dst->nb[3]);
+            const float gain = started[block - first] ? 1.0f / total[row - base] : NAN;
+            for (int64_t d = 0; d < v_dim; ++d) {
+                out[d] = started[block - first] ? out[d] * gain : NAN;
+            }
+        }
+    }
+}
+
+TARGET static void NAME(layer_row)(float * y, const float * x, const float * residual, const float * weight,
+                                   const float * bias, int64_t n, float eps) {
+    vf sum = {0}, squares = {0};
+    for (int64_t i = 0; i < n; i += VL) {
+        const int64_t part = n - i;
+        vf v = part >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, part, 0.0f);
+        if (residual != NULL) {
+            v += part >= VL ? NAME(load)(residual + i) : LOAD_PART(residual + i, part, 0.0f);
+        }
+        if (part >= VL) {
+            NAME(store)(y + i, v);
+        } else {
+            NAME(store_part)(y + i, v, part);
+        }
+        sum += v;
+    }
+    const float mean = SUM(sum) / (float) n;
+    for (int64_t i = 0; i < n; i += VL) {
+        const int64_t part = n - i;
+        const vf v = (part >= VL ? NAME(load)(y + i) : LOAD_PART(y + i, part, mean)) - mean;
+        squares += v * v;
+    }
+    const float scale = 1.0f / sqrtf(SUM(squares) / (float) n + eps);
+    for (int64_t i = 0; i < n; i += VL) {
+        const int64_t part = n - i;
+        vf v = ((part >= VL ? NAME(load)(y + i) : LOAD_PART(y + i, part, mean)) - mean) * scale;
+        if (weight != NULL) {
+            v *= part >= VL ? NAME(load)(weight + i) : LOAD_PART(weight + i, part, 0.0f);
+        }
+        if (bias != NULL) {
+            v += part >= VL ? NAME(load)(bias + i) : LOAD_PART(bias + i, part, 0.0f);
+        }
+        if (part >= VL) {
+            NAME(store)(y + i, v);
+        } else {
+            NAME(store_part)(y + i, v, part);
+        }
+    }
+}
+
+TARGET static void NAME(rms_row)(float * y, const float * x, const float * weight, int64_t n, float eps) {
+    vf squares = {0};
+    for (int64_t i = 0; i < n; i += VL) {
+        const vf v = n - i >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, n - i, 0.0f);
+        squares += v * v;
+    }
+    const float scale = 1.0f / sqrtf(SUM(squares) / (float) n + eps);
+    for (int64_t i = 0; i < n; ++i) {
+        y[i] = x[i] * scale * (weight != NULL ? weight[i] : 1.0f);
+    }
+}
+
+static const struct kernels NAME(kernels) = {NAME(head), NAME(layer_row), NAME(rms_row), ROWS, W};
+
+#undef W
+#undef vf
+#undef vi
+#undef FN
+#undef TILE
+#undef MASK_LESS

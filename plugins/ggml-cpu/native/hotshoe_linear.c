@@ -1,0 +1,429 @@
+#include "hotshoe_linear.h"
+
+#include <math.h>
+
+#include "gelu_erf.h"
+
+/* W (m, k) lies in panels of 32 rows, k-major: panel[k][32]; for bf16 panel[k / 2][32][2], as vdpbf16ps takes pairs.
+ * A tile is up to 14 tokens by one panel (28 accumulators of 32 registers), or up to 6 tokens by two panels.
+ * Tokens are staged in blocks on the stack: a constant distance between rows, free of cache aliasing, gives every
+ * broadcast an immediate address. Nothing is allocated, and no thread waits for another. */
+enum {
+    PANEL = 32,
+    MAX_ROWS = 14,           /* of a tile; 6 without AVX-512 */
+    TILE_STRIDE = 2 * PANEL, /* floats between rows of a tile */
+#if defined(__linux__) && !defined(__GLIBC__)
+    BLOCK = 28, /* musl gives a thread 128 KiB of stack */
+    DEPTH = 256,
+#else
+    BLOCK = 112, /* tokens staged at once, 8 full tiles; 42 made F16 6 % slower */
+    DEPTH = 384, /* their features staged at once, or twice as many in bf16; 256 made F32 3 % slower */
+#endif
+    STRIDE = DEPTH * 4 + 64, /* bytes between staged tokens: an odd number of cache lines */
+};
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define HOTSHOE_X86 1
+#endif
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t n_panels(int64_t m) { return (m + PANEL - 1) / PANEL; }
+static int64_t element_size(int format) { return format == HOTSHOE_LINEAR_F32 ? 4 : 2; }
+static int64_t padded_k(int format, int64_t k) { return format == HOTSHOE_LINEAR_BF16 ? (k + 1) & ~(int64_t) 1 : k; }
+
+size_t hotshoe_packed_size(int format, int64_t k, int64_t m) {
+    return (size_t) (n_panels(m) * PANEL * padded_k(format, k) * element_size(format));
+}
+
+#if defined(HOTSHOE_X86)
+
+#include <immintrin.h>
+
+#define AVX2 __attribute__((target("avx2,fma,f16c")))
+#define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
+#define AVX512_BF16 __attribute__((target("avx512bf16,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum { ISA_NONE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 };
+
+static int isa(void) {
+    static int chosen = -1; /* threads that race here all write the same value */
+    int now = chosen;
+    if (now < 0) {
+        __builtin_cpu_init();
+        /* every CPU with AVX2 has F16C */
+        const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+        const int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+        const int bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
+        now = bf16 ? ISA_AVX512_BF16 : avx512 ? ISA_AVX512 : avx2 ? ISA_AVX2 : ISA_NONE;
+        chosen = now;
+    }
+    return now;
+}
+
+int hotshoe_linear_formats(void) {
+    const int exact = 1 << HOTSHOE_LINEAR_F32 | 1 << HOTSHOE_LINEAR_F16;
+    return isa() == ISA_NONE ? 0 : isa() == ISA_AVX512_BF16 ? exact | 1 << HOTSHOE_LINEAR_BF16 : exact;
+}
+
+/* --- packing ------------------------------------------------------------------------------------- */
+
+static uint16_t bf16_from(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffff) > 0x7f800000) { /* NaN: keep it one */
+        return (uint16_t) (bits >> 16 | 64);
+    }
+    return (uint16_t) ((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+AVX2 static void pack_row_f16(int64_t k, const float * row, uint16_t * out) {
+    int64_t i = 0;
+    for (; i + 8 <= k; i += 8) {
+        uint16_t half[8];
+        _mm_storeu_si128((__m128i *) half, _mm256_cvtps_ph(_mm256_loadu_ps(row + i), _MM_FROUND_TO_NEAREST_INT));
+        for (int j = 0; j < 8; ++j) {
+            out[(i + j) * PANEL] = half[j];
+        }
+    }
+    for (; i < k; ++i) {
+        out[i * PANEL] = _cvtss_sh(row[i], _MM_FROUND_TO_NEAREST_INT);
+    }
+}
+
+void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const float * rows,
+                       void * packed) {
+    const int64_t panel_size = PANEL * padded_k(format, k); /* elements */
+    for (int64_t r = first_row; r < first_row + n_rows && r < m; ++r) {
+        const float * row = rows + (r - first_row) * k;
+        const int64_t panel = r / PANEL * panel_size;
+        const int64_t lane = r % PANEL;
+        if (format == HOTSHOE_LINEAR_F32) {
+            float * out = (float *) packed + panel + lane;
+            for (int64_t i = 0; i < k; ++i) {
+                out[i * PANEL] = row[i];
+            }
+        } else if (format == HOTSHOE_LINEAR_F16) {
+            pack_row_f16(k, row, (uint16_t *) packed + panel + lane);
+        } else {
+            uint16_t * out = (uint16_t *) packed + panel + 2 * lane;
+            for (int64_t i = 0; i < k; ++i) {
+                out[i / 2 * 2 * PANEL + i % 2] = bf16_from(row[i]);
+            }
+        }
+    }
+}
+
+/* --- tiles: tile[r][0..] (+)= x[r][0..steps) @ panel ----------------------------------------------- */
+
+/* x: rows STRIDE bytes apart. steps: k, or pairs of k. apart: bytes from one panel to the next. resume: 0 to start at zero. */
+typedef void (*tile_fn)(const char * x, const char * w, int64_t steps, int64_t apart, float * tile, int resume);
+
+AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, const char * w, int64_t steps,
+                                         int64_t apart, float * tile, int resume) {
+    __m512 acc[MAX_ROWS][4];
+    UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            acc[r][v] = resume ? _mm512_loadu_ps(tile + r * TILE_STRIDE + v * 16) : _mm512_setzero_ps();
+        }
+    }
+    for (int64_t i = 0; i < steps; ++i) {
+        __m512i b[4];
+        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            b[v] = _mm512_load_si512((const void *) (w + v / 2 * apart + v % 2 * 64));
+        }
+        UNROLL for (int r = 0; r < rows; ++r) {
+            const __m512i a = _mm512_set1_epi32(*(const int32_t *) (x + r * STRIDE));
+            UNROLL for (int v = 0; v < 2 * panels; ++v) {
+                acc[r][v] = _mm512_dpbf16_ps(acc[r][v], (__m512bh) a, (__m512bh) b[v]);
+            }
+        }
+        x += 4;
+        w += 128;
+    }
+    UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            _mm512_storeu_ps(tile + r * TILE_STRIDE + v * 16, acc[r][v]);
+        }
+    }
+}
+
+AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * x, const char * w, int64_t steps,
+                                   int64_t apart, float * tile, int resume) {
+    __m512 acc[MAX_ROWS][4];
+    UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            acc[r][v] = resume ? _mm512_loadu_ps(tile + r * TILE_STRIDE + v * 16) : _mm512_setzero_ps();
+        }
+    }
+    for (int64_t i = 0; i < steps; ++i) {
+        __m512 b[4];
+        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            b[v] = half ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + v / 2 * apart + v % 2 * 32)))
+                        : _mm512_load_ps((const float *) (w + v / 2 * apart + v % 2 * 64));
+        }
+        UNROLL for (int p = 0; p < panels && half; ++p) { /* 8 tokens: 77 GFLOP/s become 95 */
+            _mm_prefetch(w + p * apart + 2048, _MM_HINT_T0);
+        }
+        UNROLL for (int r = 0; r < rows; ++r) {
+            const __m512 a = _mm512_set1_ps(*(const float *) (x + r * STRIDE));
+            UNROLL for (int v = 0; v < 2 * panels; ++v) {
+                acc[r][v] = _mm512_fmadd_ps(a, b[v], acc[r][v]);
+            }
+        }
+        x += 4;
+        w += half ? 64 : 128;
+    }
+    UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            _mm512_storeu_ps(tile + r * TILE_STRIDE + v * 16, acc[r][v]);
+        }
+    }
+}
+
+/* Half a panel at a time: 12 accumulators of 16 registers. */
+AVX2 ALWAYS_INLINE void tile_256(int rows, int half, const char * x, const char * w, int64_t steps, float * tile,
+                                 int resume) {
+    for (int side = 0; side < 2; ++side, tile += 16, w += half ? 32 : 64) {
+        __m256 acc[6][2];
+        UNROLL for (int r = 0; r < rows; ++r) {
+            UNROLL for (int v = 0; v < 2; ++v) {
+                acc[r][v] = resume ? _mm256_loadu_ps(tile + r * TILE_STRIDE + v * 8) : _mm256_setzero_ps();
+            }
+        }
+        const char * a = x;
+        const char * b = w;
+        for (int64_t i = 0; i < steps; ++i) {
+            const __m256 b0 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) b)) : _mm256_load_ps((const float *) b);
+            const __m256 b1 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (b + 16)))
+                                   : _mm256_load_ps((const float *) (b + 32));
+            UNROLL for (int r = 0; r < rows; ++r) {
+                const __m256 value = _mm256_broadcast_ss((const float *) (a + r * STRIDE));
+                acc[r][0] = _mm256_fmadd_ps(value, b0, acc[r][0]);
+                acc[r][1] = _mm256_fmadd_ps(value, b1, acc[r][1]);
+            }
+            a += 4;
+            b += half ? 64 : 128;
+        }
+        UNROLL for (int r = 0; r < rows; ++r) {
+            UNROLL for (int v = 0; v < 2; ++v) {
+                _mm256_storeu_ps(tile + r * TILE_STRIDE + v * 8, acc[r][v]);
+            }
+        }
+    }
+}
+
+#define TILE_ARGS const char *x, const char *w, int64_t steps, int64_t apart, float *tile, int resume
+#define TILES_512(rows, panels)                                                                                        \
+    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 0, x, w, steps, apart, tile, resume); } \
+    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 1, x, w, steps, apart, tile, resume); } \
+    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) { tile_bf16(rows, panels, x, w, steps, apart, tile, resume); }
+#define TILES_256(rows)                                                                                                \
+    AVX2 static void f32_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, x, w, steps, tile, resume); }         \
+    AVX2 static void f16_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 1, x, w, steps, tile, resume); }
+#define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
+#define EACH_TO_14(call)                                                                                               \
+    call(1, 1) call(2, 1) call(3, 1) call(4, 1) call(5, 1) call(6, 1) call(7, 1) call(8, 1) call(9, 1) call(10, 1)     \
+    call(11, 1) call(12, 1) call(13, 1) call(14, 1)
+EACH_TO_14(TILES_512)
+EACH_TO_6(TILES_512)
+TILES_256(1) TILES_256(2) TILES_256(3) TILES_256(4) TILES_256(5) TILES_256(6)
+
+/* By panels - 1 and rows. */
+#define F32_512(rows, panels) [panels - 1][rows] = f32_512_##rows##_##panels,
+#define F16_512(rows, panels) [panels - 1][rows] = f16_512_##rows##_##panels,
+#define BF16_512(rows, panels) [panels - 1][rows] = bf16_##rows##_##panels,
+typedef tile_fn tile_table[2][MAX_ROWS + 1];
+static const tile_table tiles_512[] = {
+    {EACH_TO_14(F32_512) EACH_TO_6(F32_512)},
+    {EACH_TO_14(F16_512) EACH_TO_6(F16_512)},
+    {EACH_TO_14(BF16_512) EACH_TO_6(BF16_512)},
+};
+static const tile_table tiles_256[] = {
+    {{0, f32_256_1, f32_256_2, f32_256_3, f32_256_4, f32_256_5, f32_256_6}},
+    {{0, f16_256_1, f16_256_2, f16_256_3, f16_256_4, f16_256_5, f16_256_6}},
+};
+
+/* --- staging and finishing ------------------------------------------------------------------------ */
+
+static void stage_f32(const char * x, int64_t apart, int64_t rows, int64_t n, char * staged) {
+    for (int64_t r = 0; r < rows; ++r) {
+        memcpy(staged + r * STRIDE, x + r * apart, (size_t) n * sizeof(float));
+    }
+}
+
+AVX512_BF16 static void stage_bf16(const char * x, int64_t apart, int64_t rows, int64_t n, char * staged) {
+    for (int64_t r = 0; r < rows; ++r) {
+        const float * in = (const float *) (x + r * apart);
+        char * out = staged + r * STRIDE;
+        for (int64_t i = 0; i < n; i += 16) { /* an odd last one gets a zero beside it */
+            const __mmask16 mask = (__mmask16) (n - i >= 16 ? 0xffff : (1 << (n - i)) - 1);
+            const __m256bh half = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(mask, in + i));
+            _mm256_storeu_si256((__m256i *) (out + 2 * i), (__m256i) half);
+        }
+    }
+}
+
+/* A panel of F16 as F32, for use by several tiles: 102 GFLOP/s a core become 108. */
+AVX512 static void widen_512(const char * w, int64_t steps, float * out) {
+    for (int64_t i = 0; i < steps * PANEL; i += 16) {
+        _mm512_store_ps(out + i, _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + 2 * i))));
+    }
+}
+AVX2 static void widen_256(const char * w, int64_t steps, float * out) {
+    for (int64_t i = 0; i < steps * PANEL; i += 8) {
+        _mm256_store_ps(out + i, _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 2 * i))));
+    }
+}
+
+/* A tile's way out: bias, activation, residual. cols: how many columns of the panel exist. */
+ALWAYS_INLINE void finish(const float * tile, int rows, int cols, const float * bias, int gelu, const float * residual,
+                          float * dst, int64_t m) {
+    float own[PANEL] = {0}; /* the bias, with zeros beyond the last column */
+    if (bias) {
+        memcpy(own, bias, (size_t) cols * sizeof(float));
+    }
+    for (int r = 0; r < rows; ++r, tile += TILE_STRIDE, dst += m) {
+        float y[PANEL];
+        for (int j = 0; j < PANEL; ++j) {
+            y[j] = tile[j] + own[j];
+        }
+        if (gelu) {
+            for (int j = 0; j < PANEL; ++j) {
+                y[j] = gelu_erf(y[j]);
+            }
+        }
+        if (residual) {
+            for (int j = 0; j < cols; ++j) {
+                y[j] += residual[r * m + j];
+            }
+        }
+        if (cols == PANEL) {
+            memcpy(dst, y, sizeof y);
+        } else {
+            memcpy(dst, y, (size_t) cols * sizeof(float));
+        }
+    }
+}
+typedef void (*finish_fn)(const float *, int, int, const float *, int, const float *, float *, int64_t);
+#define FINISH_ARGS const float *tile, int rows, int cols, const float *bias, int gelu, const float *residual, float *dst, int64_t m
+AVX2 static void finish_256(FINISH_ARGS) { finish(tile, rows, cols, bias, gelu, residual, dst, m); }
+AVX512 static void finish_512(FINISH_ARGS) { finish(tile, rows, cols, bias, gelu, residual, dst, m); }
+
+/* --- the op ---------------------------------------------------------------------------------------- */
+
+/* How nth threads form a grid over tokens and panels: returns its number of token parts, a divisor of nth.
+ * Cost in units of one token by one panel: staging a token is 0.2, streaming a panel from memory 4. */
+static int token_parts(int64_t n, int64_t panels, int nth) {
+    int best = 1;
+    double lowest = INFINITY;
+    for (int parts = 1; parts <= nth; ++parts) {
+        if (nth % parts) {
+            continue;
+        }
+        const double tokens = (double) ((n + parts - 1) / parts);
+        const double width = (double) ((panels + nth / parts - 1) / (nth / parts));
+        const double cost = tokens * (width + 0.2) + 4.0 * width;
+        if (cost < lowest) {
+            lowest = cost;
+            best = parts;
+        }
+    }
+    return best;
+}
+
+void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
+    const struct ggml_tensor * x = dst->src[0];
+    const float * bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
+    const float * residual = p->has_residual ? (const float *) dst->src[p->has_bias ? 2 : 1]->data : 0;
+    const int format = p->format;
+    const int wide = isa() >= ISA_AVX512 && !p->avx2_only;
+    const finish_fn finish_tile = wide ? finish_512 : finish_256;
+    const int max_rows = wide ? MAX_ROWS : 6;
+    const int64_t k = p->k, m = p->m, n = x->ne[1], panels = n_panels(m);
+    const int64_t bytes = element_size(format), panel_bytes = PANEL * padded_k(format, k) * bytes;
+    const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
+
+    const int parts = token_parts(n, panels, nth), columns = nth / parts;
+    const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
+    const int64_t first_panel = panels * (ith % columns) / columns, last_panel = panels * (ith % columns + 1) / columns;
+    if (first == last || first_panel == last_panel) {
+        return;
+    }
+
+    /* Blocks and tiles of nearly one size, rather than full ones and a rest. */
+    const int64_t depth = format == HOTSHOE_LINEAR_BF16 ? 2 * DEPTH : DEPTH;
+    const int64_t k_blocks = (k + depth - 1) / depth, k_block = ((k + k_blocks - 1) / k_blocks + 1) & ~(int64_t) 1;
+    const int64_t blocks = (last - first + BLOCK - 1) / BLOCK;
+    _Alignas(64) char staged[BLOCK * STRIDE]; /* 175 KiB */
+    _Alignas(64) float widened[DEPTH * PANEL]; /* 48 KiB */
+    _Alignas(64) float tile[MAX_ROWS * TILE_STRIDE];
+
+    for (int64_t block = 0; block < blocks; ++block) {
+        const int64_t t0 = first + (last - first) * block / blocks, t1 = first + (last - first) * (block + 1) / blocks;
+        const int64_t n_tiles = (t1 - t0 + max_rows - 1) / max_rows;
+        const int two = wide && t1 - t0 <= 6;
+        const int widen = format == HOTSHOE_LINEAR_F16 && n_tiles > 1;
+        const tile_table * tiles = (wide ? tiles_512 : tiles_256) + (widen ? HOTSHOE_LINEAR_F32 : format);
+        for (int64_t k0 = 0; k0 < k; k0 += k_block) {
+            const int64_t n_k = min64(k_block, k - k0);
+            const int64_t steps = format == HOTSHOE_LINEAR_BF16 ? (n_k + 1) / 2 : n_k;
+            const char * from = (const char *) x->data + t0 * (int64_t) x->nb[1] + k0 * 4;
+            (format == HOTSHOE_LINEAR_BF16 ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], t1 - t0, n_k, staged);
+            for (int64_t panel = first_panel; panel < last_panel;) {
+                const int width = two && panel + 1 < last_panel ? 2 : 1;
+                const char * w = (const char *) p->packed + panel * panel_bytes + k0 * PANEL * bytes;
+                if (widen) {
+                    (wide ? widen_512 : widen_256)(w, steps, widened);
+                    w = (const char *) widened;
+                }
+                for (int64_t i = 0; i < n_tiles; ++i) {
+                    const int64_t r0 = t0 + (t1 - t0) * i / n_tiles;
+                    const int rows = (int) (t0 + (t1 - t0) * (i + 1) / n_tiles - r0);
+                    float * out = (float *) dst->data + r0 * m + panel * PANEL;
+                    for (int r = 0; r < rows; ++r) { /* they arrive while the tile is computed */
+                        __builtin_prefetch(out + r * m, 1);
+                        __builtin_prefetch(out + r * m + 16, 1);
+                    }
+                    for (int r = 0; r < rows && k0; ++r) { /* the sums so far are in dst */
+                        memcpy(tile + r * TILE_STRIDE, out + r * m,
+                               (size_t) min64(width * PANEL, m - panel * PANEL) * sizeof(float));
+                    }
+                    (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, tile, k0 != 0);
+                    const int end = k0 + k_block >= k;
+                    for (int side = 0; side < width; ++side) {
+                        const int64_t column = (panel + side) * PANEL;
+                        const int cols = (int) min64(PANEL, m - column);
+                        finish_tile(tile + side * PANEL, rows, cols, end && bias ? bias + column : 0, end && gelu,
+                                    end && residual ? residual + r0 * m + column : 0, out + side * PANEL, m);
+                    }
+                }
+                panel += width;
+            }
+        }
+    }
+}
+
+#else /* no kernels for this CPU or compiler */
+
+int hotshoe_linear_formats(void) { return 0; }
+
+void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const float * rows,
+                       void * packed) {
+    (void) format, (void) k, (void) m, (void) first_row, (void) n_rows, (void) rows, (void) packed;
+}
+
+void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    (void) nth, (void) userdata;
+    for (int64_t i = 0; ith == 0 && i < dst->ne[0] * dst->ne[1]; ++i) {
+        ((float *) dst->data)[i] = NAN; /* nobody asked hotshoe_linear_formats */
+    }
+}
+
+#endif

@@ -1,0 +1,75 @@
+"""Fusion: a product with a packed weight takes in the bias, activation and residual that follow it.
+
+Each of them alone reads and writes the whole result once more; in the product's epilogue they are free. It is done
+only where nobody else reads the values between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hotshoe_core.graph import Graph
+from hotshoe_core.tensor import Tensor
+
+__all__ = ["Fused", "fuse"]
+
+
+class Fused(NamedTuple):
+    """``activation(x @ weight.T + bias) + residual``, of which ``linear`` is the first node."""
+
+    linear: Tensor
+    bias: Tensor | None = None
+    activation: str = "none"
+    residual: Tensor | None = None
+
+
+def fuse(graph: Graph, packed: Callable[[Tensor], bool]) -> tuple[dict[Tensor, Fused], set[Tensor]]:
+    """What to build in place of the last node of each pattern, and the nodes that vanish into them."""
+    only_reader = _only_readers(graph)
+    fused: dict[Tensor, Fused] = {}
+    vanished: set[Tensor] = set()
+    for node in graph.nodes:
+        if node.op != "linear" or not packed(node):
+            continue
+        found, last = Fused(node), node
+        reader = only_reader.get(last)
+        if reader is not None and _is_bias(_other(reader, last), node):
+            vanished.add(last)
+            found, last = found._replace(bias=_other(reader, last)), reader
+            reader = only_reader.get(last)
+        if reader is not None and reader.op == "gelu" and reader.attrs["approximate"] == "none":
+            vanished.add(last)
+            found, last = found._replace(activation="gelu"), reader
+            reader = only_reader.get(last)
+        if reader is not None and reader not in fused:
+            other = _other(reader, last)
+            if other is not None and other.shape == node.shape and other is not last:
+                vanished.add(last)
+                found, last = found._replace(residual=other), reader
+        fused[last] = found
+    return fused, vanished
+
+
+def _only_readers(graph: Graph) -> dict[Tensor, Tensor]:
+    """For each tensor that exactly one node reads, and nothing else, that node."""
+    readers: dict[Tensor, list[Tensor | None]] = {}
+    for node in graph.nodes:
+        for s in node.sources:
+            if s is not None:
+                readers.setdefault(s, []).append(node)
+    for t in (*graph.outputs, *graph.updates.values()):
+        readers.setdefault(t, []).append(None)
+    return {t: nodes[0] for t, nodes in readers.items() if len(nodes) == 1 and nodes[0] is not None}
+
+
+def _other(reader: Tensor, operand: Tensor) -> Tensor | None:
+    """The other operand of an addition."""
+    if reader.op != "add":
+        return None
+    a, b = reader.sources
+    return b if a is operand else a
+
+
+def _is_bias(other: Tensor | None, linear: Tensor) -> bool:
+    return other is not None and other.is_leaf and other.shape == linear.shape[-1:]

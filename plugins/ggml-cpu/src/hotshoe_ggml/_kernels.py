@@ -1,0 +1,79 @@
+"""Nodes of ggml graphs that run hotshoe's own attention and norms (`native/hotshoe_attention.h`), on the CPU only.
+
+Each function gives the node, or None where the kernel does not apply and ggml's own ops must do. The parameters of a
+node are read whenever its graph is computed: `builder.keep` holds them as long.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotshoe_core.dtypes import DType
+from hotshoe_ggml._native import ffi, kernels
+
+if TYPE_CHECKING:
+    from hotshoe_ggml._lowering import Builder
+
+__all__ = ["attention_node", "layer_norm_node", "rms_norm_node"]
+
+Ptr = Any  # struct ggml_tensor *
+
+_F32 = DType.F32.id
+_MAX_DIM = 512
+_ALL_THREADS = -1  # GGML_N_TASKS_MAX
+
+
+def attention_node(
+    builder: Builder, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, scale: float, softcap: float
+) -> Ptr | None:
+    """Attention in one pass.
+
+    Shapes, in ggml's order: q [dim, heads, n, batch], k [dim, kv_heads, m, batch], v [v_dim, kv_heads, m, batch], mask
+    broadcast to [m, n, heads, batch]; gives [v_dim, heads, n, batch]. None unless all are F32 with contiguous rows,
+    the mask has all m columns, and a head has at most 512 elements.
+    """
+    operands = [q, k, v] if mask is None else [q, k, v, mask]
+    if not all(map(_plain, operands)) or max(q.ne[0], v.ne[0]) > _MAX_DIM:
+        return None
+    if mask is not None:
+        wanted = (q.ne[2], q.ne[1], q.ne[3])  # the rows, heads and batch of the scores
+        if mask.ne[0] != k.ne[2] or any(mask.ne[i + 1] not in (1, size) for i, size in enumerate(wanted)):
+            return None
+    params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, mask is not None))
+    return _custom(builder, "hotshoe_attention", [v.ne[0], *list(q.ne)[1:]], operands, params)
+
+
+def layer_norm_node(
+    builder: Builder, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float, residual: Ptr | None = None
+) -> Ptr | None:
+    """norm(x + residual) * weight + bias over the fastest axis. residual has x's shape; weight and bias are [ne0]."""
+    return _norm(builder, "hotshoe_layer_norm", x, residual, weight, bias, eps)
+
+
+def rms_norm_node(builder: Builder, x: Ptr, weight: Ptr | None, eps: float) -> Ptr | None:
+    """x / sqrt(mean(x²) + eps) * weight over the fastest axis."""
+    return _norm(builder, "hotshoe_rms_norm", x, None, weight, None, eps)
+
+
+def _norm(
+    builder: Builder, name: str, x: Ptr, residual: Ptr | None, weight: Ptr | None, bias: Ptr | None, eps: float
+) -> Ptr | None:
+    given = [t for t in (x, residual, weight, bias) if t is not None]
+    if not all(map(_plain, given)) or (residual is not None and list(residual.ne) != list(x.ne)):
+        return None
+    if any(t is not None and list(t.ne) != [x.ne[0], 1, 1, 1] for t in (weight, bias)):
+        return None
+    flags = (residual is not None, weight is not None, bias is not None)
+    return _custom(builder, name, list(x.ne), given, ffi.new("struct hotshoe_norm_params *", (eps, *flags)))
+
+
+def _custom(builder: Builder, name: str, ne: list[int], operands: list[Ptr], params: Any) -> Ptr:
+    builder.keep.append(params)
+    function = ffi.addressof(kernels(), name)
+    sources = ffi.new("struct ggml_tensor *[]", operands)
+    return builder.call("custom_4d", _F32, *ne, sources, len(operands), function, _ALL_THREADS, params)
+
+
+def _plain(t: Ptr) -> bool:
+    """F32 with contiguous rows, which is what the kernels read."""
+    return bool(t.type == _F32 and t.nb[0] == 4)

@@ -1,0 +1,145 @@
+"""The adapter over eager libraries, with a second library than NumPy: lists of Python numbers, and a few functions."""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe_core.backend import WeightData
+from hotshoe_core.device import BackendParams, Device, DeviceType
+from hotshoe_core.dtypes import DType
+from hotshoe_core.eager import EagerBackend, EagerLibrary
+from hotshoe_core.errors import InsufficientMemoryError, UnsupportedOpError
+from hotshoe_core.ops import swiglu
+
+DEVICE = Device("toy", DeviceType.CPU, "toy", "toy")
+Run = Callable[[list[Any]], list[Any]]
+
+
+class Vector(list[float]):
+    """The toy's native array: one axis, nothing of NumPy."""
+
+
+def elementwise(function: Callable[..., float]) -> Callable[..., Vector]:
+    return lambda *xs, **attrs: Vector(function(*v, **attrs) for v in zip(*xs))
+
+
+class Toy:
+    """The library, and how often its hook was called."""
+
+    def __init__(self) -> None:
+        self.hooked = self.ran = 0
+
+    def hook(self, run: Run) -> Run:
+        self.hooked += 1
+
+        def faster(given: list[Any]) -> list[Any]:
+            self.ran += 1
+            assert all(g is None or isinstance(g, Vector) for g in given)
+            return run(given)
+
+        return faster
+
+    def backend(self, params: BackendParams | None = None, **functions: Callable[..., Vector]) -> EagerBackend:
+        library = EagerLibrary(
+            functions={
+                "add": elementwise(lambda a, b: a + b),
+                "mul": elementwise(lambda a, b: a * b),
+                "affine": elementwise(lambda x, scale, bias: scale * x + bias),
+                "silu": elementwise(lambda x: x / (1 + math.exp(-x))),
+                **functions,
+            },
+            from_numpy=lambda array, dtype: Vector(array.tolist()),
+            to_numpy=lambda native: np.array(native, np.float32),
+            weight=lambda w: Vector(w.data.view("<f4").tolist()),
+            nbytes=lambda shape, dtype: 8 * math.prod(shape),
+            compile_hook=self.hook,
+        )
+        return EagerBackend("toy", DEVICE, params or BackendParams(), library)
+
+
+def test_a_graph_is_compiled_once_and_replayed() -> None:
+    toy = Toy()
+    backend = toy.backend()
+    data = np.array([1, 2, 3], np.float32).view(np.uint8)
+    weight = backend.load([WeightData("w", (3,), DType.F32, data)])["w"]
+    ctx = backend.new_context()
+    x = ctx.input("x", (3,))
+    y = x * weight + x * 0.5
+    ctx.forward(y)
+    assert toy.hooked == 0
+    for i in range(3):
+        np.testing.assert_allclose(ctx.compute({x: [i, 1, 1]}).read(y), [1.5 * i, 2.5, 3.5])
+    assert (toy.hooked, toy.ran) == (1, 3)
+    assert backend.memory().devices[0].weights[-1].size == 24
+    assert [p.op for p in ctx.placements()] == ["mul", "affine", "add"]
+
+
+def test_composites_are_decomposed_unless_the_library_has_them() -> None:
+    answers = []
+    table: tuple[dict[str, Any], ...] = ({}, {"swiglu": elementwise(lambda g, u: g / (1 + math.exp(-g)) * u)})
+    for functions in table:
+        ctx = Toy().backend(**functions).new_context()
+        gate, up = ctx.input("gate", (2,)), ctx.input("up", (2,))
+        y = swiglu(gate, up)
+        ctx.forward(y).compute({gate: [1, -2], up: [3, 4]})
+        answers.append(ctx.read(y))
+        hows = {(p.op, p.how) for p in ctx.placements()}
+        assert hows == ({("swiglu", "native")} if functions else {("silu", "decomposed"), ("mul", "decomposed")})
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6)
+
+
+def test_a_missing_primitive_is_named_before_anything_runs() -> None:
+    toy = Toy()
+    ctx = toy.backend().new_context()
+    ctx.forward(ctx.input("x", (3,)).exp())
+    with pytest.raises(UnsupportedOpError, match="exp"):
+        ctx.reserve()
+    assert toy.hooked == 0
+
+
+def test_values_are_dropped_after_their_last_use() -> None:
+    """Else a graph would hold all of its temporaries at once."""
+    made: list[weakref.ref[Vector]] = []
+    most = 0
+
+    def track(x: Vector, **_: float) -> Vector:
+        nonlocal most
+        y = Vector(x)
+        made.append(weakref.ref(y))
+        most = max(most, sum(r() is not None for r in made))
+        return y
+
+    ctx = Toy().backend(affine=track).new_context()
+    y = x = ctx.input("x", (2,))
+    for _ in range(50):
+        y = y * 1.0
+    ctx.forward(y).compute({x: [1, 2]})
+    assert len(made) == 50
+    assert most == 2  # what is read and what is made
+
+
+def test_memory_errors_of_the_library_become_ours() -> None:
+    def full(x: Vector, **_: float) -> Vector:
+        raise MemoryError
+
+    backend = Toy().backend(affine=full)
+    ctx = backend.new_context()
+    x = ctx.input("x", (2,))
+    ctx.forward(x * 2.0).reserve()
+    with pytest.raises(InsufficientMemoryError) as caught:
+        ctx.compute({x: [1, 2]})
+    assert caught.value.memory.devices[0].failed
+    assert not backend.memory().devices[0].failed
+
+
+def test_a_parameter_without_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "hotshoe.backend"):
+        Toy().backend(BackendParams(n_threads=4))
+    assert "n_threads=4 has no effect" in caplog.text

@@ -1,0 +1,295 @@
+"""What each op means, by an oracle that shares no code with it: torch, transformers' rotary embeddings, or NumPy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe_core import ops
+from hotshoe_core.backend import Backend
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.ops import RoPE
+from hotshoe_core.reference import open_reference
+from hotshoe_core.tensor import TABLE, Op, Tensor
+
+Array = np.ndarray[Any, Any]
+I32 = DType.I32
+
+
+@pytest.fixture(name="backend")
+def _backend() -> Iterator[Backend]:
+    with open_reference() as backend:
+        yield backend
+
+
+def run(backend: Backend, function: Callable[..., Tensor], *arrays: Array, **attrs: Any) -> Array:
+    with backend.new_context() as ctx:
+        tensors = [ctx.input(f"x{i}", a.shape, DType.of(a)) for i, a in enumerate(arrays)]
+        y = function(*tensors, **attrs)
+        return ctx.forward(y).compute(dict(zip(tensors, arrays))).read(y)
+
+
+def normal(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng((seed, *shape)).standard_normal(shape, np.float32)
+
+
+def close(got: Array, want: Any, tolerance: float = 1e-5) -> None:
+    np.testing.assert_allclose(got, np.asarray(want), rtol=tolerance, atol=tolerance)
+
+
+# Elementwise
+
+
+POSITIVE = ("sqrt", "rsqrt", "log", "reciprocal")
+UNARY = (*POSITIVE, "exp", "sin", "cos", "tanh", "sigmoid", "softplus", "relu", "silu", "neg")
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(backend: Backend, name: str) -> None:
+    torch = pytest.importorskip("torch", reason="the oracle")
+    x = np.linspace(0.01, 9, 50, dtype=np.float32)
+    x = x if name in POSITIVE else np.concatenate([-x, x])
+    oracle = getattr(torch, name, None) or getattr(torch.nn.functional, name)
+    close(run(backend, TABLE[name], x), oracle(torch.from_numpy(x)))
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_gelu(backend: Backend, approximate: str) -> None:
+    torch = pytest.importorskip("torch", reason="the oracle")
+    x = np.linspace(-6, 6, 301, dtype=np.float32)
+    want = torch.nn.functional.gelu(torch.from_numpy(x), approximate=approximate)
+    close(run(backend, ops.gelu, x, approximate=approximate), want, 2e-6)
+
+
+def test_quick_gelu_is_what_clip_calls_it(backend: Backend) -> None:
+    activations = pytest.importorskip("transformers.activations", reason="the oracle")
+    torch = pytest.importorskip("torch", reason="the oracle")
+    x = np.linspace(-6, 6, 301, dtype=np.float32)
+    close(run(backend, ops.gelu, x, approximate="quick"), activations.ACT2FN["quick_gelu"](torch.from_numpy(x)), 2e-6)
+
+
+@pytest.mark.parametrize(("op", "activation"), [(ops.swiglu, "silu"), (ops.reglu, "relu"), (ops.geglu, "gelu")])
+def test_gated(backend: Backend, op: Op, activation: str) -> None:
+    functional = pytest.importorskip("torch", reason="the oracle").nn.functional
+    torch = pytest.importorskip("torch", reason="the oracle")
+    gate, up = normal(3, 8), normal(3, 8, seed=1)
+    options = {"approximate": "tanh"} if activation == "gelu" else {}
+    close(run(backend, op, gate, up), getattr(functional, activation)(torch.from_numpy(gate), **options).numpy() * up)
+
+
+@pytest.mark.parametrize(
+    ("expression", "oracle"),
+    [
+        (lambda x: x + 2, lambda x: x + 2),
+        (lambda x: 2 + x, lambda x: 2 + x),
+        (lambda x: x - 2.5, lambda x: x - 2.5),
+        (lambda x: 1 - x, lambda x: 1 - x),
+        (lambda x: 3 * x, lambda x: 3 * x),
+        (lambda x: x / 4, lambda x: x / 4),
+        (lambda x: 4 / x, lambda x: 4 / x),
+        (lambda x: -x, lambda x: -x),
+        (lambda x: x - x.exp(), lambda x: x - np.exp(x)),
+        (lambda x: x.clamp(-0.5, 0.5), lambda x: np.clip(x, -0.5, 0.5)),
+        (lambda x: x.clamp(min=0.0), lambda x: np.maximum(x, 0)),
+        (lambda x: x.stddev(0), lambda x: x.std(0)),
+        (lambda x: x.variance(1, keepdims=True), lambda x: x.var(1, keepdims=True)),
+        (lambda x: x.cumsum(), lambda x: x.cumsum(-1)),
+        (lambda x: x.pad((1, 0), (0, 2)), lambda x: np.pad(x, ((1, 0), (0, 2)))),
+        (lambda x: x.argmax(), lambda x: x.argmax(-1)),
+        (lambda x: x.argsort(), lambda x: x.argsort(-1)),
+        (lambda x: x.argsort(descending=True), lambda x: (-x).argsort(-1)),
+        (lambda x: x.top_k(2), lambda x: (-x).argsort(-1)[:, :2]),
+        (lambda x: x.T, lambda x: x.T),
+        (lambda x: x[:, None].expand(2, 3, 2, 4), lambda x: np.broadcast_to(x[:, None], (2, 3, 2, 4))),
+    ],
+)  # fmt: skip
+def test_tensor_methods(
+    backend: Backend, expression: Callable[[Tensor], Tensor], oracle: Callable[[Array], Array]
+) -> None:
+    x = normal(3, 4)
+    close(run(backend, expression, x), oracle(x))
+
+
+# Products
+
+
+@pytest.mark.parametrize(("a", "b"), [((3, 4), (4, 5)), ((2, 3, 4), (4, 5)), ((2, 1, 3, 4), (5, 4, 6))])
+def test_matmul(backend: Backend, a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    x, y = normal(*a), normal(*b)
+    want = np.einsum("...mk,...kn->...mn", x, y)
+    close(run(backend, ops.matmul, x, y), want)
+    close(run(backend, ops.matmul, x, np.ascontiguousarray(np.swapaxes(y, -1, -2)), transpose=True), want)
+
+
+def test_linear_and_experts(backend: Backend) -> None:
+    x, w = normal(5, 2, 8), normal(6, 8)
+    close(run(backend, ops.linear, x, w), np.einsum("nki,oi->nko", x, w))
+    experts, weight = np.array([[0, 2], [1, 1], [2, 0], [3, 1], [0, 3]], np.int32), normal(4, 6, 8)
+    close(run(backend, ops.linear_experts, x, weight, experts), np.einsum("nki,nkoi->nko", x, weight[experts]))
+
+
+def test_rows(backend: Backend) -> None:
+    x, at, rows = normal(6, 3), np.array([4, 0], np.int32), normal(2, 3)
+    want = x.copy()
+    want[at] = rows
+    close(run(backend, ops.set_rows, x, at, rows), want)
+    close(run(backend, ops.take, x, at), x[at])
+
+
+# Norms
+
+
+def test_norms(backend: Backend) -> None:
+    torch = pytest.importorskip("torch", reason="the oracle")
+    f = torch.nn.functional
+    x, w, b = normal(2, 3, 8), normal(8, seed=1), normal(8, seed=2)
+    tx, tw, tb = map(torch.from_numpy, (x, w, b))
+    close(run(backend, ops.rms_norm, x, w, eps=1e-3), f.rms_norm(tx, (8,), tw, 1e-3))
+    close(run(backend, ops.rms_norm, x, eps=1e-3), f.rms_norm(tx, (8,), None, 1e-3))
+    close(run(backend, ops.layer_norm, x, w, b, eps=1e-3), f.layer_norm(tx, (8,), tw, tb, 1e-3))
+    close(run(backend, ops.l2_norm, x), f.normalize(tx, dim=-1))
+    close(run(backend, ops.softmax, x, scale=0.7), f.softmax(tx * 0.7, dim=-1))
+
+
+# Attention
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_attention(backend: Backend, kv_heads: int, masked: bool, batch: tuple[int, ...]) -> None:
+    torch = pytest.importorskip("torch", reason="the oracle")
+    q, k, v = normal(*batch, 5, 4, 8), normal(*batch, 7, kv_heads, 8, seed=1), normal(*batch, 7, kv_heads, 6, seed=2)
+    hidden = np.triu(np.full((5, 7), -np.inf, np.float32), 3)
+    tq, tk, tv = (torch.from_numpy(x).movedim(-2, -3) for x in (q, k, v))
+    tk, tv = (x.repeat_interleave(4 // kv_heads, dim=-3) for x in (tk, tv))
+    mask = torch.from_numpy(hidden) if masked else None
+    want = torch.nn.functional.scaled_dot_product_attention(tq, tk, tv, attn_mask=mask, scale=0.3).movedim(-2, -3)
+    close(run(backend, ops.attention, q, k, v, *((hidden,) if masked else ()), scale=0.3), want)
+
+
+def plain_attention(q: Array, k: Array, v: Array, scale: float, softcap: float, sinks: Array | None) -> Array:
+    """One query and one head at a time, in float64."""
+    out = np.zeros((*q.shape[:-1], v.shape[-1]))
+    group = q.shape[1] // k.shape[1]
+    for i, h in np.ndindex(q.shape[:2]):
+        scores = k[:, h // group].astype(float) @ q[i, h] * scale
+        scores = softcap * np.tanh(scores / softcap) if softcap else scores
+        e, rest = np.exp(scores), 0.0 if sinks is None else math.exp(sinks[h])
+        out[i, h] = e @ v[:, h // group] / (e.sum() + rest)
+    return out
+
+
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("sinks", [None, normal(4, seed=9)], ids=["plain", "sinks"])
+def test_softcap_and_sinks(backend: Backend, softcap: float, sinks: Array | None) -> None:
+    q, k, v = normal(3, 4, 8), normal(5, 2, 8, seed=1), normal(5, 2, 8, seed=2)
+    mask = np.zeros((3, 5), np.float32)
+    extra = () if sinks is None else (mask, sinks)
+    got = run(backend, ops.attention, q, k, v, *extra, scale=0.4, softcap=softcap)
+    close(got, plain_attention(q, k, v, 0.4, softcap, sinks))
+
+
+# Rotary embeddings
+
+
+def rotated(x: Array, positions: Array, inverse_frequencies: Any, magnitude: float = 1.0) -> Array:
+    """transformers' apply_rotary_pos_emb; x is (n, heads, dim)."""
+    torch = pytest.importorskip("torch", reason="the oracle")
+    llama = pytest.importorskip("transformers.models.llama.modeling_llama", reason="the oracle")
+    angles = torch.from_numpy(positions).float()[:, None] * torch.as_tensor(inverse_frequencies).float()
+    both = torch.cat([angles, angles], -1)[None]
+    tx = torch.from_numpy(x).movedim(0, 1)[None]
+    y, _ = llama.apply_rotary_pos_emb(tx, tx, both.cos() * magnitude, both.sin() * magnitude)
+    result: Array = y[0].movedim(1, 0).numpy()
+    return result
+
+
+def parameters(kind: str, **rope: Any) -> tuple[Any, float]:
+    """Inverse frequencies and magnitude by transformers, for heads of 16 and θ 10000."""
+    transformers = pytest.importorskip("transformers", reason="the oracle")
+    utils = pytest.importorskip("transformers.modeling_rope_utils", reason="the oracle")
+    config = transformers.LlamaConfig(
+        hidden_size=32, num_attention_heads=2, head_dim=16, max_position_embeddings=rope.pop("longest", 64),
+        rope_parameters={"rope_type": kind, "rope_theta": 10000.0, **rope},
+    )  # fmt: skip
+    return utils.ROPE_INIT_FUNCTIONS[kind](config, "cpu")  # type: ignore[no-any-return]
+
+
+X, POSITIONS = normal(6, 2, 16), np.array([0, 1, 5, 17, 63, 200], np.int32)
+PLAIN = 10000.0 ** (-np.arange(0, 16, 2) / 16)
+
+
+def test_rope(backend: Backend) -> None:
+    close(run(backend, ops.rope, X, POSITIONS, config=RoPE(16)), rotated(X, POSITIONS, PLAIN), 1e-4)
+
+
+def test_rope_interpolated(backend: Backend) -> None:
+    frequencies, _ = parameters("linear", factor=4.0)
+    close(run(backend, ops.rope, X, POSITIONS, config=RoPE(16, scale=0.25)), rotated(X, POSITIONS, frequencies), 1e-4)
+
+
+def test_rope_yarn(backend: Backend) -> None:
+    frequencies, magnitude = parameters("yarn", factor=4.0, original_max_position_embeddings=64, longest=256)
+    config = RoPE(16, scale=0.25, ext_factor=1.0, original_context=64)
+    assert config.magnitude() == pytest.approx(magnitude)
+    assert not np.allclose(frequencies, PLAIN)
+    close(run(backend, ops.rope, X, POSITIONS, config=config), rotated(X, POSITIONS, frequencies, magnitude), 1e-4)
+
+
+def test_rope_llama3_factors(backend: Backend) -> None:
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    frequencies, _ = parameters("llama3", longest=512, **scaling)
+    factors = (PLAIN / np.asarray(frequencies)).astype(np.float32)  # what a GGUF file carries as rope_freqs
+    assert factors.max() > 2
+    got = run(backend, ops.rope, X, POSITIONS, factors, config=RoPE(16))
+    close(got, rotated(X, POSITIONS, frequencies), 1e-4)
+
+
+def test_rope_interleaved_is_the_same_rotation_of_other_pairs(backend: Backend) -> None:
+    """Pair i is a complex number, turned by its angle (Su et al. 2021, eq. 34)."""
+    got = run(backend, ops.rope, X, POSITIONS, config=RoPE(16, interleaved=True))
+    turned = X.view(np.complex64) * np.exp(1j * POSITIONS[:, None, None] * PLAIN)
+    close(got, turned.astype(np.complex64).view(np.float32), 1e-4)
+
+
+def test_rope_of_part_of_a_head_and_of_a_batch(backend: Backend) -> None:
+    got = run(backend, ops.rope, X, POSITIONS, config=RoPE(8))
+    close(got[..., 8:], X[..., 8:])
+    frequencies = 10000.0 ** (-np.arange(0, 8, 2) / 8)
+    close(got[..., :8], rotated(np.ascontiguousarray(X[..., :8]), POSITIONS, frequencies), 1e-4)
+    batch, at = np.stack([X, X[::-1]]), np.stack([POSITIONS, POSITIONS[::-1]])
+    both = run(backend, ops.rope, batch, at, config=RoPE(16))
+    close(both[0], rotated(X, POSITIONS, PLAIN), 1e-4)
+    close(both[1], both[0][::-1])
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("op", ["softmax", "cumsum", "argsort", "argmax", "l2_norm", "top_k", "rms_norm", "layer_norm"])
+def test_ops_over_the_last_axis_need_one(backend: Backend, op: str) -> None:
+    x = backend.new_context().input("x", ())
+    options: dict[str, dict[str, Any]] = {"top_k": {"k": 1}, "rms_norm": {"eps": 1e-5}, "layer_norm": {"eps": 1e-5}}
+    with pytest.raises(ShapeError, match="axis"):
+        TABLE[op](x, **options.get(op, {}))
+
+
+def test_integers_do_not_take_part_in_arithmetic(backend: Backend) -> None:
+    ids = backend.new_context().input("ids", (3,), I32)
+    expressions: list[Callable[[], Tensor]] = [lambda: ids * 2, lambda: ids + ids, ids.exp, ids.softmax, ids.sum]
+    for expression in expressions:
+        with pytest.raises(DTypeError, match=r"I32\[3\]"):
+            expression()
+
+
+def test_every_row_of_the_table_says_what_it_does() -> None:
+    assert len(TABLE) > 40
+    for op in TABLE.values():
+        assert len(op.doc) > 3, op
+        assert repr(op).startswith(f"<{'composite' if op.composite else 'primitive'} op {op.name}(")

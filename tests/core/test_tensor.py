@@ -1,0 +1,369 @@
+"""Tensors without any backend: shape and type rules against NumPy, messages, contexts, updates, decomposition."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from hotshoe_core.backend import Backend
+from hotshoe_core.context import Context
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError, GraphError, HotshoeError, ShapeError, UnsupportedOpError
+from hotshoe_core.graph import Graph, lower
+from hotshoe_core.ops import add, concat, linear, rms_norm, rsqrt, swiglu
+from hotshoe_core.reference import open_reference
+from hotshoe_core.tensor import TABLE, Tensor, constant, nodes_created, scope
+
+shapes = hnp.array_shapes(min_dims=0, max_dims=4, max_side=4)
+
+
+def context() -> Context:
+    return open_reference().new_context()
+
+
+def leaf(shape: tuple[int, ...], dtype: DType = DType.F32) -> Tensor:
+    return context().input("x", shape, dtype)
+
+
+def value(tensor: Tensor, **arrays: Any) -> np.ndarray[Any, Any]:
+    ctx = tensor.context
+    assert ctx is not None
+    return ctx.forward(tensor).compute({ctx.inputs[k]: v for k, v in arrays.items()}).read(tensor)
+
+
+# Shapes, by NumPy
+
+
+@given(shapes, shapes)
+def test_broadcasting_is_numpys(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    ctx = context()
+    x, y = ctx.input("x", a), ctx.input("y", b)
+    try:
+        want = np.broadcast_shapes(a, b)
+    except ValueError:
+        with pytest.raises(ShapeError, match="do not broadcast"):
+            add(x, y)
+    else:
+        assert (x + y).shape == (x * y).shape == want
+
+
+@given(shapes, shapes)
+def test_matmul_shapes_are_numpys(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    ctx = context()
+    x, y = ctx.input("x", a), ctx.input("y", b)
+    try:
+        if len(a) < 2 or len(b) < 2:
+            raise ValueError
+        want = np.matmul(np.zeros(a), np.zeros(b)).shape
+    except ValueError:
+        with pytest.raises(ShapeError):
+            x @ y
+    else:
+        assert (x @ y).shape == want
+
+
+@given(shapes, st.lists(st.integers(-2, 6), max_size=4))
+def test_reshape_is_numpys(shape: tuple[int, ...], new: list[int]) -> None:
+    x = leaf(shape)
+    try:
+        if min(new, default=1) < -1:
+            raise ValueError  # NumPy takes any negative number for -1
+        want = np.zeros(shape).reshape(new).shape
+    except ValueError:
+        with pytest.raises(ShapeError):
+            x.reshape(*new)
+    else:
+        assert x.reshape(*new).shape == want
+
+
+@given(shapes, st.data())
+def test_permute_is_numpys(shape: tuple[int, ...], data: st.DataObject) -> None:
+    axes = data.draw(st.permutations(range(len(shape))))
+    negative = [a - len(shape) if data.draw(st.booleans()) else a for a in axes]
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    np.testing.assert_array_equal(value(leaf(shape).permute(*negative), x=x), x.transpose(axes))
+
+
+@settings(max_examples=200)
+@given(shapes.filter(len), st.data())
+def test_indexing_is_numpys(shape: tuple[int, ...], data: st.DataObject) -> None:
+    key = data.draw(hnp.basic_indices(shape, allow_ellipsis=True, allow_newaxis=True, max_dims=6))
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    want = x[key]
+    steps = [k.step for k in (key if isinstance(key, tuple) else (key,)) if isinstance(k, slice)]
+    if want.size == 0 or any(s is not None and s < 0 for s in steps):
+        with pytest.raises(ShapeError):
+            leaf(shape)[key]
+        return
+    y = leaf(shape)[key]
+    assert y.shape == want.shape
+    np.testing.assert_array_equal(value(y, x=x), want)
+
+
+@pytest.mark.parametrize("key", [3, -4, (0, 0, 0), (..., ...), 1.5, "a", [0, 1], slice(None, None, -1), slice(2, 2)])
+def test_indices_that_are_refused(key: Any) -> None:
+    with pytest.raises(ShapeError):
+        leaf((3, 4))[key]
+
+
+@given(shapes, st.integers(-5, 5), st.booleans(), st.sampled_from(["sum", "mean", "variance"]))
+def test_reductions_are_numpys(shape: tuple[int, ...], axis: int, keepdims: bool, name: str) -> None:
+    x = leaf(shape)
+    if not -len(shape) <= axis < len(shape):
+        with pytest.raises(ShapeError, match="out of range"):
+            TABLE[name](x, axis=axis, keepdims=keepdims)
+        return
+    y = TABLE[name](x, axis=axis, keepdims=keepdims)
+    assert y.shape == np.zeros(shape).sum(axis=axis, keepdims=keepdims).shape
+
+
+@given(st.lists(hnp.array_shapes(min_dims=1, max_dims=3, max_side=3), min_size=1, max_size=3), st.integers(-4, 3))
+def test_concat_is_numpys(parts: list[tuple[int, ...]], axis: int) -> None:
+    ctx = context()
+    tensors = [ctx.input(str(i), s) for i, s in enumerate(parts)]
+    try:
+        want = np.concatenate([np.zeros(s) for s in parts], axis).shape
+    except ValueError:
+        with pytest.raises(ShapeError):
+            concat(*tensors, axis=axis)
+    else:
+        assert concat(*tensors, axis=axis).shape == want
+
+
+def test_sizes_of_zero_cannot_be_made() -> None:
+    x = leaf((1, 3))
+    makes: tuple[Callable[[], Tensor], ...]
+    makes = (lambda: x.expand(0, 3), lambda: x.reshape(0, 3), lambda: x[:0], lambda: constant(np.zeros((0, 2))))
+    for make in makes:
+        with pytest.raises(ShapeError):
+            make()
+
+
+# Types
+
+
+def test_arithmetic_gives_f32_and_movement_keeps_the_type() -> None:
+    for dtype in (DType.F16, DType.F32, DType.F64):
+        x = leaf((2, 4), dtype)
+        assert {t.dtype for t in (x + x, x * 2, x.exp(), x.sum(), x.softmax(), x @ x.T)} == {DType.F32}
+        assert {t.dtype for t in (x.T, x[0], x.reshape(8), x.expand(3, 2, 4), concat(x, x))} == {dtype}
+    assert leaf((2,)).cast(DType.F16).dtype is DType.F16
+    x = leaf((2,))
+    assert x.cast(DType.F32) is x
+    assert {t.dtype for t in (x.argmax(), x.argsort(), x.top_k(1))} == {DType.I32}
+    assert constant([1.0, 2.0]).dtype is DType.F32
+    assert constant(np.zeros(2)).dtype is DType.F64
+
+
+def test_blocks_of_quantized_types_stay_whole() -> None:
+    w = open_reference().state((4, 64), DType.Q8_0, "w")
+    assert w[1:3, 32:].shape == (2, 32)
+    makes: tuple[Callable[[], Tensor], ...]
+    makes = (lambda: w.T, lambda: w[:, 1:33], lambda: w[:, ::2], lambda: w.reshape(64, 4), lambda: w @ w)
+    for make in makes:
+        with pytest.raises((DTypeError, ShapeError), match=r"Q8_0\[4, 64\]"):
+            make()
+
+
+# Messages
+
+
+def test_an_error_names_op_shapes_and_part_of_the_model() -> None:
+    x = leaf((2, 3))
+    weight = constant(np.zeros((5, 4), np.float32))
+    with scope("blk.7", 7), scope("attn_q"), pytest.raises(ShapeError) as caught:
+        linear(x, weight)
+    message = str(caught.value)
+    for part in ("linear(x F32[2, 3], weight F32[5, 4])", "in blk.7.attn_q", "(3)", "(4)"):
+        assert part in message
+    assert isinstance(caught.value, ValueError)
+
+
+def test_wrong_calls_say_what_is_expected() -> None:
+    x: Any = leaf((2, 3))
+    array: Any = np.zeros(3)
+    wrong: list[tuple[Any, str]] = [
+        (lambda: add(x), "takes"),
+        (lambda: add(x, array), "hotshoe_core.constant"),
+        (lambda: rms_norm(x), "needs the attribute eps"),
+        (lambda: rms_norm(x, eps=1, epsilon=2), "no attribute epsilon"),
+        (lambda: concat(), "at least one"),
+    ]
+    for call, expected in wrong:
+        with pytest.raises(GraphError, match=expected):
+            call()
+    symbolic: list[Any] = [lambda: bool(x), lambda: list(x), lambda: np.asarray(x), lambda: len(x.sum().sum())]
+    for use in symbolic:
+        with pytest.raises(TypeError):
+            use()
+    with pytest.raises(ZeroDivisionError):
+        x / 0
+
+
+def test_names_and_layers_come_from_the_scope() -> None:
+    ctx = context()
+    x = ctx.input("x", (2,))
+    with ctx.layer(3), scope("mlp"):
+        y = x * 2
+    assert (y.name, y.layer) == ("layer.3.mlp.affine", 3)
+    assert ((x * 2).name, (x * 2).layer) == ("affine", -1)
+
+
+def test_a_failed_scope_ends_too() -> None:
+    with pytest.raises(RuntimeError), scope("a", 1):
+        raise RuntimeError
+    assert leaf((1,)).exp().name == "exp"
+
+
+# Contexts
+
+
+def test_operands_of_two_contexts_do_not_mix() -> None:
+    x, y = leaf((2,)), leaf((2,))
+    with pytest.raises(GraphError, match="two contexts"):
+        x + y
+    with pytest.raises(GraphError, match="another context"):
+        context().forward(x * 2)
+
+
+def test_a_compiled_graph_does_not_grow() -> None:
+    ctx = context()
+    x = ctx.input("x", (2,))
+    ctx.forward(x * 2).reserve()
+    grows: list[Callable[[], object]] = [lambda: ctx.input("y", (2,)), lambda: ctx.forward(x * 3)]
+    for grow in grows:
+        with pytest.raises(GraphError, match="cannot grow"):
+            grow()
+
+
+def test_what_a_context_refuses() -> None:
+    ctx = context()
+    x = ctx.input("x", (2,))
+    with pytest.raises(GraphError, match="already"):
+        ctx.input("x", (2,))
+    with pytest.raises(GraphError, match="nothing to compute"):
+        ctx.reserve()
+    with pytest.raises(DTypeError, match="Q8_0"):
+        ctx.input("q", (2, 32), DType.Q8_0)
+    y, z = x * 2, x * 3
+    ctx.forward(y).compute({x: [1, 2]})
+    with pytest.raises(GraphError, match="not an output"):
+        ctx.read(z)
+    with pytest.raises(GraphError, match="no context"):
+        constant([1.0]).read()
+    with pytest.raises(DTypeError, match="do not fit"):
+        ctx.compute({x: [2**24 + 1, 0]})
+    np.testing.assert_array_equal(ctx.compute({x: [2**24, 0]}).read(y), [2**25, 0])
+
+
+# Updates of states
+
+
+def update_of(backend: Backend) -> tuple[Context, Tensor, Tensor]:
+    ctx = backend.new_context()
+    state = backend.state((4, 2), DType.F32, "cache")
+    return ctx, state, state.set_rows(ctx.input("at", (1,), DType.I32), ctx.input("rows", (1, 2)))
+
+
+def test_an_updated_state_is_read_through_its_update_only() -> None:
+    stale: list[Callable[[Tensor, Tensor], Tensor]] = [
+        lambda state, new: state * 2.0,
+        lambda state, new: state,
+        lambda state, new: new * 2.0,  # a step on the way
+        lambda state, new: new,
+    ]
+    for reads in stale:
+        ctx, state, new = update_of(open_reference())
+        later = new.set_rows(ctx.inputs["at"], ctx.inputs["rows"])
+        ctx.update(state, later).forward(reads(state, new))
+        with pytest.raises(GraphError, match="cache"):
+            ctx.reserve()
+    ctx, state, new = update_of(open_reference())
+    assert ctx.update(state, new).forward(new * 2.0, new).reserve()
+
+
+def test_updates_that_are_refused() -> None:
+    ctx, state, new = update_of(open_reference())
+    with pytest.raises(GraphError, match="not a state"):
+        ctx.update(new, state)
+    with pytest.raises(ShapeError, match="shape or type differ"):
+        ctx.update(state, new.reshape(2, 4))
+    with pytest.raises(GraphError, match="not made from it"):
+        ctx.update(state, new * 2.0).reserve()
+
+
+def test_an_update_to_itself_changes_nothing() -> None:
+    backend = open_reference()
+    ctx, state, _ = update_of(backend)
+    ctx.update(state, state).compute({ctx.inputs["at"]: [0], ctx.inputs["rows"]: [[1, 1]]})
+    assert not backend.new_context().forward(state).compute().read(state).any()
+
+
+# Decomposition
+
+
+def primitives(node: Tensor) -> bool:
+    return not TABLE[node.op].composite
+
+
+def test_composites_become_primitives_by_and_by() -> None:
+    ctx = context()
+    x = ctx.input("x", (2, 4))
+    with scope("blk.0", 0):
+        y = swiglu(rms_norm(x, eps=1e-5), rsqrt(x))
+    graph, lowered = lower(Graph.trace([y]), primitives)
+    assert all(primitives(n) for n in graph.nodes)
+    assert {op for _, op in graph.decomposed} == {"swiglu", "rms_norm", "rsqrt", "reciprocal"}
+    assert graph.outputs == (lowered[y],)
+    assert {n.layer for n in graph.nodes} == {0}
+    assert {n.name.split(".")[:2] == ["blk", "0"] for n in graph.nodes} == {True}
+    kept, same = lower(Graph.trace([y]), lambda node: True)
+    assert (kept.decomposed, same[y]) == ((), y)
+
+
+def test_a_primitive_nobody_lowers_is_named() -> None:
+    x = leaf((2, 4))
+    with pytest.raises(UnsupportedOpError, match=r"rms_norm.*primitive op sqrt.*F32\[2, 1\]"):
+        lower(Graph.trace([rms_norm(x, eps=1e-5)]), lambda n: n.op != "sqrt" and primitives(n))
+
+
+def test_a_deep_graph_meets_no_recursion_limit() -> None:
+    n = 5000
+    assert n > sys.getrecursionlimit()
+    ctx = context()
+    x = y = ctx.input("x", (2,))
+    for i in range(n):
+        y = rsqrt(y + 1.0) if i % 1000 == 0 else y * 0.999
+    graph, lowered = lower(Graph.trace([y]), primitives)
+    assert len(graph.nodes) > n
+    place = {t: i for i, t in enumerate((*graph.leaves, *graph.nodes))}
+    assert all(place[s] < place[t] for t in graph.nodes for s in t.sources if s is not None)
+    want: Any = np.array([3.0, 0.5], np.float32)
+    for i in range(n):
+        want = 1 / np.sqrt(want + 1) if i % 1000 == 0 else want * np.float32(0.999)
+    got = ctx.forward(y).compute({x: [3, 0.5]}).read(y)
+    assert graph.outputs == (lowered[y],)
+    np.testing.assert_allclose(got, want, rtol=1e-4)
+
+
+def test_counting_nodes_makes_none() -> None:
+    before = nodes_created()
+    assert nodes_created() == before
+    leaf((1,))
+    assert nodes_created() == before + 1
+
+
+def test_an_unused_node_is_not_part_of_the_graph() -> None:
+    x = leaf((2,))
+    _ = x.exp()
+    graph = Graph.trace([x * 2])
+    assert [n.op for n in graph.nodes] == ["affine"]
+    assert graph.inputs == (x,)
+    assert issubclass(GraphError, HotshoeError)

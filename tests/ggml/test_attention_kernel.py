@@ -1,0 +1,196 @@
+"""Our attention and norms against NumPy in float64, through ggml graphs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+
+from hotshoe_ggml import _kernels, _native
+from hotshoe_ggml._native import ffi
+
+Array = np.ndarray[Any, Any]
+
+
+class Graphs:
+    """Computes one node on `n_threads` threads."""
+
+    def __init__(self, n_threads: int) -> None:
+        self.lib = _native.lib()
+        cpu = _native.load_cpu()
+        self.backend = self.lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
+        set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
+        assert set_threads is not None
+        set_threads(self.backend, n_threads)
+
+    def run(self, make: Any, *arrays: Array | None, shift: int = 0) -> Array:
+        """`make(builder, *tensors)` over leaves that hold the arrays;
+        with `shift`, views that begin that many floats into each row."""
+        g = self.lib
+        context = g.ggml_init({"mem_size": 1 << 20, "mem_buffer": ffi.NULL, "no_alloc": True})
+        leaves = g.ggml_init({"mem_size": 1 << 16, "mem_buffer": ffi.NULL, "no_alloc": True})
+        builder = SimpleNamespace(keep=[], call=lambda name, *args: getattr(g, "ggml_" + name)(context, *args))
+        held, tensors = [], []
+        for array in arrays:
+            if array is None:
+                tensors.append(None)
+                continue
+            skip = shift if array.ndim > 1 else 0
+            wide = np.full((*array.shape[:-1], array.shape[-1] + skip), np.nan, np.float32)
+            wide[..., skip:] = array
+            leaf = g.ggml_new_tensor(leaves, 0, 4, [*reversed(wide.shape), *(1,) * (4 - wide.ndim)])
+            held.append((leaf, wide))
+            sizes, strides = list(leaf.ne)[1:], list(leaf.nb)[1:]
+            view = g.ggml_view_4d(context, leaf, array.shape[-1], *sizes, *strides, 4 * skip)
+            tensors.append(view if skip else leaf)
+        buffer = g.ggml_backend_alloc_ctx_tensors(leaves, self.backend)
+        for leaf, wide in held:
+            g.ggml_backend_tensor_set(leaf, ffi.from_buffer(wide), 0, wide.nbytes)
+        node = make(builder, *tensors)
+        assert node is not None
+        graph = g.ggml_new_graph_custom(context, 64, False)
+        g.ggml_build_forward_expand(graph, node)
+        allocator = g.ggml_gallocr_new(g.ggml_backend_get_default_buffer_type(self.backend))
+        assert g.ggml_gallocr_alloc_graph(allocator, graph)
+        assert g.ggml_backend_graph_compute(self.backend, graph) == g.GGML_STATUS_SUCCESS
+        out = np.empty(tuple(reversed(list(node.ne))), np.float32)
+        g.ggml_backend_tensor_get(node, ffi.from_buffer(out), 0, out.nbytes)
+        g.ggml_gallocr_free(allocator)
+        g.ggml_backend_buffer_free(buffer)
+        g.ggml_free(context)
+        g.ggml_free(leaves)
+        return out
+
+
+@pytest.fixture(params=[1, 2, 3], ids="{} threads".format)
+def graphs(request: pytest.FixtureRequest) -> Iterator[Graphs]:
+    made = Graphs(request.param)
+    yield made
+    made.lib.ggml_backend_free(made.backend)
+
+
+def expected(q: Array, k: Array, v: Array, mask: Array | None, scale: float, softcap: float) -> Array:
+    group = q.shape[2] // k.shape[2]
+    k, v = (np.repeat(x.astype(float), group, 2) for x in (k, v))
+    scores = np.einsum("bnhd,bmhd->bhnm", q.astype(float), k) * scale
+    if softcap:
+        scores = np.tanh(scores / softcap) * softcap
+    if mask is not None:
+        scores = scores + mask
+    with np.errstate(invalid="ignore"):
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.einsum("bhnm,bmhd->bnhd", weights / weights.sum(-1, keepdims=True), v)
+
+
+def attend(
+    graphs: Graphs, q: Array, k: Array, v: Array, mask: Array | None = None, cap: float = 0.0, **kw: Any
+) -> Array:
+    def make(b: Any, *t: Any) -> Any:
+        return _kernels.attention_node(b, *t, scale=1 / math.sqrt(q.shape[-1]), softcap=cap)
+
+    got = graphs.run(make, q, k, v, mask, **kw)
+    np.testing.assert_allclose(got, expected(q, k, v, mask, 1 / math.sqrt(q.shape[-1]), cap), rtol=1e-5, atol=4e-6)
+    return got
+
+
+def operands(b: int, n: int, m: int, heads: int, kv_heads: int, dim: int, v_dim: int) -> list[Array]:
+    rng = np.random.default_rng(0)
+    shapes = (b, n, heads, dim), (b, m, kv_heads, dim), (b, m, kv_heads, v_dim)
+    return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+
+
+SHAPES = [
+    (4, 25, 25, 12, 12, 32, 32),
+    (1, 1, 1, 1, 1, 32, 32),
+    (3, 7, 33, 4, 2, 64, 64),
+    (1, 130, 301, 2, 2, 80, 80),  # several blocks of keys
+    (2, 17, 129, 4, 1, 128, 128),
+    (1, 1, 700, 8, 2, 64, 64),  # decoding
+    (1, 600, 600, 1, 1, 32, 32),  # more rows than a job has
+    (2, 5, 37, 3, 3, 33, 47),  # no multiple of any vector
+    (1, 9, 40, 2, 1, 512, 512),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shift", [0, 3], ids=["whole", "views"])
+def test_attention(graphs: Graphs, shape: tuple[int, ...], shift: int) -> None:
+    attend(graphs, *operands(*shape), shift=shift)
+
+
+@pytest.mark.parametrize("full", list(itertools.product([False, True], repeat=3)), ids=str)
+@pytest.mark.parametrize("cap", [0.0, 5.0])
+def test_masks_of_each_broadcast_form(graphs: Graphs, full: tuple[bool, ...], cap: float) -> None:
+    b, n, m, heads = 2, 19, 150, 4
+    mask = np.random.default_rng(1).standard_normal([s if f else 1 for s, f in zip((b, heads, n), full)] + [m])
+    mask = np.where(mask > 1, -np.inf, mask).astype(np.float32)
+    attend(graphs, *operands(b, n, m, heads, 2, 32, 32), mask, cap)
+
+
+def test_hidden_keys_are_not_even_read(graphs: Graphs) -> None:
+    q, k, v = operands(3, 200, 200, 2, 2, 64, 64)
+    lengths = np.array([200, 1, 130])
+    mask = np.where(np.arange(200) < lengths[:, None], 0, -np.inf).astype(np.float32).reshape(3, 1, 1, 200)
+    got = attend(graphs, q, k, v, mask)
+    v[1, 1:] = np.nan
+    assert np.isfinite(graphs.run(lambda b, *t: _kernels.attention_node(b, *t, 0.1, 0.0), q, k, v, mask)).all()
+    assert np.isfinite(got).all()
+
+
+def test_causal_and_sliding_masks(graphs: Graphs) -> None:
+    ahead = np.arange(300) - np.arange(300)[:, None]
+    for visible in (ahead <= 0, (ahead <= 0) & (ahead > -20)):
+        mask = np.where(visible, 0, -np.inf).astype(np.float32).reshape(1, 1, 300, 300)
+        attend(graphs, *operands(2, 300, 300, 2, 1, 32, 32), mask)
+
+
+def test_a_query_that_sees_nothing_is_nan_and_large_scores_are_not(graphs: Graphs) -> None:
+    q, k, v = operands(2, 5, 9, 2, 2, 32, 32)
+    mask = np.zeros((2, 1, 1, 9), np.float32)
+    mask[1] = -np.inf
+    got = attend(graphs, q * 1000, k, v, mask)
+    assert np.isfinite(got[0]).all()
+    assert np.isnan(got[1]).all()
+
+
+def test_attention_says_no_to_what_it_cannot_do() -> None:
+    base, q = {"type": 0, "nb": [4]}, [32, 4, 5, 1]
+    tensor = lambda ne, **kw: SimpleNamespace(**{**base, "ne": ne, **kw})  # noqa: E731
+    good = [tensor(q), tensor([32, 4, 9, 1]), tensor([32, 4, 9, 1])]
+    for wrong in (tensor([32, 4, 9, 1], type=1), tensor([32, 4, 9, 1], nb=[8]), tensor([513, 4, 9, 1])):
+        assert _kernels.attention_node(None, *good[:2], wrong, None, 1.0, 0.0) is None  # type: ignore[arg-type]
+    assert _kernels.attention_node(None, *good, tensor([1, 5, 1, 1]), 1.0, 0.0) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("n", [384, 1, 13, 100])
+@pytest.mark.parametrize("given", list(itertools.product([False, True], repeat=3)), ids=str)
+def test_layer_norm(graphs: Graphs, n: int, given: tuple[bool, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x, r = (rng.standard_normal((7, 5, n), dtype=np.float32) + 3 for _ in range(2))
+    w, b = (rng.standard_normal(n, dtype=np.float32) for _ in range(2))
+    residual, weight, bias = (a if g else None for a, g in zip((r, w, b), given))
+
+    def make(builder: Any, x: Any, r: Any, w: Any, b: Any) -> Any:
+        return _kernels.layer_norm_node(builder, x, w, b, 1e-6, residual=r)
+
+    got = graphs.run(make, x, residual, weight, bias, shift=2)
+    s = x.astype(float) + (0 if residual is None else residual)
+    y = (s - s.mean(-1, keepdims=True)) / np.sqrt(s.var(-1, keepdims=True) + 1e-6)
+    y = y * (1 if weight is None else weight) + (0 if bias is None else bias)
+    np.testing.assert_allclose(got[0], y, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [384, 13])
+def test_rms_norm(graphs: Graphs, n: int) -> None:
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((7, 5, n), dtype=np.float32), rng.standard_normal(n, dtype=np.float32)
+    got = graphs.run(lambda make, x, w: _kernels.rms_norm_node(make, x, w, 1e-6), x, w)
+    y = x / np.sqrt(np.square(x.astype(float)).mean(-1, keepdims=True) + 1e-6) * w
+    np.testing.assert_allclose(got[0], y, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,139 @@
+"""Weights in our own layout, and what is fused into their products, against the reference backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe_core import Backend, BackendParams, Context, DType, Tensor, WeightData, ops
+from hotshoe_core.quants import quantize
+from hotshoe_core.reference import open_reference
+
+pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+
+from hotshoe_ggml._packed import PackedWeight, packable
+from hotshoe_loader import load_all
+
+K, M = 96, 64
+TOLERANCE = {DType.F32: 1e-5, DType.F16: 1e-5, DType.BF16: 1e-2, DType.Q8_0: 1e-2}  # bf16 keeps 8 bits
+
+Build = Callable[[Tensor, Tensor, Tensor, Tensor], list[Tensor]]  # of x, residual, weight, bias
+
+PATTERNS: dict[str, tuple[Build, int]] = {  # and how many products ggml's graph has afterwards, with all else in them
+    "product": (lambda x, r, w, b: [ops.linear(x, w)], 1),
+    "bias": (lambda x, r, w, b: [ops.linear(x, w) + b], 1),
+    "bias first": (lambda x, r, w, b: [b + ops.linear(x, w)], 1),
+    "gelu": (lambda x, r, w, b: [ops.linear(x, w).gelu()], 1),
+    "bias and gelu": (lambda x, r, w, b: [(ops.linear(x, w) + b).gelu()], 1),
+    "residual": (lambda x, r, w, b: [ops.linear(x, w) + r], 1),
+    "all": (lambda x, r, w, b: [r + (ops.linear(x, w) + b).gelu()], 1),
+    "bias and residual": (lambda x, r, w, b: [ops.linear(x, w) + b + r], 1),
+    "two products added": (lambda x, r, w, b: [(ops.linear(x, w) + b) + ops.linear(x.gelu(), w)], 3),
+    "another activation": (lambda x, r, w, b: [(ops.linear(x, w) + b).relu()], 2),
+    "read in between": (lambda x, r, w, b: [y := ops.linear(x, w), y + b], 2),
+    "read twice": (lambda x, r, w, b: [(y := ops.linear(x, w) + b).gelu() * y], 3),
+    "added to itself": (lambda x, r, w, b: [(y := ops.linear(x, w)) + y], 2),
+    "a residual that broadcasts": (lambda x, r, w, b: [ops.linear(x, w) + r[:1]], 2),
+}
+
+
+@pytest.fixture
+def backend() -> Iterator[Backend]:
+    with load_all().open("cpu", BackendParams(n_threads=2)) as opened:
+        yield opened
+
+
+def weight_data(dtype: DType) -> list[WeightData]:
+    rng = np.random.default_rng(1)
+    w, b = rng.standard_normal((M, K), np.float32), rng.standard_normal(M, np.float32)
+    return [
+        WeightData("w", (M, K), dtype, quantize(w, dtype), ("linear",), many_rows=True),
+        WeightData("b", (M,), DType.F32, quantize(b, DType.F32), ("add",), many_rows=True),
+    ]
+
+
+def build(backend: Backend, dtype: DType, pattern: Build) -> tuple[Context, list[Tensor], list[Tensor]]:
+    loaded = backend.load(weight_data(dtype))
+    ctx = backend.new_context()
+    x, r = ctx.input("x", (3, 5, K)), ctx.input("r", (3, 5, M))
+    outputs = pattern(x, r, loaded["w"], loaded["b"])
+    ctx.forward(*outputs)
+    return ctx, [x, r], outputs
+
+
+def compute(ctx: Context, inputs: list[Tensor], outputs: list[Tensor], seed: int) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(seed)
+    ctx.compute({t: rng.standard_normal(t.shape, np.float32) for t in inputs})
+    return [t.read() for t in outputs]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", PATTERNS)
+def test_fused_is_what_was_written(name: str, dtype: DType, backend: Backend) -> None:
+    pattern, _ = PATTERNS[name]
+    ours, expected = build(backend, dtype, pattern), build(open_reference(), dtype, pattern)
+    for seed in range(2):
+        for a, b in zip(compute(*ours, seed), compute(*expected, seed), strict=True):
+            assert np.linalg.norm(a - b) <= TOLERANCE[dtype] * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_only_what_nobody_else_reads_is_fused(name: str, backend: Backend) -> None:
+    require_packed(DType.F32)
+    pattern, nodes = PATTERNS[name]
+    ctx, _, _ = build(backend, DType.F32, pattern)
+    ctx.reserve()
+    executable: Any = ctx._executable
+    views = ("RESHAPE", "VIEW", "PERMUTE")
+    from hotshoe_ggml._native import ffi, lib
+
+    kinds = [
+        ffi.string(lib().ggml_op_name(lib().ggml_graph_node(executable._cgraph, i).op)).decode()
+        for i in range(lib().ggml_graph_n_nodes(executable._cgraph))
+    ]
+    assert len([k for k in kinds if k not in views]) == nodes, kinds
+
+
+def test_placements_name_what_was_fused(backend: Backend) -> None:
+    ctx, _, _ = build(backend, DType.F16, PATTERNS["all"][0])
+    assert [p.op for p in ctx.reserve().placements()] == ["linear", "add", "gelu", "add"]
+
+
+def test_memory_is_that_of_the_layout(backend: Backend) -> None:
+    require_packed(DType.Q8_0)
+    (w, b) = weight_data(DType.Q8_0)
+    loaded = backend.load([w, b])
+    assert isinstance(loaded["w"].handle, PackedWeight)
+    total = backend.memory().total
+    assert total == loaded["w"].handle.nbytes + 4 * M
+    with load_all().open("cpu", BackendParams(allocate=False)) as dry:
+        dry.load([w, b])
+        assert dry.memory().total == total
+    backend.release([loaded["w"]])
+    assert backend.memory().total == 4 * M
+
+
+def test_a_graph_keeps_its_weight_alive_and_refuses_to_run_without_it(backend: Backend) -> None:
+    from hotshoe_core.errors import ClosedError
+
+    loaded = backend.load(weight_data(DType.F16))
+    ctx = backend.new_context()
+    x = ctx.input("x", (1, K))
+    ctx.forward(ops.linear(x, loaded["w"])).compute({x: np.ones((1, K), np.float32)})
+    backend.release([loaded["w"]])
+    with pytest.raises(ClosedError, match="released"):
+        ctx.compute({x: np.ones((1, K), np.float32)})
+
+
+def test_a_weight_of_few_rows_is_left_to_ggml(backend: Backend) -> None:
+    (w, _) = weight_data(DType.F16)
+    few = WeightData("w", w.shape, w.dtype, w.data, w.uses)
+    assert not isinstance(backend.load([few])["w"].handle, PackedWeight)
+
+
+def require_packed(dtype: DType) -> None:
+    if packable(weight_data(dtype)[0]) is None:
+        pytest.skip(f"this CPU has no fast kernel of ours for {dtype.name}")

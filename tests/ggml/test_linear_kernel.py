@@ -1,0 +1,163 @@
+"""Our matrix product on packed weights against NumPy in double precision: formats, odd shapes, epilogues, threads."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+
+from hotshoe_core.backend import WeightData
+from hotshoe_core.dtypes import DType
+from hotshoe_ggml import _native
+from hotshoe_ggml._lowering import Builder
+from hotshoe_ggml._native import ffi
+from hotshoe_ggml._packed import PackedFormat, PackedWeight, linear_node, packable
+
+# (n, k, m): one of all; odd ones; more than one block of tokens, of features; remainders of tiles and panels
+SHAPES = [(1, 1, 1), (2, 3, 5), (5, 7, 33), (6, 384, 64), (15, 1537, 97), (29, 770, 96), (131, 385, 65), (230, 64, 40)]
+
+erf = np.vectorize(math.erf)
+
+
+def weight_data(values: np.ndarray, dtype: DType = DType.F32, uses: tuple[str, ...] = ("linear",)) -> WeightData:
+    values = np.ascontiguousarray(values, np.float32)
+    data = np.empty(dtype.nbytes(values.shape), np.uint8)
+    if dtype is DType.F32:
+        data[:] = values.reshape(-1).view(np.uint8)
+    else:
+        rows, k = values.shape
+        source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(data)
+        _native.lib().ggml_quantize_chunk(dtype.id, source, target, 0, rows, k, ffi.NULL)
+    return WeightData("w", values.shape, dtype, data, uses)
+
+
+def rounded(values: np.ndarray, format: PackedFormat) -> np.ndarray:
+    if format is PackedFormat.F16:
+        return values.astype(np.float16).astype(np.float32)
+    if format is PackedFormat.BF16:
+        bits = values.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    return values
+
+
+def need(format: PackedFormat) -> None:
+    if not _native.kernels().hotshoe_linear_formats() >> format & 1:
+        pytest.skip(f"this CPU has no fast kernel for {format.name}")
+
+
+def run(packed: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any) -> np.ndarray:
+    """One node on a ggml CPU backend of its own. kwargs: bias, residual (arrays), activation."""
+    lib, cpu = _native.lib(), _native.load_cpu()
+    backend = lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
+    set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
+    assert set_threads is not None
+    set_threads(backend, threads)
+    size = lib.ggml_tensor_overhead() * 32 + lib.ggml_graph_overhead_custom(32, False)
+    context = lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
+    builder = Builder(context, custom=True, flash=False)
+    arrays = {"x": x} | {name: kwargs.pop(name) for name in ("bias", "residual") if name in kwargs}
+    leaves = {name: builder.new(array.shape, DType.F32) for name, array in arrays.items()}
+    node = linear_node(builder, packed=packed, **leaves, **kwargs)
+    graph = lib.ggml_new_graph_custom(context, 32, False)
+    lib.ggml_build_forward_expand(graph, node)
+    buffer = lib.ggml_backend_alloc_ctx_tensors(context, backend)
+    try:
+        for name, array in arrays.items():
+            lib.ggml_backend_tensor_set(leaves[name], ffi.from_buffer(array), 0, array.nbytes)
+        assert lib.ggml_backend_graph_compute(backend, graph) == lib.GGML_STATUS_SUCCESS
+        out = np.empty((node.ne[1], node.ne[0]), np.float32)
+        lib.ggml_backend_tensor_get(node, ffi.from_buffer(out), 0, out.nbytes)
+        return out
+    finally:
+        lib.ggml_backend_buffer_free(buffer)
+        lib.ggml_free(context)
+        lib.ggml_backend_free(backend)
+
+
+def example(n: int, k: int, m: int, format: PackedFormat) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, W as stored, and x @ W.T in double precision from what the kernel multiplies."""
+    rng = np.random.default_rng(n * k + m)
+    x = rng.standard_normal((n, k), dtype=np.float32)
+    w = rounded((rng.standard_normal((m, k)) / math.sqrt(k)).astype(np.float32), format)
+    used = rounded(x, format) if format is PackedFormat.BF16 else x
+    return x, w, used.astype(np.float64) @ w.astype(np.float64).T
+
+
+KERNELS = [(f, False) for f in PackedFormat] + [(PackedFormat.F32, True), (PackedFormat.F16, True)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("format", "avx2_only"), KERNELS, ids=str)
+def test_the_product_and_what_is_fused_into_it(
+    format: PackedFormat, shape: tuple[int, int, int], avx2_only: bool
+) -> None:
+    need(format)
+    n, _, m = shape
+    x, w, product = example(*shape, format)
+    rng = np.random.default_rng(1)
+    bias, residual = rng.standard_normal(m, dtype=np.float32), rng.standard_normal((n, m), dtype=np.float32)
+    packed = PackedWeight(weight_data(w), format)
+    for use in [("none", False, False), ("none", True, True), ("gelu", True, True), ("none", False, True)]:
+        packed.params(*use).avx2_only = avx2_only
+    biased = product + bias
+    close = {"rtol": 0, "atol": 1e-5}
+    np.testing.assert_allclose(run(packed, x), product, **close)
+    np.testing.assert_allclose(run(packed, x, residual=residual), product + residual, **close)
+    np.testing.assert_allclose(run(packed, x, bias=bias, residual=residual), biased + residual, **close)
+    gelu = 0.5 * biased * (1 + erf(biased / math.sqrt(2)))
+    np.testing.assert_allclose(
+        run(packed, x, bias=bias, residual=residual, activation="gelu"), gelu + residual, **close
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 3, 8])
+@pytest.mark.parametrize("shape", [(1, 40, 70), (3, 64, 384), (100, 33, 96)], ids=str)
+def test_any_number_of_threads(threads: int, shape: tuple[int, int, int]) -> None:
+    need(PackedFormat.F32)
+    x, w, product = example(*shape, PackedFormat.F32)
+    got = run(PackedWeight(weight_data(w), PackedFormat.F32), x, threads=threads)
+    np.testing.assert_allclose(got, product, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16, DType.Q8_0], ids=lambda d: d.name)
+def test_a_weight_of_a_file(dtype: DType) -> None:
+    values = np.random.default_rng(0).standard_normal((75, 96), dtype=np.float32)
+    data = weight_data(values, dtype)
+    format = packable(data)
+    if format is None:
+        pytest.skip(f"this CPU has no fast kernel for {dtype.name}")
+    stored = values
+    if dtype is not DType.F32:
+        stored = np.empty_like(values)
+        to_float = _native.lib().ggml_get_type_traits(dtype.id).to_float
+        to_float(ffi.from_buffer(data.data), ffi.from_buffer("float[]", stored), stored.size)
+    packed = PackedWeight(data, format)
+    assert packed.nbytes == PackedWeight(data, format, dry=True).nbytes == 96 * 96 * (4 if dtype is DType.F32 else 2)
+    got = run(packed, np.eye(96, dtype=np.float32))  # W.T itself
+    np.testing.assert_array_equal(got, rounded(stored, format).T)
+
+
+def test_what_is_not_packed() -> None:
+    values = np.zeros((32, 64), np.float32)
+    for data in (
+        weight_data(values, uses=()),
+        weight_data(values, uses=("take", "linear")),
+        weight_data(values, DType.Q4_0),
+        WeightData("w", (2, 32, 64), DType.F32, np.zeros(2 * 32 * 64 * 4, np.uint8), ("linear",)),
+    ):
+        assert packable(data) is None
+
+
+def test_not_a_number_stays_one_in_its_row() -> None:
+    need(PackedFormat.F32)
+    x, w, product = example(20, 50, 40, PackedFormat.F32)
+    x[3, 7], x[5, 1] = np.nan, np.inf
+    got = run(PackedWeight(weight_data(w), PackedFormat.F32), x)
+    assert np.isnan(got[3]).all()
+    assert np.isinf(got[5]).all()
+    rest = np.delete(np.arange(20), [3, 5])
+    np.testing.assert_allclose(got[rest], product[rest], rtol=0, atol=1e-5)
