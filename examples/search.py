@@ -21,7 +21,7 @@ from hotshoe.cli.progress import bar
 from hotshoe.convert import convert
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache"
-QUERIES = ("look inside a zip archive", "how long does my function take?", "talk to a web server")
+QUERIES = ("look inside a zip archive", "how long does my function take?", "keep a password secret")
 
 
 def main() -> int:
