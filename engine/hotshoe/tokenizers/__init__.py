@@ -3,6 +3,7 @@
 ``load_tokenizer(metadata)`` reads the ``tokenizer.ggml.*`` keys and builds a ``Tokenizer`` around an object of
 the ``tokenizers`` package. Each kind of vocabulary (``tokenizer.ggml.model``) has a module of its own beside this
 one, with a function ``build(vocabulary) -> Tokenizer``; it is imported when a file asks for it.
+``Tokenizer.stream()`` decodes one token after another.
 """
 
 from __future__ import annotations
@@ -11,14 +12,20 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
+from hotshoe.tokenizers._pieces import StreamDecoder
 from hotshoe.tokenizers._tokenizer import SpecialIds, Tokenizer
 from hotshoe.tokenizers._vocabulary import Vocabulary
 from hotshoe_core.errors import TokenizerError, did_you_mean
 
-__all__ = ["SpecialIds", "Tokenizer", "load_tokenizer"]
+__all__ = ["SpecialIds", "StreamDecoder", "Tokenizer", "load_tokenizer"]
 
 _MODELS = {
     "bert": "hotshoe.tokenizers._wordpiece",
+    "gemma4": "hotshoe.tokenizers._bpe",
+    "gpt2": "hotshoe.tokenizers._bpe",
+    "llama": "hotshoe.tokenizers._sentencepiece",
+    "t5": "hotshoe.tokenizers._unigram",
+    "whitespace": "hotshoe.tokenizers._bpe",
 }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from hotshoe.tokenizers._pieces import Pieces, StreamDecoder
 
 if TYPE_CHECKING:
     import tokenizers
@@ -12,7 +14,11 @@ __all__ = ["SpecialIds", "Tokenizer"]
 
 
 class SpecialIds(NamedTuple):
-    """Ids of the tokens with a role; None where the model has none for it."""
+    """Ids of the tokens with a role; None where the model has none for it.
+
+    ``eot`` ends a turn of a conversation, ``eom`` a message that calls a tool; ``fim_*`` mark the parts of a text
+    (before the gap, after it, what belongs in it) and of a repository when a model fills in the middle.
+    """
 
     bos: int | None = None
     eos: int | None = None
@@ -21,6 +27,14 @@ class SpecialIds(NamedTuple):
     pad: int | None = None
     unk: int | None = None
     mask: int | None = None
+    eot: int | None = None
+    eom: int | None = None
+    fim_pre: int | None = None
+    fim_suf: int | None = None
+    fim_mid: int | None = None
+    fim_pad: int | None = None
+    fim_rep: int | None = None
+    fim_sep: int | None = None
 
 
 @final
@@ -29,29 +43,45 @@ class Tokenizer:
 
     Special tokens *written in a text* ("[SEP]") become that token, as in transformers and sentence-transformers,
     so that the same text gives the same ids everywhere. Pass ``parse_special=False`` for a text that must not be
-    able to do that: it is then split as ordinary characters.
+    able to do that: it is then split as ordinary characters, but for tokens the model's maker has defined for
+    everyday use (such as a run of spaces).
 
     A lone surrogate in a text (half a character, not valid in UTF-8) is read as U+FFFD.
     """
 
-    __slots__ = ("_ordinary", "_parsing", "_prefix", "_suffix", "_tokens", "special")
+    __slots__ = (
+        *("_expand", "_hidden", "_ordinary", "_parsing", "_pieces", "_prefix", "_suffix", "_tokens"),
+        *("special", "stop_ids"),
+    )
 
     def __init__(
         self,
         parsing: tokenizers.Tokenizer,
         tokens: Sequence[str],
         special: SpecialIds,
+        pieces: Pieces,
         *,
+        hidden: Collection[int],
+        stop_ids: Collection[int] = (),
         prefix: Sequence[int] = (),
         suffix: Sequence[int] = (),
+        expand: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
-        """``prefix`` and ``suffix`` are what ``add_special`` puts around a text; ``tokens`` is by id."""
+        """``tokens`` is by id, ``pieces`` says what each adds to a text, but for those ``hidden`` from readers.
+
+        ``stop_ids`` end a generation. ``prefix`` and ``suffix`` are what ``add_special`` puts around a text.
+        ``expand`` maps ids that ``parsing`` knows and the vocabulary does not to ids that stand for them.
+        """
         self._parsing = parsing
         self._ordinary: tokenizers.Tokenizer | None = None
         self._tokens = tokens
+        self._pieces = pieces
+        self._hidden = frozenset(hidden)
         self._prefix = list(prefix)
         self._suffix = list(suffix)
+        self._expand = expand
         self.special = special
+        self.stop_ids = frozenset(stop_ids)
 
     @property
     def vocab_size(self) -> int:
@@ -85,6 +115,10 @@ class Tokenizer:
     @property
     def mask(self) -> int | None:
         return self.special.mask
+
+    @property
+    def eot(self) -> int | None:
+        return self.special.eot
 
     def token(self, id: int) -> str:
         """The token with this id as Hugging Face writes it ("##ing"). Raises IndexError outside the vocabulary."""
@@ -132,11 +166,17 @@ class Tokenizer:
 
         For an uncased vocabulary this is not the text that was encoded: case and accents are gone.
         """
-        wanted = [int(i) for i in ids]
-        for i in wanted:
-            self.token(i)
-        text: str = self._parsing.decode(wanted, skip_special_tokens=skip_special)
-        return text
+        stream = self.stream(skip_special)
+        return "".join([*map(stream.add, ids), stream.flush()])
+
+    def stream(self, skip_special: bool = True) -> StreamDecoder:
+        """A decoder that is given one id after another; what it gives back joins to what ``decode`` gives."""
+        return StreamDecoder(self._pieces, len(self._tokens), self._hidden if skip_special else frozenset())
+
+    def piece(self, id: int) -> bytes:
+        """What this token adds to a text that has begun, maybe part of a character. Raises IndexError as ``token``."""
+        self.token(id)
+        return self._pieces.next(id)
 
     def _encode(
         self, texts: list[str], add_special: bool, parse_special: bool, max_length: int | None
@@ -153,15 +193,24 @@ class Tokenizer:
             encodings = inner.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:  # how the package says that a string is not valid UTF-8
             encodings = inner.encode_batch_fast([_mend(t) for t in texts], add_special_tokens=False)
-        return [prefix + e.ids[:room] + suffix for e in encodings]
+        return [prefix + self._expanded(e.ids)[:room] + suffix for e in encodings]
+
+    def _expanded(self, ids: list[int]) -> list[int]:
+        if self._expand is None:
+            return ids
+        return [known for i in ids for known in self._expand.get(i, (i,))]
 
     def _not_parsing(self) -> tokenizers.Tokenizer:
-        # a second object, because the flag belongs to the object and other threads may be encoding
+        # a second object, because other threads may be encoding; it shares the vocabulary
         if self._ordinary is None:
             import tokenizers
 
-            other = tokenizers.Tokenizer.from_str(self._parsing.to_str())
-            other.encode_special_tokens = True
+            other = tokenizers.Tokenizer(self._parsing.model)
+            for part in ("normalizer", "pre_tokenizer"):
+                if getattr(self._parsing, part) is not None:
+                    setattr(other, part, getattr(self._parsing, part))
+            added = self._parsing.get_added_tokens_decoder().values()
+            other.add_tokens([token for token in added if not token.special])
             self._ordinary = other
         return self._ordinary
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,7 +50,9 @@ class Vocabulary:
         pre = metadata.get(PREFIX + "pre", "default")
         if not isinstance(pre, str):
             raise TokenizerError(f"tokenizer.ggml.pre is {_short(pre)}; expected a string")
-        tokens = _strings(metadata)
+        tokens = _strings(metadata, PREFIX + "tokens")
+        if not tokens:
+            raise TokenizerError("tokenizer.ggml.tokens is empty; expected at least one token")
         return cls(model, pre or "default", tokens, _types(metadata, len(tokens)), metadata)
 
     def special_id(self, *names: str) -> int | None:
@@ -86,6 +89,56 @@ class Vocabulary:
             raise TokenizerError(f"{key} is {_short(value)}; expected an integer of at least 1")
         return value
 
+    def require(self, name: str, id: int | None) -> int:
+        """``id``, or TokenizerError: the file asks for this token around every text and has none."""
+        if id is None:
+            raise TokenizerError(
+                f"{PREFIX}add_{name}_token is true, but the file has no key {PREFIX}{name}_token_id",
+                hint="convert the model again from its Hugging Face folder",
+            )
+        return id
+
+    def numbered(self) -> tuple[list[str], dict[str, int]]:
+        """The tokens by id, an empty one named as llama.cpp names it, and the ids by token.
+
+        Raises TokenizerError where two tokens are equal.
+        """
+        tokens = list(self.tokens)
+        if "" in tokens:
+            tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(tokens)]
+        ids = dict(zip(tokens, range(len(tokens))))
+        if len(ids) != len(tokens):
+            i = next(i for i, token in enumerate(tokens) if ids[token] != i)
+            raise TokenizerError(
+                f"tokenizer.ggml.tokens has {tokens[i]!r} both at {i} and at {ids[tokens[i]]}; "
+                "expected every token once",
+                hint="convert the model again from its Hugging Face folder",
+            )
+        return tokens, ids
+
+    def strings(self, key: str) -> list[str]:
+        """The strings in the array under ``key`` (its full name). Raises TokenizerError where it is missing."""
+        return _strings(self.metadata, key)
+
+    def scores(self) -> list[float]:
+        """``tokenizer.ggml.scores``, one for each token. Raises TokenizerError where they are missing or no numbers."""
+        key = PREFIX + "scores"
+        value = self.metadata.get(key)
+        if value is None:
+            raise TokenizerError(
+                f"the file has no key {key}, and a vocabulary of the kind {self.model!r} needs a score for each token",
+                hint="convert the model again from a folder that has its tokenizer.model",
+            )
+        try:
+            scores = [float(v) for v in value] if _is_array(value) else []
+        except (TypeError, ValueError):
+            scores = []
+        if len(scores) != len(self.tokens) or any(map(math.isnan, scores)):
+            raise TokenizerError(
+                f"{key} is {_short(value)}; expected an array of {len(self.tokens)} numbers, one for each token"
+            )
+        return scores
+
     def ids(self, key: str) -> frozenset[int]:
         """The token ids in the array under ``key`` (its full name); empty where the key is missing."""
         value = self.metadata.get(key)
@@ -97,17 +150,15 @@ class Vocabulary:
         return frozenset(ids)
 
 
-def _strings(metadata: Mapping[str, Any]) -> Sequence[str]:
-    tokens: Any = metadata.get(PREFIX + "tokens")
-    if not _is_array(tokens):
-        what = "missing" if tokens is None else _short(tokens)
-        raise TokenizerError(f"tokenizer.ggml.tokens is {what}; expected an array of strings")
-    strings: list[str] = list(tokens)
-    if not strings:
-        raise TokenizerError("tokenizer.ggml.tokens is empty; expected at least one token")
-    if set(map(type, strings)) != {str}:
-        i, token = next((i, t) for i, t in enumerate(strings) if not isinstance(t, str))
-        raise TokenizerError(f"tokenizer.ggml.tokens[{i}] is {_short(token)}; expected a string")
+def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
+    array: Any = metadata.get(key)
+    if not _is_array(array):
+        what = "missing" if array is None else _short(array)
+        raise TokenizerError(f"{key} is {what}; expected an array of strings")
+    strings: list[str] = list(array)
+    if strings and set(map(type, strings)) != {str}:
+        i, item = next((i, t) for i, t in enumerate(strings) if not isinstance(t, str))
+        raise TokenizerError(f"{key}[{i}] is {_short(item)}; expected a string")
     return strings
 
 
@@ -128,7 +179,7 @@ def _integers(value: Any) -> list[int] | None:
     if not _is_array(value):
         return None
     try:
-        return [int(v) for v in value]
+        return list(map(int, value))
     except (TypeError, ValueError):
         return None
 

@@ -8,10 +8,14 @@ GGUF does not store WordPiece tokens as BERT's ``vocab.txt`` has them: "##x", th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, final
 
 from hotshoe.tokenizers._tokenizer import SpecialIds, Tokenizer
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError, did_you_mean
+
+if TYPE_CHECKING:
+    import tokenizers.decoders
 
 __all__ = ["build", "phantom", "restore"]
 
@@ -113,7 +117,6 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         lowercase=lowercase,
     )
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    inner.decoder = decoders.WordPiece(prefix=INSIDE, cleanup=True)
     verbatim = vocabulary.ids(KEY_VERBATIM)
     control = {i for i, kind in enumerate(vocabulary.types) if kind == TokenType.CONTROL}
     control.update(i for i in special if i is not None)  # some converters mark no token as control
@@ -121,4 +124,23 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     added = tokenizers.AddedToken
     inner.add_special_tokens([added(tokens[i], special=True, normalized=False) for i in sorted(control)])
     inner.add_tokens([added(tokens[i], special=False, normalized=i not in verbatim) for i in user])
-    return Tokenizer(inner, tokens, special, prefix=(cls,), suffix=(sep,))
+    pieces = _WordPieces(tokens, decoders.WordPiece(prefix=INSIDE, cleanup=True))
+    return Tokenizer(inner, tokens, special, pieces, hidden=control, prefix=(cls,), suffix=(sep,))
+
+
+@final
+class _WordPieces:
+    """Words with a space between them, as Hugging Face's decoder joins them."""
+
+    __slots__ = ("_decoder", "_tokens")
+
+    def __init__(self, tokens: Sequence[str], decoder: tokenizers.decoders.WordPiece) -> None:
+        self._tokens = tokens
+        self._decoder = decoder
+
+    def first(self, id: int) -> bytes:
+        return self._decoder.decode([self._tokens[id]]).encode()
+
+    def next(self, id: int) -> bytes:
+        # after an empty token, because it is the place in the list that says what is first
+        return self._decoder.decode(["", self._tokens[id]]).encode()

@@ -1,0 +1,117 @@
+"""BPE by recorded merges (``tokenizer.ggml.model`` "gpt2" and its kin): GPT-2, Llama 3, Qwen, DeepSeek, Gemma 4, …
+
+How a text is cut into words first is ``tokenizer.ggml.pre``: see ``_pretokenizers``. A text is not normalized, as
+llama.cpp does not (Qwen's own tokenizer composes accents, NFC): decoding gives back every text as it was. That
+library reads ``tokenizer.ggml.add_space_prefix`` for this kind when it decodes only, where it would lose a space;
+it is not read here.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+from hotshoe.tokenizers._added import add_tokens, hidden_ids
+from hotshoe.tokenizers._pieces import BytePieces, Pieces, SpacePieces
+from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
+from hotshoe.tokenizers._roles import find_roles
+from hotshoe.tokenizers._tokenizer import Tokenizer
+from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
+from hotshoe_core.errors import TokenizerError, did_you_mean
+
+__all__ = ["build"]
+
+SPACE = "\u2581"
+KEY_MERGES = PREFIX + "merges"
+
+
+def build(vocabulary: Vocabulary) -> Tokenizer:
+    """Raises TokenizerError for an unknown pre-tokenizer, equal tokens, and merges that do not fit the tokens."""
+    import tokenizers
+    from tokenizers import Regex, models, normalizers, pre_tokenizers
+
+    pre = _pre_tokenizer(vocabulary)
+    tokens, ids = vocabulary.numbered()
+    roles = find_roles(vocabulary, ids)
+    types = roles.types
+    merges = _merges(vocabulary)
+    fallback = not pre.bytes and "<0x0A>" in ids
+    try:
+        model = models.BPE(ids, merges, byte_fallback=fallback, ignore_merges=pre.ignore_merges)
+    except Exception as e:
+        raise _unfit(merges, ids, e) from None
+    inner = tokenizers.Tokenizer(model)
+    if pre.escape_spaces:
+        inner.normalizer = normalizers.Replace(" ", SPACE)
+    elif pre.drop_spaces and vocabulary.flag(PREFIX + "normalizer.lowercase", False):
+        inner.normalizer = normalizers.Lowercase()
+    steps: list[pre_tokenizers.PreTokenizer]
+    steps = [pre_tokenizers.Split(Regex(split), behavior="isolated") for split in pre.splits]
+    if pre.bytes:
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    if pre.drop_spaces:
+        steps = [pre_tokenizers.WhitespaceSplit()]
+    inner.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    add_tokens(inner, vocabulary, tokens, _with_newlines(tokens, types) if pre.newline_runs else types)
+
+    pieces: Pieces
+    pieces = BytePieces(tokens, types) if pre.bytes else SpacePieces(tokens, types, strip=False)
+    add_bos = pre.always_bos or vocabulary.flag(PREFIX + "add_bos_token", pre.add_bos and roles.special.bos is not None)
+    add_eos = vocabulary.flag(PREFIX + "add_eos_token", False)
+    return Tokenizer(
+        inner,
+        tokens,
+        roles.special,
+        pieces,
+        hidden=hidden_ids(types),
+        stop_ids=roles.stop_ids,
+        prefix=[vocabulary.require("bos", roles.special.bos)] if add_bos else [],
+        suffix=[vocabulary.require("eos", roles.special.eos)] if add_eos else [],
+    )
+
+
+def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
+    name = vocabulary.pre
+    if vocabulary.model in ("gemma4", "whitespace"):  # one way each, however the file calls it
+        name = vocabulary.model
+    elif name == "default":
+        warnings.warn(
+            "the file does not say how its tokenizer cuts a text into words (tokenizer.ggml.pre); hotshoe uses what "
+            "llama.cpp uses then, which is not what the model was trained with: convert the model again",
+            stacklevel=4,
+        )
+    try:
+        return PRE_TOKENIZERS[name]
+    except KeyError:
+        near = did_you_mean(name, PRE_TOKENIZERS)
+        raise TokenizerError(
+            f"tokenizer.ggml.pre is {name!r}, which is not a pre-tokenizer that hotshoe knows for BPE; "
+            f"known: {', '.join(sorted(PRE_TOKENIZERS))}",
+            hint=near if near.startswith("did") else "a newer hotshoe may know it",
+        ) from None
+
+
+def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
+    # "a b" is the pair (a, b); no token of these vocabularies has a space in it
+    return [(a, b) for a, _, b in (line.partition(" ") for line in vocabulary.strings(KEY_MERGES))]
+
+
+def _unfit(merges: Sequence[tuple[str, str]], ids: Mapping[str, int], error: Exception) -> TokenizerError:
+    # the package says which token it misses, but not in which merge
+    for i, (a, b) in enumerate(merges):
+        if not a or not b:
+            return TokenizerError(f"{KEY_MERGES}[{i}] is {(a or b)[:60]!r}; expected two tokens with a space between")
+        for token in (a, b, a + b):
+            if token not in ids:
+                return TokenizerError(
+                    f"{KEY_MERGES}[{i}] is {f'{a} {b}'!r}, but the vocabulary of {len(ids)} tokens has no {token!r}",
+                    hint="the tokens and the merges in the file are of different models: convert it again",
+                )
+    return TokenizerError(f"the tokens and merges do not make a tokenizer: {error}")
+
+
+def _with_newlines(tokens: Sequence[str], types: Sequence[int]) -> list[int]:
+    return [
+        TokenType.USER_DEFINED if kind == TokenType.NORMAL and not token.strip("\n") else kind
+        for token, kind in zip(tokens, types, strict=True)
+    ]

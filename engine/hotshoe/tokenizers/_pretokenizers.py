@@ -1,0 +1,209 @@
+r"""How each pre-tokenizer (``tokenizer.ggml.pre``) cuts a text into words, before BPE merges inside a word.
+
+A table of facts: the names and settings are those of llama.cpp's ``src/llama-vocab.cpp``. Where that file cites the
+expression of a model's own ``tokenizer.json`` and then uses another one, because the C++ library lacks a feature
+(``(?i:)``, ``\p{Lu}``, possessive quantifiers), the model's own stands here: it is what the model was trained with,
+and the engine of the ``tokenizers`` package (Oniguruma) has those features.
+
+``splits`` are applied one after the other, each inside the pieces the one before left: what matches is a piece,
+and so is what lies between two matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+__all__ = ["PRE_TOKENIZERS", "PreTokenizer"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreTokenizer:
+    """Regular expressions and settings of one ``tokenizer.ggml.pre``."""
+
+    splits: tuple[str, ...]
+    bytes: bool = True  # tokens are written in GPT-2's letters for bytes; else as UTF-8, and bytes as <0xXX>
+    ignore_merges: bool = False  # a word that is a token is that token, whatever the merges say
+    add_bos: bool = False  # where the file has no tokenizer.ggml.add_bos_token
+    always_bos: bool = False  # whatever the file says: published files of this kind are wrong
+    escape_spaces: bool = False  # " " is stored as U+2581, as SentencePiece does
+    newline_runs: bool = False  # a run of newlines that is a token is that token
+    drop_spaces: bool = False  # white space separates words and is gone
+
+
+# alternatives that many expressions share
+_CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_CASED = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTION}?|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTION}?"
+)
+_PATH_PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+_ASCII_WORD = r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
+
+_GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
+_QWEN2_SPLIT = rf"{_CONTRACTION}|{_WORD}|\p{{N}}|{_PUNCTUATION}|{_SPACES}"
+_DEEPSEEK3_SPLIT = rf"{_ASCII_WORD}| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
+_GPT4O_SPLIT = rf"{_CASED}|\p{{N}}{{1,3}}|{_PATH_PUNCTUATION}|{_SPACES}"
+_CHINESE_AND_KANA = "[一-龥぀-ゟ゠-ヿ]+"
+_CHINESE_AND_HANGUL = "[一-龥ࠀ-一가-퟿]+"
+_SENTENCE_WORD = " ?[^(\\s|.,!?…。，、।۔،)]+"
+
+# letters that have a case, but for the mathematical ones
+_CASED_LETTERS = (
+    "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ"
+    "Ὗ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗ"
+    "Ａ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃"
+)
+# alphabets that are written without spaces, and half-width katakana
+_UNSPACED = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
+
+_GPT2 = PreTokenizer((_GPT2_SPLIT,))
+_DIGITS_GPT2 = PreTokenizer((r"\p{N}", _GPT2_SPLIT))
+_LLAMA3_BARE = PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}|{_SPACES}",))
+_LLAMA3 = replace(_LLAMA3_BARE, ignore_merges=True, add_bos=True)
+_QWEN2 = PreTokenizer((_QWEN2_SPLIT,))
+_DEEPSEEK3 = PreTokenizer((r"\p{N}{1,3}", _CHINESE_AND_KANA, _DEEPSEEK3_SPLIT))
+_GPT4O = PreTokenizer((_GPT4O_SPLIT,))
+_TINY_AYA = PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O_SPLIT))
+_SENTENCES = PreTokenizer((_SENTENCE_WORD,))
+_BAILING = PreTokenizer(
+    (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",)
+)
+_GEMMA4 = PreTokenizer(
+    (r"[^\n]+|[\n]+",), bytes=False, add_bos=True, always_bos=True, escape_spaces=True, newline_runs=True
+)
+# letters of Chinese words stand alone; "&&" is the intersection of two classes
+_NOT_HAN_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_NOT_HAN_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
+_KIMI_SPLIT = (
+    rf"[\p{{Han}}]+|[^\r\n\p{{L}}\p{{N}}]?{_NOT_HAN_UPPER}*{_NOT_HAN_LOWER}+{_CONTRACTION}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_NOT_HAN_UPPER}+{_NOT_HAN_LOWER}*{_CONTRACTION}?"
+    rf"|\p{{N}}{{1,3}}|{_PUNCTUATION}|{_SPACES}"
+)
+
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
+    "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2_SPLIT, r"\p{N}+", "[0-9][0-9][0-9]")),
+    **dict.fromkeys(
+        (
+            *("gpt-2", "phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "jina-v1-en", "jina-v2-code"),
+            *("roberta-bpe", "gigachat", "a.x-4.0", "mellum", "modern-bert", "exaone4"),
+            *("mpt", "olmo", "jais", "trillion", "granite-docling"),
+        ),
+        _GPT2,
+    ),
+    **dict.fromkeys(
+        ("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b", "mellum2"), _DIGITS_GPT2
+    ),
+    **dict.fromkeys(
+        (
+            *("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral"),
+            *("midm-2.0", "lfm2", "jina-v5-nano"),
+        ),
+        _LLAMA3,
+    ),
+    **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _LLAMA3_BARE),
+    **dict.fromkeys(("glm4", "glm5"), replace(_LLAMA3_BARE, ignore_merges=True)),
+    **dict.fromkeys(
+        (
+            *("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"),
+            *("stablelm2", "hunyuan", "solar-open", "grok-2"),
+        ),
+        _QWEN2,
+    ),
+    "qwen35": PreTokenizer(
+        (
+            (
+                rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+                rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
+            ),
+        )
+    ),
+    "ufakzeka": PreTokenizer((rf"{_WORD}|\p{{N}}|{_PUNCTUATION}|{_SPACES}",)),
+    "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2_SPLIT)),
+    "seed-coder": PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",)),
+    "minicpm5": PreTokenizer(
+        (r"\p{N}{1,3}", rf"{_CONTRACTION}|{_WORD}|\p{{N}}+|{_PUNCTUATION}|{_SPACES}"), ignore_merges=True
+    ),
+    "jais-2": PreTokenizer(
+        (
+            (
+                rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}|\s*[\r\n]+"
+                r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)"
+                r"|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}"
+            ),
+        )
+    ),
+    "exaone-moe": PreTokenizer(
+        (
+            (
+                rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+                r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+            ),
+        )
+    ),
+    **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _BAILING),
+    "deepseek-llm": PreTokenizer(
+        (
+            "[\r\n]",
+            rf"\s?[{_CASED_LETTERS}]+",
+            r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+            r"\s+$",
+            _CHINESE_AND_HANGUL,
+            r"\p{N}+",
+        )
+    ),
+    "deepseek-coder": PreTokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE_AND_HANGUL, r"\p{N}")),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _DEEPSEEK3),
+    "spark2_5": PreTokenizer(
+        (
+            r"\p{N}{1,3}",
+            _CHINESE_AND_KANA,
+            rf"{_ASCII_WORD}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+",
+            r"\p{N}",
+        )
+    ),
+    # groups of three digits, counted from the right
+    "afmoe": PreTokenizer((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", _UNSPACED, _DEEPSEEK3_SPLIT)),
+    "superbpe": PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    "youtu": PreTokenizer(
+        (
+            f"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|{_CHINESE_AND_KANA}",
+            rf"{_CASED}|\p{{N}}|{_PATH_PUNCTUATION}|{_SPACES}",
+        ),
+        ignore_merges=True,
+    ),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O),
+    "granite-embed-multi-97m": replace(_GPT4O, ignore_merges=True),
+    **dict.fromkeys(("tiny_aya", "cohere2moe"), _TINY_AYA),
+    "tekken": PreTokenizer(
+        (
+            (
+                rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+                rf"|\p{{N}}|{_PATH_PUNCTUATION}|{_SPACES}"
+            ),
+        ),
+        ignore_merges=True,
+        add_bos=True,
+    ),
+    "kimi-k2": PreTokenizer((_KIMI_SPLIT,)),
+    **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _SENTENCES),
+    "viking": PreTokenizer((_SENTENCE_WORD, r"\p{N}")),
+    "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2_SPLIT, "[0-9][0-9][0-9]")),
+    "chameleon": PreTokenizer(
+        (
+            "<sentinel:[0-9]+>",
+            "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+            r"([\t\n]|    |  )",
+            r"\p{N}",
+            r"[\p{P}!-/:-@\[-`{-~]",
+            _GPT2_SPLIT,
+        ),
+        add_bos=True,
+    ),
+    **dict.fromkeys(("gemma4", "granite-embed-multi-311m"), _GEMMA4),
+    "sarvam-moe": PreTokenizer((r"[^\n]+|[\n]+",), bytes=False, escape_spaces=True),
+    "whitespace": PreTokenizer((r"\S+",), bytes=False, drop_spaces=True),
+}

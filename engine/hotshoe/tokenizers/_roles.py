@@ -1,0 +1,110 @@
+"""Which tokens have a role: begin, end, end of turn, fill in the middle; and which of them end a generation.
+
+A file names them by keys; older files leave keys out, so names that many models share count as well. The names are
+those llama.cpp looks for (``src/llama-vocab.cpp``), and so is what is done about models that use them otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hotshoe.tokenizers._tokenizer import SpecialIds
+from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
+
+__all__ = ["Roles", "find_roles"]
+
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "eot": (
+        *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
+        *("<EOT>", "_<EOT>", "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>"),
+    ),
+    "eom": ("<|eom_id|>",),
+    "fim_pre": (
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"),
+        *("<|code_prefix|>", "<|prefix|>"),
+    ),
+    "fim_suf": (
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"),
+        *("<|code_suffix|>", "<|suffix|>"),
+    ),
+    "fim_mid": (
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"),
+        *("<|code_middle|>", "<|middle|>"),
+    ),
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+_STOPS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
+    *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
+    *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
+)
+# parts of an answer that its reader has to see (gpt-oss), whatever type the file gives them
+_SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
+_OLD_KEYS = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
+
+
+class Roles(NamedTuple):
+    """Ids by role, the type of each token (the file's, corrected), and the ids that end a generation."""
+
+    special: SpecialIds
+    types: list[int]
+    stop_ids: frozenset[int]
+
+
+def find_roles(vocabulary: Vocabulary, ids: Mapping[str, int], defaults: Mapping[str, int] | None = None) -> Roles:
+    """``ids`` maps tokens to ids; ``defaults`` are the ids of roles that the file may leave out.
+
+    Raises TokenizerError for an id outside the vocabulary.
+    """
+    types = list(vocabulary.types)
+
+    def role(name: str, *keys: str) -> int | None:
+        found = vocabulary.special_id(*keys or (name,))
+        if found is None and defaults is not None and defaults.get(name, len(types)) < len(types):
+            return defaults[name]
+        return found
+
+    def named(name: str) -> int | None:
+        found = vocabulary.special_id(name, *([_OLD_KEYS[name]] if name in _OLD_KEYS else []))
+        if found is None:
+            found = next((ids[token] for token in _NAMES[name] if token in ids), None)
+            if found is not None:
+                types[found] = TokenType.CONTROL
+        return found
+
+    special = SpecialIds(
+        bos=role("bos"),
+        eos=role("eos"),
+        cls=role("cls"),
+        sep=role("sep", "seperator"),  # the key is spelled so in GGUF
+        pad=role("pad", "padding"),
+        unk=role("unk", "unknown"),
+        mask=role("mask"),
+        **{name: named(name) for name in _NAMES},
+    )
+    stops = {i for i in (special.fim_pad, special.fim_rep, special.fim_sep) if i is not None}
+    for token in _STOPS:
+        if token in ids:
+            stops.add(ids[token])
+            types[ids[token]] = TokenType.CONTROL
+    for token in _SHOWN:
+        if token in ids:
+            types[ids[token]] = TokenType.USER_DEFINED
+    stops.update(i for i in (special.eos, special.eot, special.eom) if i is not None)
+    _correct(stops, types, ids)
+    return Roles(special, types, frozenset(stops))
+
+
+def _correct(stops: set[int], types: list[int], ids: Mapping[str, int]) -> None:
+    present = {token for token in _STOPS if ids.get(token) in stops}
+    calls = present & {"<|call|>", "<|calls|>"}
+    if calls and present & {"<|return|>", "<|flush|>"} and "<|end|>" in present:
+        # gpt-oss and Solar Open end a part of an answer with it, not the answer
+        stops.discard(ids["<|end|>"])
+        types[ids["<|end|>"]] = TokenType.USER_DEFINED
+    if "</s>" in present and "<|tool_response>" in present:  # Gemma 4, where it is a tag of HTML
+        stops.discard(ids["</s>"])
+        types[ids["</s>"]] = TokenType.NORMAL

@@ -1,0 +1,89 @@
+"""SentencePiece's unigram model (``tokenizer.ggml.model`` "t5"): T5, XLM-RoBERTa and the embedding models made of it.
+
+Of all ways to cut a text into tokens, the one with the highest sum of scores (Viterbi). A text is first normalized
+by the model's own table (``tokenizer.ggml.precompiled_charsmap``), so that decoding does not always give it back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.tokenizers._added import add_tokens, hidden_ids
+from hotshoe.tokenizers._pieces import SpacePieces
+from hotshoe.tokenizers._roles import find_roles
+from hotshoe.tokenizers._tokenizer import Tokenizer
+from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
+from hotshoe_core.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from tokenizers import normalizers
+
+__all__ = ["build"]
+
+SPACE = "\u2581"
+KEY_TABLE = PREFIX + "precompiled_charsmap"
+_FOUND_FIRST = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
+# ids of the three in T5, where a file has no keys for them
+_DEFAULTS = {"pad": 0, "eos": 1, "unk": 2}
+
+
+def build(vocabulary: Vocabulary) -> Tokenizer:
+    """Raises TokenizerError for equal tokens, scores that are missing, a broken table, or no unknown token."""
+    import tokenizers
+    from tokenizers import models
+
+    tokens, ids = vocabulary.numbered()
+    scores = vocabulary.scores()
+    roles = find_roles(vocabulary, ids, _DEFAULTS)
+    types = roles.types
+    unk = roles.special.unk
+    if unk is None:
+        raise TokenizerError(
+            f"the file has no key {PREFIX}unknown_token_id; a unigram vocabulary needs the unknown token",
+            hint="convert the model again from a folder that has its tokenizer.model",
+        )
+    space_prefix = vocabulary.flag(PREFIX + "add_space_prefix", True)
+    trim = vocabulary.flag(PREFIX + "remove_extra_whitespaces", False)
+
+    # The model must not make a special token out of ordinary text, so there it has a name that no text contains,
+    # because spaces are escaped; what is found before gets a number of its own and is put back afterwards.
+    names = [(f" {i}", 0.0) if k in _FOUND_FIRST else (tokens[i], scores[i]) for i, k in enumerate(types)]
+    inner = tokenizers.Tokenizer(models.Unigram(names, unk_id=unk, byte_fallback=TokenType.BYTE in types))
+    inner.normalizer = _normalizer(vocabulary, space_prefix=space_prefix or trim, trim=trim)
+    add_tokens(inner, vocabulary, tokens, types)
+    found = inner.get_added_tokens_decoder()
+
+    add_bos = vocabulary.flag(PREFIX + "add_bos_token", False)
+    add_eos = vocabulary.flag(PREFIX + "add_eos_token", roles.special.eos is not None)
+    return Tokenizer(
+        inner,
+        tokens,
+        roles.special,
+        SpacePieces(tokens, types, strip=space_prefix or trim),
+        hidden=hidden_ids(types),
+        stop_ids=roles.stop_ids,
+        prefix=[vocabulary.require("bos", roles.special.bos)] if add_bos else [],
+        suffix=[vocabulary.require("eos", roles.special.eos)] if add_eos else [],
+        expand={number: [ids[token.content]] for number, token in found.items()},
+    )
+
+
+def _normalizer(vocabulary: Vocabulary, *, space_prefix: bool, trim: bool) -> normalizers.Normalizer:
+    from tokenizers import Regex, normalizers
+
+    steps: list[normalizers.Normalizer] = []
+    table: Any = vocabulary.metadata.get(KEY_TABLE)
+    if table is not None:
+        try:
+            steps.append(normalizers.Precompiled(bytes(int(b) & 0xFF for b in table)))
+        except Exception as e:
+            raise TokenizerError(f"{KEY_TABLE} is not a table of SentencePiece: {e}") from None
+    if trim:
+        steps += [
+            normalizers.Replace(Regex(r"\A +| +\z"), ""),
+            normalizers.Replace(Regex(" {2,}"), " "),
+        ]
+    if space_prefix:
+        steps.append(normalizers.Prepend(SPACE))
+    steps.append(normalizers.Replace(" ", SPACE))
+    return normalizers.Sequence(steps)

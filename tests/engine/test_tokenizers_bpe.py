@@ -1,0 +1,286 @@
+"""BPE from GGUF metadata: exact against llama.cpp's recorded ids, every pre-tokenizer, special tokens, bad files."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotshoe.tokenizers import Tokenizer, load_tokenizer
+from hotshoe.tokenizers._pieces import byte_letters
+from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS
+from hotshoe_core.errors import TokenizerError
+from tests.support.vocabularies import byte_bpe, keys, recorded, recorded_ids
+
+TRICKY = (
+    "Hello world, it's WE'LL don'T 1 22 333 4444 1234567 a1b22\n\n  indented\t\ttabs \r\n end. \n"
+    "x=+-*/(y);//z  été e\u0301 straße HTMLParser café's 漢字かなカナ 12年 한국어 你好，世界。 ภาษา हिन्दी слово ٣٤ ½Ⅳ "
+    "🦙🌍 …“q”— <sentinel:12> IMGIMGABZ $5^`~|    !"
+)
+
+
+def load(**changes: Any) -> Tokenizer:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that "default" is a guess has a test of its own
+        return load_tokenizer(byte_bpe(**changes))
+
+
+def words(pre: str, text: str) -> list[str]:
+    """How this pre-tokenizer cuts a text."""
+    tokenizer = load(pre=pre) if PRE_TOKENIZERS[pre].bytes else load_tokenizer(utf8_bpe(pre=pre))
+    inner = tokenizer._parsing
+    normal = text if inner.normalizer is None else inner.normalizer.normalize_str(text)
+    cut = inner.pre_tokenizer.pre_tokenize_str(normal)
+    if not PRE_TOKENIZERS[pre].bytes:
+        return [word for word, _ in cut]
+    values = {letter: byte for byte, letter in enumerate(byte_letters())}
+    return [bytes(values[letter] for letter in word).decode() for word, _ in cut]
+
+
+def utf8_bpe(**changes: Any) -> dict[str, Any]:
+    """A vocabulary of UTF-8 tokens with bytes to fall back on, as Gemma 4 has it."""
+    tokens = [f"<0x{b:02X}>" for b in range(256)] + ["\u2581", "a", "b", "\n", "\n\n", "ab", "\u2581ab", "<bos>"]
+    types = [6] * 256 + [1] * 7 + [3]
+    settings = {"model": "gpt2", "pre": "gemma4", "merges": ["a b", "\u2581 ab"], "bos_token_id": 263}
+    return keys(**{"tokens": tokens, "token_type": types} | settings | changes)
+
+
+# --- recorded ids
+
+
+@pytest.mark.parametrize("name", ["llama-bpe", "qwen2"])
+def test_recorded_ids_of_llama_cpp(name: str) -> None:
+    tokenizer = recorded(name)
+    for text, ids in recorded_ids(name):
+        assert tokenizer.encode(text, add_special=False) == ids, text
+        assert tokenizer.decode(ids) == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60))
+def test_decoding_gives_the_text_back(text: str) -> None:
+    for name in ("llama-bpe", "qwen2"):
+        tokenizer = recorded(name)
+        for parse in (True, False):
+            assert tokenizer.decode(tokenizer.encode(text, parse_special=parse)) == text
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(max_size=40))
+def test_decoding_gives_the_text_back_without_recorded_vocabularies(text: str) -> None:
+    tokenizer = load_tokenizer(byte_bpe(merges=["a b", "\u0120 ab"], special=["<|im_end|>"], user=["  "]))
+    ids = tokenizer.encode(text, parse_special=False)
+    assert tokenizer.decode(ids) == text
+    assert all(0 <= i < tokenizer.vocab_size for i in ids)
+
+
+def test_roles_in_recorded_vocabularies() -> None:
+    llama, qwen = recorded("llama-bpe"), recorded("qwen2")
+    assert (llama.bos, llama.eos, llama.eot) == (128000, 128001, 128009)
+    assert llama.stop_ids == {128001, 128009}
+    assert llama.encode("hi")[0] == 128000  # by its pre-tokenizer: this file has no key for it
+    assert (qwen.eos, qwen.pad, qwen.eot) == (151643, 151643, 151645)
+    # "</s>" is an ordinary token there, and llama.cpp stops at it all the same
+    assert qwen.stop_ids == {151643, 151645, 128247}
+    assert qwen.encode("hi") == qwen.encode("hi", add_special=False)
+    assert qwen.encode("<|im_start|>") == [151644]
+    assert len(qwen.encode("<|im_start|>", parse_special=False)) > 1
+    assert qwen.decode([151644, *qwen.encode("hi"), 151645]) == "hi"
+    assert qwen.decode([151644], skip_special=False) == "<|im_start|>"
+
+
+# --- pre-tokenizers
+
+
+@pytest.mark.parametrize("pre", sorted(PRE_TOKENIZERS))
+def test_words_are_what_another_engine_finds(pre: str) -> None:
+    regex = pytest.importorskip("regex")
+    pieces = [TRICKY.replace(" ", "\u2581") if PRE_TOKENIZERS[pre].escape_spaces else TRICKY]
+    for split in PRE_TOKENIZERS[pre].splits:
+        # "$" is the end of a line to Oniguruma
+        expression = regex.compile(split, regex.V1 | regex.MULTILINE)
+        pieces = [part for piece in pieces for part in _isolated(expression, piece)]
+    if PRE_TOKENIZERS[pre].drop_spaces:
+        pieces = [piece for piece in pieces if not piece.isspace()]
+    assert words(pre, TRICKY) == pieces
+    if PRE_TOKENIZERS[pre].bytes:
+        assert "".join(pieces) == TRICKY
+        tokenizer = load(pre=pre)
+        assert tokenizer.encode(TRICKY, add_special=False) == list(TRICKY.encode())
+        assert tokenizer.decode(tokenizer.encode(TRICKY)) == TRICKY
+
+
+def _isolated(expression: Any, text: str) -> list[str]:
+    cut, end = [], 0
+    for match in expression.finditer(text):
+        cut += [text[end : match.start()], match.group()]
+        end = match.end()
+    return [piece for piece in [*cut, text[end:]] if piece]
+
+
+@pytest.mark.parametrize(
+    ("pre", "text", "expected"),
+    [
+        ("gpt-2", "it's 12345  ok!\n\nx", ["it", "'s", " 12345", " ", " ok", "!", "\n", "\n", "x"]),
+        ("llama-bpe", "IT'S 12345 ok!\n\nx", ["IT", "'S", " ", "123", "45", " ok", "!\n\n", "x"]),
+        ("qwen2", "a 123 $b\n  c", ["a", " ", "1", "2", "3", " $", "b", "\n", " ", " c"]),
+        ("deepseek-v3", "x 1234\u6f22\u5b57\u304b $ab", ["x", " ", "123", "4", "\u6f22\u5b57\u304b", " $", "ab"]),
+        ("starcoder", "a 12 b", ["a", " ", "1", "2", " b"]),
+        ("gpt-4o", "HTMLParser can'T/go", ["HTMLParser", " can'T", "/go"]),
+        ("tekken", "camelCase 12", ["camel", "Case", " ", "1", "2"]),
+        ("kimi-k2", "go\u6f22\u5b57go", ["go", "\u6f22\u5b57", "go"]),
+        ("afmoe", "a1234567", ["a", "1", "234", "567"]),
+        ("tiny_aya", "n 1234567", ["n", " ", "1", "234", "567"]),
+        ("superbpe", "by the way 12345", ["by the way ", "12", "345"]),
+        ("falcon", "a1234, b", ["a", "123", "4", ",", " b"]),
+        ("viking", "a12 b.", ["a", "1", "2", " b", "."]),
+        ("gemma4", "a b\n\nc", ["a\u2581b", "\n\n", "c"]),
+        ("whitespace", " a  b\n", ["a", "b"]),
+        ("laguna", "a \n b", ["a", " ", "\n", " b"]),
+        ("ufakzeka", "Ali'nin", ["Ali", "'nin"]),
+    ],
+)
+def test_words_of_some_pre_tokenizers(pre: str, text: str, expected: list[str]) -> None:
+    assert words(pre, text) == expected
+
+
+def test_a_file_that_does_not_say_how_is_warned_about() -> None:
+    for pre in (None, "default", ""):
+        with pytest.warns(UserWarning, match=r"tokenizer\.ggml\.pre"):
+            assert load_tokenizer(byte_bpe(pre=pre)).encode("ab") == [97, 98]
+
+
+def test_an_unknown_pre_tokenizer_is_named_with_the_known_ones() -> None:
+    with pytest.raises(TokenizerError, match=r"is 'qwen22'(.|\n)*known: a\.x-4\.0(.|\n)*did you mean 'qwen2'"):
+        load(pre="qwen22")
+    with pytest.raises(TokenizerError, match=r"is 'zzzzzz'(.|\n)*newer hotshoe"):
+        load(pre="zzzzzz")
+
+
+# --- merges, special tokens
+
+
+def test_merges_in_their_order() -> None:
+    tokenizer = load(merges=["b c", "a b", "a bc"])
+    assert tokenizer.encode("abc") == [258]
+    assert tokenizer.encode("ab") == [257]
+    assert tokenizer.encode("abab") == [257, 257]
+    assert tokenizer.token(258) == "abc"
+    assert tokenizer.piece(258) == b"abc"
+
+
+def test_ignore_merges_takes_a_whole_word_first() -> None:
+    tokens = [*byte_letters(), "ab", "bc", "abc"]
+    lone: dict[str, Any] = {"tokens": tokens, "token_type": [1] * 259, "merges": ["b c"], "bos_token_id": 0}
+    assert load_tokenizer(byte_bpe(**lone)).encode("abc", add_special=False) == [97, 257]
+    assert load_tokenizer(byte_bpe(**lone, pre="llama-bpe")).encode("abc", add_special=False) == [258]
+
+
+def test_what_stands_around_a_text() -> None:
+    roles = {"special": ["<s>", "</s>"], "bos_token_id": 256, "eos_token_id": 257}
+    assert load(**roles).encode("a") == [97]
+    assert load(**roles, add_bos_token=True, add_eos_token=True).encode("a") == [256, 97, 257]
+    assert load(**roles, pre="llama-bpe").encode("a") == [256, 97]
+    assert load(**roles, pre="llama-bpe", add_bos_token=False).encode("a") == [97]
+    assert load(pre="llama-bpe").encode("a") == [97]
+    for name in ("bos", "eos"):
+        with pytest.raises(TokenizerError, match=f"add_{name}_token is true, but the file has no key"):
+            load(**{f"add_{name}_token": True})
+
+
+def test_special_and_user_defined_tokens_in_a_text() -> None:
+    tokenizer = load(special=["<|im_end|>", "<|x|>"], user=["<think>", "  "], merges=["a b"])
+    end, x, think, spaces = 257, 258, 259, 260
+    assert tokenizer.encode("ab<|im_end|>") == [256, end]
+    assert tokenizer.encode("ab<|im_end|>", parse_special=False) == [256, *b"<|im_end|>"]
+    for parse in (True, False):
+        assert tokenizer.encode("<think>a  b", parse_special=parse) == [think, 97, spaces, 98]
+    assert tokenizer.decode([97, end, think, x, spaces]) == "a<think>  "
+    assert tokenizer.decode([97, end, think], skip_special=False) == "a<|im_end|><think>"
+    assert tokenizer.stop_ids == {end}
+
+
+def test_names_of_roles_count_where_keys_are_missing() -> None:
+    named = load(special=["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|eom_id|>", "<|eot_id|>"])
+    assert named.special[7:12] == (260, 259, 256, 257, 258)
+    assert named.stop_ids == {259, 260}
+    keyed = load(special=["<a>", "<b>"], eot_token_id=257, fim_pre_token_id=256, prefix_token_id=257)
+    assert (keyed.eot, keyed.special.fim_pre) == (257, 256)
+    old = load(special=["<a>", "<b>"], prefix_token_id=257)
+    assert old.special.fim_pre == 257
+
+
+def test_names_that_mean_something_else_in_some_models() -> None:
+    harmony = load(special=["<|return|>", "<|call|>", "<|end|>", "<|channel|>"])
+    assert harmony.stop_ids == {256, 257}
+    assert harmony.decode([258, 259, 256]) == "<|end|><|channel|>"
+    gemma = load(special=["</s>", "<|tool_response>"])
+    assert gemma.stop_ids == {257}
+
+
+def test_white_space_beside_special_tokens() -> None:
+    phi = byte_bpe(special=["<|user|>", "<s>"]) | {"general.name": "Phi-3 mini"}
+    assert load_tokenizer(phi).encode("<|user|>\n a") == [256, 97]
+    assert load_tokenizer(phi).encode("<s> a") == [257, 32, 97]
+    mask = load(special=["<mask>"], pre="jina-v2-de")
+    assert mask.encode("a <mask> b") == [97, 256, 32, 98]
+
+
+def test_unused_tokens_are_not_shown() -> None:
+    tokens = [*byte_letters(), "[PAD256]"]
+    tokenizer = load_tokenizer(byte_bpe(tokens=tokens, token_type=[1] * 256 + [5]))
+    assert tokenizer.decode([97, 256]) == "a"
+    assert tokenizer.decode([97, 256], skip_special=False) == "a[PAD256]"
+    assert tokenizer.encode("[PAD256]") == list(b"[PAD256]")
+
+
+def test_vocabularies_in_utf8_fall_back_on_bytes() -> None:
+    tokenizer = load_tokenizer(utf8_bpe(add_bos_token=False))
+    assert tokenizer.encode("a ab") == [263, 257, 262]  # published files are wrong about bos, as llama.cpp knows
+    assert tokenizer.encode("\n\na\n", add_special=False) == [260, 257, 259]
+    text = "ab \u00e9 ab\n\U0001f999"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_words_without_their_spaces() -> None:
+    tokens, types = ["a", "b", "ab", "A"], [1] * 4
+    plain = keys(model="whitespace", tokens=tokens, token_type=types, merges=["a b"])
+    assert load_tokenizer(plain).encode(" ab \n bA") == [2, 1, 3]
+    lower = plain | {"tokenizer.ggml.normalizer.lowercase": True}
+    assert load_tokenizer(lower).encode("ab A") == [2, 0]
+
+
+# --- files that are wrong
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"merges": None}, "tokenizer.ggml.merges is missing; expected an array of strings"),
+        ({"merges": "a b"}, "tokenizer.ggml.merges is 'a b'; expected an array"),
+        ({"merges": ["a b", 3]}, r"merges\[1\] is 3; expected a string"),
+        ({"merges": ["ab"]}, r"merges\[0\] is 'ab'; expected two"),
+        ({"merges": ["a zz"]}, r"merges\[0\].*has no 'zz'"),
+        ({"merges": ["a b"]}, r"merges\[0\].*has no 'ab'"),
+        ({"tokens": [*byte_letters(), "a"], "token_type": None}, "'a' both at 97 and at 256"),
+        ({"token_type": [1] * 255}, "token_type is an array of 255; expected an array of 256"),
+        ({"eot_token_id": 256}, "eot_token_id is 256, but the vocabulary has 256 tokens"),
+        ({"fim_pre_token_id": -1}, "fim_pre_token_id is -1"),
+        ({"add_bos_token": "yes"}, "add_bos_token is 'yes'; expected true or false"),
+    ],
+)
+def test_inconsistent_metadata_is_a_tokenizer_error(changes: dict[str, Any], message: str) -> None:
+    metadata = byte_bpe()
+    for key, value in changes.items():
+        metadata[f"tokenizer.ggml.{key}"] = value
+    with pytest.raises(TokenizerError, match=message):
+        load_tokenizer({key: value for key, value in metadata.items() if value is not None})
+
+
+def test_empty_tokens_get_a_name() -> None:
+    tokenizer = load_tokenizer(byte_bpe(tokens=[*byte_letters(), "", ""], token_type=None))
+    assert (tokenizer.token(256), tokenizer.token(257)) == ("[EMPTY_256]", "[EMPTY_257]")
+    assert tokenizer.encode("ab") == [97, 98]

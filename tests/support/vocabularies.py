@@ -1,0 +1,75 @@
+"""Vocabularies for tests of tokenizers: recorded ones of llama.cpp, and tiny ones as GGUF metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hotshoe.tokenizers import Tokenizer, load_tokenizer
+from hotshoe.tokenizers._pieces import byte_letters
+from hotshoe_core.gguf import GGUFFile
+
+# recorded by llama.cpp; handed to the project's developers, so absent in a plain checkout
+_FOLDER = Path(__file__).parents[3] / "shared" / "data" / "vocab"
+
+
+@cache
+def recorded(name: str) -> Tokenizer:
+    """The tokenizer of a recorded vocabulary; skips the test where there is none."""
+    with GGUFFile(_path(name)) as file:
+        return load_tokenizer(file.metadata)
+
+
+def recorded_ids(name: str) -> Iterator[tuple[str, list[int]]]:
+    """Texts and the ids that the model's own tokenizer gave, without special tokens around them."""
+    inputs = Path(f"{_path(name)}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
+    outputs = Path(f"{_path(name)}.out").read_text().split("\n")
+    assert len(inputs) == len(outputs) > 40
+    for text, ids in zip(inputs, outputs, strict=True):
+        yield text, [int(i) for i in ids.split()]
+
+
+def recorded_scores(name: str) -> tuple[list[str], list[float], list[int]]:
+    """Tokens, scores and types of a recorded vocabulary."""
+    with GGUFFile(_path(name)) as file:
+        keys = ("tokens", "scores", "token_type")
+        tokens, scores, types = (list(file.metadata[f"tokenizer.ggml.{key}"]) for key in keys)
+    return tokens, scores, types
+
+
+def _path(name: str) -> Path:
+    path = _FOLDER / f"ggml-vocab-{name}.gguf"
+    if not path.exists():
+        pytest.skip("llama.cpp's recorded vocabularies are not beside this checkout")
+    return path
+
+
+def keys(**values: Any) -> dict[str, Any]:
+    """GGUF metadata; the names are those after "tokenizer.ggml.", None leaves one out."""
+    return {f"tokenizer.ggml.{key}": value for key, value in values.items() if value is not None}
+
+
+def byte_bpe(
+    *, merges: Sequence[str] = (), special: Sequence[str] = (), user: Sequence[str] = (), **changes: Any
+) -> dict[str, Any]:
+    """A byte-level vocabulary: id b is byte b, then what ``merges`` make, then special and user-defined tokens."""
+    made = [merge.replace(" ", "") for merge in merges]
+    tokens = [*byte_letters(), *made, *special, *user]
+    types = [1] * (256 + len(made)) + [3] * len(special) + [4] * len(user)
+    own = {"model": "gpt2", "pre": "gpt-2", "tokens": tokens, "token_type": types, "merges": list(merges)}
+    return keys(**own | changes)
+
+
+def spaced_bpe(
+    words: dict[str, float], *, special: Sequence[str] = (), user: Sequence[str] = (), **changes: Any
+) -> dict[str, Any]:
+    """A vocabulary with scores: <unk> <s> </s>, 256 bytes from id 3, then ``words``, special, user-defined ones."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), *words, *special, *user]
+    types = [2, 3, 3] + [6] * 256 + [1] * len(words) + [3] * len(special) + [4] * len(user)
+    scores = [0.0] * 259 + list(words.values()) + [0.0] * (len(special) + len(user))
+    own = {"model": "llama", "pre": "default", "tokens": tokens, "token_type": types, "scores": scores}
+    return keys(**own | changes)
