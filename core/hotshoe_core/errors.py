@@ -4,6 +4,7 @@
     ├── ShapeError              (ValueError)   shapes that do not fit an op
     ├── DTypeError              (TypeError)    element types that do not fit an op
     ├── GraphError                             a graph that cannot be built, compiled or fed as asked
+    ├── CacheFullError                         no room for more tokens in the key/value cache
     ├── ClosedError                            a context, model or backend used after close()
     ├── InsufficientMemoryError (MemoryError)  an allocation failed; carries the memory breakdown
     ├── BackendError                           a backend could not do what was asked
@@ -17,6 +18,10 @@
     │   └── WeightsError                       tensors missing, left over, or of the wrong shape
     ├── TokenizerError                         a vocabulary that cannot be turned into a tokenizer
     ├── InputTooLongError       (ValueError)   more tokens than the context holds
+    ├── SamplingError           (ValueError)   sampling parameters or logits that no token can be chosen with
+    │   └── GrammarError                       a grammar that cannot be used, or a token it does not allow
+    ├── ChatTemplateError       (ValueError)   a chat template that is missing, broken, or refuses a conversation
+    ├── MissingPackageError     (ImportError)  an optional package is not installed
     └── ConversionError                        a checkpoint that cannot be converted
 
 A message says what was asked, what was found, what was expected; ``hint`` is the next step and is
@@ -34,18 +39,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BackendError",
+    "CacheFullError",
+    "ChatTemplateError",
     "ClosedError",
     "ConversionError",
     "DTypeError",
     "DeviceNotFoundError",
+    "GrammarError",
     "GraphError",
     "HotshoeError",
     "InputTooLongError",
     "InsufficientMemoryError",
+    "MissingPackageError",
     "ModelError",
     "ModelFileError",
     "NativeError",
     "PluginError",
+    "SamplingError",
     "ShapeError",
     "TokenizerError",
     "UnknownArchitectureError",
@@ -77,6 +87,10 @@ class DTypeError(HotshoeError, TypeError):
 
 class GraphError(HotshoeError):
     """A graph that cannot be built, compiled or fed as asked."""
+
+
+class CacheFullError(HotshoeError):
+    """No room for more tokens in the key/value cache."""
 
 
 class ClosedError(HotshoeError):
@@ -159,6 +173,22 @@ class TokenizerError(HotshoeError):
 
 class InputTooLongError(HotshoeError, ValueError):
     """More tokens than the context holds."""
+
+
+class SamplingError(HotshoeError, ValueError):
+    """Sampling parameters that make no sense, or logits that no token can be chosen from."""
+
+
+class GrammarError(SamplingError):
+    """A grammar that cannot be used, or a token that it does not allow."""
+
+
+class ChatTemplateError(HotshoeError, ValueError):
+    """A chat template is missing or broken, or it refuses a conversation."""
+
+
+class MissingPackageError(HotshoeError, ImportError):
+    """An optional package is not installed; the hint is the command that installs it."""
 
 
 class ConversionError(HotshoeError):

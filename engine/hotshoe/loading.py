@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hotshoe.models import find
 from hotshoe.nn import bind
 from hotshoe.runner.embedder import EmbeddingModel
+from hotshoe.runner.text import TextModel
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
 from hotshoe_core import BackendParams
 from hotshoe_core.errors import InputTooLongError, ModelFileError, UnknownArchitectureError
@@ -17,6 +18,7 @@ from hotshoe_core.gguf import GGUFFile
 from hotshoe_loader import load_all
 
 if TYPE_CHECKING:
+    from hotshoe.nn import Module
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core.backend import Progress
 
@@ -29,13 +31,14 @@ def load_model(
     n_threads: int | None = None,
     n_ctx: int | None = None,
     progress: Progress | None = None,
-) -> EmbeddingModel:
+) -> EmbeddingModel | TextModel:
     """A model from a GGUF file, on a device, ready to use. Close it, or use it as a context manager.
 
     device: a name or type from ``load_all().devices`` ("cpu", "cuda:0", "gpu"); None for the best. A device
     asked for by name is used or the call fails: it is never replaced.
     n_threads: CPU threads; None for the number of physical cores.
-    n_ctx: tokens a text may have; None for what the model was trained for.
+    n_ctx: tokens a text may have; None for what the model was trained for, at most 4096 for a text model,
+    whose cache takes memory for each of them.
     progress: called with the fraction loaded, 0 to 1; an exception it raises cancels the load.
 
     Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, DeviceNotFoundError or
@@ -57,8 +60,14 @@ def load_model(
         try:
             model = architecture(config)
             bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
-            return EmbeddingModel(
-                model, tokenizer, backend, file, n_ctx=n_ctx or config.n_ctx, why=registry.why(chosen[0])
+            runner = EmbeddingModel if model.many_rows else TextModel
+            return runner(
+                model,
+                tokenizer,
+                backend,
+                file,
+                n_ctx=n_ctx or _default_context(model, config.n_ctx),
+                why=registry.why(chosen[0]),
             )
         except BaseException:
             backend.close()
@@ -66,6 +75,10 @@ def load_model(
     except BaseException:
         file.close()
         raise
+
+
+def _default_context(model: Module, trained: int) -> int:
+    return trained if model.many_rows else min(trained, 4096)
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

@@ -134,6 +134,29 @@ def test_a_weight_of_few_rows_is_left_to_ggml(backend: Backend) -> None:
     assert not isinstance(backend.load([few])["w"].handle, PackedWeight)
 
 
+@pytest.mark.parametrize("many_rows", [False, True])
+@pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0, DType.F16], ids=lambda d: d.name)
+def test_an_embedding_that_is_the_output_too(dtype: DType, many_rows: bool, backend: Backend) -> None:
+    """Rows are taken from the file's layout, the product may run in another."""
+    values = np.random.default_rng(0).standard_normal((64, 64), np.float32)
+    data = quantize(values, dtype)
+    data.setflags(write=False)
+    w = WeightData("w", (64, 64), dtype, data, ("take", "linear"), many_rows=many_rows)
+    outputs = []
+    for b in (backend, open_reference()):
+        weight = b.load([w])["w"]
+        with b.new_context() as ctx:
+            ids = ctx.input("ids", (5,), DType.I32)
+            rows = weight.take(ids)
+            logits = ops.linear(rows, weight)
+            ctx.forward(rows, logits).compute({ids: [3, 0, 63, 7, 3]})
+            outputs.append((rows.read(), logits.read()))
+        b.release([weight])
+        assert b.memory().total == 0
+    for ours, expected in zip(*outputs, strict=True):
+        assert np.linalg.norm(ours - expected) <= 2e-2 * np.linalg.norm(expected)
+
+
 def require_packed(dtype: DType) -> None:
     if packable(weight_data(dtype)[0]) is None:
         pytest.skip(f"this CPU has no fast kernel of ours for {dtype.name}")

@@ -13,7 +13,8 @@ __all__ = ["find", "register"]
 
 M = TypeVar("M", bound=type[Module])
 
-_MODULES = {"bert": "hotshoe.models.bert"}  # imported when a file asks for one
+_ARCHITECTURES = ("bert", "gemma3", "llama", "qwen2", "qwen3")
+_MODULES = {name: f"hotshoe.models.{name}" for name in _ARCHITECTURES}  # imported when a file asks for one
 _registered: dict[str, type[Module]] = {}
 
 

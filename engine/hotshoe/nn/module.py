@@ -86,7 +86,7 @@ class Module:
     def __init__(self, config: Any, prefixes: tuple[str, ...] = ("",), name: str = "", layer: int = -1) -> None:
         self.config = config
         self._name = name
-        self._layer = layer
+        self.layer = layer
         self._parameters: list[Parameter] = []
         self._optional_parts: list[str] = []
         for attribute, (declared, kind) in _declarations(type(self)).items():
@@ -153,7 +153,7 @@ def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(self: Module, *args: Any, **kwargs: Any) -> Any:
         if not self._name:
             return call(self, *args, **kwargs)
-        with scope(self._name, self._layer if self._layer >= 0 else None):
+        with scope(self._name, self.layer if self.layer >= 0 else None):
             return call(self, *args, **kwargs)
 
     return wrapped

@@ -399,7 +399,7 @@ def _attention(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | Non
         if ours is not None:
             return ours
     q, k, v = (b.swap(x, 1, 2) for x in (q, k, v))  # (dim, rows, heads, batch)
-    if b.flash == "on":
+    if b.flash == "on" or (b.flash == "auto" and k.type != F32.id):  # a cache of half or quantized rows
         return _flash_attention(b, q, k, v, mask, sinks, scale, softcap)
     scores = b.call("mul_mat", k, q)  # ggml repeats k over the heads of a group by itself
     b.g.ggml_mul_mat_set_prec(scores, b.g.GGML_PREC_F32)
@@ -418,8 +418,10 @@ def _flash_attention(
     b: Builder, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
 ) -> Ptr:
     if mask is not None:
-        mask = b.repeat(b.f32(mask), [k.ne[1], q.ne[1], mask.ne[2], mask.ne[3]])
-        mask = b.cont(b.call("cast", mask, DType.F16.id))
+        ne = [k.ne[1], q.ne[1], mask.ne[2], mask.ne[3]]
+        if mask.type != DType.F16.id or list(mask.ne) != ne:
+            mask = b.call("cast", b.repeat(b.f32(mask), ne), DType.F16.id)
+        mask = b.cont(mask)
     y = b.call("flash_attn_ext", q, k, v, ffi.NULL if mask is None else mask, scale, 0.0, softcap)
     b.g.ggml_flash_attn_ext_set_prec(y, b.g.GGML_PREC_F32)
     if sinks is not None:

@@ -6,6 +6,7 @@ released.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,7 @@ from hotshoe_ggml._lowering import extents
 from hotshoe_ggml._native import BackendLibrary, ffi, lib
 from hotshoe_ggml._packed import PackedFormat, PackedWeight, packable
 
-__all__ = ["Holding", "OutOfMemory", "PackedHolding", "hold_state", "hold_weights"]
+__all__ = ["Holding", "OutOfMemory", "PackedHolding", "Tied", "hold_state", "hold_weights", "linear_name", "split_tied"]
 
 _ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml's CPU backend, and GGUF's default
 _CHUNK = 64 << 20  # bytes copied between two reports of progress
@@ -94,6 +95,40 @@ class Holding:
             lib().ggml_free(self.context)
             self.context = ffi.NULL
         self.borrowed.clear()
+
+
+class Tied:
+    """A weight that products read in a layout of their own, and other ops as the file has it.
+
+    So it is with an embedding that is the output's weight too: its rows are taken from the mapped file, where
+    only those pages are ever read, and the product over the whole vocabulary runs in the fast layout.
+    """
+
+    __slots__ = ("linear", "other")
+
+    def __init__(self, other: Any, linear: Any) -> None:
+        self.other = other
+        self.linear = linear
+
+    def of(self, op: str) -> Any:
+        return self.linear if op == "linear" else self.other
+
+
+def split_tied(weights: Sequence[WeightData]) -> list[WeightData]:
+    """A weight with products among its uses and others becomes two, the product's named by ``linear_name``."""
+    parts = []
+    for w in weights:
+        rest = tuple(u for u in w.uses if u != "linear")
+        if rest and len(rest) < len(w.uses):
+            parts.append(dataclasses.replace(w, uses=rest))
+            parts.append(dataclasses.replace(w, name=linear_name(w.name), uses=("linear",)))
+        else:
+            parts.append(w)
+    return parts
+
+
+def linear_name(name: str) -> str:
+    return f"{name} (product)"
 
 
 class PackedHolding:

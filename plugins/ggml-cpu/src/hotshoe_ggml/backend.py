@@ -17,9 +17,20 @@ from hotshoe_ggml._executable import GgmlExecutable
 from hotshoe_ggml._lowering import can_lower
 from hotshoe_ggml._native import ffi, lib, load_backend
 from hotshoe_ggml._threads import default_threads
-from hotshoe_ggml._weights import Holding, OutOfMemory, PackedHolding, hold_state, hold_weights
+from hotshoe_ggml._weights import (
+    Holding,
+    OutOfMemory,
+    PackedHolding,
+    Tied,
+    hold_state,
+    hold_weights,
+    linear_name,
+    split_tied,
+)
 
 __all__ = ["GgmlBackend"]
+
+AnyHolding = Holding | PackedHolding
 
 
 class GgmlBackend(Backend):
@@ -47,7 +58,7 @@ class GgmlBackend(Backend):
         self.native_devices = [self.device]
         self.native_backends = [self._init(self.device)]
         self.cpu_only = lib().ggml_backend_dev_type(self.device) == lib().GGML_BACKEND_DEVICE_TYPE_CPU
-        self._held: dict[Tensor, tuple[Holding | PackedHolding, int]] = {}
+        self._held: dict[Tensor, tuple[list[AnyHolding], int]] = {}
         self._executables: set[GgmlExecutable] = set()
         self._closed = False
 
@@ -75,7 +86,7 @@ class GgmlBackend(Backend):
                 holdings = hold_weights(
                     self.library,
                     self.device,
-                    weights,
+                    split_tied(weights) if self.params.repack else weights,
                     mmap=self.params.mmap,
                     repack=self.params.repack,
                     own_kernels=self.cpu_only,
@@ -84,13 +95,11 @@ class GgmlBackend(Backend):
                 )
             except OutOfMemory as e:
                 raise self._insufficient("weights", e.size, -1) from None
-            by_name = {w.name: w for w in weights}
+            where = {name: h for h in holdings for name in h.tensors}
             loaded = {}
-            for holding in holdings:
-                for name, handle in holding.tensors.items():
-                    w = by_name[name]
-                    tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=name, layer=w.layer)
-                    loaded[name] = self._hold(tensor, holding, handle)
+            for w in weights:
+                tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
+                loaded[w.name] = self._hold(tensor, where[w.name], where.get(linear_name(w.name)))
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -102,11 +111,19 @@ class GgmlBackend(Backend):
             except OutOfMemory as e:
                 raise self._insufficient("cache", e.size, layer) from None
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            return self._hold(tensor, holding, holding.tensors[name])
+            return self._hold(tensor, holding)
 
-    def _hold(self, tensor: Tensor, holding: Holding | PackedHolding, handle: Any) -> Tensor:
-        tensor.owner, tensor.handle = self, handle
-        self._held[tensor] = (holding, holding.nbytes(tensor.name))
+    def _hold(self, tensor: Tensor, holding: AnyHolding, product: AnyHolding | None = None) -> Tensor:
+        """``product``: where the layout for products lies, if it is one of its own."""
+        tensor.owner, tensor.handle = self, holding.tensors[tensor.name]
+        held = [holding]
+        size = holding.nbytes(tensor.name)
+        if product is not None:
+            name = linear_name(tensor.name)
+            tensor.handle = Tied(tensor.handle, product.tensors[name])
+            size += product.nbytes(name) if product is not holding else 0  # in one mapping they are the same pages
+            held.append(product)
+        self._held[tensor] = (held, size)
         return tensor
 
     def release(self, tensors: Sequence[Tensor]) -> None:
@@ -115,7 +132,8 @@ class GgmlBackend(Backend):
                 if t in self._held:
                     for executable in self._executables:
                         executable.lose(t)
-                    self._held.pop(t)[0].release_one()
+                    for holding in self._held.pop(t)[0]:
+                        holding.release_one()
                     t.handle = None
 
     def supports(self, node: Tensor) -> bool:
@@ -147,7 +165,7 @@ class GgmlBackend(Backend):
             return report
 
     def cache_config(self) -> CacheConfig:
-        return CacheConfig(padding=32, mask_dtype=DType.F32)
+        return CacheConfig(padding=256, mask_dtype=DType.F16)  # what its flash attention reads
 
     def close(self) -> None:
         with self.lock:

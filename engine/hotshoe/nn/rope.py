@@ -1,0 +1,43 @@
+"""RoPE parameters from a file's metadata."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hotshoe_core.errors import ModelFileError
+from hotshoe_core.gguf import Metadata
+from hotshoe_core.ops import RoPE
+
+__all__ = ["rope_from"]
+
+
+def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: float = 10000.0) -> RoPE:
+    """The file's RoPE. ``interleaved``: how the architecture pairs elements. Raises ModelFileError for a
+    scaling that is not known: guessing would give fluent nonsense.
+    """
+    arch = metadata.arch
+    kind = arch.get("rope.scaling.type", "none")
+    factor = arch.get("rope.scaling.factor", 1.0) or 1.0
+    rope = RoPE(
+        dim=arch.get("rope.dimension_count", head_dim),
+        base=arch.get("rope.freq_base", base),
+        interleaved=interleaved,
+        attn_factor=arch.get("rope.scaling.attn_factor", 1.0) or 1.0,
+        original_context=arch.get("rope.scaling.original_context_length", 0) or arch.require("context_length", int),
+    )
+    if kind in ("none", "longrope"):  # longrope's factors are tensors
+        return rope
+    if kind == "linear":
+        return dataclasses.replace(rope, scale=1.0 / factor)
+    if kind == "yarn":
+        return dataclasses.replace(
+            rope,
+            scale=1.0 / factor,
+            ext_factor=1.0,
+            beta_fast=arch.get("rope.scaling.yarn_beta_fast", 32.0),
+            beta_slow=arch.get("rope.scaling.yarn_beta_slow", 1.0),
+        )
+    raise ModelFileError(
+        f"RoPE scaling {kind!r} is not known; expected none, linear, yarn or longrope",
+        field=f"{metadata.architecture}.rope.scaling.type",
+    )

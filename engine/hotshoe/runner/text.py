@@ -1,0 +1,231 @@
+"""TextModel: a causal language model with its tokenizer and cache, on an opened backend."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe.kvcache import CacheInputs, CausalCache
+from hotshoe.models.text import Batch
+from hotshoe.runner.contexts import Built, ContextCache
+from hotshoe_core import DType
+from hotshoe_core.errors import ClosedError, InputTooLongError, ShapeError, WeightsError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from hotshoe.nn import Module
+    from hotshoe.tokenizers import Tokenizer
+    from hotshoe_core import Backend, BackendMemory, Device
+    from hotshoe_core.gguf import GGUFFile
+
+__all__ = ["Score", "TextModel"]
+
+_CHUNK = 512  # tokens of a prompt computed at once
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a model finds a text. log_likelihood is of all tokens but the first, natural logarithm."""
+
+    n_tokens: int
+    log_likelihood: float
+
+    @property
+    def perplexity(self) -> float:
+        """``exp`` of the mean negative log-likelihood of a predicted token."""
+        return float(np.exp(-self.log_likelihood / max(1, self.n_tokens - 1)))
+
+
+class TextModel:
+    """Tokens to logits, one sequence at a time. Made by ``hotshoe.load_model``; thread-safe.
+
+    What two calls' tokens have in common at the beginning is computed once: the cache keeps it.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        tokenizer: Tokenizer,
+        backend: Backend,
+        file: GGUFFile,
+        *,
+        n_ctx: int,
+        why: str,
+        kv_dtype: DType = DType.F16,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.backend = backend
+        self.metadata = file.metadata
+        self.n_ctx = n_ctx
+        self.why = why
+        self._file = file
+        self._model = model
+        config = model.config
+        self._cache = CausalCache(
+            backend,
+            n_cells=n_ctx,
+            n_kv_heads=config.n_kv_heads,
+            head_dim=config.head_dim,
+            windows=config.windows,
+            dtype=kv_dtype,
+        )
+        self._contexts = ContextCache(self._build)
+        self._past: list[int] = []  # the tokens whose keys and values the cache holds
+        self._lock = threading.RLock()
+        self._closed = False
+        try:
+            self._build((1, self._cache.padding, 1)).context.close()
+        except ShapeError as e:
+            raise WeightsError(f"a tensor of the file does not fit the model: {e.message}", hint=e.hint) from None
+
+    @property
+    def device(self) -> Device:
+        """The device the model runs on; ``why`` says how it was chosen."""
+        return self.backend.devices[0]
+
+    def logits(self, token_ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
+
+        Raises InputTooLongError for more tokens than ``n_ctx``, or none.
+        """
+        ids = [int(i) for i in token_ids]
+        self._check_length(ids)
+        with self._lock:
+            self._rewind([])
+            return np.concatenate(list(self._prefill(ids, every=True)))
+
+    def score(self, text: str) -> Score:
+        """The log-likelihood of a text. Raises InputTooLongError."""
+        ids = self.tokenizer.encode(text)
+        self._check_length(ids)
+        total, at = 0.0, 0
+        with self._lock:
+            self._rewind([])
+            for rows in self._prefill(ids, every=True):
+                targets = ids[at + 1 : at + 1 + len(rows)]
+                rows = rows[: len(targets)].astype(np.float64)
+                top = rows.max(axis=1)
+                log_sum = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
+                total += float((rows[np.arange(len(targets)), targets] - log_sum).sum())
+                at += len(rows)
+        return Score(len(ids), total)
+
+    def greedy(self, token_ids: Sequence[int], max_tokens: int) -> Iterator[int]:
+        """The most likely continuation, token by token, until ``max_tokens`` or a stop token, which is not given.
+
+        Stops with CacheFullError where the context is full. Leaving the loop early is fine.
+        """
+        ids = [int(i) for i in token_ids]
+        self._check_length(ids)
+        for _ in range(max_tokens):
+            with self._lock:
+                token = int(self._next(ids).argmax())
+            if token in self.tokenizer.stop_ids:
+                return
+            ids.append(token)
+            yield token
+
+    def memory(self) -> BackendMemory:
+        """What the model takes now, by device and layer."""
+        return self.backend.memory()
+
+    def close(self) -> None:
+        """Free weights, cache and graphs. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._contexts.close()
+            self._cache.close()
+            self.backend.close()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        name = self.metadata.get("general.name", self.metadata.architecture)
+        return f"<TextModel {name} n_ctx={self.n_ctx} on {self.device.name}>"
+
+    # Prompt, cache, graph
+
+    def _next(self, ids: list[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Logits after the last of ``ids``: (vocab,). Only what the cache does not hold is computed."""
+        self._rewind(ids[:-1])
+        logits = None
+        for rows in self._prefill(ids[len(self._past) :], every=False):
+            logits = rows
+        assert logits is not None
+        return logits[-1]
+
+    def _rewind(self, ids: list[int]) -> None:
+        """Keep of the cache what it has in common with ``ids`` at the beginning."""
+        if self._past == ids:
+            return
+        common = 0
+        for a, b in zip(self._past, ids, strict=False):
+            if a != b:
+                break
+            common += 1
+        if common < len(self._past):
+            self._cache.remove(0, common)
+            del self._past[common:]
+
+    def _prefill(self, ids: Sequence[int], *, every: bool) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
+        """Compute tokens that follow the past, in chunks; yields the logits of every token, or of each chunk's last."""
+        for start in range(0, len(ids), _CHUNK):
+            chunk = list(ids[start : start + _CHUNK])
+            outputs = range(len(chunk)) if every else [len(chunk) - 1]
+            yield self._forward(chunk, np.array(outputs, np.int32))
+
+    def _forward(self, tokens: list[int], outputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if self._closed:
+            raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")
+        cache, n = self._cache, len(tokens)
+        positions = np.arange(len(self._past), len(self._past) + n, dtype=np.int32)
+        sequences = np.zeros(n, np.int64)
+        cells = cache.place(positions, sequences)
+        try:
+            m = cache.n_used
+            built = self._contexts.get((n, m, len(outputs)))
+            feeds = {built.inputs["tokens"]: np.array(tokens, np.int32), built.inputs["positions"]: positions}
+            feeds[built.inputs["outputs"]] = outputs
+            for window, mask in cache.masks(positions, sequences, m).items():
+                feeds[built.inputs[f"cache.mask.{window}"]] = mask
+            feeds[built.inputs["cache.cells"]] = cells
+            built.context.compute(feeds)
+        except BaseException:  # interrupted: the cells hold nothing that counts
+            cache.remove(0, len(self._past))
+            raise
+        self._past.extend(tokens)
+        return built.output.read()
+
+    def _build(self, signature: tuple[int, ...]) -> Built:
+        n, m, n_outputs = signature
+        ctx = self.backend.new_context()
+        batch = Batch(
+            ctx.input("tokens", (n,), DType.I32),
+            ctx.input("positions", (n,), DType.I32),
+            ctx.input("outputs", (n_outputs,), DType.I32),
+        )
+        inputs: CacheInputs = self._cache.inputs(ctx, n, m)
+        logits = self._model(batch, self._cache.layers(ctx, inputs))
+        ctx.forward(logits)
+        return Built(ctx, ctx.inputs, logits)
+
+    def _check_length(self, ids: Sequence[int]) -> None:
+        if not ids:
+            raise InputTooLongError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
+        if len(ids) > self.n_ctx:
+            raise InputTooLongError(
+                f"{len(ids)} tokens were given; the context holds {self.n_ctx}",
+                hint="load the model with a larger n_ctx, or shorten the text",
+            )
