@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Context:
         self._updates: dict[Tensor, Tensor] = {}
         self._lowered: dict[Tensor, Tensor] = {}
         self._executable: Executable | None = None
-        self._bounds: dict[Tensor, Tensor] = {}
+        self._bounds: dict[Tensor, _Bound] = {}
         self._computed = False
         self._closed = False
         self._lock = threading.RLock()
@@ -215,15 +215,24 @@ def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
     return np.ascontiguousarray(array).reshape(tensor.shape)
 
 
-def _indexed(graph: Graph) -> dict[Tensor, Tensor]:
-    """For each input that is used as row indices, the smallest tensor it indexes: native code would abort."""
-    bounds: dict[Tensor, Tensor] = {}
+class _Bound(NamedTuple):
+    """What an index may go up to, and whose elements it counts."""
+
+    n: int
+    name: str
+
+
+def _indexed(graph: Graph) -> dict[Tensor, _Bound]:
+    """For each input that is used as indices, the least it may go up to: native code would abort."""
+    bounds: dict[Tensor, _Bound] = {}
     for node in graph.nodes:
         if node.op not in _INDEXED:
             continue
-        rows, at = (node.sources[i] for i in _INDEXED[node.op])
+        source, at, axis = _INDEXED[node.op]
+        rows = node.sources[source]
         assert rows is not None
-        pending = [at]
+        bound = _Bound(rows.shape[axis], rows.name)
+        pending = [node.sources[at]]
         while pending:
             leaf = pending.pop()
             if leaf is None:
@@ -231,18 +240,18 @@ def _indexed(graph: Graph) -> dict[Tensor, Tensor]:
             if leaf.op in ("reshape", "permute", "slice", "expand", "concat"):
                 pending.extend(leaf.sources)
             elif leaf.op == "input":
-                bounds[leaf] = min(rows, bounds.get(leaf, rows), key=len)
+                bounds[leaf] = min(bound, bounds.get(leaf, bound))
             elif leaf.op == "constant":
-                _check_indices(leaf, leaf.attrs["value"], {leaf: rows})
+                _check_indices(leaf, leaf.attrs["value"], {leaf: bound})
     return bounds
 
 
-_INDEXED = {"take": (0, 1), "set_rows": (0, 1), "linear_experts": (1, 2)}
-"""Ops with row indices: which source is indexed, and which holds the indices."""
+_INDEXED = {"take": (0, 1, 0), "take_along": (0, 1, -1), "set_rows": (0, 1, 0), "linear_experts": (1, 2, 0)}
+"""Ops with indices: which source is indexed, which holds the indices, and along which axis."""
 
 
-def _check_indices(tensor: Tensor, array: np.ndarray[Any, Any], bounds: Mapping[Tensor, Tensor]) -> None:
-    rows = bounds.get(tensor)
-    if rows is not None and (array.min() < 0 or array.max() >= len(rows)):
-        bad = array[(array < 0) | (array >= len(rows))].flat[0]
-        raise GraphError(f"{tensor.op} {tensor.name} holds the index {bad}; {rows.name} has {len(rows)} rows")
+def _check_indices(tensor: Tensor, array: np.ndarray[Any, Any], bounds: Mapping[Tensor, _Bound]) -> None:
+    bound = bounds.get(tensor)
+    if bound is not None and (array.min() < 0 or array.max() >= bound.n):
+        bad = array[(array < 0) | (array >= bound.n)].flat[0]
+        raise GraphError(f"{tensor.op} {tensor.name} holds the index {bad}; {bound.name} has {bound.n} rows")

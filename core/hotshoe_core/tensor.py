@@ -383,6 +383,10 @@ class Tensor:
         """``self[indices]`` along the first axis; ``indices`` are integers of any shape."""
         return TABLE["take"](self, indices)
 
+    def take_along(self, indices: Tensor) -> Tensor:
+        """``numpy.take_along_axis(self, indices, -1)``: (..., n) and (..., k) give (..., k)."""
+        return TABLE["take_along"](self, indices)
+
     def set_rows(self, indices: Tensor, rows: Tensor) -> Tensor:
         """This tensor with ``self[indices[i]] = rows[i]``; see Context.update for states."""
         return TABLE["set_rows"](self, indices, rows)

@@ -14,14 +14,16 @@ import importlib
 TYPE_CHECKING = False  # type checkers take it for typing's, whose import would be most of this one's cost
 if TYPE_CHECKING:
     from hotshoe.loading import load_all, load_model, load_tokenizer
+    from hotshoe.sampling import SamplingParams
     from hotshoe_core import errors
     from hotshoe_core.errors import HotshoeError
 
 __version__ = "0.1.0"
-__all__ = ["HotshoeError", "__version__", "errors", "load_all", "load_model", "load_tokenizer"]
+__all__ = ["HotshoeError", "SamplingParams", "__version__", "errors", "load_all", "load_model", "load_tokenizer"]
 
 _HOME = {
     "HotshoeError": ("hotshoe_core.errors", "HotshoeError"),
+    "SamplingParams": ("hotshoe.sampling", "SamplingParams"),
     "errors": ("hotshoe_core.errors", None),
     "load_all": ("hotshoe_loader", "load_all"),
     "load_model": ("hotshoe.loading", "load_model"),

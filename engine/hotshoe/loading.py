@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,8 +13,8 @@ from hotshoe.nn import bind
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import BackendParams
-from hotshoe_core.errors import InputTooLongError, ModelFileError, UnknownArchitectureError
+from hotshoe_core import BackendParams, DType
+from hotshoe_core.errors import HotshoeError, InputTooLongError, ModelFileError, UnknownArchitectureError
 from hotshoe_core.gguf import GGUFFile
 from hotshoe_loader import load_all
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load_all", "load_model", "load_tokenizer"]
 
+_DEFAULT_CONTEXT = 4096
+
 
 def load_model(
     path: str | os.PathLike[str],
@@ -31,6 +34,7 @@ def load_model(
     n_threads: int | None = None,
     n_ctx: int | None = None,
     progress: Progress | None = None,
+    kv_dtype: str | None = None,
 ) -> EmbeddingModel | TextModel:
     """A model from a GGUF file, on a device, ready to use. Close it, or use it as a context manager.
 
@@ -40,6 +44,7 @@ def load_model(
     n_ctx: tokens a text may have; None for what the model was trained for, at most 4096 for a text model,
     whose cache takes memory for each of them.
     progress: called with the fraction loaded, 0 to 1; an exception it raises cancels the load.
+    kv_dtype: element type of a text model's key/value cache: f16 (the default), f32, q8_0 or q4_0.
 
     Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, DeviceNotFoundError or
     InsufficientMemoryError; nothing stays loaded then.
@@ -51,8 +56,10 @@ def load_model(
         except UnknownArchitectureError as e:
             raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
         config = architecture.Config.from_metadata(file.metadata)
-        if n_ctx is not None and not 1 <= n_ctx <= config.n_ctx:
-            raise InputTooLongError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {config.n_ctx} tokens")
+        config = dataclasses.replace(config, n_ctx=_context(file, architecture, config.n_ctx, n_ctx))
+        if architecture.many_rows and kv_dtype is not None:
+            raise HotshoeError(f"{file.path}: kv_dtype is {kv_dtype!r}, but an encoder has no key/value cache")
+        cached = DType.parse(kv_dtype or "f16")
         tokenizer = _tokenizer_of(file.metadata)
         registry = load_all()
         chosen = registry.select(device)
@@ -60,15 +67,10 @@ def load_model(
         try:
             model = architecture(config)
             bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
-            runner = EmbeddingModel if model.many_rows else TextModel
-            return runner(
-                model,
-                tokenizer,
-                backend,
-                file,
-                n_ctx=n_ctx or _default_context(model, config.n_ctx),
-                why=registry.why(chosen[0]),
-            )
+            why = registry.why(chosen[0])
+            if architecture.many_rows:
+                return EmbeddingModel(model, tokenizer, backend, file, n_ctx=config.n_ctx, why=why)
+            return TextModel(model, tokenizer, backend, file, n_ctx=config.n_ctx, why=why, kv_dtype=cached)
         except BaseException:
             backend.close()
             raise
@@ -77,8 +79,12 @@ def load_model(
         raise
 
 
-def _default_context(model: Module, trained: int) -> int:
-    return trained if model.many_rows else min(trained, 4096)
+def _context(file: GGUFFile, architecture: type[Module], trained: int, wanted: int | None) -> int:
+    if wanted is None:
+        return trained if architecture.many_rows else min(trained, _DEFAULT_CONTEXT)
+    if not 1 <= wanted <= trained:
+        raise InputTooLongError(f"n_ctx is {wanted}; {file.path} was trained for 1 to {trained} tokens")
+    return wanted
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

@@ -72,7 +72,7 @@ BAD_FOLDERS: list[tuple[Edit, type[Exception], str]] = [
     (_write("config.json", "[" * 100_000), ModelFileError, "config.json: is not JSON"),
     (_write("config.json", "[]"), ModelFileError, "is a JSON list, expected an object"),
     (_config(architectures=["BertModle"]), UnknownArchitectureError, "a BertModle(.|\n)*did you mean 'BertModel'"),
-    (_config(architectures=["LlamaForCausalLM"]), UnknownArchitectureError, "LlamaForCausalLM, which hotshoe cannot"),
+    (_config(architectures=["GPT2LMHeadModel"]), UnknownArchitectureError, "GPT2LMHeadModel, which hotshoe cannot"),
     (_config(architectures=..., model_type=...), UnknownArchitectureError, "no architecture"),
     (_config(hidden_size=...), ModelFileError, "hidden_size: missing; expected a whole number"),
     (_config(hidden_size="32"), ModelFileError, "hidden_size: '32'; expected a whole number"),
@@ -180,7 +180,7 @@ def test_a_tokenizer_that_gguf_cannot_express(tmp_path: Path) -> None:
 
 def test_bad_requests(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ConversionError, match=r"dtype is 'q8'; a model can be converted to f32, f16, q8_0(.|\n)*'q8_0'"
+        ConversionError, match=r"dtype is 'q8'; a model can be converted to f32, f16, bf16, q8_0, q4_0(.|\n)*'q8_0'"
     ):
         convert(tiny, tmp_path / "m.gguf", "q8")
     with pytest.raises(ConversionError, match=r"the folder .* does not exist(.|\n)*mkdir -p"):

@@ -44,6 +44,7 @@ from hotshoe_core.ops.movement import (
     set_rows,
     slice_,
     take,
+    take_along,
     top_k,
 )
 from hotshoe_core.ops.reduce import cumsum, l2_norm, layer_norm, mean, rms_norm, softmax, sum_, variance
@@ -96,6 +97,7 @@ __all__ = [
     "sum_",
     "swiglu",
     "take",
+    "take_along",
     "tanh",
     "top_k",
     "variance",

@@ -154,6 +154,24 @@ def take(x: Array, indices: Array) -> Array:
     return rows if np.issubdtype(rows.dtype, np.integer) else rows.astype(np.float32, copy=False)
 
 
+def _take_along_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, indices = args
+    require_float(x)
+    require_integer(indices)
+    if not x.shape or x.shape[:-1] != indices.shape[:-1]:
+        raise ShapeError("x and indices must agree in all axes but the last")
+    return indices.shape, F32
+
+
+@primitive(_take_along_rule)
+def take_along(x: Array, indices: Array) -> Array:
+    """``x[..., indices]`` row by row along the last axis: (..., n) and (..., k) give (..., k).
+
+    ``numpy.take_along_axis``. What is said of indices out of range at ``take`` holds here.
+    """
+    return np.take_along_axis(x, indices, axis=-1)
+
+
 def _set_rows_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, indices, rows = args
     require_integer(indices)

@@ -322,6 +322,14 @@ def rows() -> Iterator[Case]:
     yield Case("set_rows", (Arg((7, 6), kind="constant"), at, Arg((3, 6))))
     yield Case("set_rows", (Arg((7, 6)), indices((3,), 7, unique=True, dtype=I64), Arg((3, 6))), optional=True)
 
+    for shape, k in (((5,), 2), ((3, 5), 1), ((3, 5), 7), ((2, 3, 4), 2), ((2, 1, 3, 4), 3)):
+        yield Case("take_along", (Arg(shape), indices((*shape[:-1], k), shape[-1])))
+    for layout in LAYOUTS:
+        yield Case("take_along", (Arg((2, 3, 4), layout=layout), indices((2, 3, 2), 4)))
+        yield Case("take_along", (Arg((2, 3, 4)), indices((2, 3, 2), 4, layout=layout)))
+    yield Case("take_along", (Arg((3, 5), F16), indices((3, 2), 5)))
+    yield Case("take_along", (Arg((3, 5)), indices((3, 2), 5, dtype=I64)), optional=True)
+
     for op, attrs in (("argsort", {}), ("argsort", {"descending": True}), ("top_k", {"k": 2}), ("argmax", {})):
         for shape in SHAPES:
             yield Case(op, (Arg(shape, values=distinct),), attrs)

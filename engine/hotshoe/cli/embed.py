@@ -34,6 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Prints or writes the vectors, in the order of the texts."""
     import hotshoe
+    from hotshoe.runner.embedder import EmbeddingModel
 
     if args.output is not None and args.output.suffix != ".npy":
         raise hotshoe.HotshoeError(f"--output {args.output}: expected a name that ends in .npy")
@@ -41,6 +42,8 @@ def run(args: argparse.Namespace) -> int:
     with bar("loading") as progress:
         model = hotshoe.load_model(args.model, args.device, args.threads, progress=progress)
     with model:
+        if not isinstance(model, EmbeddingModel):
+            raise hotshoe.HotshoeError(f"{args.model} is a text model", hint="use `hotshoe run`")
         if args.verbose:
             print(model.why, file=sys.stderr)
         with bar("embedding") as progress:

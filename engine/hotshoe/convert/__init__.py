@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DTYPES", "convert"]
 
-DTYPES = ("f32", "f16", "q8_0")
+DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
 # ``architectures[0]`` of config.json, and ``model_type`` where a folder states no architecture
 _BERT = "hotshoe.convert.bert"
@@ -25,8 +25,24 @@ _FAMILIES = {
     "BertModel": _BERT,
     "BertForMaskedLM": _BERT,
     "BertForPreTraining": _BERT,
+    "Gemma3ForCausalLM": "hotshoe.convert.gemma3",
+    "LlamaForCausalLM": "hotshoe.convert.llama",
+    "MistralForCausalLM": "hotshoe.convert.llama",
+    "Phi3ForCausalLM": "hotshoe.convert.phi3",
+    "Qwen2ForCausalLM": "hotshoe.convert.qwen2",
+    "Qwen3ForCausalLM": "hotshoe.convert.qwen3",
+    "Qwen3MoeForCausalLM": "hotshoe.convert.qwen3moe",
 }
-_MODEL_TYPES = {"bert": "BertModel"}
+_MODEL_TYPES = {
+    "bert": "BertModel",
+    "gemma3_text": "Gemma3ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
 
 
 def convert(
@@ -39,8 +55,9 @@ def convert(
 ) -> Path:
     """Writes the model in the folder ``source`` to the GGUF file ``destination`` and returns its path.
 
-    ``dtype`` is the element type of the large weights: "f32", "f16" or "q8_0". Vectors, norms, and position and
-    token-type embeddings stay f32, as llama.cpp's converter leaves them. ``progress`` is called with a fraction from
+    ``dtype`` is the element type of the large weights: "f32", "f16", "bf16", "q8_0" or "q4_0" (with
+    it, the matrix that gives the logits is q8_0). Vectors, norms, expert routers, and position and token-type
+    embeddings stay f32, as llama.cpp's converter leaves them. ``progress`` is called with a fraction from
     0 to 1. The file appears under its name only when it is complete; until then nothing by that name is touched.
 
     Raises ModelFileError for a folder or file that is not what it should be, UnknownArchitectureError for a

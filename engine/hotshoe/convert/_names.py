@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from hotshoe.convert._plan import PlannedTensor
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["match_tensors"]
+__all__ = ["check_complete", "match_tensors"]
 
 
 def match_tensors(
@@ -50,6 +50,14 @@ def match_tensors(
         keep = name in full_precision or len(shapes[name]) < 2
         planned[name] = PlannedTensor(name, source, shapes[name], keep)
     missing = sorted(shapes.keys() - planned.keys())
+    check_complete(checkpoint, missing=missing, extra=extra, wrong=wrong)
+    return tuple(planned.values())
+
+
+def check_complete(
+    checkpoint: Checkpoint, *, missing: Sequence[str], extra: Sequence[str], wrong: Sequence[str]
+) -> None:
+    """Raises ConversionError if there is anything in the lists; ``wrong`` says what is of another shape."""
     if missing or extra:
         raise ConversionError(
             f"the tensors of {checkpoint.model} are not those its config.json describes: "
@@ -63,9 +71,8 @@ def match_tensors(
             f"{checkpoint.model} has tensors of another shape than config.json describes: {_some(wrong, '; ')}",
             hint="check that the weights belong to this config.json",
         )
-    return tuple(planned.values())
 
 
-def _some(names: list[str], separator: str = ", ") -> str:
+def _some(names: Sequence[str], separator: str = ", ") -> str:
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return separator.join(names[:4]) + more

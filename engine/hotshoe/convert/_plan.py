@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = ["Plan", "PlannedTensor"]
 
@@ -14,6 +18,8 @@ class PlannedTensor:
     source: str  # in the checkpoint
     shape: tuple[int, ...]
     full_precision: bool  # stays f32 whatever the element type of the file
+    output: bool = False  # gives the logits, so it is never quantized to less than 8 bits
+    make: Callable[[], np.ndarray[Any, np.dtype[np.float32]]] | None = None  # None: ``source`` as it is
 
 
 @dataclass(frozen=True, slots=True)

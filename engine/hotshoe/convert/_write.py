@@ -27,7 +27,9 @@ logger = logging.getLogger(__name__)
 _FILE_TYPES = {
     DType.F32: gguf.LlamaFileType.ALL_F32,
     DType.F16: gguf.LlamaFileType.MOSTLY_F16,
+    DType.BF16: gguf.LlamaFileType.MOSTLY_BF16,
     DType.Q8_0: gguf.LlamaFileType.MOSTLY_Q8_0,
+    DType.Q4_0: gguf.LlamaFileType.MOSTLY_Q4_0,
 }
 
 
@@ -111,12 +113,15 @@ def _write(
 def _element(tensor: PlannedTensor, dtype: DType) -> DType:
     if tensor.full_precision:
         return DType.F32
+    if tensor.output and dtype is DType.Q4_0:
+        # llama.cpp takes Q6_K here, or Q8_0 for rows that are no multiple of 256; this does not write K-quants
+        dtype = DType.Q8_0
     # rows that are not a whole number of blocks cannot be quantized; llama.cpp's converter falls back to f16 too
     return DType.F16 if tensor.shape[-1] % dtype.block_size else dtype
 
 
 def _convert(tensor: PlannedTensor, checkpoint: Checkpoint, element: DType) -> np.ndarray[Any, Any]:
-    values = checkpoint.read(tensor.source)
+    values = checkpoint.read(tensor.source) if tensor.make is None else tensor.make()
     if not np.isfinite(values).all():
         raise ConversionError(
             f"tensor {tensor.source} of {checkpoint.model} holds values that are not numbers (NaN or infinite)",

@@ -98,9 +98,14 @@ class Model(Module):
 
     Config: Any = Config
 
+    @property
+    def factors(self) -> Tensor | None:
+        """(head_dim / 2,), what RoPE's frequencies are divided by."""
+        return self.rope_factors
+
     def __call__(self, batch: Batch, cache: list[LayerCache]) -> Tensor:
         """Logits of the rows in ``batch.outputs``: (k, vocab)."""
         x = self.tokens(batch.tokens)
         for block, layer in zip(self.blocks, cache, strict=True):
-            x = block(x, batch, layer, self.rope_factors)
+            x = block(x, batch, layer, self.factors)
         return self.output(self.norm(x.take(batch.outputs)))

@@ -13,7 +13,7 @@ __all__ = ["find", "register"]
 
 M = TypeVar("M", bound=type[Module])
 
-_ARCHITECTURES = ("bert", "gemma3", "llama", "qwen2", "qwen3")
+_ARCHITECTURES = ("bert", "gemma3", "llama", "phi3", "qwen2", "qwen3", "qwen3moe")
 _MODULES = {name: f"hotshoe.models.{name}" for name in _ARCHITECTURES}  # imported when a file asks for one
 _registered: dict[str, type[Module]] = {}
 

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotshoe.chat import ChatTemplate, from_metadata
 from hotshoe.kvcache import CacheInputs, CausalCache
 from hotshoe.models.text import Batch
 from hotshoe.runner.contexts import Built, ContextCache
+from hotshoe.runner.generation import Completion, Stream
+from hotshoe.sampling import SamplingParams
 from hotshoe_core import DType
-from hotshoe_core.errors import ClosedError, InputTooLongError, ShapeError, WeightsError
+from hotshoe_core.errors import (
+    ClosedError,
+    InputTooLongError,
+    SamplingError,
+    ShapeError,
+    WeightsError,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from hotshoe.nn import Module
+    from hotshoe.sampling import Constraint
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Device
     from hotshoe_core.gguf import GGUFFile
@@ -75,6 +88,7 @@ class TextModel:
             dtype=kv_dtype,
         )
         self._contexts = ContextCache(self._build)
+        self._n_vocab: int = model.output.weight.shape[0]  # type: ignore[attr-defined]
         self._past: list[int] = []  # the tokens whose keys and values the cache holds
         self._lock = threading.RLock()
         self._closed = False
@@ -115,20 +129,64 @@ class TextModel:
                 at += len(rows)
         return Score(len(ids), total)
 
-    def greedy(self, token_ids: Sequence[int], max_tokens: int) -> Iterator[int]:
-        """The most likely continuation, token by token, until ``max_tokens`` or a stop token, which is not given.
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        grammar: Constraint | None = None,
+        **options: Any,
+    ) -> Completion:
+        """The continuation of a prompt, a text or token ids.
 
-        Stops with CacheFullError where the context is full. Leaving the loop early is fine.
+        options are fields of SamplingParams: ``generate("Once", max_tokens=50, temperature=0)``. Raises
+        InputTooLongError, and SamplingError for an option that is not known or makes no sense.
         """
-        ids = [int(i) for i in token_ids]
+        stream = self.stream(prompt, params, grammar=grammar, **options)
+        for _ in stream:
+            pass
+        return stream.completion
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        grammar: Constraint | None = None,
+        **options: Any,
+    ) -> Stream:
+        """As ``generate``, piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``."""
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
         self._check_length(ids)
-        for _ in range(max_tokens):
-            with self._lock:
-                token = int(self._next(ids).argmax())
-            if token in self.tokenizer.stop_ids:
-                return
-            ids.append(token)
-            yield token
+        try:
+            wanted = dataclasses.replace(params or SamplingParams(), **options)
+        except TypeError:
+            known = [f.name for f in dataclasses.fields(SamplingParams)]
+            unknown = next(name for name in options if name not in known)
+            raise SamplingError(f"no option is called {unknown!r}", hint=did_you_mean(unknown, known)) from None
+        return Stream(self._next, self._n_cached, self.tokenizer, ids, self.n_ctx, self._n_vocab, wanted, grammar)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        grammar: Constraint | None = None,
+        **options: Any,
+    ) -> Stream:
+        """The answer to a conversation, piece by piece, in the model's own chat format.
+
+        messages: ``{"role": "user", "content": "..."}`` and so on. Raises ChatTemplateError for a model without a
+        format, and for messages or tools that its format does not take.
+        """
+        text = self.chat_template.render(messages, tools)
+        return self.stream(self.tokenizer.encode(text, add_special=False), params, grammar=grammar, **options)
+
+    @functools.cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The file's template, or the one its vocabulary tells of. Raises ChatTemplateError where there is none."""
+        return from_metadata(self.metadata, self.tokenizer)
 
     def memory(self) -> BackendMemory:
         """What the model takes now, by device and layer."""
@@ -159,22 +217,19 @@ class TextModel:
 
     def _next(self, ids: list[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Logits after the last of ``ids``: (vocab,). Only what the cache does not hold is computed."""
-        self._rewind(ids[:-1])
-        logits = None
-        for rows in self._prefill(ids[len(self._past) :], every=False):
-            logits = rows
-        assert logits is not None
-        return logits[-1]
+        with self._lock:
+            self._rewind(ids[:-1])
+            *_, logits = self._prefill(ids[len(self._past) :], every=False)
+            return logits[-1]
+
+    def _n_cached(self, ids: list[int]) -> int:
+        """How many tokens at the beginning of ``ids`` need not be computed."""
+        same = [a == b for a, b in zip(self._past, ids, strict=False)]
+        return same.index(False) if False in same else len(same)
 
     def _rewind(self, ids: list[int]) -> None:
         """Keep of the cache what it has in common with ``ids`` at the beginning."""
-        if self._past == ids:
-            return
-        common = 0
-        for a, b in zip(self._past, ids, strict=False):
-            if a != b:
-                break
-            common += 1
+        common = len(ids) if self._past == ids else self._n_cached(ids)
         if common < len(self._past):
             self._cache.remove(0, common)
             del self._past[common:]

@@ -52,7 +52,7 @@ def can_lower(node: Tensor) -> bool:
         return known and (node.dtype is tensors[1].dtype or not node.dtype.is_integer)
     if node.op == "expand":
         return node.dtype in _REPEATED or node.size == tensors[1].size
-    if node.op in ("take", "set_rows", "rope", "linear_experts"):  # ggml's indices are I32
+    if node.op in ("take", "take_along", "set_rows", "rope", "linear_experts"):  # ggml's indices are I32
         indices = node.sources[2 if node.op == "linear_experts" else 1]
         readable = not tensors[1].dtype.is_integer or tensors[1].dtype is DType.I32
         return indices is not None and indices.dtype is DType.I32 and readable
@@ -338,6 +338,16 @@ def _take(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
     assert at is not None
     rows = b.reshape(x, (len(source), source.size // len(source)))
     return b.reshape(b.call("get_rows", b.rows(rows), b.reshape(b.cont(indices), (at.size,))), node.shape)
+
+
+@lowers("take_along")
+def _take_along(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
+    source = node.sources[0]
+    assert source is not None
+    n = source.size // source.shape[-1]
+    columns = b.reshape(b.f32(x), (n, source.shape[-1], 1))  # a row of one element each, for ggml gathers rows
+    at = b.reshape(b.cont(indices), (n, node.shape[-1]))
+    return b.reshape(b.call("get_rows", columns, at), node.shape)
 
 
 @lowers("set_rows")

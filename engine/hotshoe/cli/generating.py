@@ -1,0 +1,70 @@
+"""What the commands that generate share: their options, and loading a text model by them."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.cli.progress import bar
+
+if TYPE_CHECKING:
+    from hotshoe.runner.generation import Completion
+    from hotshoe.runner.text import TextModel
+
+__all__ = ["add_options", "load", "options", "summary"]
+
+_SAMPLING = {
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "typical_p": float,
+    "repetition_penalty": float,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "seed": int,
+    "max_tokens": int,
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where to run, and how to choose tokens."""
+    parser.add_argument("model", help="a GGUF file of a text model")
+    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
+    parser.add_argument("--ctx", type=int, help="tokens of context; default: the model's, at most 4096")
+    parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
+    for name, kind in _SAMPLING.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N")
+    parser.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; may be repeated")
+
+
+def options(args: argparse.Namespace) -> dict[str, Any]:
+    """The fields of SamplingParams that were given."""
+    given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
+    return given | {"stop": args.stop} if args.stop else given
+
+
+def load(args: argparse.Namespace) -> TextModel:
+    """The model. Raises HotshoeError for one that does not generate."""
+    import hotshoe
+    from hotshoe.runner.text import TextModel
+
+    with bar("loading") as progress:
+        model = hotshoe.load_model(
+            args.model, args.device, args.threads, args.ctx, progress=progress, kv_dtype=args.kv_dtype
+        )
+    if not isinstance(model, TextModel):
+        model.close()
+        raise hotshoe.HotshoeError(f"{args.model} is an embedding model", hint="use `hotshoe embed`")
+    return model
+
+
+def summary(done: Completion) -> str:
+    """One line: how much, how fast, why it ended."""
+    computed = done.n_prompt - done.n_cached
+    prompt = computed / done.prompt_seconds if done.prompt_seconds else 0.0
+    return (
+        f"{done.n_prompt} prompt tokens ({done.n_cached} from the cache) at {prompt:.1f}/s, "
+        f"{len(done.tokens)} tokens at {done.tokens_per_second:.1f}/s, ended by {done.finish_reason}, seed {done.seed}"
+    )

@@ -1,0 +1,150 @@
+"""The RoPE settings of config.json, in the keys of every version of transformers, and as GGUF metadata.
+
+transformers 5 has ``rope_parameters``, maybe one set for each kind of layer; before, there were ``rope_theta``,
+``rope_scaling`` and, for the sliding layers of Gemma 3, ``rope_local_base_freq``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe.convert._recipes import Array, Recipe
+from hotshoe_core.errors import ConversionError, ModelFileError
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+
+__all__ = ["Rope", "read_rope"]
+
+# transformers' name of a setting of YaRN, and GGUF's
+_YARN = (
+    (("extrapolation_factor",), "yarn_ext_factor"),
+    (("attention_factor", "attn_factor"), "yarn_attn_factor"),
+    (("beta_fast",), "yarn_beta_fast"),
+    (("beta_slow",), "yarn_beta_slow"),
+)
+
+
+@dataclass(frozen=True)
+class Rope:
+    """``kind`` is transformers' rope_type; ``local_theta`` is for layers with a sliding window."""
+
+    checkpoint: Checkpoint
+    kind: str
+    theta: float
+    local_theta: float | None
+    settings: Mapping[str, Any]
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A positive number among the settings. Raises ModelFileError if it is missing or something else."""
+        value = self.settings.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3e38:
+            got = "missing" if value is None else repr(value)[:80]
+            raise ModelFileError(
+                f"{got}; expected a number above 0", path=self.checkpoint.model / "config.json", field=f"rope {key}"
+            )
+        return value
+
+    def numbers(self, key: str, n: int) -> Array:
+        """A list of ``n`` positive numbers among the settings."""
+        value = self.settings.get(key)
+        fine = isinstance(value, list) and all(type(v) in (int, float) and 0 < v < 3e38 for v in value)
+        if not fine or len(value) != n:  # type: ignore[arg-type]
+            got = f"a list of {len(value)}" if isinstance(value, list) else repr(value)[:80]
+            raise ModelFileError(
+                f"{got}; expected a list of {n} numbers above 0",
+                path=self.checkpoint.model / "config.json",
+                field=f"rope {key}",
+            )
+        return np.array(value, np.float32)
+
+    def original_context(self) -> int:
+        """The context that the model was trained for, before its RoPE was scaled."""
+        default = self.checkpoint.config.get("original_max_position_embeddings")
+        if default is None:
+            default = self.checkpoint.integer("max_position_embeddings")
+        n = self.number("original_max_position_embeddings", default)
+        if not 1 <= n < 2**32:
+            raise ModelFileError(
+                f"{n}; expected a number of tokens",
+                path=self.checkpoint.model / "config.json",
+                field="rope original_max_position_embeddings",
+            )
+        return int(n)
+
+    def metadata(self, arch: str) -> dict[str, Any]:
+        """The GGUF keys; llama3 and longrope have tensors, too."""
+        keys: dict[str, Any] = {f"{arch}.rope.freq_base": self.theta}
+        if self.local_theta is not None:
+            keys[f"{arch}.rope.freq_base_swa"] = self.local_theta
+        if self.kind in ("linear", "yarn"):
+            keys[f"{arch}.rope.scaling.type"] = self.kind
+            keys[f"{arch}.rope.scaling.factor"] = float(self.number("factor"))
+        if self.kind == "yarn":
+            keys[f"{arch}.rope.scaling.original_context_length"] = self.original_context()
+            for names, key in _YARN:
+                name = next((n for n in names if self.settings.get(n) is not None), None)
+                if name is not None:
+                    keys[f"{arch}.rope.scaling.{key}"] = float(self.number(name))
+        return keys
+
+    def llama3_factors(self, head_dim: int) -> list[Recipe]:
+        """``rope_freqs.weight`` of Llama 3.1 and later: what each frequency is divided by. Else nothing.
+
+        Source: Llama 3.1, as in transformers' ``modeling_rope_utils``.
+        """
+        if self.kind != "llama3":
+            return []
+        factor, low = self.number("factor", 8.0), self.number("low_freq_factor", 1.0)
+        high, old = self.number("high_freq_factor", 4.0), self.number("original_max_position_embeddings", 8192)
+
+        def make(_: Iterator[Array]) -> Array:
+            # in float32, as transformers computes it
+            exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+            frequency = (1 / np.float32(self.theta) ** exponents).astype(np.float32)
+            wavelength = np.float32(2 * math.pi) / frequency
+            smooth = (np.float32(old) / wavelength - np.float32(low)) / np.float32(high - low or 1)
+            # long waves are slowed down, short ones not, those between in proportion
+            with np.errstate(divide="ignore"):
+                between = 1 / ((1 - smooth) / np.float32(factor) + smooth)
+            factors = np.where(wavelength < old / high, 1.0, np.where(wavelength > old / low, factor, between))
+            return factors.astype(np.float32)
+
+        return [Recipe("rope_freqs.weight", (head_dim // 2,), (), make)]
+
+
+def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, local_theta: float | None = None) -> Rope:
+    """The settings; ``theta`` and ``local_theta`` are what the architecture has where config.json says nothing.
+
+    Raises ConversionError for a scaling that is not one of ``kinds``, ModelFileError for settings that are wrong.
+    """
+    config, path = checkpoint.config, checkpoint.model / "config.json"
+    stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    parts = [stated]
+    if isinstance(stated, dict) and ("full_attention" in stated or "sliding_attention" in stated):
+        parts = [stated.get("full_attention") or {}, stated.get("sliding_attention") or {}]
+    if not all(isinstance(part, dict) for part in parts):
+        raise ModelFileError(f"{str(stated)[:80]}; expected an object", path=path, field="rope_parameters")
+    settings = parts[0]
+    kind = settings.get("rope_type") or settings.get("type") or "default"
+    kind = "longrope" if kind == "su" else kind
+    if kind != "default" and kind not in kinds:
+        raise ConversionError(
+            f"{path}: the RoPE scaling is {kind!r}; for this architecture GGUF can say: "
+            + (", ".join(kinds) if kinds else "none")
+        )
+    rope = Rope(checkpoint, kind, 0.0, None, settings)
+    base = float(rope.number("rope_theta", checkpoint.number("rope_theta", theta)))
+    if len(parts) > 1:
+        sliding = Rope(checkpoint, "default", 0.0, None, parts[1])
+        local_theta = float(
+            sliding.number("rope_theta", checkpoint.number("rope_local_base_freq", local_theta or theta))
+        )
+    elif local_theta is not None:
+        local_theta = checkpoint.number("rope_local_base_freq", local_theta)
+    return Rope(checkpoint, kind, base, local_theta, settings)

@@ -1,0 +1,101 @@
+"""SentencePiece's BPE (``tokenizer.ggml.model`` "llama"): Llama 2, Mistral, Phi-3, Gemma.
+
+tokenizer.model has a score for each token. Where there is only tokenizer.json, which has merges, the first merge that
+makes a token gives its score: the better the merge, the higher.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from hotshoe.convert._sentencepiece import read_model
+from hotshoe.convert._tokenfiles import SPACE, Vocab, parts
+from hotshoe.tokenizers._vocabulary import TokenType
+from hotshoe_core.errors import ConversionError
+
+if TYPE_CHECKING:
+    from hotshoe.convert._tokenfiles import TextTokenizer
+
+__all__ = ["read_spaces"]
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+_ADDED_SCORE = -1000.0  # as llama.cpp's converter gives them; no reader uses it
+
+
+def read_spaces(files: TextTokenizer) -> Vocab:
+    """Raises ModelFileError for broken files, ConversionError for a tokenizer that GGUF cannot express."""
+    if (files.folder / "tokenizer.model").is_file():
+        vocab = _from_model(files)
+    else:
+        vocab = _from_json(files)
+    tokens, types, scores = vocab.tokens, vocab.types, vocab.scores or {}
+    for added in files.added:
+        if types.get(added.id) == TokenType.UNKNOWN and tokens[added.id] == added.content:
+            continue
+        types[added.id], scores[added.id] = added.type, _ADDED_SCORE
+        # readers look for these in the text as it is
+        spaced = added.type == TokenType.USER_DEFINED
+        tokens[added.id] = added.content.replace(SPACE, " ") if spaced else added.content
+    return vocab
+
+
+def _from_model(files: TextTokenizer) -> Vocab:
+    model = read_model(files.folder / "tokenizer.model")
+    stated = files.settings.get("add_prefix_space")
+    prefix = stated if isinstance(stated, bool) else model.space_prefix
+    user = TokenType.USER_DEFINED
+    return Vocab(
+        # what the maker defined by hand is found in the text as it is
+        {i: p.text.replace(SPACE, " ") if p.type == user else p.text for i, p in enumerate(model.pieces)},
+        {i: TokenType(p.type) for i, p in enumerate(model.pieces)},
+        {"model": "llama", "pre": "default", "add_space_prefix": prefix},
+        {i: p.score for i, p in enumerate(model.pieces)},
+        exact=False,
+    )
+
+
+def _from_json(files: TextTokenizer) -> Vocab:
+    model = files.model
+    if model.get("type", "BPE") != "BPE" or not model.get("byte_fallback"):
+        raise ConversionError(
+            f"{files.path}: the tokenizer is {model.get('type')!r} "
+            f"{'with' if model.get('byte_fallback') else 'without'} byte_fallback; hotshoe converts byte-level BPE, "
+            "and BPE with byte_fallback",
+            hint="if the model has a tokenizer.model, copy it into the folder",
+        )
+    tokens = {i: token for token, i in files.vocab().items()}
+    ranks: dict[str, int] = {}
+    for a, b in files.merges():
+        ranks.setdefault(a + b, len(ranks))
+    types, scores = {}, {}
+    for i, token in tokens.items():
+        if _BYTE.fullmatch(token):
+            types[i], scores[i] = TokenType.BYTE, 0.0
+        elif token == model.get("unk_token"):
+            types[i], scores[i] = TokenType.UNKNOWN, 0.0
+        else:
+            # letters come after all that is joined out of them
+            types[i], scores[i] = TokenType.NORMAL, -float(ranks.get(token, len(ranks) + i))
+    metadata = {"model": "llama", "pre": "default", "add_space_prefix": _space_prefix(files)}
+    return Vocab(tokens, types, metadata, scores)
+
+
+def _space_prefix(files: TextTokenizer) -> bool:
+    """Whether a text gets a space before it. Raises ConversionError for a normalizer that GGUF cannot express."""
+    prefix = False
+    for part in parts(files.tokenizer.get("normalizer")) + parts(files.tokenizer.get("pre_tokenizer")):
+        kind = part.get("type")
+        if kind == "Prepend" and part.get("prepend") == SPACE:
+            prefix = True
+        elif kind == "Metaspace" and part.get("replacement", SPACE) == SPACE:
+            prefix = prefix or part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "") in (
+                "always",
+                "first",
+            )
+        elif kind not in ("Sequence", "Replace", "Split"):
+            raise ConversionError(
+                f"{files.path}: the tokenizer has {kind!r}; for BPE with byte_fallback a GGUF file can only say that "
+                "spaces become U+2581, with or without one before the text"
+            )
+    return prefix

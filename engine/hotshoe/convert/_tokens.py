@@ -1,0 +1,163 @@
+"""The tokenizer files of a text model as ``tokenizer.*`` metadata.
+
+The kind of vocabulary decides who turns it into tokens: ``_bytebpe`` or ``_spm``. Here is what both have: added
+tokens, roles, what goes around a text, the chat template, and at the end a comparison with the folder's own tokenizer,
+so that a vocabulary that GGUF cannot express is an error and not a surprise.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.convert._bytebpe import is_byte_level, read_bytes
+from hotshoe.convert._json import read_object
+from hotshoe.convert._spm import read_spaces
+from hotshoe.convert._tokenfiles import TextTokenizer, Vocab, read_text_tokenizer
+from hotshoe.tokenizers import load_tokenizer
+from hotshoe.tokenizers._vocabulary import PREFIX, TokenType
+from hotshoe_core.errors import ConversionError, ModelFileError, TokenizerError
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+
+__all__ = ["tokenizer_metadata"]
+
+# role in transformers, and in the name of the GGUF key (spelled so there)
+_ROLES = {
+    "bos": "bos",
+    "eos": "eos",
+    "unk": "unknown",
+    "sep": "seperator",
+    "pad": "padding",
+    "cls": "cls",
+    "mask": "mask",
+}
+_PROBES = (
+    "Hello, World! It's 4 ½ o'clock. We'Ve a'lL  I'M",
+    " leading, double  and   triple spaces, trailing ",
+    "naïve Ünïcode Äpfel İstanbul ﬁ",
+    "我想在apple工作1314151天～ ひらがな 한국어 สวัสดี مرحبا",
+    "tabs\tand \t\n\n lines\r\n\r\n\n  \n\u00a0\u2003 end\n",
+    "🚀 (normal) 😶\u200d🌫️ ✅ 1 12 123 1234 12345 3.14 1,000,000",
+    "def f(x):\n    return x**2  # https://example.org/?q=1&r=_2",
+    "HTTPServer camelCase snake_case ''''''```````\"\"\"\"......!!!!!!?????? --==",
+)
+
+
+def tokenizer_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
+    """The metadata, with ``n_tokens`` tokens: ids that the model has embeddings for and no token get a filler.
+
+    Raises ModelFileError for missing or broken tokenizer files, ConversionError for what GGUF cannot express.
+    """
+    files = read_text_tokenizer(checkpoint)
+    vocab = read_bytes(files) if is_byte_level(files) else read_spaces(files)
+    last = max(vocab.tokens)
+    if last >= n_tokens:
+        raise ConversionError(
+            f"{files.folder}: the tokenizer has a token {vocab.tokens[last]!r} with id {last}, "
+            f"but config.json says vocab_size {n_tokens}",
+            hint="use the tokenizer files that belong to these weights",
+        )
+    metadata = {f"{PREFIX}{key}": value for key, value in vocab.metadata.items()}
+    metadata[f"{PREFIX}tokens"] = [vocab.tokens.get(i, f"[PAD{i}]") for i in range(n_tokens)]
+    metadata[f"{PREFIX}token_type"] = [int(vocab.types.get(i, TokenType.UNUSED)) for i in range(n_tokens)]
+    if vocab.scores is not None:
+        # fillers have the score that llama.cpp's converter gives them
+        metadata[f"{PREFIX}scores"] = [vocab.scores.get(i, -10000.0) for i in range(n_tokens)]
+    metadata |= _roles(files, vocab, n_tokens) | _chat_templates(files)
+    if files.own is not None and vocab.exact:
+        _compare(files, metadata)
+    return metadata
+
+
+def _roles(files: TextTokenizer, vocab: Vocab, n_tokens: int) -> dict[str, Any]:
+    ids = {token: i for i, token in vocab.tokens.items()} | {a.content: a.id for a in files.added}
+    roles: dict[str, int] = {}
+    for role in _ROLES:
+        entry = files.settings.get(f"{role}_token")
+        entry = entry.get("content") if isinstance(entry, dict) else entry
+        found = ids.get(entry) if isinstance(entry, str) else None
+        if found is None:
+            found = files.config.get(f"{role}_token_id")
+            # several tokens that end a text: the first is the one that training texts ended with
+            found = found[0] if isinstance(found, list) and found else found
+        if type(found) is int and 0 <= found < n_tokens:
+            roles[role] = found
+    add = _around(files, roles)
+    return {
+        **{f"{PREFIX}{_ROLES.get(role, role)}_token_id": i for role, i in roles.items()},
+        **{f"{PREFIX}add_{role}_token": flag for role, flag in add.items()},
+    }
+
+
+def _around(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
+    """Whether a text gets a bos and an eos; a role that config.json leaves open is filled in ``roles``."""
+    stated = {
+        role: flag for role in ("bos", "eos") if isinstance(flag := files.settings.get(f"add_{role}_token"), bool)
+    }
+    if files.own is None:
+        return stated
+    middle, whole = (files.own_ids("a", special) for special in (False, True))
+    if not middle or middle == whole:
+        # a template that adds nothing says so; without one, the settings do
+        has_template = "TemplateProcessing" in json.dumps(files.tokenizer.get("post_processor"))
+        add = {"bos": False, "eos": False} | ({} if has_template else stated)
+        return {role: flag and role in roles for role, flag in add.items()}
+    start = next((i for i in range(len(whole)) if whole[i : i + len(middle)] == middle), 0)
+    around = {"bos": whole[:start], "eos": whole[start + len(middle) :]}
+    for role, tokens in around.items():
+        if len(tokens) > 1 or (role == "bos" and tokens and roles.get("bos", tokens[0]) != tokens[0]):
+            raise ConversionError(
+                f"{files.path}: the tokenizer puts the tokens {tokens} {'before' if role == 'bos' else 'after'} a "
+                f"text; a GGUF file can only say one, the {role} token ({roles.get(role)})"
+            )
+        if tokens and roles.setdefault(role, tokens[0]) != tokens[0]:
+            # what ends a text is not what ends a turn: embedding models of chat models
+            roles["eot"], roles["eos"] = roles["eos"], tokens[0]
+    return {role: bool(tokens) for role, tokens in around.items()}
+
+
+def _chat_templates(files: TextTokenizer) -> dict[str, Any]:
+    template = files.settings.get("chat_template")
+    path = files.folder / "chat_template.jinja"
+    if template is None and path.is_file():
+        try:
+            template = path.read_text(encoding="utf-8")
+            others = sorted((files.folder / "additional_chat_templates").glob("*.jinja"))
+            if others:
+                template = [{"name": "default", "template": template}]
+                template += [{"name": p.stem, "template": p.read_text(encoding="utf-8")} for p in others]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelFileError(f"cannot be read as UTF-8 text: {error}", path=path) from None
+    elif template is None and (files.folder / "chat_template.json").is_file():
+        template = read_object(files.folder / "chat_template.json").get("chat_template")
+    if template is None:
+        return {}
+    named = [{"name": "default", "template": template}] if isinstance(template, str) else template
+    if not isinstance(named, list) or not all(
+        isinstance(t, dict) and isinstance(t.get("name"), str) and isinstance(t.get("template"), str) for t in named
+    ):
+        raise ModelFileError("expected a text or a list of them", path=files.folder, field="chat_template")
+    templates = {"".join(c if c.isascii() and c.isalnum() else "_" for c in t["name"]): t["template"] for t in named}
+    keys: dict[str, Any] = {f"tokenizer.chat_template.{n}": t for n, t in templates.items() if n not in ("", "default")}
+    if keys:
+        keys["tokenizer.chat_templates"] = [name.rpartition(".")[2] for name in keys]
+    return keys | ({"tokenizer.chat_template": templates["default"]} if "default" in templates else {})
+
+
+def _compare(files: TextTokenizer, metadata: dict[str, Any]) -> None:
+    try:
+        rebuilt = load_tokenizer(metadata)
+    except TokenizerError as error:
+        raise ConversionError(f"{files.folder}: the vocabulary is not consistent: {error}") from error
+    # Qwen composes accents first (NFC); no GGUF file says so, and no engine does it
+    for probe in (unicodedata.normalize("NFC", text) for text in _PROBES):
+        for special in (False, True):
+            ids, got = files.own_ids(probe, special), rebuilt.encode(probe, special)
+            if got != ids:
+                raise ConversionError(
+                    f"{files.path}: the tokenizer does something that a GGUF file cannot say: {probe!r} gives {ids}, "
+                    f"and from the metadata of the file {got}"
+                )

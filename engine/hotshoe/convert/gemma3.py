@@ -1,0 +1,93 @@
+"""Gemma 3, text only: norms that add 1 to their weights, and layers that see a window between those that see all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.convert._recipes import Recipe, as_is
+from hotshoe.convert._rope import read_rope
+from hotshoe.convert._text import linear, make_plan, outer_recipes, read_sizes
+from hotshoe_core.errors import ConversionError
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.convert._plan import Plan
+
+__all__ = ["plan"]
+
+ARCH = "gemma3"
+
+_PATTERN = 6  # every sixth layer sees everything; what readers take where a file has no key
+_NORMS = (
+    ("attn_norm", "input_layernorm"),
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+)
+
+
+def plan(checkpoint: Checkpoint) -> Plan:
+    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+    checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
+    checkpoint.require("attn_logit_softcapping", None)
+    checkpoint.require("attention_bias", False, False)
+    checkpoint.require("use_bidirectional_attention", False, False)
+    sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4)
+    rope = read_rope(checkpoint, "linear", "yarn", theta=1_000_000.0, local_theta=10_000.0)
+    recipes = outer_recipes(checkpoint, sizes, tied=True, norm_plus=1.0)
+    dim, ff, head = sizes.dim, sizes.ff, sizes.head_dim
+    for i in range(sizes.n_layers):
+        block, layer = f"blk.{i}", f"model.layers.{i}"
+        recipes += [
+            *(_norm(f"{block}.{name}", f"{layer}.{source}", dim) for name, source in _NORMS),
+            _norm(f"{block}.attn_q_norm", f"{layer}.self_attn.q_norm", head),
+            _norm(f"{block}.attn_k_norm", f"{layer}.self_attn.k_norm", head),
+            *linear(f"{block}.attn_q", f"{layer}.self_attn.q_proj", sizes.q, dim),
+            *linear(f"{block}.attn_k", f"{layer}.self_attn.k_proj", sizes.kv, dim),
+            *linear(f"{block}.attn_v", f"{layer}.self_attn.v_proj", sizes.kv, dim),
+            *linear(f"{block}.attn_output", f"{layer}.self_attn.o_proj", dim, sizes.q),
+            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", ff, dim),
+            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim),
+            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
+        ]
+    metadata = sizes.metadata(ARCH) | _attention_metadata(checkpoint, head)
+    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+
+
+def _norm(name: str, source: str, dim: int) -> Recipe:
+    # transformers multiplies by 1 + weight; a GGUF file holds the factor itself
+    return as_is(f"{name}.weight", f"{source}.weight", (dim,), plus=1.0)
+
+
+def _attention_metadata(checkpoint: Checkpoint, head_dim: int) -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    pattern = _pattern(checkpoint)
+    if pattern != 1:
+        keys[f"{ARCH}.attention.sliding_window"] = checkpoint.integer("sliding_window", 4096)
+    if pattern != _PATTERN:
+        keys[f"{ARCH}.attention.sliding_window_pattern"] = pattern
+    scalar = checkpoint.number("query_pre_attn_scalar", 256)
+    if scalar != head_dim:
+        # llama.cpp writes no key: it knows the one model of which this is true (27B) by its number of layers
+        keys[f"{ARCH}.attention.scale"] = scalar**-0.5 if scalar > 0 else 1.0
+    if checkpoint.config.get("final_logit_softcapping"):
+        keys[f"{ARCH}.final_logit_softcapping"] = checkpoint.number("final_logit_softcapping")
+    return keys
+
+
+def _pattern(checkpoint: Checkpoint) -> int:
+    """Every how many layers one sees everything; 1 if all do. Raises ConversionError for an irregular list."""
+    kinds = checkpoint.config.get("layer_types")
+    stated = checkpoint.integer("sliding_window_pattern", checkpoint.integer("_sliding_window_pattern", _PATTERN))
+    if not isinstance(kinds, list):
+        return stated
+    n = kinds.index("full_attention") + 1 if "full_attention" in kinds else max(stated, len(kinds) + 1)
+    # layers too few to show a pattern fit any that is longer
+    n = stated if n > len(kinds) else n
+    expected = ["sliding_attention" if (i + 1) % n else "full_attention" for i in range(len(kinds))]
+    if kinds != expected:
+        raise ConversionError(
+            f"{checkpoint.model / 'config.json'}: layer_types is {kinds}; a GGUF file can only say that every n-th "
+            "layer has full_attention"
+        )
+    return n

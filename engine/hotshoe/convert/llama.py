@@ -1,0 +1,54 @@
+"""Llama and Mistral: one architecture in GGUF, "llama"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe.convert._recipes import Recipe, as_is, rope_order
+from hotshoe.convert._rope import read_rope
+from hotshoe.convert._text import linear, make_plan, outer_recipes, read_sizes
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.convert._plan import Plan
+
+__all__ = ["plan"]
+
+ARCH = "llama"
+
+
+def plan(checkpoint: Checkpoint) -> Plan:
+    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    sizes = read_sizes(checkpoint, n_kv_heads=8 if checkpoint.architecture == "MistralForCausalLM" else None)
+    rope = read_rope(checkpoint, "linear", "llama3", "yarn")
+    bias, mlp_bias = (checkpoint.config.get(key) is True for key in ("attention_bias", "mlp_bias"))
+    recipes = outer_recipes(checkpoint, sizes, tied=False) + rope.llama3_factors(sizes.head_dim)
+    dim, ff = sizes.dim, sizes.ff
+    for i in range(sizes.n_layers):
+        block, layer = f"blk.{i}", f"model.layers.{i}"
+        recipes += [
+            as_is(f"{block}.attn_norm.weight", f"{layer}.input_layernorm.weight", (dim,)),
+            as_is(f"{block}.ffn_norm.weight", f"{layer}.post_attention_layernorm.weight", (dim,)),
+            *_rotated(f"{block}.attn_q", f"{layer}.self_attn.q_proj", sizes.q, dim, sizes.n_heads, bias),
+            *_rotated(f"{block}.attn_k", f"{layer}.self_attn.k_proj", sizes.kv, dim, sizes.n_kv_heads, bias),
+            *linear(f"{block}.attn_v", f"{layer}.self_attn.v_proj", sizes.kv, dim, bias=bias),
+            *linear(f"{block}.attn_output", f"{layer}.self_attn.o_proj", dim, sizes.q, bias=bias),
+            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", ff, dim, bias=mlp_bias),
+            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim, bias=mlp_bias),
+            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff, bias=mlp_bias),
+        ]
+    metadata = sizes.metadata(ARCH) | {
+        f"{ARCH}.vocab_size": sizes.vocab,
+        f"{ARCH}.rope.dimension_count": sizes.head_dim,
+    }
+    if checkpoint.config.get("sliding_window") is not None:
+        # the first Mistral; llama.cpp writes no key for it, and lets that model see everything
+        metadata[f"{ARCH}.attention.sliding_window"] = checkpoint.integer("sliding_window")
+    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+
+
+def _rotated(name: str, source: str, out: int, into: int, n_heads: int, bias: bool) -> list[Recipe]:
+    # "llama" turns neighbours (2i, 2i + 1) in GGUF, the two halves of a head in transformers
+    recipes = [rope_order(f"{name}.weight", f"{source}.weight", (out, into), n_heads)]
+    return recipes + ([rope_order(f"{name}.bias", f"{source}.bias", (out,), n_heads)] if bias else [])

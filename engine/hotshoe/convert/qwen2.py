@@ -1,0 +1,43 @@
+"""Qwen2 and Qwen2.5."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe.convert._recipes import as_is
+from hotshoe.convert._rope import read_rope
+from hotshoe.convert._text import linear, make_plan, outer_recipes, read_sizes
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.convert._plan import Plan
+
+__all__ = ["plan"]
+
+ARCH = "qwen2"
+
+
+def plan(checkpoint: Checkpoint) -> Plan:
+    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("use_sliding_window", False, False)
+    sizes = read_sizes(checkpoint)
+    rope = read_rope(checkpoint, "linear", "yarn")
+    recipes = outer_recipes(checkpoint, sizes, tied=False)
+    dim, ff = sizes.dim, sizes.ff
+    for i in range(sizes.n_layers):
+        block, layer = f"blk.{i}", f"model.layers.{i}"
+        recipes += [
+            as_is(f"{block}.attn_norm.weight", f"{layer}.input_layernorm.weight", (dim,)),
+            as_is(f"{block}.ffn_norm.weight", f"{layer}.post_attention_layernorm.weight", (dim,)),
+            *linear(f"{block}.attn_q", f"{layer}.self_attn.q_proj", sizes.q, dim, bias=True),
+            *linear(f"{block}.attn_k", f"{layer}.self_attn.k_proj", sizes.kv, dim, bias=True),
+            *linear(f"{block}.attn_v", f"{layer}.self_attn.v_proj", sizes.kv, dim, bias=True),
+            *linear(f"{block}.attn_output", f"{layer}.self_attn.o_proj", dim, sizes.q),
+            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", ff, dim),
+            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim),
+            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
+        ]
+    # its heads always are hidden_size / heads; where config.json says otherwise, the file must
+    heads = checkpoint.config.get("head_dim") is not None
+    return make_plan(checkpoint, ARCH, sizes, rope, recipes, sizes.metadata(ARCH, heads=heads))

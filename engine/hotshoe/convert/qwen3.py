@@ -1,0 +1,51 @@
+"""Qwen3: norms on queries and keys, and no biases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe.convert._recipes import Recipe, as_is
+from hotshoe.convert._rope import read_rope
+from hotshoe.convert._text import Sizes, linear, make_plan, outer_recipes, read_sizes
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.convert._plan import Plan
+
+__all__ = ["attention", "plan"]
+
+ARCH = "qwen3"
+
+
+def plan(checkpoint: Checkpoint) -> Plan:
+    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    checkpoint.require("use_sliding_window", False, False)
+    sizes = read_sizes(checkpoint, head_dim=128)
+    rope = read_rope(checkpoint, "linear", "yarn")
+    recipes = outer_recipes(checkpoint, sizes, tied=False)
+    for i in range(sizes.n_layers):
+        block, layer = f"blk.{i}", f"model.layers.{i}"
+        recipes += [
+            *attention(checkpoint, sizes, i),
+            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", sizes.ff, sizes.dim),
+            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", sizes.ff, sizes.dim),
+            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", sizes.dim, sizes.ff),
+        ]
+    return make_plan(checkpoint, ARCH, sizes, rope, recipes, sizes.metadata(ARCH))
+
+
+def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[Recipe]:
+    """Norms and attention of layer ``i``."""
+    block, layer = f"blk.{i}", f"model.layers.{i}"
+    dim, bias = sizes.dim, checkpoint.config.get("attention_bias") is True
+    return [
+        as_is(f"{block}.attn_norm.weight", f"{layer}.input_layernorm.weight", (dim,)),
+        as_is(f"{block}.ffn_norm.weight", f"{layer}.post_attention_layernorm.weight", (dim,)),
+        as_is(f"{block}.attn_q_norm.weight", f"{layer}.self_attn.q_norm.weight", (sizes.head_dim,)),
+        as_is(f"{block}.attn_k_norm.weight", f"{layer}.self_attn.k_norm.weight", (sizes.head_dim,)),
+        *linear(f"{block}.attn_q", f"{layer}.self_attn.q_proj", sizes.q, dim, bias=bias),
+        *linear(f"{block}.attn_k", f"{layer}.self_attn.k_proj", sizes.kv, dim, bias=bias),
+        *linear(f"{block}.attn_v", f"{layer}.self_attn.v_proj", sizes.kv, dim, bias=bias),
+        *linear(f"{block}.attn_output", f"{layer}.self_attn.o_proj", dim, sizes.q, bias=bias),
+    ]

@@ -1,0 +1,26 @@
+"""From logits to the next token: penalties, filters, a draw that can be repeated, grammars, stop strings.
+
+    sampler = Sampler(SamplingParams(temperature=0.7, seed=1), vocab_size)
+    sampler.observe(prompt_ids)                 # penalties look at the prompt too
+    token = sampler.sample(logits).id           # float32 (vocab_size,)
+    sampler.accept(token)
+
+The order of the steps is llama.cpp's; ``Sampler`` states it.
+"""
+
+from hotshoe.sampling._grammar import Grammar, GrammarState, GrammarVocabulary
+from hotshoe.sampling._params import DeviceOp, SamplingParams
+from hotshoe.sampling._sampler import Constraint, Sampled, Sampler
+from hotshoe.sampling._stop import StopMatcher
+
+__all__ = [
+    "Constraint",
+    "DeviceOp",
+    "Grammar",
+    "GrammarState",
+    "GrammarVocabulary",
+    "Sampled",
+    "Sampler",
+    "SamplingParams",
+    "StopMatcher",
+]

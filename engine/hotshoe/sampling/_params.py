@@ -1,0 +1,206 @@
+"""SamplingParams: how the next token is chosen and when a generation ends, checked when it is made."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from hotshoe_core.errors import SamplingError
+
+__all__ = ["DeviceOp", "SamplingParams"]
+
+
+class DeviceOp(NamedTuple):
+    """What a device has to compute so that the logits of the whole vocabulary need not leave it."""
+
+    op: Literal["argmax", "top_k"]
+    k: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How to choose tokens, and when to stop. The defaults of the filters are llama.cpp's.
+
+    A value that turns an option off is its neutral one: 1 for ``top_p``, ``typical_p`` and
+    ``repetition_penalty``, 0 for the others. Raises SamplingError for values that make no sense.
+    """
+
+    temperature: float = 0.8
+    """Logits are divided by it, last of all (after the filters, as in llama.cpp). 0: always the best token."""
+
+    top_k: int = 40
+    """Only the k best tokens; 0 for all. Unlike the other filters, it also makes a token cheaper to choose."""
+
+    top_p: float = 0.95
+    """The fewest best tokens whose probabilities sum to at least this. Source: arXiv:1904.09751."""
+
+    min_p: float = 0.05
+    """Tokens at least this probable relative to the best one. Source: arXiv:2407.01082."""
+
+    typical_p: float = 1.0
+    """The fewest tokens nearest to the expected information that sum to at least this. Source: arXiv:2202.00666."""
+
+    repetition_penalty: float = 1.0
+    """A token seen in the window has its logit divided by this if positive, else multiplied. arXiv:1909.05858."""
+
+    presence_penalty: float = 0.0
+    """Subtracted from the logit of each token seen in the window."""
+
+    frequency_penalty: float = 0.0
+    """Subtracted from a token's logit as often as it was seen in the window."""
+
+    penalty_window: int | None = 64
+    """How many last tokens the three penalties look at, prompt included; None for all of them."""
+
+    logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
+    """Added to the logits of these ids before anything else; ``-math.inf`` bans a token. Do not change it later."""
+
+    seed: int | None = None
+    """The same seed and logits give the same tokens on every platform. None: a new one (``Sampler.seed``)."""
+
+    max_tokens: int | None = None
+    """The most tokens to generate; None for as many as the context holds."""
+
+    stop: Sequence[str] = ()
+    """Texts that end the generation and are not part of it. A single string counts as one text."""
+
+    stop_tokens: Collection[int] = ()
+    """Ids that end the generation, besides those that the model's vocabulary names."""
+
+    logprobs: int | None = None
+    """Report log-probabilities of the chosen token and of this many best ones; None for none at all, which is faster.
+
+    They are of the model's own distribution: before bias, penalties, grammar, filters and temperature.
+    """
+
+    def __post_init__(self) -> None:
+        self._number("temperature", 0.0)
+        self._number("top_p", 0.0, 1.0, open=True)
+        self._number("min_p", 0.0, 1.0)
+        self._number("typical_p", 0.0, 1.0, open=True)
+        self._number("repetition_penalty", 0.0, open=True)
+        self._number("presence_penalty")
+        self._number("frequency_penalty")
+        self._count("top_k", 0)
+        for name, least in (("penalty_window", 0), ("max_tokens", 1), ("logprobs", 0), ("seed", 0)):
+            if getattr(self, name) is not None:
+                self._count(name, least)
+        if self.seed is not None and self.seed >= 2**64:
+            raise SamplingError(f"seed is {self.seed}; expected less than 2**64")
+        self._set("logit_bias", _biases(self.logit_bias))
+        self._set("stop", _texts(self.stop))
+        self._set("stop_tokens", _ids("stop_tokens", self.stop_tokens))
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the best token is always chosen. ``typical_p`` may drop the best one, so it is looked at too."""
+        return self.top_k == 1 or (self.temperature == 0 and self.typical_p == 1)
+
+    @property
+    def penalized(self) -> bool:
+        """Whether what was said before changes the logits."""
+        neutral = self.repetition_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
+        return not neutral and self.penalty_window != 0
+
+    @property
+    def device_op(self) -> DeviceOp | None:
+        """What is enough to choose a token, for ``Sampler.sample_from``; None if all logits are needed.
+
+        ``Sampler.device_op`` also knows of a grammar; a runner should ask that one.
+        """
+        if self.penalized or self.logit_bias or self.logprobs is not None:
+            return None
+        if self.greedy:
+            return DeviceOp("argmax", 1)
+        return DeviceOp("top_k", self.top_k) if self.top_k else None
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _number(self, name: str, least: float = -math.inf, most: float = math.inf, *, open: bool = False) -> None:
+        value = getattr(self, name)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(value, (bool, str)) or not math.isfinite(number) or not least <= number <= most:
+            raise SamplingError(f"{name} is {value!r}; expected {_range(least, most, open)}", hint=_OFF.get(name))
+        if open and number == least:
+            raise SamplingError(f"{name} is {value!r}; expected {_range(least, most, open)}", hint=_OFF.get(name))
+        self._set(name, number)
+
+    def _count(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        number = _integer(name, value)
+        if number < least:
+            raise SamplingError(f"{name} is {value}; expected {least} or more", hint=_OFF.get(name))
+        self._set(name, number)
+
+
+_OFF = {
+    "top_k": "top_k=0 turns the filter off",
+    "top_p": "top_p=1 turns the filter off",
+    "min_p": "min_p=0 turns the filter off",
+    "typical_p": "typical_p=1 turns the filter off",
+    "temperature": "temperature=0 always chooses the best token",
+    "repetition_penalty": "repetition_penalty=1 turns the penalty off",
+    "penalty_window": "penalty_window=None looks at all tokens",
+    "max_tokens": "max_tokens=None sets no limit",
+}
+
+
+def _range(least: float, most: float, open: bool) -> str:
+    if most < math.inf:
+        return f"a number {'above' if open else 'from'} {least:g} {'and up to' if open else 'to'} {most:g}"
+    if least > -math.inf:
+        return f"a finite number {'above' if open else 'of at least'} {least:g}"
+    return "a finite number"
+
+
+def _integer(name: str, value: Any) -> int:
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise SamplingError(f"{name} is {value!r} of type {type(value).__name__}; expected an integer") from None
+
+
+def _ids(name: str, ids: Any) -> frozenset[int]:
+    if isinstance(ids, (str, bytes)) or not isinstance(ids, Collection):
+        raise SamplingError(f"{name} is {type(ids).__name__}; expected a collection of token ids")
+    numbers = frozenset(_integer(f"an id in {name}", i) for i in ids)
+    if numbers and min(numbers) < 0:
+        raise SamplingError(f"{name} holds {min(numbers)}; token ids are 0 or more")
+    return numbers
+
+
+def _biases(biases: Any) -> dict[int, float]:
+    if not isinstance(biases, Mapping):
+        raise SamplingError(f"logit_bias is {type(biases).__name__}; expected a mapping of token ids to numbers")
+    _ids("logit_bias", biases.keys())
+    checked: dict[int, float] = {}
+    for i, value in biases.items():
+        if isinstance(value, (bool, str)) or not isinstance(value, (int, float)):
+            raise SamplingError(f"logit_bias[{i}] is {value!r}; expected a number")
+        if math.isnan(value) or value == math.inf:
+            raise SamplingError(
+                f"logit_bias[{i}] is {value}; expected a finite number, or -inf to ban the token",
+                hint="to allow certain tokens only, use a grammar",
+            )
+        checked[operator.index(i)] = float(value)
+    return checked
+
+
+def _texts(texts: Any) -> tuple[str, ...]:
+    if isinstance(texts, str):
+        texts = (texts,)
+    if not isinstance(texts, Collection):
+        raise SamplingError(f"stop is {type(texts).__name__}; expected a sequence of strings")
+    for text in texts:
+        if not isinstance(text, str) or not text:
+            raise SamplingError(f"stop holds {text!r}; expected strings of at least one character")
+    return tuple(texts)

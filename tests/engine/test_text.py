@@ -1,0 +1,351 @@
+"""TextModel against transformers: tiny models of every architecture, converted by hotshoe."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe.cli import main
+from hotshoe.convert import convert
+from hotshoe.runner.text import TextModel
+from hotshoe_core.errors import (
+    ChatTemplateError,
+    ClosedError,
+    DTypeError,
+    HotshoeError,
+    InputTooLongError,
+    SamplingError,
+)
+from hotshoe_core.tensor import nodes_created
+from tests.support.tiny_text import ARCHITECTURES, make_tiny
+
+IDS = np.random.default_rng(0).integers(0, 250, 40).tolist()
+LEAST = 1e-3  # of the largest logit, in f32
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """A tiny Hugging Face folder, made once for each architecture and changes."""
+    made: dict[str, Path] = {}
+
+    def get(architecture: str, **changes: Any) -> Path:
+        key = f"{architecture}{sorted(changes.items())}"
+        if key not in made:
+            made[key] = make_tiny(architecture, tmp_path_factory.mktemp("tiny") / "hf", **changes)
+        return made[key]
+
+    return get
+
+
+@pytest.fixture(scope="module")
+def gguf(folder: Callable[..., Path]) -> Callable[..., Path]:
+    def get(architecture: str, dtype: str = "f32", **changes: Any) -> Path:
+        source = folder(architecture, **changes)
+        target = source.parent / f"{dtype}.gguf"
+        return target if target.exists() else convert(source, target, dtype)
+
+    return get
+
+
+@pytest.fixture(params=["reference", "cpu"])
+def device(request: pytest.FixtureRequest) -> str:
+    if request.param not in [d.name for d in hotshoe.load_all().devices]:
+        pytest.skip("no device 'cpu': hotshoe-ggml-cpu is not installed")
+    return str(request.param)
+
+
+def load(path: Path, device: str, **options: Any) -> TextModel:
+    options = {"kv_dtype": "f32", "n_ctx": 128} | options
+    model = hotshoe.load_model(path, device, **options)
+    assert isinstance(model, TextModel)
+    return model
+
+
+def transformers_logits(folder: Path, ids: list[int]) -> np.ndarray:
+    torch = pytest.importorskip("torch", reason="the reference logits need torch")
+    transformers = pytest.importorskip("transformers", reason="the reference logits need transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return model(torch.tensor([ids])).logits[0].numpy()
+
+
+def assert_close(ours: np.ndarray, expected: np.ndarray, least: float = LEAST) -> None:
+    assert ours.shape == expected.shape
+    assert np.abs(ours - expected).max() <= least * np.abs(expected).max()
+    assert (ours.argmax(axis=-1) == expected.argmax(axis=-1)).all()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_logits_are_those_of_transformers(
+    architecture: str, device: str, folder: Callable[..., Path], gguf: Callable[..., Path]
+) -> None:
+    expected = transformers_logits(folder(architecture), IDS)
+    with load(gguf(architecture), device) as model:
+        assert_close(model.logits(IDS), expected)
+        model._rewind([])
+        one_by_one = [model._next(IDS[: i + 1]) for i in range(len(IDS))]
+        assert_close(np.stack(one_by_one), expected)
+
+
+ROPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear": ("LlamaForCausalLM", {"rope_type": "linear", "factor": 4.0}),
+    "llama3": (
+        "LlamaForCausalLM",
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    "yarn": ("Qwen2ForCausalLM", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}),
+}
+
+
+@pytest.mark.parametrize("scaling", ROPES)
+def test_rope_scaling(scaling: str, device: str, folder: Callable[..., Path], gguf: Callable[..., Path]) -> None:
+    architecture, parameters = ROPES[scaling]
+    changes = {"rope_parameters": {"rope_theta": 10000.0, **parameters}}
+    expected = transformers_logits(folder(architecture, **changes), IDS)
+    with load(gguf(architecture, **changes), device) as model:
+        assert_close(model.logits(IDS), expected)
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Gemma3ForCausalLM"])
+def test_pieces_agree_with_the_whole(
+    architecture: str, device: str, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with load(gguf(architecture), device) as model:
+        whole = model.logits(IDS)
+        monkeypatch.setattr("hotshoe.runner.text._CHUNK", 7)
+        assert_close(model.logits(IDS), whole, 1e-4)
+        model._rewind(IDS[:25])  # what a second prompt with the same beginning finds
+        assert model._n_cached(IDS) == 25
+        assert_close(model._next(IDS), whole[-1], 1e-4)
+        other = [*IDS[:10], 5, 6, 7]
+        reused = model._next(other)
+        assert_close(reused, model.logits(other)[-1], 1e-4)
+
+
+@pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
+def test_smaller_caches_stay_close(kv_dtype: str, device: str, gguf: Callable[..., Path]) -> None:
+    path = gguf("Qwen3ForCausalLM")  # heads of 32 elements
+    with load(path, device) as model, load(path, device, kv_dtype=kv_dtype) as small:
+        expected, ours = model.logits(IDS), small.logits(IDS)
+        assert np.linalg.norm(ours - expected) <= 2e-2 * np.linalg.norm(expected)
+        if device == "cpu":  # NumPy has no blocks: the reference keeps their values as float32
+            assert small.memory().total < model.memory().total
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("f16", 2e-3), ("q8_0", 5e-2)])
+def test_files_of_smaller_types(dtype: str, least: float, gguf: Callable[..., Path]) -> None:
+    """Both backends read the same weights: ggml rounds activations to 8 bits for q8_0."""
+    devices = [d.name for d in hotshoe.load_all().devices]
+    if "cpu" not in devices:
+        pytest.skip("no device 'cpu': hotshoe-ggml-cpu is not installed")
+    path = gguf("LlamaForCausalLM", dtype)
+    with load(path, "cpu") as ours, load(path, "reference") as reference:
+        expected = reference.logits(IDS)
+        assert np.linalg.norm(ours.logits(IDS) - expected) <= least * np.linalg.norm(expected)
+
+
+def test_a_step_builds_and_lowers_nothing(device: str, gguf: Callable[..., Path]) -> None:
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=64) as model:
+        model._next(IDS[:10])
+        model._next(IDS[:11])
+        padding = model._cache.padding
+        counters = model.backend.counters
+        before = (nodes_created(), counters.compiled, counters.lowered)
+        model._next(IDS[:12])
+        if padding > len(IDS):  # else the cache's length has grown by a step, and the graph with it
+            assert (nodes_created(), counters.compiled, counters.lowered) == before
+        else:
+            assert padding == 1
+
+
+# Generation
+
+
+@pytest.fixture
+def model(gguf: Callable[..., Path]) -> Any:
+    device = hotshoe.load_all().devices[0].name
+    with load(gguf("LlamaForCausalLM"), device) as opened:
+        yield opened
+
+
+def test_greedy_is_the_argmax_of_the_logits(model: TextModel) -> None:
+    done = model.generate(IDS[:8], max_tokens=12, temperature=0)
+    ids = [*IDS[:8], *done.tokens]
+    assert done.tokens == model.logits(ids).argmax(axis=1)[7:-1].tolist()
+    assert (done.n_prompt, done.finish_reason, len(done.tokens)) == (8, "length", 12)
+    assert done.text == model.tokenizer.decode(done.tokens)
+
+
+def test_a_stream_is_the_completion_in_pieces(model: TextModel) -> None:
+    options = {"max_tokens": 20, "seed": 3, "temperature": 1.5, "min_p": 0.0}
+    stream = model.stream("the quick", **options)
+    text = "".join(stream)
+    done = model.generate("the quick", **options)
+    assert (text, stream.completion.tokens) == (done.text, done.tokens)
+    assert model.generate("the quick", **(options | {"seed": 4})).tokens != done.tokens
+    assert done.seed == 3
+
+
+def test_stop_tokens_and_texts(model: TextModel) -> None:
+    free = model.generate(IDS[:8], max_tokens=12, temperature=0)
+    at = next(i for i in range(1, 12) if free.tokens[i] not in free.tokens[:i])
+    stopped = model.generate(IDS[:8], max_tokens=12, temperature=0, stop_tokens=[free.tokens[at]])
+    assert (stopped.tokens, stopped.finish_reason) == (free.tokens[:at], "stop")
+    part = free.text[3:5]
+    stopped = model.generate(IDS[:8], max_tokens=12, temperature=0, stop=[part])
+    assert stopped.text == free.text[: free.text.index(part)]
+    assert stopped.finish_reason == "stop"
+
+
+def test_the_second_call_reuses_the_prompt(model: TextModel) -> None:
+    first = model.generate(IDS[:20], max_tokens=4, temperature=0)
+    second = model.generate(IDS[:20], max_tokens=4, temperature=0)
+    assert (first.n_cached, second.n_cached) == (0, 19)
+    assert first.tokens == second.tokens
+
+
+def test_a_full_context_ends_the_generation(gguf: Callable[..., Path]) -> None:
+    with load(gguf("LlamaForCausalLM"), hotshoe.load_all().devices[0].name, n_ctx=16) as model:
+        done = model.generate(IDS[:10], temperature=0)
+        assert (done.finish_reason, len(done.tokens)) in (("context", 7), ("stop", len(done.tokens)))
+        with pytest.raises(InputTooLongError, match="17 tokens were given; the context holds 16"):
+            model.generate(IDS[:17])
+        assert model.generate(IDS[:4], max_tokens=2, temperature=0).tokens
+
+
+def test_an_interrupted_step_leaves_a_usable_model(model: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = model.generate(IDS[:8], max_tokens=6, temperature=0).tokens
+    stream = model.stream(IDS[:9], max_tokens=6, temperature=0)
+    context = type(model.backend.new_context())
+    compute = context.compute
+
+    def interrupted(*args: Any) -> Any:
+        compute(*args)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(context, "compute", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+    assert model.generate(IDS[:8], max_tokens=6, temperature=0).tokens == expected
+    left = model.stream(IDS[:8], max_tokens=50, temperature=0)
+    next(left)
+    left.close()
+    assert left.completion.finish_reason == "cancelled"
+    assert model.generate(IDS[:8], max_tokens=6, temperature=0).tokens == expected
+
+
+def test_threads_take_turns(model: TextModel) -> None:
+    prompts = [IDS[:5], IDS[5:12], IDS[2:9]]
+    expected = [model.generate(p, max_tokens=5, temperature=0).tokens for p in prompts]
+    got: dict[int, list[int]] = {}
+
+    def work(i: int) -> None:
+        got[i] = model.generate(prompts[i], max_tokens=5, temperature=0).tokens
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [got[i] for i in range(3)] == expected
+
+
+def test_score_is_the_likelihood_of_the_logits(model: TextModel) -> None:
+    text = "the quick brown fox"
+    ids = model.tokenizer.encode(text)
+    logits = model.logits(ids).astype(np.float64)
+    logs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    expected = sum(logs[i, ids[i + 1]] for i in range(len(ids) - 1))
+    score = model.score(text)
+    assert score.log_likelihood == pytest.approx(expected, rel=1e-6)
+    assert score.perplexity == pytest.approx(np.exp(-expected / (len(ids) - 1)), rel=1e-6)
+
+
+def test_wrong_input(model: TextModel, gguf: Callable[..., Path], data: Path) -> None:
+    with pytest.raises(SamplingError, match=r"'temprature'[\s\S]*temperature"):
+        model.generate("x", temprature=1)
+    with pytest.raises(SamplingError, match="top_p is 2"):
+        model.generate("x", top_p=2)
+    with pytest.raises(InputTooLongError, match="no tokens"):
+        model.logits([])
+    with pytest.raises(HotshoeError, match="9999"):
+        model.logits([9999])
+    with pytest.raises(DTypeError, match="q9_0"):
+        hotshoe.load_model(gguf("LlamaForCausalLM"), kv_dtype="q9_0")
+    with pytest.raises(HotshoeError, match="no key/value cache"):
+        hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", kv_dtype="f16")
+    model.close()
+    with pytest.raises(ClosedError, match="load_model"):
+        model.generate("x")
+
+
+def test_the_command_line(gguf: Callable[..., Path], data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(gguf("LlamaForCausalLM"))
+    assert main(["run", path, "the", "quick", "--temperature", "0", "--max-tokens", "5", "-v"]) == 0
+    out = capsys.readouterr()
+    with hotshoe.load_model(path) as model:
+        assert isinstance(model, TextModel)
+        assert out.out == model.generate("the quick", max_tokens=5, temperature=0).text + "\n"
+    assert "5 tokens at" in out.err
+    assert main(["run", str(data / "bert-tiny-llamacpp.gguf"), "x"]) == 2
+    assert "hotshoe embed" in capsys.readouterr().err
+    assert main(["embed", path, "x"]) == 2
+    assert "hotshoe run" in capsys.readouterr().err
+    assert main(["run", path, "x", "--top-p", "7"]) == 2
+    assert "top_p is 7" in capsys.readouterr().err
+
+
+def test_chat(gguf: Callable[..., Path]) -> None:
+    with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name) as model:
+        messages = [{"role": "user", "content": "hello camera"}]
+        stream = model.chat(messages, max_tokens=6, temperature=0)
+        text = "".join(stream)
+        prompt = model.tokenizer.encode("<|user|>hello camera<|end|>", add_special=False)
+        assert text == model.generate(prompt, max_tokens=6, temperature=0).text
+        with pytest.raises(ChatTemplateError, match="tools"):
+            model.chat(messages, tools=[{"type": "function"}])
+
+
+def test_the_chat_command(
+    gguf: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        "hello",
+        "/stats",
+        "/again",
+        "/undo",
+        "/bogus",
+        "/help",
+        '"""two',
+        'lines"""',
+        "/clear",
+        "/undo",
+        "/quit",
+        "x",
+    ]
+    given = iter(lines)
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(given))
+    assert main(["chat", str(gguf("Qwen2ForCausalLM")), "--max-tokens", "4", "--temperature", "0"]) == 0
+    assert list(given) == ["x"]
+    out = capsys.readouterr()
+    with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name, n_ctx=None, kv_dtype=None) as model:
+        options = {"max_tokens": 4, "temperature": 0}
+        first = "".join(model.chat([{"role": "user", "content": "hello"}], **options))
+        other = "".join(model.chat([{"role": "user", "content": "two\nlines"}], **options))
+    assert out.out == f"{first}\n{first}\n{other}\n"
+    assert "/bogus is no command" in out.err
+    assert "tokens at" in out.err
+    assert "no message to take back" in out.err
