@@ -106,6 +106,10 @@ ROPES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "yarn": ("Qwen2ForCausalLM", {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}),
+    "yarn, its magnitude given": (
+        "Qwen2ForCausalLM",
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "attention_factor": 1.4},
+    ),
 }
 
 
@@ -113,6 +117,24 @@ ROPES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_rope_scaling(scaling: str, device: str, folder: Callable[..., Path], gguf: Callable[..., Path]) -> None:
     architecture, parameters = ROPES[scaling]
     changes = {"rope_parameters": {"rope_theta": 10000.0, **parameters}}
+    expected = transformers_logits(folder(architecture, **changes), IDS)
+    with load(gguf(architecture, **changes), device) as model:
+        assert_close(model.logits(IDS), expected)
+
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a sliding window": ("MistralForCausalLM", {"sliding_window": 8}),
+    "tied": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
+    "weights of experts as they are": ("Qwen3MoeForCausalLM", {"norm_topk_prob": False}),
+    "another scale of scores": ("Gemma3ForCausalLM", {"query_pre_attn_scalar": 100}),
+    "heads wider than the model": ("LlamaForCausalLM", {"head_dim": 32}),
+    "a part of each head rotates": ("Phi3ForCausalLM", {"partial_rotary_factor": 0.5}),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants(variant: str, device: str, folder: Callable[..., Path], gguf: Callable[..., Path]) -> None:
+    architecture, changes = VARIANTS[variant]
     expected = transformers_logits(folder(architecture, **changes), IDS)
     with load(gguf(architecture, **changes), device) as model:
         assert_close(model.logits(IDS), expected)

@@ -51,7 +51,7 @@ class Config:
             local_rope=local,
             window=arch.require("attention.sliding_window", int),
             pattern=arch.get("attention.sliding_window_pattern", 6),
-            scale=(dim / n_heads if n_layers == _LAYERS_27B else head_dim) ** -0.5,
+            scale=arch.get("attention.scale", (dim / n_heads if n_layers == _LAYERS_27B else head_dim) ** -0.5),
             softcap=arch.get("final_logit_softcapping", 0.0),
         )
 

@@ -16,6 +16,7 @@ from hotshoe_core.gguf import Metadata
 class Config(llama.Config):
     n_experts: int = 0
     n_experts_used: int = 0
+    normalize_weights: bool = True
 
     @classmethod
     def from_metadata(cls, metadata: Metadata, interleaved: bool = False) -> Config:
@@ -24,6 +25,7 @@ class Config(llama.Config):
             **{name: getattr(base, name) for name in llama.Config.__dataclass_fields__},
             n_experts=metadata.arch.require("expert_count", int),
             n_experts_used=metadata.arch.require("expert_used_count", int),
+            normalize_weights=metadata.arch.get("expert_weights_norm", True),
         )
 
 
@@ -47,7 +49,8 @@ class MLP(Module):
         probabilities = self.router(x).softmax()  # (n, n_experts)
         chosen = probabilities.top_k(self.config.n_experts_used)  # (n, k)
         weights = probabilities.take_along(chosen)
-        weights = weights / weights.sum(keepdims=True)
+        if self.config.normalize_weights:
+            weights = weights / weights.sum(keepdims=True)
         x = x[:, None]  # (n, 1, dim): the same for each expert
         y = self.down(ops.swiglu(self.gate(x, chosen), self.up(x, chosen)), chosen)  # (n, k, dim)
         return (weights[:, None] @ y)[:, 0]

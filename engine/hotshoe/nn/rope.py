@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
@@ -30,10 +31,14 @@ def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: flo
     if kind == "linear":
         return dataclasses.replace(rope, scale=1.0 / factor)
     if kind == "yarn":
+        # as in the checkpoint, the key is the whole magnitude; ggml's and ours is a factor on YaRN's own
+        own = 1.0 + 0.1 * math.log(factor)
+        attn_factor = arch.get("rope.scaling.yarn_attn_factor", own) or own
         return dataclasses.replace(
             rope,
             scale=1.0 / factor,
-            ext_factor=1.0,
+            attn_factor=attn_factor / own,
+            ext_factor=arch.get("rope.scaling.yarn_ext_factor", 1.0),
             beta_fast=arch.get("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=arch.get("rope.scaling.yarn_beta_slow", 1.0),
         )
