@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import enum
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hotshoe.models.bert import Batch
-from hotshoe.runner.contexts import Built, ContextCache
+from hotshoe.runner.base import LoadedModel
+from hotshoe.runner.contexts import Built
 from hotshoe_core import DType, Tensor, ops
-from hotshoe_core.errors import ClosedError, InputTooLongError, ModelFileError, ShapeError, WeightsError
+from hotshoe_core.errors import InputTooLongError, ModelFileError, ShapeError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from hotshoe.nn import Module
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, BackendMemory, Device
+    from hotshoe_core import Backend
     from hotshoe_core.gguf import GGUFFile, Metadata
 
 __all__ = ["EmbeddingModel", "Pooling"]
@@ -37,31 +35,17 @@ class Pooling(enum.IntEnum):
     LAST = 3
 
 
-class EmbeddingModel:
+class EmbeddingModel(LoadedModel):
     """Texts to vectors. Made by ``hotshoe.load_model``; thread-safe."""
 
     def __init__(
         self, model: Module, tokenizer: Tokenizer, backend: Backend, file: GGUFFile, *, n_ctx: int, why: str
     ) -> None:
-        self.tokenizer = tokenizer
-        self.backend = backend
-        self.metadata = metadata = file.metadata
-        self.n_ctx = n_ctx
-        self.why = why
+        super().__init__(model, tokenizer, backend, file, n_ctx, why)
         self.dim: int = model.config.dim
-        self.pooling = _pooling(metadata)
-        self.normalize: bool = metadata.get("hotshoe.embedding.normalize", True)
-        self._file = file
-        self._model = model
-        self._contexts = ContextCache(self._build)
-        self._lock = threading.Lock()
-        self._closed = False
-        self._check_shapes()
-
-    @property
-    def device(self) -> Device:
-        """The device the model runs on; ``why`` says how it was chosen."""
-        return self.backend.devices[0]
+        self.pooling = _pooling(file.metadata)
+        self.normalize: bool = file.metadata.get("hotshoe.embedding.normalize", True)
+        self._check_shapes((1, 2, True))
 
     def embed(
         self,
@@ -89,28 +73,6 @@ class EmbeddingModel:
             if progress is not None:
                 progress(done / len(ids))
         return out
-
-    def memory(self) -> BackendMemory:
-        """What the model takes now, by device and layer."""
-        return self.backend.memory()
-
-    def close(self) -> None:
-        """Free weights and graphs. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._contexts.close()
-            self.backend.close()
-            self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        name = self.metadata.get("general.name", self.metadata.architecture)
-        return f"<EmbeddingModel {name} dim={self.dim} n_ctx={self.n_ctx} on {self.device.name}>"
 
     def _tokenize(self, texts: list[str], truncate: bool) -> list[list[int]]:
         ids = self.tokenizer.encode_batch(texts, max_length=self.n_ctx if truncate else None)
@@ -145,8 +107,7 @@ class EmbeddingModel:
         if pool:
             feeds["pooling"] = _pooling_weights(self.pooling, inside)
         with self._lock:
-            if self._closed:
-                raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")
+            self._require_open()
             built = self._contexts.get((len(ids), n, pool))
             built.context.compute({built.inputs[name]: value for name, value in feeds.items()})
             return built.output.read()
@@ -166,13 +127,6 @@ class EmbeddingModel:
             output = output.reshape(n_texts, self.dim)
         ctx.forward(output)
         return Built(ctx, ctx.inputs, output)
-
-    def _check_shapes(self) -> None:
-        """Build a graph nobody runs: a weight of the wrong shape must not wait for the first text."""
-        try:
-            self._build((1, 2, True)).context.close()
-        except ShapeError as e:
-            raise WeightsError(f"a tensor of the file does not fit the model: {e.message}", hint=e.hint) from None
 
 
 def _pooling(metadata: Metadata) -> Pooling:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,26 +13,22 @@ import numpy as np
 from hotshoe.chat import ChatTemplate, from_metadata
 from hotshoe.kvcache import CacheInputs, CausalCache
 from hotshoe.models.text import Batch
-from hotshoe.runner.contexts import Built, ContextCache
+from hotshoe.runner.base import LoadedModel
+from hotshoe.runner.contexts import Built
 from hotshoe.runner.generation import Completion, Stream
 from hotshoe.sampling import SamplingParams
 from hotshoe_core import DType
 from hotshoe_core.errors import (
-    ClosedError,
     InputTooLongError,
     SamplingError,
-    ShapeError,
-    WeightsError,
     did_you_mean,
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from hotshoe.nn import Module
     from hotshoe.sampling import Constraint
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, BackendMemory, Device
+    from hotshoe_core import Backend
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["Score", "TextModel"]
@@ -54,7 +49,7 @@ class Score:
         return float(np.exp(-self.log_likelihood / max(1, self.n_tokens - 1)))
 
 
-class TextModel:
+class TextModel(LoadedModel):
     """Tokens to logits, one sequence at a time. Made by ``hotshoe.load_model``; thread-safe.
 
     What two calls' tokens have in common at the beginning is computed once: the cache keeps it.
@@ -71,13 +66,7 @@ class TextModel:
         why: str,
         kv_dtype: DType = DType.F16,
     ) -> None:
-        self.tokenizer = tokenizer
-        self.backend = backend
-        self.metadata = file.metadata
-        self.n_ctx = n_ctx
-        self.why = why
-        self._file = file
-        self._model = model
+        super().__init__(model, tokenizer, backend, file, n_ctx, why)
         config = model.config
         self._cache = CausalCache(
             backend,
@@ -87,20 +76,9 @@ class TextModel:
             windows=config.windows,
             dtype=kv_dtype,
         )
-        self._contexts = ContextCache(self._build)
         self._n_vocab: int = model.output.weight.shape[0]  # type: ignore[attr-defined]
         self._past: list[int] = []  # the tokens whose keys and values the cache holds
-        self._lock = threading.RLock()
-        self._closed = False
-        try:
-            self._build((1, self._cache.padding, 1)).context.close()
-        except ShapeError as e:
-            raise WeightsError(f"a tensor of the file does not fit the model: {e.message}", hint=e.hint) from None
-
-    @property
-    def device(self) -> Device:
-        """The device the model runs on; ``why`` says how it was chosen."""
-        return self.backend.devices[0]
+        self._check_shapes((1, self._cache.padding, 1))
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
@@ -188,31 +166,6 @@ class TextModel:
         """The file's template, or the one its vocabulary tells of. Raises ChatTemplateError where there is none."""
         return from_metadata(self.metadata, self.tokenizer)
 
-    def memory(self) -> BackendMemory:
-        """What the model takes now, by device and layer."""
-        return self.backend.memory()
-
-    def close(self) -> None:
-        """Free weights, cache and graphs. Idempotent."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._contexts.close()
-            self._cache.close()
-            self.backend.close()
-            self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        name = self.metadata.get("general.name", self.metadata.architecture)
-        return f"<TextModel {name} n_ctx={self.n_ctx} on {self.device.name}>"
-
     # Prompt, cache, graph
 
     def _next(self, ids: list[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -242,8 +195,7 @@ class TextModel:
             yield self._forward(chunk, np.array(outputs, np.int32))
 
     def _forward(self, tokens: list[int], outputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        if self._closed:
-            raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")
+        self._require_open()
         cache, n = self._cache, len(tokens)
         positions = np.arange(len(self._past), len(self._past) + n, dtype=np.int32)
         sequences = np.zeros(n, np.int64)

@@ -1,0 +1,78 @@
+"""What every loaded model has: its device, its memory, its end."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from hotshoe.runner.contexts import Built, ContextCache
+from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from hotshoe.nn import Module
+    from hotshoe.tokenizers import Tokenizer
+    from hotshoe_core import Backend, BackendMemory, Device
+    from hotshoe_core.gguf import GGUFFile
+
+__all__ = ["LoadedModel"]
+
+
+class LoadedModel:
+    """A model with its tokenizer on an opened backend, all of which it closes. Made by ``hotshoe.load_model``."""
+
+    def __init__(
+        self, model: Module, tokenizer: Tokenizer, backend: Backend, file: GGUFFile, n_ctx: int, why: str
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.backend = backend
+        self.metadata = file.metadata
+        self.n_ctx = n_ctx
+        self.why = why
+        self._file = file
+        self._model = model
+        self._contexts = ContextCache(self._build)
+        self._lock = threading.RLock()
+        self._closed = False
+
+    @property
+    def device(self) -> Device:
+        """The device the model runs on; ``why`` says how it was chosen."""
+        return self.backend.devices[0]
+
+    def memory(self) -> BackendMemory:
+        """What the model takes now, by device and layer."""
+        return self.backend.memory()
+
+    def close(self) -> None:
+        """Free weights, states and graphs. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._contexts.close()
+            self.backend.close()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        name = self.metadata.get("general.name", self.metadata.architecture)
+        return f"<{type(self).__name__} {name} n_ctx={self.n_ctx} on {self.device.name}>"
+
+    def _build(self, signature: tuple[int, ...]) -> Built:
+        raise NotImplementedError
+
+    def _check_shapes(self, signature: tuple[int, ...]) -> None:
+        """Build a graph nobody runs: a weight of the wrong shape must not wait for the first text."""
+        try:
+            self._build(signature).context.close()
+        except ShapeError as e:
+            raise WeightsError(f"a tensor of the file does not fit the model: {e.message}", hint=e.hint) from None
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")
