@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 from hotshoe.models import find
 from hotshoe.nn import bind
-from hotshoe.runner.embedder import EmbeddingModel
-from hotshoe.runner.text import TextModel
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
 from hotshoe_core import BackendParams, DType
 from hotshoe_core.errors import HotshoeError, InputTooLongError, ModelFileError, UnknownArchitectureError
@@ -20,6 +18,8 @@ from hotshoe_loader import load_all
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
+    from hotshoe.runner.embedder import EmbeddingModel
+    from hotshoe.runner.text import TextModel
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core.backend import Progress
 
@@ -69,7 +69,11 @@ def load_model(
             bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
             why = registry.why(chosen[0])
             if architecture.many_rows:
+                from hotshoe.runner.embedder import EmbeddingModel
+
                 return EmbeddingModel(model, tokenizer, backend, file, n_ctx=config.n_ctx, why=why)
+            from hotshoe.runner.text import TextModel
+
             return TextModel(model, tokenizer, backend, file, n_ctx=config.n_ctx, why=why, kv_dtype=cached)
         except BaseException:
             backend.close()

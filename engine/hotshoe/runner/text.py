@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.chat import ChatTemplate, from_metadata
 from hotshoe.kvcache import CacheInputs, CausalCache
 from hotshoe.models.text import Batch
 from hotshoe.runner.base import LoadedModel
@@ -25,6 +24,7 @@ from hotshoe_core.errors import (
 )
 
 if TYPE_CHECKING:
+    from hotshoe.chat import ChatTemplate
     from hotshoe.nn import Module
     from hotshoe.sampling import Constraint
     from hotshoe.tokenizers import Tokenizer
@@ -164,6 +164,8 @@ class TextModel(LoadedModel):
     @functools.cached_property
     def chat_template(self) -> ChatTemplate:
         """The file's template, or the one its vocabulary tells of. Raises ChatTemplateError where there is none."""
+        from hotshoe.chat import from_metadata  # Jinja2 is for those who chat
+
         return from_metadata(self.metadata, self.tokenizer)
 
     # Prompt, cache, graph
