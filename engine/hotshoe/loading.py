@@ -35,6 +35,7 @@ def load_model(
     n_ctx: int | None = None,
     progress: Progress | None = None,
     kv_dtype: str | None = None,
+    n_sequences: int | None = None,
 ) -> EmbeddingModel | TextModel:
     """A model from a GGUF file, on a device, ready to use. Close it, or use it as a context manager.
 
@@ -45,6 +46,8 @@ def load_model(
     whose cache takes memory for each of them.
     progress: called with the fraction loaded, 0 to 1; an exception it raises cancels the load.
     kv_dtype: element type of a text model's key/value cache: f16 (the default), f32, q8_0 or q4_0.
+    n_sequences: for how many texts of ``n_ctx`` tokens a text model's cache has room at once, 1 by default; more texts
+    than that are generated together as long as they are shorter, and wait for each other when they are not.
 
     Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, DeviceNotFoundError or
     InsufficientMemoryError; nothing stays loaded then.
@@ -57,8 +60,11 @@ def load_model(
             raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
         config = architecture.Config.from_metadata(file.metadata)
         config = dataclasses.replace(config, n_ctx=_context(file, architecture, config.n_ctx, n_ctx))
-        if architecture.many_rows and kv_dtype is not None:
-            raise HotshoeError(f"{file.path}: kv_dtype is {kv_dtype!r}, but an encoder has no key/value cache")
+        for name, value in (("kv_dtype", kv_dtype), ("n_sequences", n_sequences)):
+            if architecture.many_rows and value is not None:
+                raise HotshoeError(f"{file.path}: {name} is {value!r}, but an encoder has no key/value cache")
+        if n_sequences is not None and n_sequences < 1:
+            raise HotshoeError(f"n_sequences is {n_sequences}; expected 1 or more")
         cached = DType.parse(kv_dtype or "f16")
         tokenizer = _tokenizer_of(file.metadata)
         registry = load_all()
@@ -74,7 +80,16 @@ def load_model(
                 return EmbeddingModel(model, tokenizer, backend, file, n_ctx=config.n_ctx, why=why)
             from hotshoe.runner.text import TextModel
 
-            return TextModel(model, tokenizer, backend, file, n_ctx=config.n_ctx, why=why, kv_dtype=cached)
+            return TextModel(
+                model,
+                tokenizer,
+                backend,
+                file,
+                n_ctx=config.n_ctx,
+                why=why,
+                kv_dtype=cached,
+                n_sequences=n_sequences or 1,
+            )
         except BaseException:
             backend.close()
             raise

@@ -12,7 +12,6 @@ import pytest
 
 import hotshoe
 from hotshoe.cli import main
-from hotshoe.convert import convert
 from hotshoe.runner.text import TextModel
 from hotshoe_core.errors import (
     ChatTemplateError,
@@ -23,62 +22,10 @@ from hotshoe_core.errors import (
     SamplingError,
 )
 from hotshoe_core.tensor import nodes_created
-from tests.support.tiny_text import ARCHITECTURES, make_tiny
+from tests.support.text_models import assert_close, load, transformers_logits
+from tests.support.tiny_text import ARCHITECTURES
 
 IDS = np.random.default_rng(0).integers(0, 250, 40).tolist()
-LEAST = 1e-3  # of the largest logit, in f32
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A tiny Hugging Face folder, made once for each architecture and changes."""
-    made: dict[str, Path] = {}
-
-    def get(architecture: str, **changes: Any) -> Path:
-        key = f"{architecture}{sorted(changes.items())}"
-        if key not in made:
-            made[key] = make_tiny(architecture, tmp_path_factory.mktemp("tiny") / "hf", **changes)
-        return made[key]
-
-    return get
-
-
-@pytest.fixture(scope="module")
-def gguf(folder: Callable[..., Path]) -> Callable[..., Path]:
-    def get(architecture: str, dtype: str = "f32", **changes: Any) -> Path:
-        source = folder(architecture, **changes)
-        target = source.parent / f"{dtype}.gguf"
-        return target if target.exists() else convert(source, target, dtype)
-
-    return get
-
-
-@pytest.fixture(params=["reference", "cpu"])
-def device(request: pytest.FixtureRequest) -> str:
-    if request.param not in [d.name for d in hotshoe.load_all().devices]:
-        pytest.skip("no device 'cpu': hotshoe-ggml-cpu is not installed")
-    return str(request.param)
-
-
-def load(path: Path, device: str, **options: Any) -> TextModel:
-    options = {"kv_dtype": "f32", "n_ctx": 128} | options
-    model = hotshoe.load_model(path, device, **options)
-    assert isinstance(model, TextModel)
-    return model
-
-
-def transformers_logits(folder: Path, ids: list[int]) -> np.ndarray:
-    torch = pytest.importorskip("torch", reason="the reference logits need torch")
-    transformers = pytest.importorskip("transformers", reason="the reference logits need transformers")
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    with torch.no_grad():
-        return model(torch.tensor([ids])).logits[0].numpy()
-
-
-def assert_close(ours: np.ndarray, expected: np.ndarray, least: float = LEAST) -> None:
-    assert ours.shape == expected.shape
-    assert np.abs(ours - expected).max() <= least * np.abs(expected).max()
-    assert (ours.argmax(axis=-1) == expected.argmax(axis=-1)).all()
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -88,9 +35,8 @@ def test_logits_are_those_of_transformers(
     expected = transformers_logits(folder(architecture), IDS)
     with load(gguf(architecture), device) as model:
         assert_close(model.logits(IDS), expected)
-        model._rewind([])
-        one_by_one = [model._next(IDS[: i + 1]) for i in range(len(IDS))]
-        assert_close(np.stack(one_by_one), expected)
+        with load(gguf(architecture), device) as fresh, fresh.sequence() as sequence:
+            assert_close(np.stack([sequence.append(i) for i in IDS]), expected)
 
 
 ROPES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -146,14 +92,17 @@ def test_pieces_agree_with_the_whole(
 ) -> None:
     with load(gguf(architecture), device) as model:
         whole = model.logits(IDS)
-        monkeypatch.setattr("hotshoe.runner.text._CHUNK", 7)
+        monkeypatch.setattr("hotshoe.runner.text.CHUNK", 7)
+        monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", 7)
         assert_close(model.logits(IDS), whole, 1e-4)
-        model._rewind(IDS[:25])  # what a second prompt with the same beginning finds
-        assert model._n_cached(IDS) == 25
-        assert_close(model._next(IDS), whole[-1], 1e-4)
-        other = [*IDS[:10], 5, 6, 7]
-        reused = model._next(other)
-        assert_close(reused, model.logits(other)[-1], 1e-4)
+        with model.sequence(IDS[:25]) as first, model.sequence(IDS) as second:
+            assert_close(first.append(), whole[24], 1e-4)
+            assert_close(second.append(), whole[-1], 1e-4)  # begins as the first does
+            other = first.fork()
+            assert_close(other.append(*IDS[25:30]), whole[29], 1e-4)
+            other.truncate(27)
+            assert_close(other.append(5, 6, 7), model.logits([*IDS[:27], 5, 6, 7])[-1], 1e-4)
+            assert_close(first.append(IDS[25]), whole[25], 1e-4)  # and is as it was
 
 
 @pytest.mark.parametrize("kv_dtype", ["f16", "q8_0"])
@@ -179,13 +128,13 @@ def test_files_of_smaller_types(dtype: str, least: float, gguf: Callable[..., Pa
 
 
 def test_a_step_builds_and_lowers_nothing(device: str, gguf: Callable[..., Path]) -> None:
-    with load(gguf("LlamaForCausalLM"), device, n_ctx=64) as model:
-        model._next(IDS[:10])
-        model._next(IDS[:11])
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=64) as model, model.sequence() as sequence:
+        sequence.append(*IDS[:10])
+        sequence.append(IDS[10])
         padding = model._cache.padding
         counters = model.backend.counters
         before = (nodes_created(), counters.compiled, counters.lowered)
-        model._next(IDS[:12])
+        sequence.append(IDS[11])
         if padding > len(IDS):  # else the cache's length has grown by a step, and the graph with it
             assert (nodes_created(), counters.compiled, counters.lowered) == before
         else:
@@ -193,13 +142,6 @@ def test_a_step_builds_and_lowers_nothing(device: str, gguf: Callable[..., Path]
 
 
 # Generation
-
-
-@pytest.fixture
-def model(gguf: Callable[..., Path]) -> Any:
-    device = hotshoe.load_all().devices[0].name
-    with load(gguf("LlamaForCausalLM"), device) as opened:
-        yield opened
 
 
 def test_greedy_is_the_argmax_of_the_logits(model: TextModel) -> None:

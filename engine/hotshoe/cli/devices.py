@@ -15,7 +15,7 @@ from hotshoe_core.errors import DeviceNotFoundError
 if TYPE_CHECKING:
     from hotshoe_loader import Verdict
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser", "run", "show", "to_json", "wrap"]
 
 _WIDTH = 80
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         why = registry.why() if devices else None
     if args.json:
         report = {
-            "devices": [_to_json(device) for device in devices],
+            "devices": [to_json(device) for device in devices],
             "why": why,
             "error": error,
             "verdicts": [verdict.to_json() for verdict in verdicts],
@@ -55,12 +55,18 @@ def run(args: argparse.Namespace) -> int:
         text = json.dumps(report, indent=2, ensure_ascii=False)
     else:
         text = "\n".join(_report(devices, verdicts, why, error, args.verbose))
-    encoding = sys.stdout.encoding or "utf-8"  # a driver's name may hold what the terminal cannot show
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    show(text)
     return 0 if devices else 1
 
 
-def _to_json(device: Device) -> dict[str, Any]:
+def show(text: str) -> None:
+    """Prints ``text``, also where a driver's name holds what the terminal cannot show."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def to_json(device: Device) -> dict[str, Any]:
+    """A device as what ``json.dumps`` takes."""
     return {
         "name": device.name,
         "type": device.type.value,
@@ -85,7 +91,7 @@ def _report(
     else:
         yield from _table(devices)
         yield ""
-        yield from _wrap(f"Used by default: {why}", "")
+        yield from wrap(f"Used by default: {why}", "")
     yield ""
     yield "Backends:"
     for verdict in verdicts:
@@ -102,7 +108,7 @@ def _table(devices: Sequence[Device]) -> Iterator[str]:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         # The description on a line of its own: some drivers' names alone fill half of the width.
         if place and devices[place - 1].description:
-            yield from _wrap(devices[place - 1].description, "    ")
+            yield from wrap(devices[place - 1].description, "    ")
 
 
 def _memory(device: Device) -> str:
@@ -114,17 +120,18 @@ def _memory(device: Device) -> str:
 
 def _verdict(verdict: Verdict, verbose: bool) -> Iterator[str]:
     yield f"  {verdict.candidate}: {verdict.outcome.value}"
-    yield from _wrap(verdict.reason, "      ")
+    yield from wrap(verdict.reason, "      ")
     if verdict.hint and not verdict.outcome.usable:
-        yield from _wrap(f"-> {verdict.hint}", "      ", "         ")
+        yield from wrap(f"-> {verdict.hint}", "      ", "         ")
     if verbose:
         if verdict.origin:
-            yield from _wrap(f"from {verdict.origin}", "      ")
+            yield from wrap(f"from {verdict.origin}", "      ")
         facts = [f"{key}={value}" for key, value in verdict.to_json()["details"].items() if value not in (None, "")]
-        yield from _wrap(", ".join([f"{verdict.kind}, {verdict.elapsed * 1e3:.1f} ms", *facts]), "      ")
+        yield from wrap(", ".join([f"{verdict.kind}, {verdict.elapsed * 1e3:.1f} ms", *facts]), "      ")
 
 
-def _wrap(text: str, indent: str, then: str | None = None) -> list[str]:
+def wrap(text: str, indent: str, then: str | None = None) -> list[str]:
+    """Lines of at most 80 columns, the first after ``indent``, the others after ``then``."""
     # Paths and commands are copied from here: they are never broken.
     return textwrap.wrap(
         text,

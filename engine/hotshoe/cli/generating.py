@@ -24,6 +24,7 @@ _SAMPLING = {
     "frequency_penalty": float,
     "seed": int,
     "max_tokens": int,
+    "context_shift": int,
 }
 
 

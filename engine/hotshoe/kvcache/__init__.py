@@ -1,6 +1,7 @@
 """Key/value caches. A model calls ``update`` of a layer's view; the runner calls the rest."""
 
-from hotshoe.kvcache.base import CacheInputs, LayerCache
+from hotshoe.kvcache.base import LayerCache, LayerInputs
 from hotshoe.kvcache.causal import CausalCache
+from hotshoe.kvcache.cells import MAX_SEQUENCES
 
-__all__ = ["CacheInputs", "CausalCache", "LayerCache"]
+__all__ = ["MAX_SEQUENCES", "CausalCache", "LayerCache", "LayerInputs"]

@@ -1,19 +1,19 @@
-"""CausalCache: cells shared by all sequences, with full or sliding-window attention over them.
+"""CausalCache: keys and values of several sequences, with full or sliding-window attention over them.
 
-A cell holds one token's keys and values of every layer. Which token that is, is known on the host: its position, and
-the sequences it belongs to (a bit each). So a prefix is shared by setting bits, and removing a sequence clears
-them; no tensor moves. Positions are kept in keys (RoPE), so shifting them needs a graph: see ``shift``.
+Layers of the same window share their cells (kvcache/cells.py), so those of a sliding window need few. Positions are
+kept in keys (RoPE), so shifting them needs a graph: see ``shift``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import CacheInputs, LayerCache
+from hotshoe.kvcache.base import LayerCache, LayerInputs
+from hotshoe.kvcache.cells import MAX_SEQUENCES, Cells
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError
 
@@ -21,27 +21,31 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend, Context
     from hotshoe_core.ops import RoPE
 
-__all__ = ["CausalCache"]
+__all__ = ["CausalCache", "RopeOf"]
 
-MAX_SEQUENCES = 63  # one bit each of an int64
-_FREE = -1
+Array = np.ndarray[Any, Any]
+RopeOf = Callable[[int], "tuple[RoPE, Tensor | None]"]
+"""Of a layer: how it turns keys, and the factors of the frequencies."""
 
 
 class CausalCache:
-    """Keys and values of ``n_cells`` tokens.
+    """Keys and values of ``n_tokens`` tokens of each of ``n_sequences`` sequences, or of more that are shorter.
 
-    windows: for each layer, how many positions back it looks, itself included; 0 for all. dtype: element
-    type of keys and values. Raises InsufficientMemoryError, and DTypeError for a type whose blocks do not fit.
+    windows: for each layer, how many positions back it looks, itself included; 0 for all. n_batch: the most tokens
+    that ``place`` is called with, for which a window's cells must have room too. dtype: element type of keys and
+    values. Raises InsufficientMemoryError, and DTypeError for a type whose blocks do not fit.
     """
 
     def __init__(
         self,
         backend: Backend,
         *,
-        n_cells: int,
+        n_tokens: int,
         n_kv_heads: int,
         head_dim: int,
         windows: Sequence[int],
+        n_sequences: int = 1,
+        n_batch: int = 512,
         dtype: DType = DType.F16,
     ) -> None:
         if head_dim % dtype.block_size:
@@ -51,163 +55,167 @@ class CausalCache:
             )
         config = backend.cache_config()
         self.padding = config.padding
-        self.n_cells = -(-n_cells // config.padding) * config.padding
         self.dtype = dtype
         self.windows = tuple(windows)
         self._backend = backend
         self._mask_dtype = config.mask_dtype
         self._head_dim = head_dim
-        self._rows = (self.n_cells, n_kv_heads * head_dim)
+        self._row = n_kv_heads * head_dim
+        total = n_tokens * n_sequences
+        self.cells = {
+            w: Cells(min(total, w * n_sequences + n_batch) if w else total, w, config.padding)
+            for w in sorted(set(windows))
+        }
+        self._states: list[tuple[Tensor, Tensor]] = []
         self._made: list[Tensor] = []
         try:
-            for layer in range(len(windows)):
+            for layer, window in enumerate(windows):
+                rows = (self.cells[window].n_padded, self._row)
                 for name in ("k", "v"):
-                    self._made.append(backend.state(self._rows, dtype, f"cache.{layer}.{name}", layer))
+                    self._made.append(backend.state(rows, dtype, f"cache.{layer}.{name}", layer))
         except BaseException:
             self.close()
             raise
         self._states = list(zip(self._made[::2], self._made[1::2], strict=True))
-        self._limit = n_cells
-        self.positions = np.full(self.n_cells, _FREE, np.int64)
-        self.members = np.zeros(self.n_cells, np.int64)
 
     # What the runner calls
 
-    def place(self, positions: np.ndarray[Any, Any], sequences: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Take a cell for each token of a batch: (n,) I32. Raises CacheFullError, and then takes none."""
-        free = np.flatnonzero(self.members[: self._limit] == 0)
-        if len(free) < len(positions):
+    def place(self, positions: Array, sequences: Array) -> dict[str, Array]:
+        """Take cells for the tokens of a batch; returns what the inputs of its graph are fed with, by name.
+
+        positions, sequences: (n,), of each token. Raises CacheFullError, and then takes none.
+        """
+        keep = int(np.bitwise_or.reduce(self._occupied()))
+        room = self.room(keep)
+        if room < len(positions):
             raise CacheFullError(
-                f"the cache holds {self._limit} tokens and has room for {len(free)}; {len(positions)} are to be added",
-                hint="load the model with a larger n_ctx, remove a sequence, or shift the context",
+                f"the cache has room for {room} more tokens; {len(positions)} are to be added",
+                hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
             )
-        cells = free[: len(positions)]
-        self.positions[cells] = positions
-        self.members[cells] = np.int64(1) << sequences.astype(np.int64)
-        return cells.astype(np.int32)
+        feeds: dict[str, Array] = {}
+        for window, cells in self.cells.items():
+            feeds[f"cache.cells.{window}"] = cells.place(positions, sequences)
+            mask = np.where(cells.mask(positions, sequences), np.float32(0), np.float32(-np.inf)).astype(
+                self._mask_dtype.numpy
+            )
+            feeds[f"cache.mask.{window}"] = mask
+        return feeds
 
     @property
-    def n_used(self) -> int:
-        """How many cells a graph must read, padded as the backend likes it."""
-        used = np.flatnonzero(self.members)
-        n = int(used[-1]) + 1 if len(used) else 1
-        return -(-n // self.padding) * self.padding
+    def sizes(self) -> tuple[int, ...]:
+        """How many cells a graph must read, for each window, padded as the backend likes it."""
+        return tuple(cells.n_read for cells in self.cells.values())
 
-    def masks(
-        self, positions: np.ndarray[Any, Any], sequences: np.ndarray[Any, Any], n: int
-    ) -> dict[int, np.ndarray[Any, Any]]:
-        """By window, (tokens, n): 0 where a token may look, -inf elsewhere."""
-        mine = (self.members[:n] >> sequences[:, None]) & 1
-        back = positions[:, None] - self.positions[:n]
-        visible = (mine == 1) & (back >= 0)
-        out = {}
-        for window in set(self.windows):
-            seen = visible & (back < window) if window else visible
-            out[window] = np.where(seen, np.float32(0), np.float32(-np.inf)).astype(self._mask_dtype.numpy)
-        return out
+    def layers(self, ctx: Context, n_tokens: int, sizes: Sequence[int]) -> list[LayerCache]:
+        """A view for each layer, to be handed to the model, of a graph that puts ``n_tokens`` and reads ``sizes``."""
+        inputs = {
+            window: LayerInputs(
+                ctx.input(f"cache.cells.{window}", (n_tokens,), DType.I32),
+                ctx.input(f"cache.mask.{window}", (n_tokens, size), self._mask_dtype),
+            )
+            for window, size in zip(self.cells, sizes, strict=True)
+        }
+        return [LayerCache(ctx, inputs[w], k, v) for w, (k, v) in zip(self.windows, self._states, strict=True)]
 
-    def inputs(self, ctx: Context, n_tokens: int, n_cells: int) -> CacheInputs:
-        """The inputs of a graph that puts ``n_tokens`` and reads ``n_cells``."""
-        return CacheInputs(
-            ctx.input("cache.cells", (n_tokens,), DType.I32),
-            {w: ctx.input(f"cache.mask.{w}", (n_tokens, n_cells), self._mask_dtype) for w in sorted(set(self.windows))},
-            n_cells,
-        )
-
-    def layers(self, ctx: Context, inputs: CacheInputs) -> list[LayerCache]:
-        """A view for each layer, to be handed to the model."""
-        return [
-            LayerCache(ctx, inputs, k, v, window) for (k, v), window in zip(self._states, self.windows, strict=True)
-        ]
-
-    def feeds(
-        self, inputs: CacheInputs, cells: np.ndarray[Any, Any], masks: Mapping[int, np.ndarray[Any, Any]]
-    ) -> dict[Tensor, np.ndarray[Any, Any]]:
-        """What those inputs are fed with."""
-        return {inputs.cells: cells, **{inputs.masks[w]: mask for w, mask in masks.items()}}
+    def room(self, keep: int) -> int:
+        """How many tokens could be placed if only the sequences of ``keep``, a bit each, stayed."""
+        return min(cells.room(keep) for cells in self.cells.values())
 
     def length(self, sequence: int) -> int:
         """Positions of a sequence: one more than its last; 0 if it has no token here."""
-        mine = self._of(sequence)
-        return int(self.positions[mine].max()) + 1 if mine.any() else 0
+        _require_sequence(sequence)
+        cells = next(iter(self.cells.values()))
+        mine = cells.of(sequence)
+        return int(cells.positions[mine].max()) + 1 if mine.any() else 0
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         """``target`` begins with the first ``n`` positions of ``source``. Nothing is copied: the cells are shared."""
         self.remove(target)
-        shared = self._of(source) & (self.positions < n)
-        self.members[shared] |= np.int64(1) << np.int64(self._require_sequence(target))
+        for cells in self.cells.values():
+            cells.share(_require_sequence(source), target, n)
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether a token at ``position`` would still find all that it may look at."""
-        mine = np.sort(self.positions[self._of(sequence)])
-        mine = mine[mine < position]
-        reach = max((position if w == 0 else min(w - 1, position) for w in set(self.windows)), default=0)
-        return bool(np.isin(np.arange(position - reach, position), mine).all())
+        _require_sequence(sequence)
+        return all(cells.can_resume(sequence, position) for cells in self.cells.values())
 
     def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
         """Take positions ``start`` to ``stop`` out of a sequence. Those after ``stop`` keep theirs: see ``shift``."""
-        mine = self._of(sequence) & (self.positions >= start)
-        if stop is not None:
-            mine &= self.positions < stop
-        self.members[mine] &= ~(np.int64(1) << np.int64(sequence))
-        self.positions[self.members == 0] = _FREE
+        for cells in self.cells.values():
+            cells.remove(_require_sequence(sequence), start, stop)
 
-    def shift(self, sequence: int, start: int, by: int, rope: RoPE, factors: Tensor | None = None) -> None:
-        """Move positions from ``start`` on by ``by``, and turn their keys accordingly.
+    def sharing(self, sequence: int, start: int) -> int:
+        """The other sequences, a bit each, that have cells from position ``start`` on in common with this one."""
+        found = 0
+        for cells in self.cells.values():
+            mine = cells.of(_require_sequence(sequence)) & (cells.positions >= start)
+            found |= int(np.bitwise_or.reduce(cells.members[mine]))
+        return found & ~(1 << sequence)
+
+    def shift(self, sequence: int, start: int, by: int, rope_of: RopeOf) -> None:
+        """Move positions from ``start`` on by ``by``, and turn their keys as ``rope_of(layer)`` does.
 
         RoPE turns a key by its position, and turns add up: turning by the difference gives what the new
         position would have. Raises GraphError if a cell is shared with another sequence, whose positions stay.
         """
-        mine = self._of(sequence) & (self.positions >= start)
-        others = ~(np.int64(1) << np.int64(sequence))
-        if (self.members[mine] & others).any():
+        if self.sharing(sequence, start):
             raise GraphError(f"positions of sequence {sequence} from {start} on are shared and cannot shift")
-        if self.positions[mine].size and self.positions[mine].min() + by < 0:
-            raise GraphError(f"shifting by {by} would make positions negative")
-        if not mine.any() or by == 0:
+        moved = {w: np.flatnonzero(c.of(sequence) & (c.positions >= start)) for w, c in self.cells.items()}
+        for window, cells in self.cells.items():
+            if len(moved[window]) and cells.positions[moved[window]].min() + by < 0:
+                raise GraphError(f"shifting by {by} would make positions negative")
+        if by == 0:
             return
-        turns = np.where(mine, by, 0).astype(np.int32)
-        plain = _without_magnitude(rope)
-        with self._backend.new_context() as ctx:
-            offsets = ctx.input("offsets", (self.n_cells,), DType.I32)
-            cells = ctx.input("cells", (self.n_cells,), DType.I32)
-            for keys, _ in self._states:
-                heads = keys.take(cells).reshape(self.n_cells, -1, self._head_dim)
-                turned = ops.rope(heads, offsets, factors, config=plain)
-                ctx.forward(turned.reshape(*self._rows))
-            ctx.compute({offsets: turns, cells: np.arange(self.n_cells)})
-            results = [out.read() for out in ctx.graph().outputs]
-        self._write_keys(results)
-        self.positions[mine] += by
+        self._turn(moved, by, rope_of)
+        for window, cells in self.cells.items():
+            cells.positions[moved[window]] += by
 
-    def _write_keys(self, rows: list[np.ndarray[Any, Any]]) -> None:
-        """A graph that updates a state may not read its old value: so turning and writing back are two graphs."""
+    def _turn(self, moved: dict[int, Array], by: int, rope_of: RopeOf) -> None:
+        """A graph that updates a state may not read its old value: so turning keys and writing them are two graphs."""
+        chosen = [
+            (w, keys, rope_of(i)) for i, (w, (keys, _)) in enumerate(zip(self.windows, self._states, strict=True))
+        ]
+        chosen = [entry for entry in chosen if len(moved[entry[0]])]
+        if not chosen:
+            return
         with self._backend.new_context() as ctx:
-            cells = ctx.input("cells", (self.n_cells,), DType.I32)
-            feeds: dict[Tensor, Any] = {cells: np.arange(self.n_cells)}
-            for layer, ((keys, _), value) in enumerate(zip(self._states, rows, strict=True)):
-                new = ctx.input(f"k{layer}", self._rows)
+            at = {w: ctx.input(f"cells.{w}", (len(c),), DType.I32) for w, c in moved.items() if len(c)}
+            offsets = {w: ctx.input(f"offsets.{w}", (len(moved[w]),), DType.I32) for w in at}
+            turned = []
+            for window, keys, (rope, factors) in chosen:
+                heads = keys.take(at[window]).reshape(len(moved[window]), -1, self._head_dim)
+                y = ops.rope(heads, offsets[window], factors, config=_without_magnitude(rope))
+                turned.append(y.reshape(-1, self._row))
+            feeds = {x: moved[w] for w, x in at.items()}
+            ctx.forward(*turned).compute(feeds | {x: np.full(x.shape, by) for x in offsets.values()})
+            values = [y.read() for y in turned]
+        with self._backend.new_context() as ctx:
+            at = {w: ctx.input(f"cells.{w}", (len(c),), DType.I32) for w, c in moved.items() if len(c)}
+            feeds = {x: moved[w] for w, x in at.items()}
+            for i, ((window, keys, _), value) in enumerate(zip(chosen, values, strict=True)):
+                new = ctx.input(f"keys.{i}", value.shape)
                 feeds[new] = value
-                ctx.update(keys, keys.set_rows(cells, new))
+                ctx.update(keys, keys.set_rows(at[window], new))
             ctx.compute(feeds)
 
     def clear(self) -> None:
         """Forget all sequences. The memory stays."""
-        self.members[:] = 0
-        self.positions[:] = _FREE
+        for window, cells in self.cells.items():
+            self.cells[window] = Cells(cells.n, window, cells.padding)
 
     def close(self) -> None:
         """Free the memory."""
         self._backend.release(self._made)
         self._made = []
 
-    def _of(self, sequence: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        return (self.members >> self._require_sequence(sequence)) & 1 == 1
+    def _occupied(self) -> Array:
+        return np.concatenate([cells.members for cells in self.cells.values()])
 
-    def _require_sequence(self, sequence: int) -> int:
-        if not 0 <= sequence < MAX_SEQUENCES:
-            raise GraphError(f"sequence {sequence} is out of range: 0 to {MAX_SEQUENCES - 1}")
-        return sequence
+
+def _require_sequence(sequence: int) -> int:
+    if not 0 <= sequence < MAX_SEQUENCES:
+        raise GraphError(f"sequence {sequence} is out of range: 0 to {MAX_SEQUENCES - 1}")
+    return sequence
 
 
 def _without_magnitude(rope: RoPE) -> RoPE:

@@ -59,6 +59,9 @@ class Config:
     def windows(self) -> tuple[int, ...]:
         return tuple(0 if (i + 1) % self.pattern == 0 else self.window for i in range(self.n_layers))
 
+    def rope_of(self, layer: int) -> RoPE:
+        return self.local_rope if self.windows[layer] else self.rope
+
 
 _LAYERS_27B = 62  # the one size whose scores are scaled by its width per head; the file does not say so
 
@@ -74,7 +77,7 @@ class Attention(Module):
 
     def __call__(self, x: Tensor, batch: Batch, cache: LayerCache) -> Tensor:
         cfg = self.config
-        rope = cfg.local_rope if cfg.windows[self.layer] else cfg.rope
+        rope = cfg.rope_of(self.layer)
         q = self.q_norm(self.q(x).reshape(-1, cfg.n_heads, cfg.head_dim))  # (n, heads, head_dim)
         k = self.k_norm(self.k(x).reshape(-1, cfg.n_kv_heads, cfg.head_dim))
         v = self.v(x).reshape(-1, cfg.n_kv_heads, cfg.head_dim)
@@ -114,6 +117,10 @@ class Model(Module):
     output: Linear = tensor("output", "token_embd")
 
     Config: Any = Config
+
+    def rope_of(self, layer: int) -> tuple[RoPE, Tensor | None]:
+        """How a layer turns keys by their positions."""
+        return self.config.rope_of(layer), None
 
     def __call__(self, batch: Batch, cache: list[LayerCache]) -> Tensor:
         """Logits of the rows in ``batch.outputs``: (k, vocab)."""

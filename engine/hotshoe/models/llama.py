@@ -103,6 +103,10 @@ class Model(Module):
         """(head_dim / 2,), what RoPE's frequencies are divided by."""
         return self.rope_factors
 
+    def rope_of(self, layer: int) -> tuple[RoPE, Tensor | None]:
+        """How a layer turns keys by their positions."""
+        return self.config.rope, self.factors
+
     def __call__(self, batch: Batch, cache: list[LayerCache]) -> Tensor:
         """Logits of the rows in ``batch.outputs``: (k, vocab)."""
         x = self.tokens(batch.tokens)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from hotshoe_core import Tensor
-from hotshoe_core.ops import RoPE
 
-__all__ = ["Batch", "TextConfig"]
+if TYPE_CHECKING:
+    from hotshoe.kvcache import LayerCache
+    from hotshoe.nn import Linear
+    from hotshoe_core.ops import RoPE
+
+__all__ = ["Batch", "TextConfig", "TextModule"]
 
 
 class Batch(NamedTuple):
@@ -19,14 +23,26 @@ class Batch(NamedTuple):
 
 
 class TextConfig(Protocol):
-    """What the runner must know of a text model: the sizes of its cache, and how keys turn."""
+    """What the runner must know of a text model: the sizes of its cache."""
 
     n_layers: int
     n_kv_heads: int
     head_dim: int
     n_ctx: int
-    rope: RoPE
 
     @property
     def windows(self) -> tuple[int, ...]:
         """For each layer, how many positions back it looks, itself included; 0 for all."""
+
+
+class TextModule(Protocol):
+    """What the runner asks of a text model."""
+
+    config: TextConfig
+    output: Linear
+
+    def rope_of(self, layer: int) -> tuple[RoPE, Tensor | None]:
+        """How a layer turns keys by their positions, and the factors of its frequencies."""
+
+    def __call__(self, batch: Batch, cache: list[LayerCache]) -> Tensor:
+        """Logits of the rows in ``batch.outputs``: (k, vocab)."""

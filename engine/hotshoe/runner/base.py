@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
@@ -63,10 +63,10 @@ class LoadedModel:
         name = self.metadata.get("general.name", self.metadata.architecture)
         return f"<{type(self).__name__} {name} n_ctx={self.n_ctx} on {self.device.name}>"
 
-    def _build(self, signature: tuple[int, ...]) -> Built:
+    def _build(self, signature: Any) -> Built:
         raise NotImplementedError
 
-    def _check_shapes(self, signature: tuple[int, ...]) -> None:
+    def _check_shapes(self, signature: Any) -> None:
         """Build a graph nobody runs: a weight of the wrong shape must not wait for the first text."""
         try:
             self._build(signature).context.close()

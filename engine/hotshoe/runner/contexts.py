@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, NamedTuple
 
 from hotshoe_core import Context, Tensor
 
@@ -16,18 +16,18 @@ class Built(NamedTuple):
 
     context: Context
     inputs: Mapping[str, Tensor]
-    output: Tensor
+    outputs: tuple[Tensor, ...]
 
 
 class ContextCache:
     """Least recently used contexts are closed, for each holds its graph's memory."""
 
-    def __init__(self, build: Callable[[tuple[int, ...]], Built], capacity: int = 8) -> None:
+    def __init__(self, build: Callable[[Any], Built], capacity: int = 8) -> None:
         self._build = build
         self._capacity = capacity
-        self._built: OrderedDict[tuple[int, ...], Built] = OrderedDict()
+        self._built: OrderedDict[Hashable, Built] = OrderedDict()
 
-    def get(self, signature: tuple[int, ...]) -> Built:
+    def get(self, signature: Hashable) -> Built:
         """The context for these shapes, built if it is not there."""
         if signature in self._built:
             self._built.move_to_end(signature)

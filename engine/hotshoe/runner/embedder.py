@@ -110,9 +110,9 @@ class EmbeddingModel(LoadedModel):
             self._require_open()
             built = self._contexts.get((len(ids), n, pool))
             built.context.compute({built.inputs[name]: value for name, value in feeds.items()})
-            return built.output.read()
+            return built.outputs[0].read()
 
-    def _build(self, signature: tuple[int, ...]) -> Built:
+    def _build(self, signature: tuple[int, int, bool]) -> Built:
         n_texts, n, pool = signature
         ctx = self.backend.new_context()
         batch = Batch(
@@ -126,7 +126,7 @@ class EmbeddingModel(LoadedModel):
             output = ops.l2_norm(output) if self.normalize else output
             output = output.reshape(n_texts, self.dim)
         ctx.forward(output)
-        return Built(ctx, ctx.inputs, output)
+        return Built(ctx, ctx.inputs, (output,))
 
 
 def _pooling(metadata: Metadata) -> Pooling:

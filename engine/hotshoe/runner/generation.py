@@ -1,29 +1,26 @@
-"""Generation: a prompt continued token by token, with everything SamplingParams asks for."""
+"""Streams and completions: the text of one generation, with everything SamplingParams asks for."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from hotshoe.sampling import Sampled, Sampler, SamplingParams, StopMatcher
+from hotshoe.runner.batching import Batcher, FinishReason, Generation
+from hotshoe.sampling import Sampled, SamplingParams, StopMatcher
 
 if TYPE_CHECKING:
-    from hotshoe.sampling import Constraint
     from hotshoe.tokenizers import Tokenizer
 
-__all__ = ["Completion", "FinishReason", "Stream"]
-
-FinishReason = Literal["stop", "length", "context", "cancelled"]
-"""Why a generation ended: a stop token, stop text or finished grammar; max_tokens; a full context; or it was left."""
+__all__ = ["Completion", "Stream"]
 
 
 @dataclass(slots=True)
 class Completion:
-    """What was generated. Times are in seconds; logprobs holds one Sampled a token, if they were asked for."""
+    """What was generated. Times are in seconds; logprobs holds one Sampled a token, if they were asked for.
+
+    Steps that served other generations too count in full for each.
+    """
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
@@ -48,87 +45,90 @@ class Stream:
     """Iterate over it for pieces of text, complete characters only. ``completion`` grows meanwhile.
 
     Leaving the loop, ``close()`` or an exception (Ctrl-C) between two tokens ends it; the model stays usable.
+    Streams that are read by turns, or by several threads, are computed together. Not itself for several threads.
     """
 
     def __init__(
-        self,
-        logits_after: Callable[[list[int]], np.ndarray[Any, Any]],
-        cached: Callable[[list[int]], int],
-        tokenizer: Tokenizer,
-        prompt: Sequence[int],
-        n_ctx: int,
-        n_vocab: int,
-        params: SamplingParams,
-        grammar: Constraint | None = None,
+        self, batcher: Batcher, generation: Generation, tokenizer: Tokenizer, params: SamplingParams, seed: int
     ) -> None:
-        self._logits_after = logits_after
-        self._cached = cached
-        self._tokenizer = tokenizer
-        self._prompt = list(prompt)
-        self._n_ctx = n_ctx
+        self._batcher = batcher
+        self._generation = generation
         self._params = params
-        self._sampler = Sampler(params, n_vocab, grammar)
-        self._stops = tokenizer.stop_ids | frozenset(params.stop_tokens)
-        self.completion = Completion(n_prompt=len(self._prompt), seed=self._sampler.seed)
-        self._pieces = self._generate()
+        self._decoder = tokenizer.stream()
+        self._matcher = StopMatcher(params.stop)
+        self.completion = Completion(n_prompt=generation.n_prompt, seed=seed)
 
     def __iter__(self) -> Iterator[str]:
-        return self._pieces
+        return self
 
     def __next__(self) -> str:
-        return next(self._pieces)
+        while self.completion.finish_reason is None:
+            piece = self.advance()
+            if piece:
+                return piece
+        raise StopIteration
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # left in the middle: the batcher must not compute for nobody
+        if getattr(self, "completion", None) is not None and self.completion.finish_reason is None:
+            self._generation.finish = "cancelled"
 
     def close(self) -> None:
         """End the generation here."""
-        self._pieces.close()
+        self._end("cancelled")
 
-    def _generate(self) -> Iterator[str]:
-        done, ids = self.completion, list(self._prompt)
-        decoder, matcher = self._tokenizer.stream(), StopMatcher(self._params.stop)
-        self._sampler.observe(ids)
-        done.n_cached = min(self._cached(ids), len(ids) - 1)
+    @property
+    def ready(self) -> bool:
+        """Whether ``advance`` has something without a step: a token that was computed meanwhile, or the end."""
+        g = self._generation
+        return bool(g.ready) or g.finish is not None or g.error is not None
+
+    def start(self) -> None:
+        """Take part in the steps that others run."""
+        self._batcher.add(self._generation)
+
+    def advance(self) -> str:
+        """One more token: the text that is certain now, perhaps none. ``completion.finish_reason`` tells of the end."""
+        if self.completion.finish_reason is not None:
+            return ""
+        done, g = self.completion, self._generation
         try:
-            while done.finish_reason is None:
-                token = self._step(ids)
-                if token is None:
-                    break
-                piece = matcher.add(decoder.add(token))
-                done.text += piece
-                if matcher.matched is not None or self._sampler.complete:
-                    done.finish_reason = "stop"
-                elif self._params.max_tokens is not None and len(done.tokens) >= self._params.max_tokens:
-                    done.finish_reason = "length"
-                if piece:
-                    yield piece
-            rest = ""
-            if matcher.matched is None:
-                rest = matcher.add(decoder.flush()) + matcher.flush()
-                done.text += rest
-            if rest:
-                yield rest
-        except GeneratorExit:
-            done.finish_reason = "cancelled"
+            token = self._batcher.next(g)
+        except BaseException:
+            self._end("cancelled")
             raise
-
-    def _step(self, ids: list[int]) -> int | None:
-        """The next token, added to ``ids``; None at the end."""
-        done = self.completion
-        if len(ids) > self._n_ctx:
-            done.finish_reason = "context"
-            return None
-        start = time.perf_counter()
-        sampled = self._sampler.sample(self._logits_after(ids))
-        elapsed = time.perf_counter() - start
+        done.n_cached = g.n_cached or 0
+        if token is None:
+            return self._flush(g.finish or "cancelled")
         if done.tokens:
-            done.decode_seconds += elapsed
+            done.decode_seconds += token.seconds
         else:
-            done.prompt_seconds = elapsed
-        if sampled.id in self._stops:
-            done.finish_reason = "stop"
-            return None
-        self._sampler.accept(sampled.id)
+            done.prompt_seconds = token.seconds
         if self._params.logprobs is not None:
-            done.logprobs.append(sampled)
-        done.tokens.append(sampled.id)
-        ids.append(sampled.id)
-        return sampled.id
+            done.logprobs.append(token.sampled)
+        done.tokens.append(token.sampled.id)
+        piece = self._matcher.add(self._decoder.add(token.sampled.id))
+        done.text += piece
+        if self._matcher.matched is not None:
+            self._end("stop")
+        elif g.finish is not None and not g.ready:
+            piece += self._flush(g.finish)
+        return piece
+
+    def _flush(self, reason: FinishReason) -> str:
+        rest = self._matcher.add(self._decoder.flush()) + self._matcher.flush()
+        self.completion.text += rest
+        self._end("stop" if self._matcher.matched is not None else reason)
+        return rest
+
+    def _end(self, reason: FinishReason) -> None:
+        if self.completion.finish_reason is None:
+            self.completion.finish_reason = reason
+        self._generation.finish = self._generation.finish or reason
+        self._batcher.remove(self._generation)

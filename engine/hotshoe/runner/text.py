@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from hotshoe.kvcache import CacheInputs, CausalCache
+from hotshoe.kvcache import CausalCache
 from hotshoe.models.text import Batch
+from hotshoe.runner import sequences
 from hotshoe.runner.base import LoadedModel
+from hotshoe.runner.batching import Batcher, Generation
 from hotshoe.runner.contexts import Built
 from hotshoe.runner.generation import Completion, Stream
-from hotshoe.sampling import SamplingParams
-from hotshoe_core import DType
-from hotshoe_core.errors import (
-    InputTooLongError,
-    SamplingError,
-    did_you_mean,
-)
+from hotshoe.runner.sequences import CHUNK, Part, SequencePool
+from hotshoe.sampling import Sampler, SamplingParams
+from hotshoe_core import DeviceType, DType
+from hotshoe_core.errors import SamplingError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
     from hotshoe.nn import Module
-    from hotshoe.sampling import Constraint
+    from hotshoe.sampling import Constraint, DeviceOp
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["Score", "TextModel"]
-
-_CHUNK = 512  # tokens of a prompt computed at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +48,10 @@ class Score:
 
 
 class TextModel(LoadedModel):
-    """Tokens to logits, one sequence at a time. Made by ``hotshoe.load_model``; thread-safe.
+    """Tokens to logits and texts to their continuation. Made by ``hotshoe.load_model``; thread-safe.
 
-    What two calls' tokens have in common at the beginning is computed once: the cache keeps it.
+    What texts have in common at the beginning is computed once: the cache keeps it. Texts generated at the same
+    time are computed together, be they a list, or streams read by turns or by several threads.
     """
 
     def __init__(
@@ -65,40 +64,39 @@ class TextModel(LoadedModel):
         n_ctx: int,
         why: str,
         kv_dtype: DType = DType.F16,
+        n_sequences: int = 1,
     ) -> None:
         super().__init__(model, tokenizer, backend, file, n_ctx, why)
         config = model.config
         self._cache = CausalCache(
             backend,
-            n_cells=n_ctx,
+            n_tokens=n_ctx,
+            n_sequences=n_sequences,
+            n_batch=CHUNK,
             n_kv_heads=config.n_kv_heads,
             head_dim=config.head_dim,
             windows=config.windows,
             dtype=kv_dtype,
         )
         self._n_vocab: int = model.output.weight.shape[0]  # type: ignore[attr-defined]
-        self._past: list[int] = []  # the tokens whose keys and values the cache holds
-        self._check_shapes((1, self._cache.padding, 1))
+        self._pool = SequencePool(self._cache, self._contexts, model.rope_of, n_ctx, self._lock)  # type: ignore[attr-defined]
+        self._batcher = Batcher(self._pool, n_ctx, on_device=self.device.type is not DeviceType.CPU)
+        self._check_shapes((1, self._cache.sizes, 1, None))
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
 
         Raises InputTooLongError for more tokens than ``n_ctx``, or none.
         """
-        ids = [int(i) for i in token_ids]
-        self._check_length(ids)
         with self._lock:
-            self._rewind([])
-            return np.concatenate(list(self._prefill(ids, every=True)))
+            return np.concatenate(list(self._all_logits([int(i) for i in token_ids])))
 
     def score(self, text: str) -> Score:
         """The log-likelihood of a text. Raises InputTooLongError."""
         ids = self.tokenizer.encode(text)
-        self._check_length(ids)
         total, at = 0.0, 0
         with self._lock:
-            self._rewind([])
-            for rows in self._prefill(ids, every=True):
+            for rows in self._all_logits(ids):
                 targets = ids[at + 1 : at + 1 + len(rows)]
                 rows = rows[: len(targets)].astype(np.float64)
                 top = rows.max(axis=1)
@@ -107,6 +105,19 @@ class TextModel(LoadedModel):
                 at += len(rows)
         return Score(len(ids), total)
 
+    def sequence(self, ids: Sequence[int] = ()) -> sequences.Sequence:
+        """Tokens to be continued by hand, for decoding of your own: ``s.append(*ids)`` gives the logits after them."""
+        self._require_open()
+        return sequences.Sequence(self._pool, map(int, ids))
+
+    def extend(
+        self, pairs: Iterable[tuple[sequences.Sequence, Iterable[int]]]
+    ) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Add tokens to several sequences, computed together: the logits after the last of each, (n, vocab)."""
+        self._require_open()
+        return self._pool.extend(pairs)
+
+    @overload
     def generate(
         self,
         prompt: str | Sequence[int],
@@ -114,16 +125,72 @@ class TextModel(LoadedModel):
         *,
         grammar: Constraint | None = None,
         **options: Any,
-    ) -> Completion:
-        """The continuation of a prompt, a text or token ids.
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self,
+        prompt: Sequence[str] | Sequence[Sequence[int]],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        grammar: Sequence[Constraint | None] | None = None,
+        batch_size: int = 16,
+        **options: Any,
+    ) -> list[Completion]: ...
+    def generate(
+        self,
+        prompt: Any,
+        params: Any = None,
+        *,
+        grammar: Any = None,
+        batch_size: int = 16,
+        **options: Any,
+    ) -> Completion | list[Completion]:
+        """The continuation of a prompt, a text or token ids; or of each of a list of them, computed together.
 
-        options are fields of SamplingParams: ``generate("Once", max_tokens=50, temperature=0)``. Raises
+        options are fields of SamplingParams: ``generate("Once", max_tokens=50, temperature=0)``. For a list of
+        prompts ``params`` and ``grammar`` may be lists too, ``batch_size`` is how many are on the way at once, and
+        a seed that is given is the first one's: the others count up from it. Raises
         InputTooLongError, and SamplingError for an option that is not known or makes no sense.
         """
-        stream = self.stream(prompt, params, grammar=grammar, **options)
-        for _ in stream:
-            pass
-        return stream.completion
+        if isinstance(prompt, str) or not any(isinstance(p, (str, Sequence, np.ndarray)) for p in prompt):
+            stream = self.stream(prompt, params, grammar=grammar, **options)
+            for _ in stream:
+                pass
+            return stream.completion
+        if batch_size < 1:
+            raise SamplingError(f"batch_size is {batch_size}; expected 1 or more")
+        streams = self._streams(list(prompt), params, grammar, options)
+        waiting, running = deque(streams), list[Stream]()
+        try:
+            while waiting or running:
+                while waiting and len(running) < batch_size:
+                    running.append(waiting.popleft())
+                    running[-1].start()
+                for stream in running:  # the oldest has a step run; those that found no room in it wait
+                    if stream is running[0] or stream.ready:
+                        stream.advance()
+                running = [s for s in running if s.completion.finish_reason is None]
+        finally:
+            for stream in running:
+                stream.close()
+        return [stream.completion for stream in streams]
+
+    def _streams(self, prompts: list[Any], params: Any, grammar: Any, options: dict[str, Any]) -> list[Stream]:
+        n = len(prompts)
+        each: list[Any] = list(params) if isinstance(params, Sequence) else [params] * n
+        grammars: list[Any] = list(grammar) if isinstance(grammar, Sequence) else [grammar] * n
+        for name, given in (("params", each), ("grammar", grammars)):
+            if len(given) != n:
+                raise SamplingError(f"{len(given)} {name} were given for {n} prompts; expected one for each")
+        if grammar is not None and not isinstance(grammar, Sequence) and n > 1:
+            raise SamplingError("one grammar was given for several prompts; expected a list: it keeps a state for each")
+        streams = []
+        for i, (prompt, wanted, constraint) in enumerate(zip(prompts, each, grammars, strict=True)):
+            wanted = _with_options(wanted, options)
+            if wanted.seed is not None and not isinstance(params, Sequence):
+                wanted = dataclasses.replace(wanted, seed=(wanted.seed + i) % 2**64)
+            streams.append(self.stream(prompt, wanted, grammar=constraint))
+        return streams
 
     def stream(
         self,
@@ -134,15 +201,17 @@ class TextModel(LoadedModel):
         **options: Any,
     ) -> Stream:
         """As ``generate``, piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``."""
+        self._require_open()
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
-        self._check_length(ids)
-        try:
-            wanted = dataclasses.replace(params or SamplingParams(), **options)
-        except TypeError:
-            known = [f.name for f in dataclasses.fields(SamplingParams)]
-            unknown = next(name for name in options if name not in known)
-            raise SamplingError(f"no option is called {unknown!r}", hint=did_you_mean(unknown, known)) from None
-        return Stream(self._next, self._n_cached, self.tokenizer, ids, self.n_ctx, self._n_vocab, wanted, grammar)
+        self._pool.check_length(ids)
+        wanted = _with_options(params, options)
+        if wanted.context_shift is not None and wanted.context_shift > self.n_ctx - 2:
+            raise SamplingError(f"context_shift keeps {wanted.context_shift} tokens of a context of {self.n_ctx}")
+        sampler = Sampler(wanted, self._n_vocab, grammar)
+        sampler.observe(ids)
+        stops = self.tokenizer.stop_ids | frozenset(wanted.stop_tokens)
+        generation = Generation(sequences.Sequence(self._pool, ids), sampler, stops)
+        return Stream(self._batcher, generation, self.tokenizer, wanted, sampler.seed)
 
     def chat(
         self,
@@ -168,73 +237,42 @@ class TextModel(LoadedModel):
 
         return from_metadata(self.metadata, self.tokenizer)
 
-    # Prompt, cache, graph
-
-    def _next(self, ids: list[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Logits after the last of ``ids``: (vocab,). Only what the cache does not hold is computed."""
-        with self._lock:
-            self._rewind(ids[:-1])
-            *_, logits = self._prefill(ids[len(self._past) :], every=False)
-            return logits[-1]
-
-    def _n_cached(self, ids: list[int]) -> int:
-        """How many tokens at the beginning of ``ids`` need not be computed."""
-        same = [a == b for a, b in zip(self._past, ids, strict=False)]
-        return same.index(False) if False in same else len(same)
-
-    def _rewind(self, ids: list[int]) -> None:
-        """Keep of the cache what it has in common with ``ids`` at the beginning."""
-        common = len(ids) if self._past == ids else self._n_cached(ids)
-        if common < len(self._past):
-            self._cache.remove(0, common)
-            del self._past[common:]
-
-    def _prefill(self, ids: Sequence[int], *, every: bool) -> Iterator[np.ndarray[Any, np.dtype[np.float32]]]:
-        """Compute tokens that follow the past, in chunks; yields the logits of every token, or of each chunk's last."""
-        for start in range(0, len(ids), _CHUNK):
-            chunk = list(ids[start : start + _CHUNK])
-            outputs = range(len(chunk)) if every else [len(chunk) - 1]
-            yield self._forward(chunk, np.array(outputs, np.int32))
-
-    def _forward(self, tokens: list[int], outputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def _all_logits(self, ids: list[int]) -> Iterator[np.ndarray[Any, Any]]:
+        """Of every token, chunk by chunk; all are computed anew."""
         self._require_open()
-        cache, n = self._cache, len(tokens)
-        positions = np.arange(len(self._past), len(self._past) + n, dtype=np.int32)
-        sequences = np.zeros(n, np.int64)
-        cells = cache.place(positions, sequences)
-        try:
-            m = cache.n_used
-            built = self._contexts.get((n, m, len(outputs)))
-            feeds = {built.inputs["tokens"]: np.array(tokens, np.int32), built.inputs["positions"]: positions}
-            feeds[built.inputs["outputs"]] = outputs
-            for window, mask in cache.masks(positions, sequences, m).items():
-                feeds[built.inputs[f"cache.mask.{window}"]] = mask
-            feeds[built.inputs["cache.cells"]] = cells
-            built.context.compute(feeds)
-        except BaseException:  # interrupted: the cells hold nothing that counts
-            cache.remove(0, len(self._past))
-            raise
-        self._past.extend(tokens)
-        return built.output.read()
+        self._pool.check_length(ids)
+        with sequences.Sequence(self._pool, ids) as sequence:
+            self._pool.attach(sequence, reuse=False)
+            while sequence.n_pending:
+                n = min(CHUNK, sequence.n_pending)
+                yield self._pool.compute([Part(sequence, n, outputs=n)])[0]
 
-    def _build(self, signature: tuple[int, ...]) -> Built:
-        n, m, n_outputs = signature
+    def _build(self, signature: tuple[int, tuple[int, ...], int, DeviceOp | None]) -> Built:
+        n, sizes, n_outputs, want = signature
         ctx = self.backend.new_context()
         batch = Batch(
             ctx.input("tokens", (n,), DType.I32),
             ctx.input("positions", (n,), DType.I32),
-            ctx.input("outputs", (n_outputs,), DType.I32),
+            ctx.input("outputs", (max(1, n_outputs),), DType.I32),
         )
-        inputs: CacheInputs = self._cache.inputs(ctx, n, m)
-        logits = self._model(batch, self._cache.layers(ctx, inputs))
-        ctx.forward(logits)
-        return Built(ctx, ctx.inputs, logits)
+        logits = self._model(batch, self._cache.layers(ctx, n, sizes))
+        if n_outputs == 0:  # keys and values only
+            return Built(ctx, ctx.inputs, ())
+        if want is None:
+            outputs = (logits,)
+        elif want.op == "argmax":
+            outputs = (logits.argmax(),)
+        else:
+            best = logits.top_k(min(want.k, self._n_vocab))
+            outputs = (best, logits.take_along(best))
+        ctx.forward(*outputs)
+        return Built(ctx, ctx.inputs, outputs)
 
-    def _check_length(self, ids: Sequence[int]) -> None:
-        if not ids:
-            raise InputTooLongError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
-        if len(ids) > self.n_ctx:
-            raise InputTooLongError(
-                f"{len(ids)} tokens were given; the context holds {self.n_ctx}",
-                hint="load the model with a larger n_ctx, or shorten the text",
-            )
+
+def _with_options(params: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
+    try:
+        return dataclasses.replace(params or SamplingParams(), **options)
+    except TypeError:
+        known = [f.name for f in dataclasses.fields(SamplingParams)]
+        unknown = next(name for name in options if name not in known)
+        raise SamplingError(f"no option is called {unknown!r}", hint=did_you_mean(unknown, known)) from None

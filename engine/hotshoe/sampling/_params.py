@@ -64,6 +64,10 @@ class SamplingParams:
     max_tokens: int | None = None
     """The most tokens to generate; None for as many as the context holds."""
 
+    context_shift: int | None = None
+    """How many tokens at the beginning to keep when the context is full: the older half of the others is then
+    forgotten, and the generation goes on. None: it ends, with ``finish_reason`` "context"."""
+
     stop: Sequence[str] = ()
     """Texts that end the generation and are not part of it. A single string counts as one text."""
 
@@ -85,7 +89,13 @@ class SamplingParams:
         self._number("presence_penalty")
         self._number("frequency_penalty")
         self._count("top_k", 0)
-        for name, least in (("penalty_window", 0), ("max_tokens", 1), ("logprobs", 0), ("seed", 0)):
+        for name, least in (
+            ("penalty_window", 0),
+            ("max_tokens", 1),
+            ("logprobs", 0),
+            ("seed", 0),
+            ("context_shift", 0),
+        ):
             if getattr(self, name) is not None:
                 self._count(name, least)
         if self.seed is not None and self.seed >= 2**64:

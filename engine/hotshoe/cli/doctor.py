@@ -1,0 +1,83 @@
+"""``hotshoe doctor``: is the best device of this machine used? If not, the one thing to do next."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import hotshoe
+from hotshoe.cli.devices import show, to_json, wrap
+from hotshoe_core.device import Device
+from hotshoe_core.errors import DeviceNotFoundError
+
+if TYPE_CHECKING:
+    from hotshoe_loader.doctor import Diagnosis, Finding
+
+__all__ = ["add_parser", "run"]
+
+_MARKS = {"ok": "ok", "note": "--", "todo": "!!"}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command ``doctor``."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="check this machine and what is installed, and say what to do next",
+        description="Checks Python, CPU, GPUs, drivers, permissions and every installed backend, and ends with the one "
+        "thing to do next. Exit code 0: healthy, the best device that a plugin exists for is used; 1: something to do.",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the diagnosis. Returns 1 if it leaves something to do."""
+    from hotshoe_loader import load_all
+    from hotshoe_loader.doctor import examine
+    from hotshoe_loader.machine import Machine
+
+    devices: Sequence[Device] = ()
+    why = unmet = None
+    try:
+        registry = load_all(refresh=True)  # what was remembered may be what is wrong
+    except DeviceNotFoundError as missing:
+        unmet, verdicts = missing.message, missing.verdicts
+    else:
+        devices, verdicts = registry.devices, registry.verdicts
+        why = registry.why() if devices else None
+    diagnosis = examine(Machine(), devices, verdicts, unmet)
+    if args.json:
+        report = {
+            "hotshoe": hotshoe.__version__,
+            **diagnosis.to_json(),
+            "why": why,
+            "devices": [to_json(device) for device in devices],
+            "verdicts": [verdict.to_json() for verdict in verdicts],
+        }
+        show(json.dumps(report, indent=2, ensure_ascii=False))
+    else:
+        show("\n".join(_report(diagnosis, why)))
+    return 0 if diagnosis.healthy else 1
+
+
+def _report(diagnosis: Diagnosis, why: str | None) -> Iterator[str]:
+    yield f"hotshoe {hotshoe.__version__}"
+    for finding in diagnosis.findings:
+        yield from _lines(finding)
+    yield ""
+    if why is not None:
+        yield from wrap(f"Used by default: {why}", "")
+    if diagnosis.next is None:
+        yield "Healthy. There is nothing to do."
+        return
+    others = len(diagnosis.todo) - 1
+    yield "To do next" + (f" ({others} more above):" if others else ":")
+    yield from wrap(diagnosis.next.fix or diagnosis.next.text, "  ")
+
+
+def _lines(finding: Finding) -> Iterator[str]:
+    yield from wrap(f"{_MARKS[finding.level]}  {finding.about}: {finding.text}", "", "      ")
+    if finding.fix:
+        yield from wrap(f"-> {finding.fix}", "      ", "         ")

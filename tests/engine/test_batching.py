@@ -1,0 +1,201 @@
+"""Several texts at once: shared prefixes, shared steps, and what happens when they do not all fit."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe.runner.text import TextModel
+from hotshoe.sampling import SamplingParams
+from hotshoe_core import Context
+from hotshoe_core.errors import GraphError, HotshoeError, InputTooLongError, SamplingError
+from tests.support.text_models import assert_close, load
+
+RNG = np.random.default_rng(1)
+PROMPTS = [RNG.integers(0, 250, n).tolist() for n in (5, 17, 9, 30, 1)]
+GREEDY = {"temperature": 0.0, "max_tokens": 12}
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tokens of each graph that was computed."""
+    counted: list[int] = []
+    compute = Context.compute
+
+    def counting(self: Context, feeds: Any = None) -> Any:
+        counted.extend(len(v) for t, v in feeds.items() if t.name == "tokens")
+        return compute(self, feeds)
+
+    monkeypatch.setattr(Context, "compute", counting)
+    return counted
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Gemma3ForCausalLM"])
+def test_many_are_as_one_by_one(architecture: str, device: str, gguf: Callable[..., Path], steps: list[int]) -> None:
+    with load(gguf(architecture), device) as model:
+        alone = [model.generate(p, **GREEDY) for p in PROMPTS]
+    with load(gguf(architecture), device) as model:
+        steps.clear()
+        together = model.generate(PROMPTS, **GREEDY)
+        assert len(steps) == max(len(a.tokens) for a in alone)  # one graph for a token of all
+        few = model.generate(PROMPTS, batch_size=2, **GREEDY)
+    for some in (together, few):
+        assert [c.tokens for c in some] == [c.tokens for c in alone]
+        assert [c.text for c in some] == [c.text for c in alone]
+        assert [(c.n_prompt, c.finish_reason) for c in some] == [(c.n_prompt, c.finish_reason) for c in alone]
+
+
+def test_prompts_in_chunks_leave_room_for_others(model: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [model.generate(p, **GREEDY).tokens for p in PROMPTS]
+    monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", 7)
+    for slot in model._pool._slots:  # nothing is there to be reused
+        model._pool._evict(slot)
+    assert [c.tokens for c in model.generate(PROMPTS, **GREEDY)] == expected
+
+
+@pytest.mark.parametrize("n_ctx", [44, 48, 64])
+def test_when_the_cache_is_too_small_for_all(n_ctx: int, gguf: Callable[..., Path], device: str) -> None:
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=128) as model:
+        expected = [model.generate(p, **GREEDY).tokens for p in PROMPTS]
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=n_ctx) as model:
+        assert [c.tokens for c in model.generate(PROMPTS, **GREEDY)] == expected
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=n_ctx, n_sequences=3) as larger:
+        assert larger.memory().total > model.memory().total
+        assert [c.tokens for c in larger.generate(PROMPTS, **GREEDY)] == expected
+
+
+def test_a_common_beginning_is_computed_once(model: TextModel, steps: list[int]) -> None:
+    system = PROMPTS[3]
+    first = model.generate([*system, 7], **GREEDY)
+    steps.clear()
+    both = model.generate([[*system, 7, 8], [*system, 9]], **GREEDY)
+    assert [c.n_cached for c in both] == [len(system) + 1, len(system)]
+    assert steps[0] == 2
+    again = model.generate([*system, 7], **GREEDY)
+    assert (again.tokens, again.n_cached) == (first.tokens, len(system))
+
+
+def test_streams_by_turns_share_the_steps(model: TextModel, steps: list[int]) -> None:
+    expected = [model.generate(p, **GREEDY).text for p in PROMPTS]
+    streams = [model.stream(p, **GREEDY) for p in PROMPTS]
+    for stream in streams:
+        stream.start()
+    steps.clear()
+    texts = [""] * len(streams)
+    while any(s.completion.finish_reason is None for s in streams):
+        for i, stream in enumerate(streams):
+            texts[i] += stream.advance()
+    assert texts == expected
+    assert len(steps) == 12
+
+
+def test_threads_share_the_steps(model: TextModel) -> None:
+    expected = [model.generate(p, **GREEDY).tokens for p in PROMPTS]
+    got: dict[int, list[int]] = {}
+
+    def work(i: int) -> None:
+        got[i] = model.generate(PROMPTS[i], **GREEDY).tokens
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(PROMPTS))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [got[i] for i in range(len(PROMPTS))] == expected
+
+
+def test_a_stream_that_was_left_takes_no_part(model: TextModel, steps: list[int]) -> None:
+    left = model.stream(PROMPTS[0], temperature=0)
+    next(left)
+    del left
+    gc.collect()
+    steps.clear()
+    model.generate(PROMPTS[1], **GREEDY)
+    assert set(steps[1:]) == {1}
+    with model.stream(PROMPTS[0], temperature=0) as closed:
+        next(closed)
+    assert closed.completion.finish_reason == "cancelled"
+    assert model._batcher._active == []
+
+
+def test_one_that_goes_wrong_does_not_hurt_the_others(model: TextModel) -> None:
+    class Refuses:
+        complete = False
+
+        def forbidden(self) -> np.ndarray:
+            return np.ones(1000, bool)
+
+        def accept(self, id: int) -> None: ...
+
+    expected = model.generate(PROMPTS[1], **GREEDY).tokens
+    bad, good = model.stream(PROMPTS[0], grammar=Refuses(), **GREEDY), model.stream(PROMPTS[1], **GREEDY)
+    bad.start()
+    "".join(good)
+    assert good.completion.tokens == expected
+    with pytest.raises(SamplingError):
+        next(bad)
+    with pytest.raises(SamplingError):
+        model.generate([PROMPTS[0], PROMPTS[1]], grammar=[Refuses(), None], **GREEDY)
+    assert model.generate(PROMPTS[1], **GREEDY).tokens == expected
+
+
+def test_seeds_and_parameters_of_each(model: TextModel) -> None:
+    options = {"temperature": 1.5, "min_p": 0.0, "max_tokens": 8}
+    many = model.generate([PROMPTS[0]] * 3, seed=5, **options)
+    assert [c.seed for c in many] == [5, 6, 7]
+    assert len({tuple(c.tokens) for c in many}) > 1
+    assert many[1].tokens == model.generate(PROMPTS[0], seed=6, **options).tokens
+    params = [SamplingParams(max_tokens=n, temperature=0) for n in (2, 5)]
+    assert [len(c.tokens) for c in model.generate(PROMPTS[:2], params)] == [2, 5]
+    texts = model.generate(["the quick", "hello"], **GREEDY)
+    assert texts[1].text == model.generate("hello", **GREEDY).text
+    with pytest.raises(SamplingError, match="2 params were given for 3 prompts"):
+        model.generate(PROMPTS[:3], params)
+    with pytest.raises(SamplingError, match="one grammar"):
+        model.generate(PROMPTS[:2], grammar=object())
+    with pytest.raises(SamplingError, match="batch_size is 0"):
+        model.generate(PROMPTS[:2], batch_size=0)
+    with pytest.raises(InputTooLongError):
+        model.generate([PROMPTS[0], [1] * 200], **GREEDY)
+    with pytest.raises(HotshoeError, match="n_sequences is 0"):
+        load(Path(model._file.path), "reference", n_sequences=0)
+
+
+def test_top_k_on_the_device_is_that_of_the_host(device: str, gguf: Callable[..., Path]) -> None:
+    with load(gguf("LlamaForCausalLM"), device) as model:
+        options = {"seed": 3, "max_tokens": 10, "temperature": 1.2}
+        expected = [c.tokens for c in model.generate(PROMPTS, **options)]
+        model._batcher._on_device = True
+        assert [c.tokens for c in model.generate(PROMPTS, **options)] == expected
+        assert {key[3].op for key in model._contexts._built if key[3]} == {"top_k"}
+        mixed = model.generate(PROMPTS[:2], [SamplingParams(seed=1, max_tokens=5), SamplingParams(**GREEDY)])
+        assert mixed[1].tokens == model.generate(PROMPTS[1], **GREEDY).tokens[:12]
+
+
+def test_more_sequences_than_the_cache_can_tell_apart(model: TextModel) -> None:
+    held = [model.sequence([i]) for i in range(70)]
+    first = [s.append() for s in held]
+    assert sum(s.n_computed for s in held) == 63  # the others lost their places
+    assert_close(held[0].append(9), model.logits([0, 9])[-1], 1e-4)
+    assert_close(model.extend((s, []) for s in held[1:]), np.stack(first[1:]), 1e-4)
+
+
+def test_sequences_extended_together(device: str, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=64) as model:
+        expected = [model.logits([*p, 3])[-1] for p in PROMPTS]
+        for chunk in (512, 20):
+            monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", chunk)
+            many = [model.sequence() for _ in PROMPTS]
+            model.extend(zip(many, PROMPTS, strict=True))
+            assert_close(model.extend((s, [3]) for s in many), np.stack(expected), 1e-4)
+        with pytest.raises(GraphError, match="twice"):
+            model.extend([(many[0], [1]), (many[0], [2])])
+        with pytest.raises(InputTooLongError):
+            model.extend([(many[0], [1]), (many[1], [2] * 64)])
+        assert [s.ids for s in many] == [[*p, 3] for p in PROMPTS]

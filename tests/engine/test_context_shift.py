@@ -1,0 +1,103 @@
+"""A full context that goes on: tokens in the middle are forgotten, and keys turn to their new positions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe.runner.text import TextModel
+from hotshoe_core.errors import SamplingError
+from tests.support.text_models import assert_close, load
+
+IDS = np.random.default_rng(2).integers(0, 250, 40).tolist()
+BEFORE, GONE = 28, 9  # tokens computed, and how many of them are then forgotten
+
+SHIFTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {}),
+    "neox": ("Qwen2ForCausalLM", {}),
+    "a window and two kinds of rope": ("Gemma3ForCausalLM", {}),
+    "yarn scales keys too": (
+        "Qwen2ForCausalLM",
+        {
+            "rope_parameters": {
+                "rope_theta": 10000.0,
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+}
+
+
+def hidden_logits(folder: Path, window: int | None) -> np.ndarray:
+    """Of transformers, where tokens after BEFORE do not see the first GONE. RoPE tells only of distances."""
+    torch = pytest.importorskip("torch", reason="the reference logits need torch")
+    transformers = pytest.importorskip("transformers", reason="the reference logits need transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    n = len(IDS)
+    seen = torch.tril(torch.ones(n, n, dtype=torch.bool))
+    seen[BEFORE:, :GONE] = False
+
+    def mask(visible: Any) -> Any:
+        return torch.where(visible, 0.0, -torch.inf)[None, None]
+
+    masks: Any = mask(seen)
+    if window is not None:
+        near = torch.triu(torch.ones(n, n, dtype=torch.bool), 1 - window)
+        masks = {"full_attention": masks, "sliding_attention": mask(seen & near)}
+    with torch.no_grad():
+        return model(torch.tensor([IDS]), attention_mask=masks).logits[0].numpy()
+
+
+@pytest.mark.parametrize("case", SHIFTED)
+def test_logits_after_a_shift_are_those_of_hidden_tokens(
+    case: str, device: str, folder: Callable[..., Path], gguf: Callable[..., Path]
+) -> None:
+    architecture, changes = SHIFTED[case]
+    expected = hidden_logits(folder(architecture, **changes), 16 if architecture.startswith("Gemma3") else None)
+    with load(gguf(architecture, **changes), device) as model, model.sequence() as sequence:
+        sequence.append(*IDS[:BEFORE])
+        sequence.shift(0, GONE)
+        assert sequence.ids == IDS[GONE:BEFORE]
+        after = np.stack([sequence.append(i) for i in IDS[BEFORE:]])
+        assert sequence.n_computed == len(IDS) - GONE
+        assert_close(after, expected[BEFORE:])
+
+
+def test_with_one_layer_a_shift_is_as_if_the_tokens_had_never_been(device: str, gguf: Callable[..., Path]) -> None:
+    with load(gguf("LlamaForCausalLM", num_hidden_layers=1), device) as model, model.sequence() as sequence:
+        sequence.append(*IDS[:BEFORE])
+        sequence.shift(3, GONE)  # the first tokens stay where they are
+        after = sequence.append(*IDS[BEFORE:])
+        assert_close(after, model.logits([*IDS[:3], *IDS[3 + GONE :]])[-1])
+
+
+def test_shared_tokens_are_computed_anew(model: TextModel) -> None:
+    first = model.sequence(IDS[:BEFORE])
+    first.append()
+    other = first.fork()
+    first.shift(2, 5)
+    left = [*IDS[:2], *IDS[7:BEFORE]]
+    assert_close(first.append(9), model.logits([*left, 9])[-1])
+    assert_close(other.append(9), model.logits([*IDS[:BEFORE], 9])[-1])
+
+
+@pytest.mark.parametrize("kv_dtype", ["f32", "f16"])
+def test_generation_goes_on(kv_dtype: str, device: str, gguf: Callable[..., Path]) -> None:
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=32, kv_dtype=kv_dtype) as model:
+        options = {"temperature": 0, "stop_tokens": [], "logit_bias": {1: -100.0}}
+        stopped = model.generate(IDS[:20], **options)
+        assert (stopped.finish_reason, len(stopped.tokens)) == ("context", 13)
+        for keep in (0, 4):
+            on = model.generate(IDS[:20], max_tokens=60, context_shift=keep, **options)
+            assert (on.finish_reason, len(on.tokens)) == ("length", 60)
+            assert on.tokens[:13] == stopped.tokens
+        with pytest.raises(SamplingError, match="context_shift"):
+            model.generate(IDS[:20], context_shift=31)
+        with pytest.raises(SamplingError, match="context_shift"):
+            model.generate(IDS[:20], context_shift=-1)
