@@ -101,24 +101,27 @@ def _topological(roots: Iterable[Tensor], stop: set[Tensor | None] | None = None
 
 def _check_updates(nodes: Sequence[Tensor], outputs: Sequence[Tensor], updates: Mapping[Tensor, Tensor]) -> None:
     """A state that is updated may be read only through its update: else old or new would depend on the order."""
+    stale: dict[Tensor, Tensor] = {}  # tensors whose memory an update overwrites, and that state
+    chains: dict[Tensor, Tensor] = {}  # the steps of an update, and its state
     for state, new in updates.items():
-        chain: set[Tensor] = set()
         t: Tensor | None = new
         while t is not None and t.op == "set_rows":
-            chain.add(t)
+            chains[t] = state
             t = t.sources[0]
+            if t is not None:
+                stale[t] = state
         if t is not state:
             raise GraphError(
                 f"the update of {state.name} is not made from it: expected state.set_rows(indices, rows), got {new!r}"
             )
-        # the backend overwrites the state: whoever reads it, or a step on the way, may meet old or new
-        stale = {state, *chain} - {new}
-        for node in nodes:
-            if node not in chain and not stale.isdisjoint(node.sources):
+    # the backend overwrites the state: whoever reads it, or a step on the way, may meet old or new
+    for node in nodes:
+        for source in node.sources:
+            if source in stale and chains.get(node) is not stale[source]:
                 raise GraphError(
-                    f"{node.name} reads {state.name}, which this graph updates",
+                    f"{node.name} reads {stale[source].name}, which this graph updates",
                     hint="read the tensor that the last set_rows returned, the one given to ctx.update",
                 )
-        for t in outputs:
-            if t in stale:
-                raise GraphError(f"{t.name} is an output and {state.name} is updated by the same graph")
+    for t in outputs:
+        if t in stale:
+            raise GraphError(f"{t.name} is an output and {stale[t].name} is updated by the same graph")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hotshoe.models import find
 from hotshoe.nn import bind
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["load_all", "load_model", "load_tokenizer"]
 
 _DEFAULT_CONTEXT = 4096
+
+T = TypeVar("T")
 
 
 def load_model(
@@ -53,6 +56,7 @@ def load_model(
     InsufficientMemoryError; nothing stays loaded then.
     """
     file = _open(path)
+    tokenizer: _Meanwhile[Tokenizer] | None = None
     try:
         try:
             architecture = find(file.architecture)
@@ -66,7 +70,7 @@ def load_model(
         if n_sequences is not None and n_sequences < 1:
             raise HotshoeError(f"n_sequences is {n_sequences}; expected 1 or more")
         cached = DType.parse(kv_dtype or "f16")
-        tokenizer = _tokenizer_of(file.metadata)
+        tokenizer = _Meanwhile(lambda: _tokenizer_of(file.metadata))
         registry = load_all()
         chosen = registry.select(device)
         backend = registry.open(device, BackendParams(n_threads=n_threads))
@@ -77,12 +81,12 @@ def load_model(
             if architecture.many_rows:
                 from hotshoe.runner.embedder import EmbeddingModel
 
-                return EmbeddingModel(model, tokenizer, backend, file, n_ctx=config.n_ctx, why=why)
+                return EmbeddingModel(model, tokenizer.result(), backend, file, n_ctx=config.n_ctx, why=why)
             from hotshoe.runner.text import TextModel
 
             return TextModel(
                 model,
-                tokenizer,
+                tokenizer.result(),
                 backend,
                 file,
                 n_ctx=config.n_ctx,
@@ -94,8 +98,36 @@ def load_model(
             backend.close()
             raise
     except BaseException:
+        if tokenizer is not None:
+            tokenizer.wait()  # it reads the file
         file.close()
         raise
+
+
+class _Meanwhile(Generic[T]):
+    """A result that another thread works out. A large vocabulary takes as long as copying the weights."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._result: list[T] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result.append(self._work())
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def result(self) -> T:
+        self.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result[0]
 
 
 def _context(file: GGUFFile, architecture: type[Module], trained: int, wanted: int | None) -> int:

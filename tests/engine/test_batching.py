@@ -54,8 +54,7 @@ def test_many_are_as_one_by_one(architecture: str, device: str, gguf: Callable[.
 def test_prompts_in_chunks_leave_room_for_others(model: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = [model.generate(p, **GREEDY).tokens for p in PROMPTS]
     monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", 7)
-    for slot in model._pool._slots:  # nothing is there to be reused
-        model._pool._evict(slot)
+    model.forget()  # nothing is there to be reused
     assert [c.tokens for c in model.generate(PROMPTS, **GREEDY)] == expected
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -313,3 +314,22 @@ def test_the_chat_command(
     assert "/bogus is no command" in out.err
     assert "tokens at" in out.err
     assert "no message to take back" in out.err
+
+
+def test_the_bench_command(gguf: Callable[..., Path], data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(gguf("LlamaForCausalLM"))
+    assert main(["bench", path, "-p", "8,4", "-n", "3", "-d", "0,5", "-s", "1,2", "-r", "2", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [t["test"] for t in report["tests"]] == [
+        f"{kind}{times}{depth}" for depth in ("", " @ d5") for times in ("", " x2") for kind in ("pp8", "pp4", "tg3")
+    ]
+    assert [t["tokens"] for t in report["tests"][:6]] == [8, 4, 3, 16, 8, 6]
+    assert all(len(t["rates"]) == 2 and min(t["rates"]) > 0 for t in report["tests"])
+    assert (report["architecture"], report["kv_dtype"], report["bytes"]) == ("llama", "f16", Path(path).stat().st_size)
+    assert main(["bench", path, "-p", "8", "-n", "0", "-r", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[-1].split()[0], len(lines)) == ("pp8", 5)
+    assert main(["bench", str(data / "bert-tiny-llamacpp.gguf"), "-r", "1"]) == 0
+    assert "embed 32x" in capsys.readouterr().out
+    assert main(["bench", path, "-p", "100000"]) == 2
+    assert "trained for" in capsys.readouterr().err

@@ -41,6 +41,11 @@ class LoadedModel:
         """The device the model runs on; ``why`` says how it was chosen."""
         return self.backend.devices[0]
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the model's file, or files."""
+        return self._file.nbytes
+
     def memory(self) -> BackendMemory:
         """What the model takes now, by device and layer."""
         return self.backend.memory()

@@ -253,6 +253,12 @@ class SequencePool:
             slot.owner = None
         sequence._slot, sequence.n_computed = None, 0
 
+    def forget(self) -> None:
+        """Drop what slots hold that nobody owns."""
+        for slot in self._slots:
+            if slot.owner is None:
+                self._evict(slot)
+
     def shift(self, sequence: Sequence, keep: int, n: int) -> None:
         """See Sequence.shift. Tokens are computed anew where their cells are shared with a living sequence."""
         self.attach(sequence)

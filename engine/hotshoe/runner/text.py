@@ -110,6 +110,11 @@ class TextModel(LoadedModel):
         self._require_open()
         return sequences.Sequence(self._pool, map(int, ids))
 
+    def forget(self) -> None:
+        """Drop from the cache what no living sequence needs: the next texts are computed from their beginning."""
+        with self._lock:
+            self._pool.forget()
+
     def extend(
         self, pairs: Iterable[tuple[sequences.Sequence, Iterable[int]]]
     ) -> np.ndarray[Any, np.dtype[np.float32]]:

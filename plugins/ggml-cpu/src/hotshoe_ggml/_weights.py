@@ -7,6 +7,7 @@ released.
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -161,6 +162,7 @@ def hold_weights(
     repack: bool,
     own_kernels: bool,
     dry: bool,
+    n_threads: int,
     progress: Progress | None,
 ) -> list[Holding | PackedHolding]:
     """All weights, in as few buffers as their kinds allow. Raises OutOfMemory, and then holds nothing."""
@@ -191,11 +193,10 @@ def hold_weights(
             else:
                 holding.allocate(buft, dry=dry)
             g.ggml_backend_buffer_set_usage(holding.buffer, g.GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
-            for w in members:
-                if kind == "copied" and not dry:
-                    _copy(holding.tensors[w.name], w.data, meter, whole=buft is not default)
-                else:
-                    meter.add(w.data.nbytes)
+            if kind == "copied" and not dry:
+                _copy_all([(holding.tensors[w.name], w.data) for w in members], meter, n_threads, buft is not default)
+            else:
+                meter.add(sum(w.data.nbytes for w in members))
         for w, format in ours:
             holdings.append(PackedHolding(w, format, dry=dry))
             meter.add(w.data.nbytes)
@@ -268,19 +269,51 @@ def _fits_packed(device: Any, buft: Any, w: WeightData) -> bool:
 
 
 class _Meter:
+    """Tells the caller how far it is, in the caller's own thread only."""
+
     def __init__(self, total: int, progress: Progress | None) -> None:
         self.total = max(total, 1)
         self.done = 0
         self.progress = progress
+        self._thread = threading.get_ident()
+        self._lock = threading.Lock()
 
     def add(self, n: int) -> None:
-        self.done += n
-        if self.progress is not None:
+        with self._lock:
+            self.done += n
+        if self.progress is not None and threading.get_ident() == self._thread:
             self.progress(min(1.0, self.done / self.total))
 
 
+def _copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: _Meter, n_threads: int, whole: bool) -> None:
+    """Into the device's memory, several tensors at a time: rearranging them is work for all cores."""
+    waiting = iter(pairs)
+    failed: list[BaseException] = []
+    lock = threading.Lock()
+
+    def work() -> None:
+        try:
+            while not failed:
+                with lock:
+                    pair = next(waiting, None)
+                if pair is None:
+                    return
+                _copy(*pair, meter, whole=whole)
+        except BaseException as error:
+            failed.append(error)
+
+    helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(n_threads, len(pairs)) - 1)]
+    for helper in helpers:
+        helper.start()
+    work()
+    for helper in helpers:
+        helper.join()
+    if failed:
+        raise failed[0]
+
+
 def _copy(tensor: Any, data: np.ndarray[Any, Any], meter: _Meter, *, whole: bool) -> None:
-    """Into the device's memory, in pieces; a layout that is rearranged on the way takes a tensor whole."""
+    """In pieces; a layout that is rearranged on the way takes a tensor whole."""
     step = data.nbytes if whole else _CHUNK
     for start in range(0, data.nbytes, max(step, 1)):
         piece = data[start : start + step]

@@ -1,0 +1,195 @@
+"""``hotshoe bench MODEL``: how fast prompts are read and tokens written here, or texts embedded."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.cli.progress import bar
+
+if TYPE_CHECKING:
+    from hotshoe.runner.base import LoadedModel
+    from hotshoe.runner.embedder import EmbeddingModel
+    from hotshoe.runner.text import TextModel
+
+__all__ = ["add_parser", "run"]
+
+_DESCRIPTION = """\
+Measure the speed of a model on this machine, in tokens per second, as llama-bench does:
+
+  pp512          a prompt of 512 tokens is read
+  tg128          128 tokens are written, one by one
+  tg128 x8       … in 8 sequences at once; the speed is that of all together
+  tg128 @ d512   … after 512 tokens of context
+  embed 32x128   an embedding model's 32 texts of 128 tokens
+
+Tokens are random and always the same. Each figure is the mean of the repetitions and their standard deviation;
+the first run of each is not counted, as it builds the graphs.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One line: tokens per second of each repetition."""
+
+    test: str
+    tokens: int
+    rates: list[float]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.rates)
+
+    @property
+    def deviation(self) -> float:
+        return statistics.stdev(self.rates) if len(self.rates) > 1 else 0.0
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command ``bench``."""
+    parser = subparsers.add_parser(
+        "bench",
+        help="measure how fast a model runs",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("model", help="a GGUF file")
+    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
+    parser.add_argument("--threads", type=_count, help="CPU threads; default: physical cores")
+    parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
+    parser.add_argument("-p", "--prompt", type=_counts, default=[512], metavar="N,…", help="default: 512; 0 for none")
+    parser.add_argument("-n", "--generate", type=_counts, default=[128], metavar="N,…", help="default: 128; 0 for none")
+    parser.add_argument("-d", "--depth", type=_counts, default=[0], metavar="N,…", help="tokens of context before")
+    parser.add_argument("-s", "--sequences", type=_counts, default=[1], metavar="N,…", help="how many at once")
+    parser.add_argument("-r", "--repetitions", type=_count, default=5, metavar="N", help="default: 5")
+    parser.add_argument("--json", action="store_true", help="for machines, each repetition included")
+    parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    n = int(text)
+    if n < 1:
+        raise argparse.ArgumentTypeError(f"{n} is less than 1")
+    return n
+
+
+def _counts(text: str) -> list[int]:
+    counts = [int(n) for n in text.split(",")]
+    if min(counts) < 0:
+        raise argparse.ArgumentTypeError(f"{min(counts)} is less than 0")
+    return counts
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints one line a test as it is done."""
+    import hotshoe
+    from hotshoe.runner.text import TextModel
+
+    start = time.perf_counter()
+    with bar("loading") as progress:
+        model = _load(args, progress)
+    seconds = time.perf_counter() - start
+    with model:
+        text = isinstance(model, TextModel)
+        tests = _text_tests(model, args) if isinstance(model, TextModel) else _embedding_tests(model)
+        about = {
+            "model": args.model,
+            "architecture": model.metadata.architecture,
+            "bytes": model.nbytes,
+            "device": model.device.name,
+            "why": model.why,
+            "threads": getattr(model.backend, "n_threads", None),
+            "kv_dtype": (args.kv_dtype or "f16") if text else None,
+            "load_seconds": seconds,
+            "hotshoe": hotshoe.__version__,
+        }
+        if not args.json:
+            size = f"{model.nbytes / 2**20:.0f} MiB"
+            print(f"{args.model}: {model.metadata.architecture}, {size}, loaded in {seconds:.2f} s")
+            print(f"{model.why}\n\n{'test':<22} {'tokens/s':>10}")
+        done = []
+        for name, tokens, once in tests:
+            measured = Measured(name, tokens, _repeat(once, tokens, args.repetitions))
+            done.append(measured)
+            if not args.json:
+                print(f"{name:<22} {measured.mean:>10.1f} ± {measured.deviation:<5.1f}", flush=True)
+    if args.json:
+        rows = [asdict(m) | {"mean": m.mean, "deviation": m.deviation} for m in done]
+        json.dump(about | {"tests": rows}, sys.stdout, indent=2)
+        print()
+    return 0
+
+
+def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> LoadedModel:
+    import hotshoe
+    from hotshoe.models import find
+    from hotshoe_core.gguf import GGUFFile
+
+    with GGUFFile(args.model) as file:
+        encoder = find(file.architecture).many_rows
+    options: dict[str, Any] = {}
+    if not encoder:
+        longest = max(args.depth) + max(*args.prompt, *args.generate, 1)
+        options = {"n_ctx": longest, "n_sequences": max(args.sequences), "kv_dtype": args.kv_dtype}
+    return hotshoe.load_model(args.model, args.device, args.threads, progress=progress, **options)
+
+
+def _repeat(once: Callable[[], float], tokens: int, n: int) -> list[float]:
+    once()
+    return [tokens / once() for _ in range(n)]
+
+
+def _text_tests(model: TextModel, args: argparse.Namespace) -> Iterator[tuple[str, int, Callable[[], float]]]:
+    for depth in args.depth:
+        after = f" @ d{depth}" if depth else ""
+        for n_sequences in args.sequences:
+            times = f" x{n_sequences}" if n_sequences > 1 else ""
+            for n in filter(None, args.prompt):
+                yield f"pp{n}{times}{after}", n * n_sequences, _Text(model, depth, n_sequences, n, n)
+            for n in filter(None, args.generate):
+                yield f"tg{n}{times}{after}", n * n_sequences, _Text(model, depth, n_sequences, n, 1)
+
+
+class _Text:
+    """Runs ``n`` tokens of each sequence in steps; returns the seconds they took."""
+
+    def __init__(self, model: TextModel, depth: int, n_sequences: int, n: int, step: int) -> None:
+        import numpy as np
+
+        self.model = model
+        draw = np.random.default_rng(0).integers
+        # each sequence has tokens of its own: what they have in common would be computed once
+        self.before = [draw(0, model.tokenizer.vocab_size, depth).tolist() for _ in range(n_sequences)]
+        self.tokens = [draw(0, model.tokenizer.vocab_size, n).tolist() for _ in range(n_sequences)]
+        self.n, self.step = n, step
+
+    def __call__(self) -> float:
+        sequences = [self.model.sequence() for _ in self.tokens]
+        self.model.forget()
+        if self.before[0]:
+            self.model.extend(zip(sequences, self.before, strict=True))
+        start = time.perf_counter()
+        for at in range(0, self.n, self.step):
+            self.model.extend((s, t[at : at + self.step]) for s, t in zip(sequences, self.tokens, strict=True))
+        seconds = time.perf_counter() - start
+        for sequence in sequences:
+            sequence.close()
+        return seconds
+
+
+def _embedding_tests(model: EmbeddingModel) -> Iterator[tuple[str, int, Callable[[], float]]]:
+    text = "camera " * (min(128, model.n_ctx) - 2)
+    n = len(model.tokenizer.encode(text))
+
+    def once() -> float:
+        start = time.perf_counter()
+        model.embed([text] * 32)
+        return time.perf_counter() - start
+
+    yield f"embed 32x{n}", 32 * n, once

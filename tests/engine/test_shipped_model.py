@@ -1,0 +1,107 @@
+"""The model that ships with the examples: tokens as llama.cpp chooses them, and the same text as likely everywhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe.runner.text import TextModel
+from hotshoe_core.gguf import GGUFFile
+from tests.support.as_f16 import as_f16
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+MODEL = EXAMPLES / "models" / "kjv-3m-q8_0.gguf"
+PYTORCH = 0.0  # perplexity of kjv-held-out.txt in float32, before the weights were quantized
+
+
+@pytest.fixture(scope="module")
+def recorded(data: Path) -> list[dict[str, Any]]:
+    return json.loads((data / "kjv-llamacpp.json").read_text(encoding="utf-8"))["prompts"]
+
+
+def load(path: Path, device: str) -> TextModel:
+    if device not in [d.name for d in hotshoe.load_all().devices]:
+        pytest.skip(f"no device {device!r}: hotshoe-ggml-cpu is not installed")
+    model = hotshoe.load_model(path, device)
+    assert isinstance(model, TextModel)
+    return model
+
+
+def test_the_file_is_small_and_says_what_it_is() -> None:
+    assert MODEL.stat().st_size <= 4_000_000
+    with GGUFFile(MODEL) as file:
+        assert file.metadata["general.name"] == "KJV 3M"
+        assert file.metadata["general.license"] == "mit"
+        assert "King James" in str(file.metadata["general.description"])
+
+
+def test_prompts_are_tokenized_as_by_llama_cpp(recorded: list[dict[str, Any]]) -> None:
+    with load(MODEL, "reference") as model:
+        for prompt in recorded:
+            assert model.tokenizer.encode(prompt["text"]) == prompt["ids"], prompt["text"]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "q8_0"])
+def test_continuations_are_llama_cpps(dtype: str, recorded: list[dict[str, Any]], tmp_path: Path) -> None:
+    assert len(recorded) == 20
+    path = MODEL if dtype == "q8_0" else as_f16(MODEL, tmp_path / "f16.gguf")
+    with load(path, "cpu") as model:
+        for prompt in recorded:
+            expected = prompt[dtype]["tokens"]
+            assert len(expected) >= 128
+            tokens = greedy(model, prompt["ids"], len(expected))
+            assert tokens == expected, difference(model, prompt, dtype, tokens)
+
+
+def greedy(model: TextModel, ids: list[int], n: int) -> list[int]:
+    """The best token, n times; the end of a text is a token like any other."""
+    tokens: list[int] = []
+    while len(tokens) < n:
+        done = model.generate([*ids, *tokens], temperature=0, max_tokens=n - len(tokens))
+        tokens += done.tokens
+        if done.finish_reason == "stop":
+            assert model.tokenizer.eos is not None
+            tokens.append(model.tokenizer.eos)
+    return tokens
+
+
+def difference(model: TextModel, prompt: dict[str, Any], dtype: str, tokens: list[int]) -> str:
+    """Where two continuations part, and by how much: next to nothing would be rounding on another CPU."""
+    expected = prompt[dtype]["tokens"]
+    at = next(i for i, (ours, theirs) in enumerate(zip(tokens, expected)) if ours != theirs)
+    logits = model.logits([*prompt["ids"], *tokens[:at]])[-1]
+    gap = logits[tokens[at]] - logits[expected[at]]
+    return (
+        f"{prompt['text']!r}, {dtype}: token {at} is {tokens[at]}, in llama.cpp {expected[at]}, whose logit is "
+        f"{gap:.5f} less here; llama.cpp's least margin in this continuation is {prompt[dtype]['least_margin']}"
+    )
+
+
+def test_held_out_text_is_as_likely_on_every_device(data: Path) -> None:
+    texts = (data / "kjv-held-out.txt").read_text(encoding="utf-8").strip().split("\n\n")
+    found = {}
+    for device in ("reference", "cpu"):
+        with load(MODEL, device) as model:
+            scores = [model.score(text) for text in texts]
+        assert max(s.n_tokens for s in scores) <= 512
+        found[device] = float(np.exp(-sum(s.log_likelihood for s in scores) / sum(s.n_tokens - 1 for s in scores)))
+    assert found["reference"] == pytest.approx(PYTORCH, rel=2e-3)  # what quantizing to q8_0 costs
+    assert found["cpu"] == pytest.approx(found["reference"], rel=2e-3)  # ggml quantizes activations, too
+
+
+def test_the_example_writes_the_same_verse_again() -> None:
+    command = [sys.executable, EXAMPLES / "write.py", "And God said", "--verses", "1", "--device", "reference"]
+    done = [subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2)]
+    beginning, _, end = done[0].stdout.strip().partition("\n\n")
+    assert beginning.startswith("And God said")
+    assert "\n" not in beginning
+    assert "tokens/s" in end
+    assert done[1].stdout.startswith(done[0].stdout.partition("speed:")[0])
+    assert done[0].stderr == ""
