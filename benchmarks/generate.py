@@ -1,13 +1,19 @@
-"""Prefill and decode against llama.cpp (through llama-cpp-python) on the same file, interleaved in one run.
+"""Text generation against llama.cpp (through llama-cpp-python) on the same file, interleaved in one run.
 
-    python benchmarks/generate.py [--dtypes q4_0,q8_0] [--file F.gguf] [--context 512] [--steps 32] [--rounds 5]
-                                  [--threads N] [--llama-python PYTHON] [--json]
+    python benchmarks/generate.py [--dtypes q4_0,q8_0] [--file F.gguf] [--context 512] [--steps 32] [--sequences 8]
+                                  [--rounds 5] [--threads N] [--llama-python PYTHON] [--json]
 
 Without --file, files in the shape of Qwen2.5-0.5B are made (benchmarks/synthetic.py). Each engine lives in a process of
 its own, since two ggml libraries in one do not agree; they take turns, so that a slow moment of the machine hits both.
 --llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON); without it,
-only hotshoe is measured. Ratios are taken round by round and their median is printed: above 1.0, hotshoe is faster.
-Peak memory is the largest resident size of the process.
+only hotshoe is measured. Ratios are taken round by round and their median is printed: above 1.0, hotshoe is better.
+
+prefill    tokens/s of a prompt of --context tokens
+decode     tokens/s of --steps tokens after it, one by one
+many       tokens/s of all --sequences sequences together, each with a context of a quarter of --context
+first      seconds from the import of the package to the first token of a text, in a fresh process
+generate   decode by the whole way (sampling with the default filters, text, stop texts), relative to the plain loop
+peak       the largest resident size of the process
 """
 
 from __future__ import annotations
@@ -25,49 +31,124 @@ from typing import Any
 WORKER = """
 import json, resource, sys, time
 import numpy as np
-path, n_threads, n_ctx = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-start = time.perf_counter()
+path, n_threads, context, steps, n = sys.argv[1], *map(int, sys.argv[2:])
+draw = np.random.default_rng(0).integers
+tokens = draw(0, 150_000, context + steps).tolist()
+rows = draw(0, 150_000, (n, context + steps)).tolist()
+clock = time.perf_counter
 {open}
-tokens = np.random.default_rng(0).integers(0, 150_000, n_ctx).tolist()
-loaded = time.perf_counter() - start
-print(json.dumps({{"loaded": loaded}}), flush=True)
+print("{{}}", flush=True)
 for line in sys.stdin:
-    context, steps = json.loads(line)
-    times = []
-    start = time.perf_counter()
-    {prefill}
-    prefill = time.perf_counter() - start
-    start = time.perf_counter()
-    for i in range(steps):
-        {step}
-    decode = time.perf_counter() - start
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({{"prefill": context / prefill, "decode": steps / decode, "peak": peak}}), flush=True)
+    report = {{}}
+    {measure}
+    report["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps(report), flush=True)
 """
+
 HOTSHOE = {
-    "open": "import hotshoe; model = hotshoe.load_model(path, 'cpu', n_threads, n_ctx)",
-    "prefill": "model._rewind([]); model._next(tokens[:context])",
-    "step": "model._next(tokens[: context + i + 1])",
+    "single": {
+        "open": "import hotshoe; model = hotshoe.load_model(path, 'cpu', n_threads, context + steps + 1)",
+        "measure": """
+    model.forget()
+    with model.sequence() as sequence:
+        start = clock(); sequence.append(*tokens[:context]); report["prefill"] = context / (clock() - start)
+        start = clock()
+        for token in tokens[context:]:
+            sequence.append(token)
+        raw = clock() - start
+    report["decode"] = steps / raw
+    done = model.generate(tokens[:context], max_tokens=steps + 1, seed=0, stop=["nowhere in the text"])
+    if done.finish_reason == "length":
+        report["generate"] = raw / done.decode_seconds
+""",
+    },
+    "many": {
+        "open": "import hotshoe; model = hotshoe.load_model(path, 'cpu', n_threads, context + steps, n_sequences=n)",
+        "measure": """
+    model.forget()
+    many = [model.sequence() for _ in rows]
+    model.extend((s, row[:context]) for s, row in zip(many, rows))
+    start = clock()
+    for i in range(context, context + steps):
+        model.extend((s, [row[i]]) for s, row in zip(many, rows))
+    report["many"] = n * steps / (clock() - start)
+    for s in many:
+        s.close()
+""",
+    },
+    "first": "import hotshoe\nmodel = hotshoe.load_model(path, 'cpu', n_threads, 600)\n"
+    "model.generate('The quick brown fox jumps', max_tokens=1, temperature=0)",
 }
 LLAMA_CPP = {
-    "open": "from llama_cpp import Llama\n"
-    "model = Llama(path, n_ctx=n_ctx, n_threads=n_threads, n_threads_batch=n_threads, verbose=False)",
-    "prefill": "model.reset(); model.eval(tokens[:context])",
-    "step": "model.eval([tokens[context + i]])",
+    "single": {
+        "open": """
+from llama_cpp import Llama
+model = Llama(path, n_ctx=context + steps + 1, n_threads=n_threads, n_threads_batch=n_threads, verbose=False)
+""",
+        "measure": """
+    model.reset()
+    start = clock(); model.eval(tokens[:context]); report["prefill"] = context / (clock() - start)
+    start = clock()
+    for token in tokens[context:]:
+        model.eval([token])
+    report["decode"] = steps / (clock() - start)
+""",
+    },
+    "many": {
+        "open": """
+import llama_cpp as l
+quiet = l.llama_log_callback(lambda *_: None)
+l.llama_log_set(quiet, None)
+model = l.llama_model_load_from_file(path.encode(), l.llama_model_default_params())
+params = l.llama_context_default_params()
+params.n_ctx, params.n_seq_max = n * (context + steps), n
+params.n_threads = params.n_threads_batch = n_threads
+ctx = l.llama_init_from_model(model, params)
+batch = l.llama_batch_init(512, 0, 1)
+def decode(entries):  # (token, position, sequence, whether logits are wanted)
+    batch.n_tokens = len(entries)
+    for i, (token, position, sequence, wanted) in enumerate(entries):
+        batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
+        batch.seq_id[i][0], batch.logits[i] = sequence, wanted
+    assert l.llama_decode(ctx, batch) == 0
+    l.llama_get_logits(ctx)[0]
+""",
+        "measure": """
+    l.llama_memory_clear(l.llama_get_memory(ctx), True)
+    for s, row in enumerate(rows):
+        decode([(token, i, s, i == context - 1) for i, token in enumerate(row[:context])])
+    start = clock()
+    for i in range(context, context + steps):
+        decode([(row[i], i, s, True) for s, row in enumerate(rows)])
+    report["many"] = n * steps / (clock() - start)
+""",
+    },
+    "first": "from llama_cpp import Llama\n"
+    "model = Llama(path, n_ctx=600, n_threads=n_threads, n_threads_batch=n_threads, verbose=False)\n"
+    "model.create_completion('The quick brown fox jumps', max_tokens=1, temperature=0)",
 }
+FIRST = """
+import sys, time
+path, n_threads = sys.argv[1], int(sys.argv[2])
+start = time.perf_counter()
+{code}
+print(time.perf_counter() - start)
+"""
+LESS_IS_BETTER = ("first", "peak")
+COLUMNS = ("prefill", "decode", "many", "first", "generate", "peak")
 
 
 class Engine:
     """A process that loads a file and then measures when told to."""
 
-    def __init__(self, python: str, code: dict[str, str], path: Path, n_threads: int, n_ctx: int) -> None:
-        command = [python, "-c", WORKER.format(**code), str(path), str(n_threads), str(n_ctx)]
+    def __init__(self, python: str, code: Any, path: Path, n_threads: int, context: int, steps: int, n: int) -> None:
+        command = [python, "-c", WORKER.format(**code), str(path), *map(str, (n_threads, context, steps, n))]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.loaded = self._read()["loaded"]
+        self._read()
 
-    def measure(self, context: int, steps: int) -> dict[str, float]:
+    def measure(self) -> dict[str, float]:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([context, steps]) + "\n")
+        self.process.stdin.write("\n")
         self.process.stdin.flush()
         return self._read()
 
@@ -88,6 +169,7 @@ def main() -> int:
     parser.add_argument("--file", type=Path)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--steps", type=int, default=32)
+    parser.add_argument("--sequences", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--llama-python", metavar="PYTHON")
@@ -117,36 +199,51 @@ def make(path: Path, dtype: str) -> Path:
 
 
 def compare(path: Path, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    n_ctx = args.context + args.steps + 8
-    engines = {"hotshoe": Engine(sys.executable, HOTSHOE, path, args.threads, n_ctx)}
+    """Medians by engine and column, and the ratios of the pairs."""
+    engines = {"hotshoe": (sys.executable, HOTSHOE)}
     if args.llama_python:
-        engines["llama.cpp"] = Engine(args.llama_python, LLAMA_CPP, path, args.threads, n_ctx)
-    rows: dict[str, list[dict[str, float]]] = {name: [] for name in engines}
+        engines["llama.cpp"] = (args.llama_python, LLAMA_CPP)
+    rows: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
+
+    def note(name: str, values: dict[str, float]) -> None:
+        for column, value in values.items():
+            rows[name].setdefault(column, []).append(value)
+
+    for mode, context in (("single", args.context), ("many", args.context // 4)):
+        running = {
+            name: Engine(python, code[mode], path, args.threads, context, args.steps, args.sequences)
+            for name, (python, code) in engines.items()
+        }
+        for turn in range(args.rounds + 1):
+            for name, engine in running.items():
+                values = engine.measure()
+                if mode == "many":
+                    del values["peak"]  # with --sequences caches: another matter
+                if turn:  # the first warms up
+                    note(name, values)
+        for engine in running.values():
+            engine.close()
     for turn in range(args.rounds + 1):
-        for name, engine in engines.items():
-            row = engine.measure(args.context, args.steps)
-            if turn:  # the first warms up
-                rows[name].append(row)
-    out = {}
-    for name, engine in engines.items():
-        out[name] = {k: statistics.median(r[k] for r in rows[name]) for k in ("prefill", "decode", "peak")}
-        out[name]["load"] = engine.loaded
-        engine.close()
+        for name, (python, code) in engines.items():
+            command = [python, "-c", FIRST.format(code=code["first"]), str(path), str(args.threads)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            if turn:
+                note(name, {"first": float(done.stdout.split()[-1])})
+    out = {name: {c: statistics.median(v) for c, v in columns.items()} for name, columns in rows.items()}
     if "llama.cpp" in rows:
-        pairs = list(zip(rows["hotshoe"], rows["llama.cpp"], strict=True))
-        out["ratio"] = {k: statistics.median(a[k] / b[k] for a, b in pairs) for k in ("prefill", "decode", "peak")}
-        out["ratio"]["load"] = out["llama.cpp"]["load"] / out["hotshoe"]["load"]
+        out["ratio"] = {}
+        for column, theirs in rows["llama.cpp"].items():
+            pairs = [(a, b) for a, b in zip(rows["hotshoe"][column], theirs, strict=True)]
+            better = [b / a if column in LESS_IS_BETTER else a / b for a, b in pairs]
+            out["ratio"][column] = statistics.median(better)
     return out
 
 
 def show(dtype: str, table: dict[str, dict[str, float]]) -> None:
-    print(f"{dtype:8} {'prefill/s':>10} {'decode/s':>9} {'load s':>7} {'peak MiB':>9}")
+    print(f"{dtype:12}" + "".join(f"{c:>10}" for c in COLUMNS))
     for name, row in table.items():
-        if name == "ratio":
-            print(f"  {name:10} {row['prefill']:6.2f} {row['decode']:9.2f} {row['load']:7.2f} {row['peak']:9.2f}")
-        else:
-            peak = row["peak"] / 2**20
-            print(f"  {name:10} {row['prefill']:6.1f} {row['decode']:9.1f} {row['load']:7.2f} {peak:9.0f}")
+        cells = {c: f"{row[c] / 2**20:.0f} MiB" if c == "peak" and name != "ratio" else f"{row[c]:.2f}" for c in row}
+        print(f"  {name:10}" + "".join(f"{cells.get(c, ''):>10}" for c in COLUMNS), flush=True)
 
 
 if __name__ == "__main__":

@@ -333,3 +333,14 @@ def test_the_bench_command(gguf: Callable[..., Path], data: Path, capsys: pytest
     assert "embed 32x" in capsys.readouterr().out
     assert main(["bench", path, "-p", "100000"]) == 2
     assert "trained for" in capsys.readouterr().err
+
+
+def test_a_chat_that_outgrows_the_context(
+    gguf: Callable[..., Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = iter(["the camera " * 8, "the flash", "the dog " * 9, "word " * 200])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(given, "/quit"))
+    assert main(["chat", str(gguf("Qwen2ForCausalLM")), "--ctx", "64", "--max-tokens", "3", "--temperature", "0"]) == 0
+    errors = capsys.readouterr().err
+    assert errors.count("your oldest message and its answer are forgotten") >= 1
+    assert "the context holds 64" in errors  # the last one alone is too long, and is said so

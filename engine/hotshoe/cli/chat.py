@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.cli.generating import add_options, load, options, summary
 
 if TYPE_CHECKING:
+    from hotshoe.runner.generation import Stream
     from hotshoe.runner.text import TextModel
 
 __all__ = ["add_parser", "run"]
@@ -93,7 +94,7 @@ class Conversation:
             print(f"{command} is no command; /help lists them", file=sys.stderr)
 
     def answer(self) -> None:
-        stream = self.model.chat(self.messages, **self.wanted)
+        stream = self.begin()
         try:
             for piece in stream:
                 sys.stdout.write(piece)
@@ -106,6 +107,23 @@ class Conversation:
         sys.stdout.write("\n")
         self.messages.append({"role": "assistant", "content": stream.completion.text})
         self.last = summary(stream.completion)
+        if stream.completion.finish_reason == "context":
+            print("(the context is full: the answer ends here)", file=sys.stderr)
+
+    def begin(self) -> Stream:
+        """The answer's stream. When the conversation has outgrown the context, its oldest exchanges are left out."""
+        from hotshoe_core.errors import InputTooLongError
+
+        while True:
+            try:
+                return self.model.chat(self.messages, **self.wanted)
+            except InputTooLongError:
+                users = [i for i, m in enumerate(self.messages) if m["role"] == "user"]
+                if len(users) < 2:
+                    self.messages.pop()
+                    raise
+                del self.messages[users[0] : users[1]]
+                print("(the context is full: your oldest message and its answer are forgotten)", file=sys.stderr)
 
     def take_back(self, *, keep_question: bool) -> None:
         at = max((i for i, m in enumerate(self.messages) if m["role"] == "user"), default=None)

@@ -7,6 +7,7 @@ released.
 from __future__ import annotations
 
 import dataclasses
+import mmap
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -238,10 +239,14 @@ def _mapping(w: WeightData) -> Any | None:
     """What keeps the weight's pages mapped, if the device may read them in place."""
     if w.data.flags.writeable or not w.data.flags.c_contiguous or address(w.data) % _ALIGNMENT:
         return None
-    root: Any = w.data
-    while isinstance(root, np.ndarray):
-        root = root.base
-    return root.obj if isinstance(root, memoryview) else root
+    return _root(w.data)
+
+
+def _root(data: Any) -> Any:
+    """The object whose memory an array is of."""
+    while isinstance(data, np.ndarray):
+        data = data.base
+    return data.obj if isinstance(data, memoryview) else data
 
 
 def _fits_packed(device: Any, buft: Any, w: WeightData) -> bool:
@@ -299,6 +304,7 @@ def _copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: _Meter, n_th
                 if pair is None:
                     return
                 _copy(*pair, meter, whole=whole)
+                _drop_pages(pair[1])
         except BaseException as error:
             failed.append(error)
 
@@ -319,3 +325,15 @@ def _copy(tensor: Any, data: np.ndarray[Any, Any], meter: _Meter, *, whole: bool
         piece = data[start : start + step]
         lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(piece), start, piece.nbytes)
         meter.add(piece.nbytes)
+
+
+def _drop_pages(data: np.ndarray[Any, Any]) -> None:
+    """Once copied, the pages of a mapped file need not stay in memory beside the copy. They can come again."""
+    root = _root(data)
+    if not isinstance(root, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    offset = address(data) - address(np.frombuffer(root, np.uint8))
+    start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    stop = (offset + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    if start < stop:
+        root.madvise(mmap.MADV_DONTNEED, start, stop - start)
