@@ -40,6 +40,17 @@ def test_logits_are_those_of_transformers(
             assert_close(np.stack([sequence.append(i) for i in IDS]), expected)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_files_of_llama_cpps_converter(architecture: str, device: str, data: Path) -> None:
+    expected = np.load(data / "llamacpp" / "expected.npz")
+    ids = expected["ids"].tolist()
+    with load(data / "llamacpp" / f"{architecture}.gguf", device) as model:
+        # for Gemma the converter leaves out the rows of ids that no token has
+        n = model.tokenizer.vocab_size if architecture.startswith("Gemma3") else expected[architecture].shape[1]
+        assert_close(model.logits(ids), expected[architecture][:, :n])
+        assert model.tokenizer.decode(model.tokenizer.encode("the camera")) == "the camera"
+
+
 ROPES: dict[str, tuple[str, dict[str, Any]]] = {
     "linear": ("LlamaForCausalLM", {"rope_type": "linear", "factor": 4.0}),
     "llama3": (
