@@ -18,6 +18,8 @@ from tests.support.as_f16 import as_f16
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODEL = EXAMPLES / "models" / "kjv-3m-q8_0.gguf"
+# Products with q8_0 weights round activations to 8 bits, so that how a CPU sums can move a logit by this much.
+NEAR_TIE = 0.1
 PYTORCH = 0.0  # perplexity of kjv-held-out.txt in float32, before the weights were quantized
 
 
@@ -29,7 +31,7 @@ def recorded(data: Path) -> list[dict[str, Any]]:
 def load(path: Path, device: str) -> TextModel:
     if device not in [d.name for d in hotshoe.load_all().devices]:
         pytest.skip(f"no device {device!r}: hotshoe-ggml-cpu is not installed")
-    model = hotshoe.load_model(path, device)
+    model = hotshoe.load_model(path, device, n_threads=2)  # as recorded
     assert isinstance(model, TextModel)
     return model
 
@@ -52,12 +54,21 @@ def test_prompts_are_tokenized_as_by_llama_cpp(recorded: list[dict[str, Any]]) -
 def test_continuations_are_llama_cpps(dtype: str, recorded: list[dict[str, Any]], tmp_path: Path) -> None:
     assert len(recorded) == 20
     path = MODEL if dtype == "q8_0" else as_f16(MODEL, tmp_path / "f16.gguf")
-    with load(path, "cpu") as model:
-        for prompt in recorded:
+    near_tie = 0.0 if dtype == "f16" or records_variant() else NEAR_TIE
+    for prompt in recorded:
+        # loaded anew: what other texts left in the cache changes the order that ggml's attention sums in, in f16
+        with load(path, "cpu") as model:
             expected = prompt[dtype]["tokens"]
             assert len(expected) >= 128
             tokens = greedy(model, prompt["ids"], len(expected))
-            assert tokens == expected, difference(model, prompt, dtype, tokens)
+            if tokens != expected:
+                message, gap = difference(model, prompt, dtype, tokens)
+                assert gap < near_tie, message
+
+
+def records_variant() -> bool:
+    """Whether ggml computes with the instructions that it had when llama.cpp was recorded."""
+    return any("zen4" in str(d.library) for d in hotshoe.load_all().devices if d.name == "cpu")
 
 
 def greedy(model: TextModel, ids: list[int], n: int) -> list[int]:
@@ -72,16 +83,16 @@ def greedy(model: TextModel, ids: list[int], n: int) -> list[int]:
     return tokens
 
 
-def difference(model: TextModel, prompt: dict[str, Any], dtype: str, tokens: list[int]) -> str:
-    """Where two continuations part, and by how much: next to nothing would be rounding on another CPU."""
+def difference(model: TextModel, prompt: dict[str, Any], dtype: str, tokens: list[int]) -> tuple[str, float]:
+    """Where two continuations part, in words, and how far the two tokens' logits are apart."""
     expected = prompt[dtype]["tokens"]
     at = next(i for i, (ours, theirs) in enumerate(zip(tokens, expected)) if ours != theirs)
     logits = model.logits([*prompt["ids"], *tokens[:at]])[-1]
-    gap = logits[tokens[at]] - logits[expected[at]]
+    gap = abs(float(logits[tokens[at]] - logits[expected[at]]))
     return (
-        f"{prompt['text']!r}, {dtype}: token {at} is {tokens[at]}, in llama.cpp {expected[at]}, whose logit is "
-        f"{gap:.5f} less here; llama.cpp's least margin in this continuation is {prompt[dtype]['least_margin']}"
-    )
+        f"{prompt['text']!r}, {dtype}: token {at} is {tokens[at]}, in llama.cpp {expected[at]}; their logits are "
+        f"{gap:.5f} apart. llama.cpp's least margin in this continuation: {prompt[dtype]['least_margin']}"
+    ), gap
 
 
 def test_held_out_text_is_as_likely_on_every_device(data: Path) -> None:

@@ -1,0 +1,98 @@
+"""One ggml in a process: forks, and foreign sets of libraries. Each test in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+
+DOUBLE = """
+import os, signal, sys
+import numpy as np
+import hotshoe
+from hotshoe_core import DType
+
+def graph(backend):
+    context = backend.new_context()
+    x = context.input("x", (4,), DType.F32)
+    return context.forward(x + x), x
+
+def double(graph):
+    context, x = graph
+    context.compute({x: np.ones(4, np.float32)})
+    return float(context.read(next(iter(context._outputs))).sum())
+"""
+
+
+def run(code: str, **environ: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", DOUBLE + code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environ},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_gets_an_error_or_a_backend_and_never_hangs():
+    lines = run("""
+backend = hotshoe.load_all().open("cpu")
+made = graph(backend)
+double(made)
+child = os.fork()
+if not child:
+    signal.alarm(60)
+    try:
+        double(made)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+    made[0].close()
+    backend.close()
+    with hotshoe.load_all().open("cpu") as fresh:
+        print(double(graph(fresh)), flush=True)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(double(made))
+""")
+    assert lines == ["ForkedProcessError", "8.0", "8.0"]
+
+
+@pytest.fixture
+def foreign() -> str:
+    """A folder with another ggml; see tests/zoo/test_foreign_ggml.py."""
+    folder = os.environ.get("HOTSHOE_TEST_GGML", "")
+    if not folder:
+        pytest.skip("HOTSHOE_TEST_GGML names no folder with another ggml")
+    return folder
+
+
+def test_a_foreign_set_computes(foreign):
+    code = """
+registry = hotshoe.load_all(require="cpu")
+with registry.open("cpu") as backend:
+    print(double(graph(backend)))
+    print(backend.devices[0].library.parent)
+    print(*{line.split()[-1] for line in open("/proc/self/maps") if "ggml-base" in line})
+"""
+    lines = run(code, HOTSHOE_GGML=foreign)
+    assert lines[:2] == ["8.0", str(Path(foreign))]
+    assert lines[2].startswith(str(Path(foreign))), "its libggml-base, and no other"
+
+
+def test_after_our_own_a_foreign_set_is_too_late(foreign):
+    lines = run(f"""
+hotshoe.load_all().open("cpu").close()
+registry = hotshoe.load_all(ggml={foreign!r})
+print(*(v.outcome.value for v in registry.verdicts if v.candidate == "ggml-cpu"), [d.name for d in registry.devices])
+print(next(v.hint for v in registry.verdicts if v.candidate == "ggml-cpu"))
+""")
+    assert lines[0] == "abi-mismatch ['reference']"
+    assert "before any other ggml is opened" in lines[1]
