@@ -223,10 +223,12 @@ def compare(path: Path, args: argparse.Namespace) -> dict[str, dict[str, float]]
                     note(name, values)
         for engine in running.values():
             engine.close()
+    # both packages are compiled to bytecode: pip does it when it installs one, a checkout's first run does it here
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     for turn in range(args.rounds + 1):
         for name, (python, code) in engines.items():
             command = [python, "-c", FIRST.format(code=code["first"]), str(path), str(args.threads)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
             if turn:
                 note(name, {"first": float(done.stdout.split()[-1])})
     out = {name: {c: statistics.median(v) for c, v in columns.items()} for name, columns in rows.items()}

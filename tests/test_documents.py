@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from hotshoe_loader import Outcome, load_all
+from hotshoe_loader.options import PROBE_VARIABLE
+from tests.zoo.animals import ANIMALS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests").glob("*.md")])
@@ -22,6 +27,28 @@ def test_the_list_of_modules_is_current() -> None:
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), target
+
+
+LOADER = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([\w/]+\.py::\w+(?:\[\w+\])?)`", LOADER))))
+def test_the_tests_that_show_the_loaders_guarantees_exist(name: str) -> None:
+    file, _, test = name.partition("::")
+    function, _, parameter = test.rstrip("]").partition("[")
+    assert re.search(rf"^(def|class) {function}\(", (ROOT / "tests" / file).read_text(encoding="utf-8"), re.MULTILINE)
+    if parameter:
+        assert parameter in {animal.name for animal in ANIMALS}
+
+
+def test_the_loaders_page_names_every_option_variable_and_outcome() -> None:
+    options = set(inspect.signature(load_all).parameters)
+    assert set(re.findall(r"^\| `(\w+)=", LOADER, re.MULTILINE)) == options
+    verdicts = LOADER.partition("## Verdicts")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `([\w-]+)` \|", verdicts, re.MULTILINE) == [outcome.value for outcome in Outcome]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "loader" / "hotshoe_loader").glob("*.py")]
+    variables = set(re.findall(r"HOTSHOE_[A-Z]+(?:_[A-Z]+)*\b(?!_)", "\n".join(sources)))
+    assert variables - {PROBE_VARIABLE} <= set(re.findall(r"HOTSHOE_[A-Z_]+", LOADER))
 
 
 def test_the_backend_of_the_documentation_runs() -> None:

@@ -5,6 +5,7 @@ A backend never sees a model and never subclasses Tensor: it receives whole grap
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import ShapeError
+from hotshoe_core.errors import ForkedProcessError, ShapeError
 from hotshoe_core.memory import BackendMemory, Memory
 from hotshoe_core.tensor import Shape, Tensor
 
@@ -123,12 +124,45 @@ class Executable(ABC):
 
 
 class Backend(ABC):
-    """An opened engine on one or more devices. Calls from several threads are serialised by the backend."""
+    """An opened engine on one or more devices. Calls from several threads are serialised by the backend.
+
+    It belongs to the process that opened it: methods call ``require_process`` before they take a lock, and
+    ``close`` in another process does nothing. ``close`` sets ``_closed``.
+    """
 
     name: str
     devices: tuple[Device, ...]
     params: BackendParams
     counters: Counters
+    _closed: bool = False
+    _process: int
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self._process = os.getpid()
+        return self
+
+    @property
+    def closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._closed
+
+    @property
+    def foreign(self) -> bool:
+        """Whether this is a copy that ``fork`` left in another process than the one that opened it."""
+        return self._process != os.getpid()
+
+    def require_process(self) -> None:
+        """Raises ForkedProcessError in a process forked after the backend was opened.
+
+        Threads do not survive a fork, and a lock that one of them held stays taken: waiting would not end.
+        """
+        if self.foreign:
+            raise ForkedProcessError(
+                f"the {self.name} backend was opened in process {self._process} and is used in process {os.getpid()}, "
+                "which was forked after that; its threads and its driver's connection stayed behind",
+                hint="load the model in each process after the fork, or start processes with multiprocessing's 'spawn'",
+            )
 
     @abstractmethod
     def load(self, weights: Sequence[WeightData], progress: Progress | None = None) -> dict[str, Tensor]:

@@ -96,6 +96,7 @@ class Context:
 
         Raises UnsupportedOpError, InsufficientMemoryError, or GraphError if there is nothing to compute.
         """
+        self.backend.require_process()
         with self._lock:
             self._require_open()
             if self._executable is None:
@@ -115,6 +116,7 @@ class Context:
         floats are rounded to the input's type.
         """
         feeds = feeds or {}
+        self.backend.require_process()
         with self._lock:
             executable = self.reserve()._executable
             assert executable is not None
@@ -138,6 +140,7 @@ class Context:
 
         Raises GraphError for a tensor that was not forwarded or before the first compute.
         """
+        self.backend.require_process()
         with self._lock:
             self._require_open()
             if tensor not in self._outputs:
@@ -179,6 +182,8 @@ class Context:
 
     def close(self) -> None:
         """Free the compiled graph. Idempotent."""
+        if self.backend.foreign:
+            return
         with self._lock:
             self._closed = True
             if self._executable is not None:

@@ -63,7 +63,6 @@ class EagerBackend(Backend):
         self.lock = threading.RLock()
         self._held: dict[Tensor, Memory] = {}
         self._graphs: dict[EagerExecutable, Memory] = {}
-        self._closed = False
         if params.n_threads is not None:
             logger.warning("%s: n_threads=%d has no effect: the library counts its own", name, params.n_threads)
 
@@ -72,6 +71,7 @@ class EagerBackend(Backend):
         return AllocationStatus.ALLOCATED if self.params.allocate else AllocationStatus.UNALLOCATED
 
     def load(self, weights: Sequence[WeightData], progress: Progress | None = None) -> dict[str, Tensor]:
+        self.require_process()
         with self.lock:
             self._require_open()
             loaded: dict[str, Tensor] = {}
@@ -93,6 +93,7 @@ class EagerBackend(Backend):
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
+        self.require_process()
         with self.lock:
             self._require_open()
             require_sizes(f"state {name!r}", shape)
@@ -115,6 +116,7 @@ class EagerBackend(Backend):
         return node.op in self.library.functions
 
     def compile(self, graph: Graph) -> EagerExecutable:
+        self.require_process()
         with self.lock:
             self._require_open()
             for leaf in graph.leaves:
@@ -138,6 +140,8 @@ class EagerBackend(Backend):
         return report
 
     def close(self) -> None:
+        if self.foreign:
+            return
         with self.lock:
             self._closed = True
             self.release(list(self._held))

@@ -6,6 +6,7 @@
     ├── GraphError                             a graph that cannot be built, compiled or fed as asked
     ├── CacheFullError                         no room for more tokens in the key/value cache
     ├── ClosedError                            a context, model or backend used after close()
+    │   └── ForkedProcessError                 a backend used in a process that was forked after it was opened
     ├── InsufficientMemoryError (MemoryError)  an allocation failed; carries the memory breakdown
     ├── BackendError                           a backend could not do what was asked
     │   ├── UnsupportedOpError                 no lowering and no decomposition for an op
@@ -45,6 +46,7 @@ __all__ = [
     "ConversionError",
     "DTypeError",
     "DeviceNotFoundError",
+    "ForkedProcessError",
     "GrammarError",
     "GraphError",
     "HotshoeError",
@@ -95,6 +97,13 @@ class CacheFullError(HotshoeError):
 
 class ClosedError(HotshoeError):
     """A context, model or backend was used after ``close()``."""
+
+
+class ForkedProcessError(ClosedError):
+    """A backend, or a context of it, was used in a process that was forked after the backend had been opened.
+
+    Its threads and its connection to a GPU's driver stayed in the parent: using it would hang or crash.
+    """
 
 
 class InsufficientMemoryError(HotshoeError, MemoryError):

@@ -13,6 +13,7 @@ imports it only when it is wanted, and calls the hooks it implements:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pluggy
 
@@ -32,4 +33,13 @@ class HookSpecs:
     @hookspec
     def hotshoe_providers(self) -> Sequence[Provider]:
         """The providers this plugin brings."""
+        raise NotImplementedError
+
+    @hookspec
+    def hotshoe_adopt(self, folder: Path) -> Sequence[Provider]:
+        """Optional: the providers over a set of native libraries that this plugin did not bring.
+
+        Called in place of ``hotshoe_providers`` for ``load_all(ggml=folder)``, once in a process and before any other
+        library of the plugin's engine is open; the loader has compared versions. The folder has a core of its own.
+        """
         raise NotImplementedError

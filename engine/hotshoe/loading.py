@@ -72,12 +72,11 @@ def load_model(
         cached = DType.parse(kv_dtype or "f16")
         tokenizer = _Meanwhile(lambda: _tokenizer_of(file.metadata))
         registry = load_all()
-        chosen = registry.select(device)
         backend = registry.open(device, BackendParams(n_threads=n_threads))
         try:
             model = architecture(config)
             bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
-            why = registry.why(chosen[0])
+            why = registry.why(device)
             if architecture.many_rows:
                 from hotshoe.runner.embedder import EmbeddingModel
 

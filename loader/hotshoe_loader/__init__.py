@@ -1,17 +1,18 @@
 """hotshoe's loader: finds compute backends, judges each one, ranks their devices, opens a backend.
 
-    load_all(prefer=, require=, block=, paths=, refresh=)  ->  Registry
+    load_all(prefer=, require=, block=, allow=, paths=, system=, ggml=, timeout=, refresh=)  ->  Registry
 
 Names are imported on first use: ``import hotshoe_loader`` costs nothing and finds nothing.
 
     load      load_all: options, and one registry for each set of them
     survey    the four stages in order, a verdict for every candidate:
     find        what is there, by metadata and file names only
-    vet         what may be used, before its code runs
-    probe       what it is worth: import, score, list devices
+    vet         what may be used, before its code runs: by names here, by files in vet_files
+    probe       what it is worth: inspect runs vet_files and probe in a child process (children), cache keeps the report
     rank        which library and which device come first
-    registry  Registry: the devices, the verdicts, select and open
-    explain   the same in words
+    registry  Registry: the devices, the verdicts; select, open, unload, reload
+    activate  a plugin that passed comes into this process, when a backend of it is opened
+    explain   the same in words; doctor: and what to do about it
     catalog   the plugins this project publishes, for "pip install ..."
 """
 

@@ -1,4 +1,4 @@
-"""The plugins this project publishes, so that one that is not installed can be named with its command.
+"""The plugins of this project, so that one that is not installed can be named with its command.
 
 Nothing here makes a plugin special: all are found, vetted, probed and ranked like a third party's.
 """
@@ -17,7 +17,12 @@ __all__ = ["CATALOG", "Known", "by_distribution", "known"]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One published plugin. ``name`` is what a user calls it: "cuda". ``signs``: files its hardware leaves."""
+    """One plugin of this project. ``name`` is what a user calls it: "cuda".
+
+    published: whether there is anything to install; else it is planned, and nobody is told to install it.
+    vendors: whose GPUs it drives, as Machine names them. signs: files its hardware leaves. least_driver: the oldest
+    major version of NVIDIA's driver that it runs with.
+    """
 
     name: str
     distribution: str
@@ -26,9 +31,15 @@ class Known:
     platforms: tuple[str, ...]
     machines: tuple[str, ...] = ()
     signs: tuple[str, ...] = ()
+    vendors: tuple[str, ...] = ()
+    least_driver: int = 0
+    published: bool = False
 
     @property
     def install(self) -> str:
+        """The command, or where there is nothing to install, that."""
+        if not self.published:
+            return f"{self.distribution} is planned and not published yet"
         return f"pip install {self.distribution}"
 
     @property
@@ -48,9 +59,26 @@ _NVIDIA = ("/dev/nvidiactl", "/proc/driver/nvidia/version")
 
 CATALOG = (
     # In the order of preference for one physical GPU: the vendor's own interface before a general one.
-    Known("cuda", "hotshoe-ggml-cuda", DeviceType.GPU, "NVIDIA GPUs", ("linux", "win32"), signs=_NVIDIA),
-    Known("metal", "hotshoe-ggml-metal", DeviceType.GPU, "Apple GPUs", ("darwin",)),
-    Known("mlx", "hotshoe-mlx", DeviceType.GPU, "Apple GPUs, through MLX", ("darwin",), machines=("arm64",)),
+    Known(
+        "cuda",
+        "hotshoe-ggml-cuda",
+        DeviceType.GPU,
+        "NVIDIA GPUs",
+        ("linux", "win32"),
+        signs=_NVIDIA,
+        vendors=("NVIDIA",),
+        least_driver=580,  # CUDA 13's
+    ),
+    Known("metal", "hotshoe-ggml-metal", DeviceType.GPU, "Apple GPUs", ("darwin",), vendors=("Apple",)),
+    Known(
+        "mlx",
+        "hotshoe-mlx",
+        DeviceType.GPU,
+        "Apple GPUs, through MLX",
+        ("darwin",),
+        machines=("arm64",),
+        vendors=("Apple",),
+    ),
     Known(
         "vulkan",
         "hotshoe-ggml-vulkan",
@@ -58,16 +86,17 @@ CATALOG = (
         "GPUs of any vendor, through Vulkan",
         ("linux", "win32"),
         signs=("/dev/dri/renderD128",),
+        vendors=("NVIDIA", "AMD", "Intel"),
     ),
-    Known("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32")),
+    Known("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32"), published=True),
 )
 
 
 def known(name: str) -> Known | None:
-    """The published plugin called so, by its short name or its distribution's."""
+    """The plugin called so, by its short name or its distribution's."""
     return next((entry for entry in CATALOG if name in (entry.name, entry.distribution)), None)
 
 
 def by_distribution(distribution: str) -> Known | None:
-    """The published plugin of this (normalised) distribution name."""
+    """The plugin of this (normalised) distribution name."""
     return next((entry for entry in CATALOG if entry.distribution == distribution), None)

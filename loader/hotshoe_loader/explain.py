@@ -98,8 +98,10 @@ def explain(
     if name.strip():
         return _explain_one(name, devices, verdicts, options)
     lines = [f"chosen: {why(devices[0], devices, verdicts, options)}" if devices else "no device can be used"]
-    for option, value in (("require", options.require), ("prefer", options.prefer), ("block", options.block)):
+    for option in ("require", "prefer", "block", "allow"):
+        value = getattr(options, option)
         lines += [f"{option}: {', '.join(value)}"] if value else []
+    lines += [f"ggml: {options.ggml}"] if options.ggml else []
     lines += [f"note: {note}" for note in notes]
     lines += ["", "devices, best first:", *(f"  {describe(device)}, {device.type.value}" for device in devices)]
     lines += ["", "verdicts:", *(f"  {line}" for verdict in verdicts for line in _lines(verdict))]

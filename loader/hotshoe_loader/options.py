@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Options", "normalise"]
+__all__ = ["PROBE_VARIABLE", "TIMEOUT", "Options", "normalise"]
+
+TIMEOUT = 10.0
+"""Seconds a probe may take. A CPU plugin takes 0.3, a GPU's runtime that starts for the first time a few."""
+
+PROBE_VARIABLE = "HOTSHOE_PROBE"
+"""Set in a probe's child process and in what it starts, to a value of its own: how processes that left its session are
+found, and how load_all() knows that a plugin being probed has called it."""
 
 
 def normalise(name: str) -> str:
@@ -21,7 +28,8 @@ def normalise(name: str) -> str:
 class Options:
     """Effective options. Argument and environment are both honoured, the argument's names first.
 
-    relative: entries of HOTSHOE_PATH that are not absolute, and for that reason not searched.
+    relative: entries of HOTSHOE_PATH that are not absolute, and for that reason not searched. system: search the
+    known homes of ggml's libraries too. timeout: seconds for each probe. ggml: a foreign set of libraries to adopt.
     """
 
     prefer: tuple[str, ...] = ()
@@ -29,6 +37,10 @@ class Options:
     block: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()
     relative: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    system: bool = False
+    timeout: float = TIMEOUT
+    ggml: str = ""
 
     @staticmethod
     def of(
@@ -37,10 +49,15 @@ class Options:
         block: str | Iterable[str] | None,
         paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None,
         environ: Mapping[str, str],
+        *,
+        allow: str | Iterable[str] | None = None,
+        system: bool | None = None,
+        timeout: float | None = None,
+        ggml: str | os.PathLike[str] | None = None,
     ) -> Options:
         """Options from the arguments of ``load_all`` and from the environment.
 
-        Raises TypeError for an argument that is neither a name nor several.
+        Raises TypeError for an argument of the wrong type, ValueError for a time that is none.
         """
         folders = [Path(os.path.abspath(path)) for path in _several("paths", "folder", paths, (str, os.PathLike))]
         relative = []
@@ -57,7 +74,54 @@ class Options:
             block=tuple(sorted(map(normalise, _names("block", block, environ.get("HOTSHOE_BLOCK"))))),
             paths=tuple(dict.fromkeys(folders)),
             relative=tuple(relative),
+            allow=tuple(sorted(map(normalise, _names("allow", allow, environ.get("HOTSHOE_ALLOW"))))),
+            system=_flag(system, environ.get("HOTSHOE_SYSTEM")),
+            timeout=_seconds(timeout, environ.get("HOTSHOE_PROBE_TIMEOUT")),
+            ggml=_folder(ggml, environ.get("HOTSHOE_GGML")),
         )
+
+
+def _folder(given: Any, variable: str | None) -> str:
+    """A folder that must exist, as an absolute path; "" for none. The variable's must be absolute."""
+    what = "load_all(ggml=...)"
+    if given is None:
+        what, given = "HOTSHOE_GGML", (variable or "").strip()
+        if not given:
+            return ""
+    if not isinstance(given, (str, os.PathLike)):
+        raise TypeError(f"{what} takes a folder, got {given!r}")
+    folder = os.path.abspath(given)
+    if not os.path.isdir(folder) or (what == "HOTSHOE_GGML" and not os.path.isabs(given)):
+        raise ValueError(f"{what} takes the absolute path of a folder that is there, got {os.fspath(given)!r}")
+    return folder
+
+
+def _flag(given: Any, variable: str | None) -> bool:
+    if given is None:
+        return (variable or "").strip().lower() not in ("", "0", "no", "off", "false")
+    if not isinstance(given, bool):
+        raise TypeError(f"load_all(system=...) takes True or False, got {given!r}")
+    return given
+
+
+def _seconds(given: Any, variable: str | None) -> float:
+    """The argument, else the variable, else the default; a finite number of seconds above 0."""
+    if given is None:
+        text = (variable or "").strip()
+        if not text:
+            return TIMEOUT
+        what, given = "HOTSHOE_PROBE_TIMEOUT", text
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = -1.0
+    elif isinstance(given, (int, float)) and not isinstance(given, bool):
+        what, seconds = "load_all(timeout=...)", float(given)
+    else:
+        raise TypeError(f"load_all(timeout=...) takes seconds, got {given!r}")
+    if not 0 < seconds < 1e6:
+        raise ValueError(f"{what} takes seconds, more than 0, got {given!r}")
+    return seconds
 
 
 def _names(option: str, given: str | Iterable[str] | None, variable: str | None) -> tuple[str, ...]:

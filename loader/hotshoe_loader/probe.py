@@ -1,7 +1,7 @@
 """Stage 3, probe: what a candidate is worth, by running it. Every step is guarded; a failure raises Rejected.
 
-Runs in this process: a plugin that crashes it cannot be survived here. The functions take and return little,
-so that a child process can run score and enumeration in their place.
+Runs in a child process (see inspect and children): what crashes it does not crash the user's. Of what is in use,
+import and hook run once more in the user's process (see activate).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotshoe_core.device import Device, NativeLibraries, Provider
 from hotshoe_core.errors import HotshoeError
+from hotshoe_loader.binary import Binary, brings, unresolved
 from hotshoe_loader.find import LibraryCandidate, PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Score",
+    "adopts",
     "ask_providers",
     "import_plugin",
     "list_devices",
@@ -68,7 +70,9 @@ def _rejection(error: BaseException, doing: str, plugin: PluginCandidate | None,
             return Rejected(
                 Outcome.MISSING_DEPENDENCY,
                 f"{doing} needs the library {missing}, which the system's linker does not find",
-                hint or f"install what brings {missing}" + (f", or {reinstall}" if reinstall else ""),
+                hint
+                or brings(missing)
+                or f"install what brings {missing}" + (f", or {reinstall}" if reinstall else ""),
                 missing=missing,
             )
         if "undefined symbol" in text or "Symbol not found" in text:
@@ -80,7 +84,7 @@ def _rejection(error: BaseException, doing: str, plugin: PluginCandidate | None,
 
 
 def _missing_module(name: str, doing: str, plugin: PluginCandidate | None) -> Rejected:
-    own = plugin.entry_point.module if plugin and plugin.entry_point else ""
+    own = plugin.module if plugin else ""
     if plugin and (own == name or own.startswith(f"{name}.")):
         return Rejected(
             Outcome.IMPORT_ERROR,
@@ -131,25 +135,37 @@ def new_manager() -> pluggy.PluginManager:
 
 def import_plugin(plugin: PluginCandidate) -> object:
     """What the entry point names: a module, or an object in one."""
-    entry = plugin.entry_point
-    if entry is None:  # vet refused it before
-        raise Rejected(Outcome.IMPORT_ERROR, plugin.problem or "it has no entry point")
-    # A value that is no "module:object" makes entry.module itself raise.
-    name = guarded(lambda: entry.module, f"reading the entry point {entry.value!r}", plugin, Outcome.IMPORT_ERROR)
+    name = plugin.module
+    if not name:
+        raise Rejected(
+            Outcome.IMPORT_ERROR,
+            f"reading the entry point {plugin.value!r} failed: it is not 'module' or 'module:object'",
+            f"report it to the authors of {plugin.distribution}",
+        )
     found: object = guarded(lambda: importlib.import_module(name), f"importing {name!r}", plugin, Outcome.IMPORT_ERROR)
-    for attribute in filter(None, (entry.attr or "").split(".")):
+    for attribute in filter(None, plugin.attribute.split(".")):
         if not hasattr(found, attribute):
             raise Rejected(
                 Outcome.IMPORT_ERROR,
-                f"its entry point names {entry.value!r}, and there is no {attribute!r} in it",
+                f"its entry point names {plugin.value!r}, and there is no {attribute!r} in it",
                 f"pip install --upgrade {plugin.distribution}, or report it to its authors",
             )
         found = getattr(found, attribute)
     return found
 
 
-def ask_providers(manager: pluggy.PluginManager, plugin: PluginCandidate, module: object) -> list[Any]:
-    """The providers a plugin's hook returns, not yet vetted. The plugin stays registered if all went well."""
+def adopts(module: object) -> bool:
+    """Whether a plugin can drive native libraries that it did not bring."""
+    return callable(getattr(module, "hotshoe_adopt", None))
+
+
+def ask_providers(
+    manager: pluggy.PluginManager, plugin: PluginCandidate, module: object, adopted: Path | None = None
+) -> list[Any]:
+    """The providers a plugin's hook returns, not yet vetted. The plugin stays registered if all went well.
+
+    ``adopted``: the folder of a foreign set of libraries, for a plugin that adopts it in place of its own.
+    """
     if isinstance(module, type):
         raise Rejected(
             Outcome.INCOMPATIBLE_API,
@@ -170,22 +186,22 @@ def ask_providers(manager: pluggy.PluginManager, plugin: PluginCandidate, module
         if "hotshoe_providers" not in implemented:
             raise _no_hook(module, plugin, implemented)
         # pluggy gives a list with one answer for each implementation; here is one, as the other plugins are left out.
+        hook, arguments = "hotshoe_providers", {}
+        if adopted is not None:
+            hook, arguments = "hotshoe_adopt", {"folder": adopted}
         answers: list[Any] = guarded(
-            lambda: manager.subset_hook_caller("hotshoe_providers", others)(),
-            "its hook hotshoe_providers()",
-            plugin,
-            Outcome.CRASHED,
+            lambda: manager.subset_hook_caller(hook, others)(**arguments), f"its hook {hook}()", plugin, Outcome.CRASHED
         )
         answer = answers[0] if answers else None
         if answer is not None and (isinstance(answer, (str, bytes)) or not isinstance(answer, Sequence)):
             raise Rejected(
                 Outcome.INCOMPATIBLE_API,
-                f"its hook hotshoe_providers() returned {type(answer).__name__}; expected a list of providers",
+                f"its hook {hook}() returned {type(answer).__name__}; expected a list of providers",
                 f"report it to the authors of {plugin.distribution}",
             )
         providers: list[Any] = guarded(lambda: list(answer or ()), "listing its providers", plugin, Outcome.CRASHED)
         if not providers:
-            raise Rejected(Outcome.NO_DEVICE, "its hook hotshoe_providers() returned no provider")
+            raise Rejected(Outcome.NO_DEVICE, f"its hook {hook}() returned no provider")
     except Rejected:
         if manager.get_name(module) is not None:
             manager.unregister(module)
@@ -286,11 +302,19 @@ def open_core(native: NativeLibraries, plugin: PluginCandidate) -> None:
     guarded(lambda: _open(native.core), f"opening {native.core.name}", plugin, Outcome.MISSING_DEPENDENCY)
 
 
-def score_library(library: LibraryCandidate) -> Score:
+def score_library(library: LibraryCandidate, binary: Binary) -> Score:
     """Opens a library that vet let pass, and asks for its score. It stays open: a closed ggml crashes later."""
     try:
         handle = guarded(lambda: _open(library.path), "opening it", None, Outcome.IMPORT_ERROR)
     except Rejected as rejected:
+        # The linker names the first one only. Its own search is the last word on each of the others.
+        missing = unresolved(binary) if rejected.outcome is Outcome.MISSING_DEPENDENCY else []
+        missing = [name for name in missing if not _loads(name)]
+        if missing:
+            hints = dict.fromkeys(brings(name) or f"install what brings {name}" for name in missing)
+            rejected.reason = f"it needs {', '.join(missing)}, which the system's linker does not find"
+            rejected.hint = "; ".join(hints)
+            rejected.details["missing"] = missing
         if rejected.hint is None:
             rejected.hint = f"reinstall what brought {library.path}"
         raise
@@ -311,7 +335,43 @@ def score_library(library: LibraryCandidate) -> Score:
             f"it scores {value}: this machine lacks something it was built for",
             score=value,
         )
+    disabled = _disabled(value) if library.backend == "cpu" else []
+    if disabled:
+        raise Rejected(
+            Outcome.NO_DEVICE,
+            f"it scores {value}, for the processor has {', '.join(disabled)}; the operating system does not enable it",
+            "another variant is used; a virtual machine may have to be configured to pass it on",
+            score=value,
+        )
     return Score(library, value)
+
+
+# Bits of ggml's score on x86, less 1, of the features that need the operating system to save larger registers. ggml
+# asks the processor only; where the system does not play along, the first such instruction ends the process.
+_X86_STATES = {4: "avx", 5: "avx2", 7: "avx512f", 11: "amx_int8"}
+
+
+def _disabled(score: int) -> list[str]:
+    flags = _processor_flags()
+    return [flag for bit, flag in _X86_STATES.items() if (score - 1) >> bit & 1 and flags and flag not in flags]
+
+
+def _processor_flags() -> frozenset[str]:
+    """Features of an x86 processor that Linux lets programs use; empty where that is not known."""
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            lines = file.read(8192).splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line for line in lines if line.startswith("flags")), "").partition(":")[2].split())
+
+
+def _loads(name: str) -> bool:
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
 
 
 def _open(path: Path) -> ctypes.CDLL:

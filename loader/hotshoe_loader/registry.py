@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hotshoe_core.device import BackendParams, Device, Provider
-from hotshoe_core.errors import BackendError, HotshoeError, PluginError
+from hotshoe_core.device import BackendParams, Device
+from hotshoe_core.errors import BackendError, PluginError
 from hotshoe_loader import explain as words
+from hotshoe_loader.activate import Offer, live_backends, live_changes, open_backend
 from hotshoe_loader.options import Options
 from hotshoe_loader.rank import matching, rank
 from hotshoe_loader.survey import Survey
-from hotshoe_loader.verdict import Outcome, Verdict
+from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 
 if TYPE_CHECKING:
     from hotshoe_core.backend import Backend
@@ -26,46 +27,65 @@ logger = logging.getLogger("hotshoe.loader")
 class Registry:
     """The devices of this machine, best first, and a verdict on everything that could have offered one.
 
-    Made by ``load_all``; never changes, but for a verdict that turns from available to loaded when its
-    backend is opened.
+    Made by ``load_all``. It stays as it is but for what it is told to do: ``open`` brings a backend into the
+    process, ``unload`` takes devices out, ``reload`` searches again.
     """
 
-    __slots__ = ("_devices", "_options", "_survey")
+    __slots__ = ("_options", "_ranked", "_survey")
 
     def __init__(self, survey: Survey, options: Options) -> None:
         """Ranks what a survey found. Raises DeviceNotFoundError if a required device is not there."""
-        self._survey = survey
         self._options = options
-        self._devices = rank(survey.devices, options.prefer, options.require)
-        for token in words.unmet(options.require, self._devices):
-            raise words.not_found(f"require={token!r}", token, self._devices, survey.verdicts)
-        for token in words.unmet(options.prefer, self._devices):
-            logger.warning("prefer=%r met no device; using %s", token, self.why() if self._devices else "none")
+        self._take(survey)
+
+    def _take(self, survey: Survey) -> None:
+        options = self._options
+        ranked = rank(survey.devices, options.prefer, options.require)
+        for token in words.unmet(options.require, ranked):
+            raise words.not_found(f"require={token!r}", token, ranked, survey.verdicts)
+        self._survey, self._ranked = survey, ranked
+        for token in words.unmet(options.prefer, ranked):
+            logger.warning("prefer=%r met no device; using %s", token, self.why() if ranked else "none")
 
     def __repr__(self) -> str:
-        return f"<Registry: {', '.join(device.name for device in self._devices) or 'no device'}>"
+        return f"<Registry: {', '.join(device.name for device in self.devices) or 'no device'}>"
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Every usable device, best first."""
-        return self._devices
+        """Every usable device, best first. Memory is that of the probe, which may be of an earlier start."""
+        gone = self._survey.unloaded | self._survey.failed.keys()
+        return tuple(device for device in self._ranked if device.provider not in gone) if gone else self._ranked
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What became of every candidate."""
-        return tuple(
-            replace(verdict, outcome=Outcome.LOADED)
-            if verdict.outcome is Outcome.AVAILABLE and verdict.details.get("provider") in self._survey.opened
-            else verdict
-            for verdict in self._survey.verdicts
-        )
+        return tuple(map(self._now, self._survey.verdicts))
+
+    def _now(self, verdict: Verdict) -> Verdict:
+        """A verdict of the survey, and what became of the candidate since."""
+        survey, name = self._survey, str(verdict.details.get("provider"))
+        if not verdict.outcome.usable:
+            return verdict
+        if name in survey.failed and verdict.kind == "plugin":
+            failed = survey.failed[name]
+            reason = f"it passed its test in a child process, and failed in this one: {failed.reason}"
+            return replace(verdict, outcome=failed.outcome, reason=reason, hint=failed.hint)
+        if name in survey.unloaded:
+            hint = "registry.reload() offers it again"
+            return replace(verdict, outcome=Outcome.BLOCKED, reason="it was unloaded by registry.unload()", hint=hint)
+        if name not in survey.opened:
+            return verdict
+        plugin = survey.offers[name].plugin if name in survey.offers else None
+        changes = live_changes(plugin) if plugin and verdict.kind == "plugin" else []
+        details = {**verdict.details, "changes": changes} if changes else verdict.details
+        return replace(verdict, outcome=Outcome.LOADED, details=details)
 
     def explain(self, name: str = "") -> str:
         """In words: what was found, what is used and why; of everything, or of one name.
 
         ``name``: a device, provider, plugin, library, or a type such as "gpu".
         """
-        return words.explain(name, self._devices, self.verdicts, self._options, self._survey.notes)
+        return words.explain(name, self.devices, self.verdicts, self._options, self._survey.notes)
 
     def select(self, device: str | Iterable[str] | None = None) -> list[Device]:
         """The devices a request means, the best or first-named first.
@@ -77,18 +97,18 @@ class Registry:
         Raises DeviceNotFoundError, which carries the verdicts and names the next step.
         """
         if device is None:
-            if not self._devices:
-                raise words.not_found("device=None", "cpu", self._devices, self.verdicts)
-            return [self._devices[0]]
+            if not self.devices:
+                raise words.not_found("device=None", "cpu", self.devices, self.verdicts)
+            return [self.devices[0]]
         tokens = [device] if isinstance(device, str) else list(device)
         wrong = [token for token in tokens if not isinstance(token, str)]
         if wrong or not tokens:
             raise TypeError(f"device= takes None, a name or several names, got {device!r}")
         chosen: dict[str, Device] = {}
         for token in tokens:
-            found = matching(token, self._devices)
+            found = matching(token, self.devices)
             if not found:
-                raise words.not_found(f"device={token!r}", token, self._devices, self.verdicts)
+                raise words.not_found(f"device={token!r}", token, self.devices, self.verdicts)
             # Two providers may show one physical GPU twice; devices of one provider are distinct.
             chosen.update({item.name: item for item in found if item.provider == found[0].provider})
         return list(chosen.values())
@@ -96,39 +116,47 @@ class Registry:
     def why(self, device: str | Iterable[str] | Device | None = None) -> str:
         """One line: the device a request means, and why that one."""
         chosen = [device] if isinstance(device, Device) else self.select(device)
-        line = words.why(chosen[0], self._devices, self.verdicts, self._options)
+        line = words.why(chosen[0], self.devices, self.verdicts, self._options)
         return f"{line}; together with {', '.join(item.name for item in chosen[1:])}" if chosen[1:] else line
 
     def open(self, device: str | Iterable[str] | Device | None = None, params: BackendParams | None = None) -> Backend:
         """A backend opened over the devices a request means; see ``select``. The caller closes it.
 
+        The plugin is imported now, if it was not before. Where that fails, though it worked in a child process,
+        the next best device is opened with a warning, if nothing was asked for: no ``device`` here, and no
+        ``require`` of load_all.
+
         Raises:
             DeviceNotFoundError: no such device; a missing GPU is never replaced by the CPU when asked for.
             BackendError: the devices belong to different families, or the provider could not open them.
+            PluginError: the plugin worked in its child process, and does not in this one.
         """
-        from hotshoe_core.backend import Backend
-
         chosen = [device] if isinstance(device, Device) else self.select(device)
-        provider = self._provider(chosen)
+        try:
+            return self._open(chosen, params or BackendParams())
+        except PluginError as error:
+            # A failed provider's devices are gone from self.devices, so this ends.
+            if device is not None or self._options.require or not self.devices or chosen[0] in self.devices:
+                raise
+            logger.warning("%s; using %s", error, self.why())
+            return self.open(None, params)
+
+    def _open(self, chosen: list[Device], params: BackendParams) -> Backend:
+        offer = self._offer(chosen)
         logger.info("opening %s", self.why(chosen[0]))
         try:
-            backend = provider.open(chosen, params or BackendParams())
-        except HotshoeError:
-            raise
-        except Exception as error:
-            raise BackendError(
-                f"provider {provider.name!r} could not open {_names(chosen)}: {type(error).__name__}: {error}",
-                hint=f"another device may do: {_names(self._devices)}",
-            ) from error
-        if not isinstance(backend, Backend):
+            backend = open_backend(offer, chosen, params)
+        except Rejected as rejected:
+            offer.forget()
+            self._survey.failed[offer.name] = rejected
             raise PluginError(
-                f"provider {provider.name!r} opened {type(backend).__name__}; expected a hotshoe_core Backend",
-                hint=f"report it to the authors of provider {provider.name!r}",
-            )
+                f"{_names(chosen)} passed its test in a child process, and failed in this one: {rejected.reason}",
+                hint=rejected.hint,
+            ) from rejected
         self._survey.opened.update(item.provider for item in chosen)
         return backend
 
-    def _provider(self, chosen: list[Device]) -> Provider:
+    def _offer(self, chosen: list[Device]) -> Offer:
         """The provider that opens ``chosen``: the first one's, as providers of a family share an engine."""
         families = {device.family: device.name for device in chosen}
         if len(families) > 1:
@@ -137,14 +165,51 @@ class Registry:
                 f"{', '.join(families)}; expected one family",
                 hint="open a backend for each family",
             )
-        provider = self._survey.providers.get(chosen[0].provider)
-        if provider is None:
+        name = chosen[0].provider
+        offer = None if name in self._survey.unloaded else self._survey.offers.get(name)
+        if offer is None:
             raise BackendError(
-                f"device {chosen[0].name!r} is of provider {chosen[0].provider!r}, which is not in this registry; "
-                f"it has: {', '.join(self._survey.providers)}",
+                f"device {chosen[0].name!r} is of provider {name!r}, which is not in this registry; "
+                f"it has: {', '.join(self._survey.offers.keys() - self._survey.unloaded)}",
                 hint="take devices from registry.devices",
             )
-        return provider
+        return offer
+
+    def unload(self, name: str, *, force: bool = False) -> None:
+        """Takes the devices of a provider out of this registry: they cannot be opened any more.
+
+        ``name``: a device, backend or provider. Nothing is unmapped, as native code that was unmapped crashes later:
+        the memory of its libraries stays, that of backends and models does not.
+
+        Raises:
+            DeviceNotFoundError: nothing here is called so.
+            BackendError: backends over these devices are open, and ``force`` is not given, which closes them.
+        """
+        providers = {device.provider for device in self.select(name)}
+        live = {id(backend): backend for provider in providers for backend in live_backends(provider)}
+        if live and not force:
+            raise BackendError(
+                f"{name!r} cannot be unloaded: {len(live)} open backend(s) use {_names(self.select(name))}",
+                hint="close the models that run on it, or unload(..., force=True) closes their backends under them",
+            )
+        for backend in live.values():
+            backend.close()
+        self._survey.unloaded.update(providers)
+
+    def reload(self) -> Registry:
+        """Searches again, in place: finds what was installed since, and offers again what was unloaded.
+
+        Backends that are open stay as they are. A plugin that was imported is not imported anew: of one that was
+        upgraded, the old version stays in this process until it ends. Returns this registry.
+
+        Raises DeviceNotFoundError, and stays as it was, if a required device is not there any more.
+        """
+        from hotshoe_loader.load import look_again
+
+        opened = self._survey.opened
+        self._take(look_again(self, self._options))
+        self._survey.opened.update(opened & self._survey.offers.keys())
+        return self
 
 
 def _names(devices: Iterable[Device]) -> str:

@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.device import Device, NativeLibraries, Provider
-from hotshoe_core.reference import ReferenceProvider
-from hotshoe_loader import probe
+from hotshoe_core.device import Device
+from hotshoe_core.mapped import foreign_bases, is_mapped
+from hotshoe_core.reference import DEVICE
+from hotshoe_loader import cache
+from hotshoe_loader.activate import Offer, live_version, quiet
 from hotshoe_loader.catalog import CATALOG, Known, by_distribution, known
-from hotshoe_loader.find import (
-    GROUP,
-    LibraryCandidate,
-    PluginCandidate,
-    distribution_version,
-    find_libraries,
-    find_plugins,
-    list_libraries,
-)
+from hotshoe_loader.find import GROUP, LibraryCandidate, PluginCandidate, find_plugins, list_libraries
 from hotshoe_loader.options import Options, normalise
-from hotshoe_loader.rank import REFERENCE, choose_library
+from hotshoe_loader.rank import REFERENCE
+from hotshoe_loader.report import Job, LibraryReport, ProviderReport, Report
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
-from hotshoe_loader.vet import Blocklist, vet_library, vet_plugin, vet_provider
+from hotshoe_loader.vet import Policy, vet_plugin
 
 __all__ = ["Survey", "take_survey"]
 
@@ -36,35 +32,78 @@ logger = logging.getLogger("hotshoe.loader")
 class Survey:
     """What there is. ``devices`` are not ranked: that depends on who asks.
 
-    notes: words about the options. opened: providers of which a backend was opened since.
+    offers: a provider's name, and how to get it into this process. notes: words about the options. opened, failed,
+    unloaded: what became of providers since: one was opened; it worked in its probe and could not be imported here;
+    the user has unloaded it.
     """
 
     devices: tuple[Device, ...]
-    providers: Mapping[str, Provider]
+    offers: Mapping[str, Offer]
     verdicts: tuple[Verdict, ...]
     notes: tuple[str, ...] = ()
     opened: set[str] = field(default_factory=set)
+    failed: dict[str, Rejected] = field(default_factory=dict)
+    unloaded: set[str] = field(default_factory=set)
 
 
-def take_survey(options: Options) -> Survey:
-    """Finds, vets and probes every candidate that ``options.block`` and ``options.paths`` leave."""
-    surveyor = _Surveyor(options)
-    for plugin in find_plugins():
-        surveyor.plugin(plugin)
+def take_survey(options: Options, refresh: bool = False) -> Survey:
+    """Finds, vets and probes every candidate that the options leave. ``refresh``: trust no earlier probe."""
+    found = find_plugins()
+    surveyor = _Surveyor(options, found.installed)
+    jobs = [job for plugin in found.plugins if (job := surveyor.job(plugin)) is not None]
+    state = {**cache.state(found.installed), "timeout": options.timeout} if jobs else None
+    store = cache.Cache(cache.folder(), state)
+    reports = probe_all(jobs, options.timeout, store, refresh)
+    surveyor.judge(found.plugins, {id(job.plugin): (report, partial(store.drop, job)) for job, report in reports})
     surveyor.strays()
     surveyor.not_installed()
     surveyor.reference()
     return surveyor.result()
 
 
+def probe_all(jobs: Sequence[Job], limit: float, store: cache.Cache, refresh: bool) -> list[tuple[Job, Report]]:
+    """The report on each job: a kept one, or that of a child process, which is kept."""
+    kept = {} if refresh else {id(job): report for job in jobs if (report := store.get(job)) is not None}
+    fresh = [job for job in jobs if id(job) not in kept]
+    for job, report in zip(fresh, _probe(fresh, limit) if fresh else ()):
+        kept[id(job)] = report
+        store.put(job, report)
+    return [(job, kept[id(job)]) for job in jobs]
+
+
+def _probe(jobs: Sequence[Job], limit: float) -> list[Report]:
+    from hotshoe_loader import children  # not needed where everything is in the cache
+
+    if children.available():
+        try:
+            return children.run(jobs, limit)
+        except OSError as error:
+            logger.warning("no child process can be started, so plugins are tried in this one: %s", error)
+    from hotshoe_loader.inspect import inspect
+    from hotshoe_loader.traces import Traces
+
+    traces = Traces()
+    try:
+        with quiet():
+            return [inspect(job) for job in jobs]
+    finally:
+        traces.undo()
+
+
 class _Surveyor:
-    def __init__(self, options: Options) -> None:
-        self._paths = options.paths
-        self._relative = options.relative
-        self._block = Blocklist(options.block)
-        self._manager: Any = None  # pluggy's; made for the first plugin, as importing it costs 20 ms
+    def __init__(self, options: Options, installed: Mapping[str, str]) -> None:
+        self._options = options
+        self._installed = installed
+        self._policy = Policy(options.block, options.allow)
+        self._folders = dict.fromkeys(options.paths, "paths= or HOTSHOE_PATH")
+        if options.system:
+            from hotshoe_loader.homes import known_homes
+
+            for folder, origin in known_homes():
+                self._folders.setdefault(folder, origin)
+        self._rejected: dict[int, Rejected] = {}  # by id of the plugin: what vetting refused
         self._devices: dict[str, Device] = {}
-        self._providers: dict[str, Provider] = {}
+        self._offers: dict[str, Offer] = {}
         self._owners: dict[str, PluginCandidate] = {}
         self._verdicts: list[Verdict] = []
         self._backends: set[str] = set()  # names of native backends that some provider drives
@@ -72,80 +111,107 @@ class _Surveyor:
 
     def result(self) -> Survey:
         # A published plugin may be blocked without being there; another name that met nothing may be a slip.
-        notes = [f"block={name!r} met nothing" for name in self._block.unmet if known(name) is None]
+        notes = [f"{option}={name!r} met nothing" for option, name in self._policy.unmet if known(name) is None]
+        self._tell()
+        return Survey(tuple(self._devices.values()), self._offers, tuple(self._verdicts), tuple(notes))
+
+    def _tell(self) -> None:
+        """Logs every verdict, and one warning about what was installed to be used and is not."""
         for verdict in self._verdicts:
-            # A broken plugin was installed to be used; an absent device or a block is nobody's surprise.
-            level = logging.WARNING if verdict.outcome.broken and verdict.kind == "plugin" else logging.DEBUG
-            hint = f" ({verdict.hint})" if verdict.hint else ""
-            logger.log(level, "%s%s", verdict, hint)
-        if set(self._providers) == {REFERENCE}:
-            logger.warning(
+            logger.debug("%s%s", verdict, f" ({verdict.hint})" if verdict.hint else "")
+        # An absent device or a block is nobody's surprise; a broken plugin is.
+        broken = [each for each in self._verdicts if each.outcome.broken and each.kind == "plugin"]
+        words = [f"{verdict}{f' ({verdict.hint})' if verdict.hint else ''}" for verdict in broken]
+        if set(self._offers) == {REFERENCE}:
+            words.append(
                 "no plugin offers a device, so models run on the reference backend, which is NumPy and slow; "
-                "%s, or see load_all().explain()",
-                " or ".join(_first_steps(self._verdicts)) or "install a plugin",
+                f"{' or '.join(_first_steps(self._verdicts)) or 'install a plugin'}, or see load_all().explain()"
             )
-        return Survey(tuple(self._devices.values()), self._providers, tuple(self._verdicts), tuple(notes))
+        if words:
+            logger.warning("%s", "\n".join(words))
 
     # -- plugins and their providers --
 
-    def plugin(self, plugin: PluginCandidate) -> None:
-        start = time.perf_counter()
-        published = by_distribution(normalise(plugin.distribution))
-        details = {"plugin": plugin.name, "distribution": plugin.distribution}
-        if published is not None:
-            details["backend"] = published.name
+    def job(self, plugin: PluginCandidate) -> Job | None:
+        """What to probe, if the plugin may be used at all."""
         if plugin.shadowed_by is None:
             self._distributions.add(normalise(plugin.distribution))
         try:
-            vet_plugin(plugin, self._block)
-            module = probe.import_plugin(plugin)
-            if self._manager is None:
-                self._manager = probe.new_manager()
-            providers = probe.ask_providers(self._manager, plugin, module)
+            vet_plugin(plugin, self._policy)
         except Rejected as rejected:
-            self._reject(rejected, plugin.name, plugin, start, details)
-            return
-        for provider in providers:
-            self._provider(provider, plugin, start, details)
-            start = time.perf_counter()
+            self._rejected[id(plugin)] = rejected
+            return None
+        paths = tuple(map(str, self._folders))
+        return Job(plugin, self._options.block, self._options.allow, paths, self._options.ggml)
 
-    def _provider(self, provider: Any, plugin: PluginCandidate, start: float, details: dict[str, Any]) -> None:
-        name, place = plugin.name, len(self._verdicts)  # before the verdicts on its libraries
+    def judge(
+        self, plugins: Sequence[PluginCandidate], reports: Mapping[int, tuple[Report, Callable[[], None]]]
+    ) -> None:
+        """A verdict on every plugin, its providers and libraries, in the order they were found."""
+        for plugin in plugins:
+            published = by_distribution(normalise(plugin.distribution))
+            details: dict[str, Any] = {"plugin": plugin.name, "distribution": plugin.distribution}
+            if published is not None:
+                details["backend"] = published.name
+            if id(plugin) in self._rejected:
+                self._reject(self._rejected[id(plugin)], plugin.name, plugin, 0.0, details)
+                continue
+            report, forget = reports[id(plugin)]
+            self._policy.met.update(report.met)
+            if report.age is not None:
+                details["cached"] = round(report.age, 1)
+            if report.changes:
+                details["changes"] = report.changes
+            if report.rejected is not None:
+                self._reject(_aged(report.rejected, report.age), plugin.name, plugin, report.elapsed, details)
+            for provider in report.providers:
+                self._provider(provider, plugin, report, forget, dict(details))
+
+    def _provider(
+        self,
+        report: ProviderReport,
+        plugin: PluginCandidate,
+        whole: Report,
+        forget: Callable[[], None],
+        details: dict[str, Any],
+    ) -> None:
+        name = report.name
+        if report.family:
+            details |= {"provider": name, "family": report.family}
+        if report.native is not None:
+            details["backend"] = report.native
+            self._backends.add(report.native)
         try:
-            probe.guarded(
-                lambda: vet_provider(provider, plugin, self._block), "reading its name", plugin, Outcome.CRASHED
-            )
-            name, details = provider.name, {**details, "provider": provider.name, "family": provider.family}
-            self._refuse_taken(name, plugin)
-            native = probe.native_libraries(provider, plugin)
-            library = None
-            if native is not None:
-                details["backend"] = native.name
-                library = self._library(provider, native, plugin, details)
-            devices = probe.list_devices(provider, library.path if library else None, plugin)
-            kept, dropped = self._admit(devices)
+            if report.family:
+                self._refuse_taken(name, plugin)
+            if report.rejected is not None:
+                raise _aged(report.rejected, whole.age)
+            self._refuse_other_core(report)
+            self._refuse_foreign(report, details)
+            kept, dropped = self._admit(report.devices)
         except Rejected as rejected:
-            self._reject(rejected, name, plugin, start, details, place)
+            self._reject(rejected, name, plugin, report.elapsed, details)
+            self._libraries(report, False)
             return
-        self._providers[name] = provider
+        self._offers[name] = Offer(
+            name, plugin, None if report.library is None else Path(report.library), self._options.ggml, forget
+        )
         self._owners[name] = plugin
         reason = f"offers {', '.join(device.name for device in kept)}"
-        if dropped:
+        if dropped := [*report.dropped, *dropped]:
             details["dropped"] = dropped
             reason += f"; not used: {'; '.join(dropped)}"
+        version = live_version(plugin)
+        if version is not None and version != plugin.version:
+            reason += f"; version {version} stays in this process until it ends"
         details["devices"] = [device.name for device in kept]
-        self._verdicts.insert(
-            place,
-            Verdict(
-                name,
-                "plugin",
-                Outcome.LOADED,
-                reason,
-                origin=plugin.origin,
-                elapsed=time.perf_counter() - start,
-                details=details,
-            ),
-        )
+        if report.library is not None:
+            details["library"] = report.library
+            score = next((each.score for each in report.libraries if each.path == report.library), None)
+            details |= {"score": score} if score is not None else {}
+        verdict = Verdict(name, "plugin", Outcome.AVAILABLE, reason, None, plugin.origin, report.elapsed, details)
+        self._verdicts.append(verdict)
+        self._libraries(report, True)
 
     def _refuse_taken(self, name: str, plugin: PluginCandidate) -> None:
         if name == REFERENCE:
@@ -162,6 +228,37 @@ class _Surveyor:
                 f"uninstall one of the two, or block={owner.distribution!r} to use this one",
             )
 
+    def _refuse_other_core(self, report: ProviderReport) -> None:
+        """One process, one ggml: where a foreign one is adopted, libraries of another do not join it."""
+        adopted = self._options.ggml
+        if adopted and report.core and not Path(report.core).is_relative_to(adopted):
+            raise Rejected(
+                Outcome.ABI_MISMATCH,
+                f"its libraries belong to {report.core}; this process has adopted the ggml in {adopted}",
+                "leave ggml= out to use this plugin",
+            )
+
+    def _refuse_foreign(self, report: ProviderReport, details: dict[str, Any]) -> None:
+        """Refuses libraries that would bind to another ``libggml-base`` than theirs, already in this process."""
+        foreign = foreign_bases(Path(report.core)) if report.core else []
+        if not foreign:
+            return
+        if is_mapped(Path(report.core)):  # theirs was first, and they bind to it
+            details["foreign"] = foreign
+            return
+        first = (
+            "call hotshoe.load_all().open() before importing the other package (llama-cpp-python, whisper bindings, …)"
+        )
+        if self._options.ggml:
+            first = "call load_all(ggml=...).open() before any other ggml is opened"
+        raise Rejected(
+            Outcome.ABI_MISMATCH,
+            f"another ggml is in this process already: {', '.join(foreign)}; its libggml-base has the name of "
+            f"{report.core}, so libraries made for that would call into it",
+            f"{first}, or use the two in separate processes",
+            foreign=foreign,
+        )
+
     def _admit(self, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
         """Takes devices in whose names are free and not blocked; returns them, and why the others are not."""
         kept: list[Device] = []
@@ -169,7 +266,7 @@ class _Surveyor:
         taken: list[str] = []
         for device in devices:
             other = self._devices.get(device.name)
-            if self._block.device(device):
+            if self._policy.device(device):
                 blocked.append(f"{device.name} is blocked")
             elif device.name == REFERENCE or other is not None:
                 taken.append(f"the name {device.name!r} is taken by {other.provider if other else REFERENCE!r}")
@@ -184,45 +281,16 @@ class _Surveyor:
 
     # -- native libraries --
 
-    def _library(
-        self, provider: Provider, native: NativeLibraries, plugin: PluginCandidate, details: dict[str, Any]
-    ) -> LibraryCandidate:
-        """The library of one provider, chosen among its own and those in the user's folders, which come first."""
-        self._backends.add(native.name)
-        self._block.refuse(native.name)
-        found = find_libraries(native.name, [*self._paths, *native.directories])
-        if not found:
-            raise Rejected(
-                Outcome.MISSING_DEPENDENCY,
-                f"there is no libggml-{native.name} in {', '.join(map(str, native.directories)) or 'no folder'}",
-                f"pip install --force-reinstall {plugin.distribution}",
-            )
-        probe.open_core(native, plugin)
-        scores: list[probe.Score] = []
-        elapsed: dict[Path, float] = {}
-        rejected: list[Verdict] = []
-        for candidate in found:
-            start = time.perf_counter()
-            try:
-                vet_library(candidate, self._block)
-                scores.append(probe.score_library(candidate))
-            except Rejected as why:
-                self._reject(why, candidate.name, candidate, start, {"provider": provider.name})
-                rejected.append(self._verdicts[-1])
-            elapsed[candidate.path] = time.perf_counter() - start
-        best = choose_library(scores)
-        if best is None:
-            raise _none_usable(native, rejected, plugin)
-        for score in scores:
-            self._verdicts.append(_library_verdict(score, best, provider.name, elapsed[score.library.path]))
-        details["library"] = str(best.library.path)
-        if best.value is not None:
-            details["score"] = best.value
-        return best.library
+    def _libraries(self, report: ProviderReport, used: bool) -> None:
+        """Verdicts on the libraries of one provider; where it is not used, on those that are to blame."""
+        best = next((each for each in report.libraries if each.path == report.library), None)
+        for each in report.libraries:
+            if each.rejected is not None or (used and best is not None):
+                self._verdicts.append(_library_verdict(each, best or each, report.name))
 
     def strays(self) -> None:
         """Judges the user's folders themselves, and libraries in them that no installed plugin drives."""
-        for entry in self._relative:
+        for entry in self._options.relative:
             self._verdicts.append(
                 Verdict(
                     entry,
@@ -233,9 +301,9 @@ class _Surveyor:
                     origin="HOTSHOE_PATH",
                 )
             )
-        for folder in self._paths:
+        for folder, origin in self._folders.items():
             if not folder.is_dir():
-                reason = "paths= or HOTSHOE_PATH names it, and there is no such folder"
+                reason = f"{origin} names it, and there is no such folder"
                 self._verdicts.append(
                     Verdict(str(folder), "library", Outcome.NOT_INSTALLED, reason, origin=str(folder))
                 )
@@ -245,17 +313,21 @@ class _Surveyor:
                     self._stray(library)
 
     def _stray(self, library: LibraryCandidate) -> None:
+        from hotshoe_loader.vet_files import vet_library
+
         start = time.perf_counter()
         published = known(library.backend)
         try:
-            vet_library(library, self._block)
+            self._policy.admit(library.backend, library.name, library.path.name, str(library.path))
+            vet_library(library, self._policy, {})
             raise Rejected(
                 Outcome.NOT_INSTALLED,
                 f"no usable plugin drives ggml's {library.backend!r} backend",
                 published.install if published else f"install a plugin whose libraries are named {library.backend!r}",
             )
         except Rejected as rejected:
-            self._reject(rejected, library.name, library, start, {"backend": library.backend})
+            elapsed = time.perf_counter() - start
+            self._reject(rejected, library.name, library, elapsed, {"backend": library.backend})
 
     # -- what is not there, and what always is --
 
@@ -264,10 +336,9 @@ class _Surveyor:
         driven = self._backends | {name.partition(":")[0] for name in self._devices}
         for entry in CATALOG:
             if entry.relevant and entry.distribution not in self._distributions and entry.name not in driven:
-                self._verdicts.append(_absent(entry))
+                self._verdicts.append(_absent(entry, self._installed.get(entry.distribution)))
 
     def reference(self) -> None:
-        provider = ReferenceProvider()
         verdict = Verdict(
             REFERENCE,
             "plugin",
@@ -277,13 +348,12 @@ class _Surveyor:
             details={"provider": REFERENCE, "family": REFERENCE, "devices": [REFERENCE]},
         )
         # Its type is CPU, but block="cpu" means CPU backends, not the last resort.
-        if self._block.hit(REFERENCE):
+        if self._policy.hit(REFERENCE):
             reason = "'reference' is blocked by block= or HOTSHOE_BLOCK"
             self._verdicts.append(replace(verdict, outcome=Outcome.BLOCKED, reason=reason))
             return
-        self._providers[REFERENCE] = provider
-        for device in provider.devices(None):
-            self._devices[device.name] = device
+        self._offers[REFERENCE] = Offer(REFERENCE)
+        self._devices[DEVICE.name] = DEVICE
         self._verdicts.append(verdict)
 
     def _reject(
@@ -291,13 +361,11 @@ class _Surveyor:
         rejected: Rejected,
         name: str,
         candidate: PluginCandidate | LibraryCandidate,
-        start: float,
+        elapsed: float,
         details: Mapping[str, Any],
-        place: int | None = None,
     ) -> None:
         plugin = isinstance(candidate, PluginCandidate)
-        self._verdicts.insert(
-            len(self._verdicts) if place is None else place,
+        self._verdicts.append(
             Verdict(
                 name,
                 "plugin" if plugin else "library",
@@ -305,48 +373,41 @@ class _Surveyor:
                 rejected.reason,
                 rejected.hint,
                 candidate.origin if isinstance(candidate, PluginCandidate) else str(candidate.path),
-                time.perf_counter() - start,
+                elapsed,
                 {**details, **rejected.details},
-            ),
+            )
         )
 
 
-def _library_verdict(score: probe.Score, best: probe.Score, provider: str, elapsed: float) -> Verdict:
+def _aged(rejected: Rejected, age: float | None) -> Rejected:
+    """The rejection, and that it was found earlier, where the cause may be gone by now."""
+    if age is None or not rejected.outcome.broken:
+        return rejected
+    when = f"{age:.0f} s" if age < 120 else f"{age / 60:.0f} minutes"
+    reason = f"{rejected.reason} (found {when} ago; load_all(refresh=True) tries again)"
+    return Rejected(rejected.outcome, reason, rejected.hint, **rejected.details)
+
+
+def _library_verdict(report: LibraryReport, best: LibraryReport, provider: str) -> Verdict:
     details: dict[str, Any] = {"provider": provider}
-    if score.value is not None:
-        details["score"] = score.value
-    if score is best:
-        outcome, reason = Outcome.LOADED, "the only one"
-        if score.value is not None:
-            reason = f"the highest score: {score.value}"
-    elif score.value is None:
-        outcome, reason = Outcome.OUTSCORED, f"it exports no score, and {best.library.name} comes before it"
+    if report.score is not None:
+        details["score"] = report.score
+    hint: str | None = None
+    if report.rejected is not None:
+        outcome, reason, hint = report.rejected.outcome, report.rejected.reason, report.rejected.hint
+        details |= report.rejected.details
+    elif report is best:
+        outcome, reason = Outcome.AVAILABLE, "the only one"
+        if report.score is not None:
+            reason = f"the highest score: {report.score}"
+    elif (report.name, report.score) == (best.name, best.score):
+        outcome, reason = Outcome.SHADOWED, f"the same as {best.path}, which comes first"
+        hint = "remove one of the two"
+    elif report.score is None:
+        outcome, reason = Outcome.OUTSCORED, f"it exports no score, and {best.name} comes before it"
     else:
-        outcome, reason = Outcome.OUTSCORED, f"it scores {score.value}; {best.library.name} scores {best.value}"
-    return Verdict(
-        score.library.name,
-        "library",
-        outcome,
-        reason,
-        origin=str(score.library.path),
-        elapsed=elapsed,
-        details=details,
-    )
-
-
-def _none_usable(native: NativeLibraries, verdicts: Sequence[Verdict], plugin: PluginCandidate) -> Rejected:
-    """The provider's own rejection when all of its libraries were rejected: by the most telling of their outcomes."""
-    why = "; ".join(f"{verdict.candidate}: {verdict.reason}" for verdict in verdicts)
-    broken = [verdict for verdict in verdicts if verdict.outcome.broken]
-    if broken:
-        return Rejected(broken[0].outcome, f"none of its libraries can be used: {why}", broken[0].hint)
-    if all(verdict.outcome is Outcome.BLOCKED for verdict in verdicts):
-        return Rejected(Outcome.BLOCKED, f"all of its libraries are blocked: {why}", verdicts[0].hint)
-    return Rejected(
-        Outcome.NO_DEVICE,
-        f"none of its libraries runs on this machine: {why}",
-        f"build one that does: pip install --no-binary {plugin.distribution} {plugin.distribution}",
-    )
+        outcome, reason = Outcome.OUTSCORED, f"it scores {report.score}; {best.name} scores {best.score}"
+    return Verdict(report.name, "library", outcome, reason, hint, report.path, report.elapsed, details)
 
 
 def _first_steps(verdicts: Sequence[Verdict]) -> list[str]:
@@ -360,9 +421,9 @@ def _first_steps(verdicts: Sequence[Verdict]) -> list[str]:
     return list(dict.fromkeys(hints))[:2]
 
 
-def _absent(entry: Known) -> Verdict:
+def _absent(entry: Known, version: str | None) -> Verdict:
+    """The verdict on a published plugin that offers nothing: not installed, or of a ``version`` before entry points."""
     details = {"backend": entry.name, "distribution": entry.distribution}
-    version = distribution_version(entry.distribution)
     if version is not None:
         return Verdict(
             entry.distribution,

@@ -114,3 +114,11 @@ class Rejected(Exception):  # noqa: N818 - not an error: how a stage hands its v
         self.reason = reason
         self.hint = hint
         self.details = details
+
+    def to_json(self) -> dict[str, Any]:
+        details = {key: _plain(value) for key, value in self.details.items()}
+        return {"outcome": self.outcome.value, "reason": self.reason, "hint": self.hint, "details": details}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Rejected:
+        return Rejected(Outcome(data["outcome"]), data["reason"], data["hint"], **data["details"])

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from hotshoe_loader import Registry, find, load, survey
+from hotshoe_loader import Registry, activate, find, load, probe, survey
+from hotshoe_loader.inspect import inspect
+from hotshoe_loader.report import Job, Report
 from tests.support.fake_plugins import GOOD, NATIVE
 
 
@@ -42,22 +43,35 @@ class Site:
             (folder / "entry_points.txt").write_bytes(data)
         return folder
 
+    def inspect(self, job: Job) -> Report:
+        """A probe in this process, which has not imported the plugin when a backend is opened."""
+        report = inspect(job)
+        for module in self.modules:
+            sys.modules.pop(module, None)
+        return report
+
     def good(self, name: str = "acme", arguments: str = "", **keywords: str) -> None:
         self.install(name, GOOD.replace("{arguments}", arguments), **keywords)
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """An empty site; nothing that is really installed is seen, and nothing of the environment."""
+    """An empty site; nothing that is really installed is seen, and nothing of the environment.
+
+    Probes run in this process and are not kept, which is quick: the fixture ``probes`` has the real ones.
+    """
     path = tmp_path / "site"
     path.mkdir()
     fake = Site(path)
     monkeypatch.syspath_prepend(str(path))
-    monkeypatch.setattr(find, "_distributions", lambda: list(metadata.distributions(path=[str(path)])))
-    installed = {"hotshoe-ggml-cpu": None}
-    monkeypatch.setattr(survey, "distribution_version", installed.get)
-    for name in ("PREFER", "REQUIRE", "BLOCK", "PATH"):
+    monkeypatch.setattr(find, "_search_path", lambda: [str(path)])
+    monkeypatch.setattr(survey, "_probe", lambda jobs, limit: [fake.inspect(job) for job in jobs])
+    # Probes in this process leave each test's own libggml-base in it; test_lifecycle has processes for that.
+    monkeypatch.setattr(survey, "foreign_bases", lambda core: [])
+    monkeypatch.setattr(probe, "_processor_flags", frozenset)  # scores here are made up
+    for name in ("PREFER", "REQUIRE", "BLOCK", "ALLOW", "PATH", "SYSTEM", "PROBE_TIMEOUT"):
         monkeypatch.delenv(f"HOTSHOE_{name}", raising=False)
+    monkeypatch.setenv("HOTSHOE_CACHE_DIR", "off")
     _forget()
     yield fake
     _forget()
@@ -65,9 +79,22 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         sys.modules.pop(module, None)
 
 
+@pytest.fixture
+def probes(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Probes run in child processes and are kept, as they are for a user. The folder they are kept in."""
+    monkeypatch.setattr(survey, "_probe", _REAL_PROBE)
+    monkeypatch.setenv("HOTSHOE_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "probes"
+
+
+_REAL_PROBE = survey._probe
+
+
 def _forget() -> None:
     load._registries.clear()
     load._surveys.clear()
+    activate._live.clear()
+    activate._manager = None
 
 
 @pytest.fixture

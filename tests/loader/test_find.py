@@ -21,7 +21,7 @@ def test_the_group_is_that_of_the_contract():
 
 def test_finding_imports_nothing(site):
     site.install("boom", "raise KeyboardInterrupt")
-    (plugin,) = find_plugins()
+    (plugin,) = find_plugins().plugins
     assert (plugin.name, plugin.value, plugin.origin) == ("boom", "boom", "boom 1.0")
     assert "boom" not in sys.modules
 
@@ -29,13 +29,13 @@ def test_finding_imports_nothing(site):
 def test_the_order_depends_on_names_alone(site):
     for name in ("delta", "alpha", "charlie", "bravo"):
         site.install(name, "")
-    assert [plugin.name for plugin in find_plugins()] == ["alpha", "bravo", "charlie", "delta"]
+    assert [plugin.name for plugin in find_plugins().plugins] == ["alpha", "bravo", "charlie", "delta"]
 
 
 def test_other_groups_and_plain_distributions_are_not_candidates(site):
     site.metadata("plain", "1", None)
     site.metadata("tool", "1", "[console_scripts]\ntool = tool:main\n")
-    assert find_plugins() == []
+    assert find_plugins().plugins == []
 
 
 def test_damaged_metadata_is_a_verdict_or_nothing(site, verdicts):
@@ -45,7 +45,7 @@ def test_damaged_metadata_is_a_verdict_or_nothing(site, verdicts):
     (nameless / "METADATA").unlink()
     site.good()
     outcomes = verdicts(load_all())
-    assert outcomes["acme"] == "loaded"
+    assert outcomes["acme"] == "available"
     assert outcomes["nameless"] == "import-error"
 
 
@@ -53,7 +53,7 @@ def test_an_older_copy_of_a_distribution_is_shadowed(site):
     site.good("acme", version="2.0")
     site.metadata("acme", "1.0", f"[{GROUP}]\nacme = acme\n", site=site.path)
     outcomes = [verdict.outcome for verdict in load_all().verdicts if verdict.details.get("plugin") == "acme"]
-    assert sorted(outcome.value for outcome in outcomes) == ["loaded", "shadowed"]
+    assert sorted(outcome.value for outcome in outcomes) == ["available", "shadowed"]
 
 
 def test_the_current_directory_is_not_searched(tmp_path):
@@ -74,7 +74,7 @@ def test_finding_works_with_the_backport_in_charge(tmp_path):
     (folder / "entry_points.txt").write_text(f"[{GROUP}]\nacme = acme\n")
     code = (
         f"import sys, importlib_metadata; sys.path.append({str(tmp_path)!r})\nfrom hotshoe_loader import find\n"
-        "print([(p.name, p.origin) for p in find.find_plugins() if p.name == 'acme'])"
+        "print([(p.name, p.origin) for p in find.find_plugins().plugins if p.name == 'acme'])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[('acme', 'acme 1')]"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from hotshoe_loader import Outcome, load_all
+from hotshoe_loader import Outcome, load_all, probe
 
 
 def libraries(registry):
@@ -27,7 +27,7 @@ def test_the_highest_score_is_chosen(native_plugin, natives):
         "ggml-cpu-haswell": "outscored",
         "ggml-cpu-sapphirerapids": "no-device",
         "ggml-cpu-x64": "outscored",
-        "ggml-cpu-zen4": "loaded",
+        "ggml-cpu-zen4": "available",
     }
     found = libraries(registry)
     assert found["ggml-cpu-haswell"].reason == "it scores 64; ggml-cpu-zen4 scores 1984"
@@ -40,12 +40,24 @@ def test_the_highest_score_is_chosen(native_plugin, natives):
     assert registry.why() == why
 
 
+def test_a_feature_that_the_system_does_not_enable(native_plugin, natives, monkeypatch):
+    natives.variant("cpu-zen4", 1984)
+    best = natives.variant("cpu-haswell", 64)
+    native_plugin()
+    monkeypatch.setattr(probe, "_processor_flags", lambda: frozenset({"avx", "avx2"}))
+    registry = load_all()
+    assert registry.devices[0].library == best
+    found = libraries(registry)["ggml-cpu-zen4"]
+    assert found.outcome is Outcome.NO_DEVICE
+    assert "avx512f; the operating system does not enable it" in found.reason
+
+
 def test_an_unscored_library_counts_only_if_none_has_a_score(native_plugin, natives):
     natives.variant("cpu", None)
     natives.variant("cpu-x64", 1)
     native_plugin()
     registry = load_all()
-    assert outcomes(registry) == {"ggml-cpu": "outscored", "ggml-cpu-x64": "loaded"}
+    assert outcomes(registry) == {"ggml-cpu": "outscored", "ggml-cpu-x64": "available"}
     assert "no score" in libraries(registry)["ggml-cpu"].reason
 
 
@@ -54,7 +66,7 @@ def test_without_any_score_the_plain_name_is_used(native_plugin, natives):
     plain = natives.variant("cuda", None)
     native_plugin("cuda")
     registry = load_all()
-    assert outcomes(registry) == {"ggml-cuda-12": "outscored", "ggml-cuda": "loaded"}
+    assert outcomes(registry) == {"ggml-cuda-12": "outscored", "ggml-cuda": "available"}
     assert registry.devices[0].library == plain
 
 
@@ -112,7 +124,7 @@ def test_what_is_no_library_is_said_to_be_none(native_plugin, natives):
         "ggml-cpu-short": "import-error",
         "ggml-cpu-symbol": "abi-mismatch",
         "ggml-cpu-text": "import-error",
-        "ggml-cpu-x64": "loaded",
+        "ggml-cpu-x64": "available",
     }
     found = libraries(registry)
     assert "no shared library: it starts with b'version '" in found["ggml-cpu-text"].reason
@@ -139,7 +151,7 @@ def test_blocked_libraries(native_plugin, natives, verdicts):
     natives.variant("cpu-x64", 1)
     natives.variant("cpu-zen4", 1984)
     native_plugin()
-    assert outcomes(load_all(block="cpu-zen4")) == {"ggml-cpu-zen4": "blocked", "ggml-cpu-x64": "loaded"}
+    assert outcomes(load_all(block="cpu-zen4")) == {"ggml-cpu-zen4": "blocked", "ggml-cpu-x64": "available"}
     assert outcomes(load_all(block="libggml-cpu-zen4.so"))["ggml-cpu-zen4"] == "blocked"
     registry = load_all(block=["cpu-zen4", "ggml-cpu-x64"])
     assert verdicts(registry)["ggml-cpu"] == "blocked"
@@ -166,7 +178,7 @@ def test_a_library_no_plugin_drives(site, natives, tmp_path):
         "ggml-strange-x": Outcome.NOT_INSTALLED,
         "ggml-vulkan": Outcome.NOT_INSTALLED,
     }
-    assert found["ggml-vulkan"].hint == "pip install hotshoe-ggml-vulkan"
+    assert found["ggml-vulkan"].hint == "hotshoe-ggml-vulkan is planned and not published yet"
 
 
 def test_a_provider_gets_the_chosen_library(native_plugin, natives, tmp_path):

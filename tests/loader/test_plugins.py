@@ -16,7 +16,9 @@ class Provider:
     name, family, api_version = "bad", "bad", 1
     def native(self): return None
     def devices(self, library): return [Device("bad", DeviceType.GPU, "bad", "bad")]
-    def open(self, devices, params): raise RuntimeError
+    def open(self, devices, params):
+        from hotshoe_core.reference import open_reference
+        return open_reference(params)
 @hookimpl
 def hotshoe_providers(): return [Provider()]
 """
@@ -38,7 +40,7 @@ def test_no_plugins_leaves_the_reference_and_says_so(site, verdicts, caplog):
 def test_a_good_plugin(site, verdicts, caplog):
     site.good()
     registry = load_all()
-    assert verdicts(registry) == {"acme": "loaded", "reference": "available"}
+    assert verdicts(registry) == {"acme": "available", "reference": "available"}
     assert [device.name for device in registry.devices] == ["npu:0", "reference"]
     verdict = registry.verdicts[0]
     assert (verdict.origin, verdict.kind) == ("acme 1.0", "plugin")
@@ -61,7 +63,7 @@ BROKEN = [
         "raise ImportError('libcublas.so.13: cannot open shared object file: No such file or directory')",
         "missing-dependency",
         "needs the library libcublas.so.13",
-        "libcublas.so.13",
+        "pip install nvidia-cublas",
     ),
     (
         "symbol",
@@ -110,6 +112,52 @@ BROKEN = [
     ("devices-none", PROVIDER.replace("return [Device", "return None  # "), "crashed", "devices() raised Type", ""),
     ("zero-devices", PROVIDER.replace("return [Device", "return []  # "), "no-device", "finds no device", "driver"),
     ("no-device-type", PROVIDER.replace("return [Device", "return [7]  # "), "incompatible-api", "int in place", ""),
+    (
+        "open-raises",
+        PROVIDER.replace("return open_ref", "1 / 0; return open_ref"),
+        "crashed",
+        "computing on bad",
+        "report",
+    ),
+    (
+        "open-nothing",
+        PROVIDER.replace("return open_reference(params)", "return 7"),
+        "incompatible-api",
+        "int",
+        "report",
+    ),
+    (
+        "wrong-numbers",
+        PROVIDER.replace(
+            "return open_reference(params)",
+            "backend = open_reference(params); backend.library.functions['exp'] = lambda x: x; "
+            "backend.library.functions['softmax'] = lambda x, *_, **__: x; return backend",
+        ),
+        "wrong-result",
+        "bad computes wrong numbers: [",
+        "block='bad'",
+    ),
+    (
+        "memory",
+        PROVIDER.replace('"bad", "bad")', '"bad", "bad", memory_total=-5)'),
+        "wrong-result",
+        "-5 bytes",
+        "driver",
+    ),
+    (
+        "much-memory",
+        PROVIDER.replace('"bad", "bad")', '"bad", "bad", memory_total=1 << 60)'),
+        "wrong-result",
+        f"{1 << 60} bytes",
+        "block='bad'",
+    ),
+    (
+        "free-memory",
+        PROVIDER.replace('"bad", "bad")', '"bad", "bad", memory_total=5, memory_free=6)'),
+        "wrong-result",
+        "6 free bytes of memory out of 5",
+        "driver",
+    ),
     ("foreign-device", PROVIDER.replace('GPU, "bad"', 'GPU, "x"'), "incompatible-api", "provider 'x'", "report"),
     (
         "unhashable",
@@ -146,7 +194,7 @@ def test_a_broken_plugin_is_a_verdict(site, verdicts, caplog, code, outcome, rea
     assert "\n" not in verdict.reason
     assert (verdict.hint is None) if hint is None else (hint in verdict.hint)
     assert verdict.origin == "bad 1.0"
-    assert verdicts(registry)["acme"] == "loaded", "the plugin after the broken one works"
+    assert verdicts(registry)["acme"] == "available", "the plugin after the broken one works"
     assert [device.name for device in registry.devices] == ["npu:0", "reference"]
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert bool(warned) == verdict.outcome.broken
@@ -188,13 +236,13 @@ def test_an_object_as_entry_point(site, verdicts):
         "@hookimpl\ndef hotshoe_providers()", "class P:\n  @hookimpl\n  def hotshoe_providers(self)"
     )
     site.install("objects", code + "\nplugin = P()", value="objects:plugin")
-    assert verdicts(load_all())["bad"] == "loaded"
+    assert verdicts(load_all())["bad"] == "available"
 
 
 def test_one_plugin_may_bring_several_providers_and_each_has_its_verdict(site, verdicts):
     code = PROVIDER.replace("[Provider()]", "[object(), Provider()]")
     site.install("two", code)
-    assert verdicts(load_all()) == {"two": "incompatible-api", "bad": "loaded", "reference": "available"}
+    assert verdicts(load_all()) == {"two": "incompatible-api", "bad": "available", "reference": "available"}
 
 
 def test_a_provider_name_taken_is_shadowed(site):
@@ -202,7 +250,7 @@ def test_a_provider_name_taken_is_shadowed(site):
     site.good("alpha", "devices=('a',)")
     registry = load_all()
     first, second = (verdict for verdict in registry.verdicts if verdict.candidate == "acme")
-    assert (first.origin, first.outcome) == ("alpha 1.0", Outcome.LOADED)
+    assert (first.origin, first.outcome) == ("alpha 1.0", Outcome.AVAILABLE)
     assert (second.origin, second.outcome) == ("zeta 1.0", Outcome.SHADOWED)
     assert "alpha 1.0" in second.reason
     assert "block='alpha'" in second.hint
@@ -217,7 +265,7 @@ def test_device_names_are_unique(site):
     found = {device.name: device.provider for device in registry.devices}
     assert found == {"x": "one", "y": "one", "z": "two", "reference": "reference"}
     outcome = {verdict.candidate: verdict for verdict in registry.verdicts}
-    assert outcome["two"].outcome is Outcome.LOADED
+    assert outcome["two"].outcome is Outcome.AVAILABLE
     assert "'y' is taken by 'one'" in outcome["two"].reason
     assert outcome["three"].outcome is Outcome.SHADOWED
 
@@ -232,7 +280,8 @@ def test_the_name_reference_is_taken(site, verdicts):
 def test_the_same_module_twice_is_shadowed(site, verdicts):
     site.good("acme")
     site.install("bcme", None, value="acme")
-    assert verdicts(load_all()) == {"acme": "loaded", "bcme": "shadowed", "reference": "available"}
+    found = [(each.candidate, each.details["plugin"], each.outcome.value) for each in load_all().verdicts[:2]]
+    assert found == [("acme", "acme", "available"), ("acme", "bcme", "shadowed")]
 
 
 @pytest.mark.parametrize("name", ["acme-plugin", "Acme.Plugin", "entry", "the-provider", "the-family", "npu", "accel"])

@@ -114,11 +114,12 @@ def test_a_device_number_too_high_names_those_that_are_there(registry):
 
 
 @pytest.mark.parametrize("name", ["cuda", "vulkan", "metal", "mlx", "cpu", "cuda:0", "hotshoe-ggml-cuda"])
-def test_a_published_backend_that_is_not_installed_names_its_command(site, name):
+def test_a_backend_that_is_not_installed_names_its_command_if_there_is_one(site, name):
     with pytest.raises(DeviceNotFoundError) as caught:
         load_all().select(name)
     distribution = f"hotshoe-{'' if name == 'mlx' else 'ggml-'}{name.partition(':')[0].removeprefix('hotshoe-ggml-')}"
-    assert f"pip install {distribution}" in caught.value.hint
+    command = f"pip install {distribution}" if name == "cpu" else f"{distribution} is planned and not published yet"
+    assert command in caught.value.hint
 
 
 def test_a_published_backend_that_is_broken_names_its_remedy(site):
@@ -147,7 +148,7 @@ def test_hardware_without_its_plugin_is_pointed_out(site, monkeypatch, tmp_path)
     from hotshoe_loader import catalog, survey
 
     (tmp_path / "nvidiactl").touch()
-    seen = replace(catalog.CATALOG[0], signs=(str(tmp_path / "nvidiactl"),), platforms=("",))
+    seen = replace(catalog.CATALOG[0], signs=(str(tmp_path / "nvidiactl"),), platforms=("",), published=True)
     monkeypatch.setattr(survey, "CATALOG", (seen,))
     why = load_all().why()
     assert f"though {tmp_path / 'nvidiactl'} says that there is one (pip install hotshoe-ggml-cuda)" in why
@@ -161,8 +162,8 @@ def test_require_raises_and_never_falls_back(site, monkeypatch, way):
     with pytest.raises(DeviceNotFoundError) as caught:
         load_all(require="gpu" if way == "argument" else None)
     assert "require='gpu'" in caught.value.message
-    assert "pip install hotshoe-ggml-" in caught.value.hint
-    assert any(verdict.outcome is Outcome.LOADED for verdict in caught.value.verdicts)
+    assert "hotshoe-ggml-cuda is planned and not published yet" in caught.value.hint
+    assert any(verdict.outcome is Outcome.AVAILABLE for verdict in caught.value.verdicts)
 
 
 def test_require_cpu_is_not_met_by_the_reference(site):
@@ -210,7 +211,12 @@ def test_why_of_an_integrated_gpu(site):
 
 def test_explain_everything(registry):
     text = registry.explain()
-    for line in ("chosen: cuda:0 (ggml-cuda): best of 6", "devices, best first:", "verdicts:", "ggml-vulkan: loaded"):
+    for line in (
+        "chosen: cuda:0 (ggml-cuda): best of 6",
+        "devices, best first:",
+        "verdicts:",
+        "ggml-vulkan: available",
+    ):
         assert line in text
 
 
@@ -220,9 +226,9 @@ def test_explain_everything(registry):
         ("cuda", "cuda:0 (ggml-cuda): best of 6 devices (place 1 of 6)"),
         ("cpu", "place 5 of 6"),
         ("gpu", "vulkan:0 (ggml-vulkan): asked for by name"),
-        ("ggml-vulkan", "ggml-vulkan: loaded: offers vulkan:0  [vulkan-plugin 1.0]"),
-        ("npu-plugin", "npu: loaded: offers npu:0"),
-        ("metal", "metal: no device answers to it\npip install hotshoe-ggml-metal"),
+        ("ggml-vulkan", "ggml-vulkan: available: offers vulkan:0  [vulkan-plugin 1.0]"),
+        ("npu-plugin", "npu: available: offers npu:0"),
+        ("metal", "metal: no device answers to it\nhotshoe-ggml-metal is planned and not published yet"),
         ("vulcan", "did you mean"),
     ],
 )
@@ -249,21 +255,9 @@ def test_open_the_reference_backend(site):
     assert registry.verdicts[-1].outcome is Outcome.LOADED
 
 
-OPENS = """
-        from hotshoe_core.reference import open_reference
-        backend = open_reference(params)
-        backend.devices = tuple(devices)
-        backend.opened_by = self.name
-        return backend
-"""
-
-
 def test_open_hands_the_devices_of_a_family_to_the_first_ones_provider(site):
-    for name, arguments in (("gpu", "'g', 'ggml', ('gpu:0',)"), ("cpu", "'c', 'ggml', ('cpu',)")):
-        code = GOOD.replace("{arguments}", arguments)
-        site.install(
-            name, code.replace('return "opened", tuple(device.name for device in devices), params', OPENS.strip())
-        )
+    site.good("gpu", "'g', 'ggml', ('gpu:0',)")
+    site.good("cpu", "'c', 'ggml', ('cpu',)")
     backend = load_all().open(["gpu:0", "cpu"], BackendParams(n_threads=3))
     assert names(backend.devices) == ["gpu:0", "cpu"]
     assert backend.opened_by == "g"
@@ -276,16 +270,62 @@ def test_open_over_two_families_is_refused(registry):
     assert "a backend for each family" in caught.value.hint
 
 
-def test_open_checks_what_it_gets(registry):
-    with pytest.raises(PluginError, match="'ggml-cuda' opened tuple; expected a hotshoe_core Backend"):
+def later(site, monkeypatch, failure: str, where: str = "from hotshoe_core.reference"):
+    """A registry of one plugin that passes its probe, and fails when it is used."""
+    code = GOOD.replace("{arguments}", "").replace(
+        where, f'import os\n        if "FAIL" in os.environ: {failure}\n        {where}'
+    )
+    site.install("a", code)
+    registry = load_all()
+    assert names(registry.devices) == ["npu:0", "reference"]
+    monkeypatch.setenv("FAIL", "1")
+    return registry
+
+
+def test_open_checks_what_it_gets(site, monkeypatch):
+    registry = later(site, monkeypatch, "return ()")
+    with pytest.raises(PluginError, match="'acme' opened tuple; expected a hotshoe_core Backend"):
         registry.open()
 
 
-def test_open_wraps_what_a_provider_raises(site):
-    site.install("a", GOOD.replace("{arguments}", "").replace('return "opened"', 'raise OSError("gone")  # '))
+def test_open_wraps_what_a_provider_raises(site, monkeypatch):
+    registry = later(site, monkeypatch, "raise OSError('gone')")
     with pytest.raises(BackendError, match="could not open npu:0: OSError: gone") as caught:
-        load_all().open()
+        registry.open()
     assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_plugin_that_fails_only_here_is_a_verdict_then(site, monkeypatch):
+    code = "import os\nif 'FAIL' in os.environ: import nowhere\n" + GOOD.replace("{arguments}", "")
+    site.install("a", code)
+    registry, requiring = load_all(), load_all(require="npu:0")
+    monkeypatch.setenv("FAIL", "1")
+    with pytest.raises(PluginError, match="passed its test in a child process, and failed in this one") as caught:
+        registry.open("npu:0")
+    assert "pip install nowhere" in caught.value.hint
+    assert registry.verdicts[0].outcome is Outcome.MISSING_DEPENDENCY
+    assert names(registry.devices) == ["reference"]
+    with pytest.raises(DeviceNotFoundError):
+        requiring.open("npu:0")
+
+
+def test_a_plugin_that_fails_only_here_gives_way_visibly(site, monkeypatch, caplog):
+    site.install("a", "import os\nif 'FAIL' in os.environ: import nowhere\n" + GOOD.replace("{arguments}", ""))
+    registry = load_all()
+    monkeypatch.setenv("FAIL", "1")
+    with registry.open() as backend:
+        assert names(backend.devices) == ["reference"]
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert "npu:0 passed its test in a child process, and failed in this one" in warning
+    assert "using reference" in warning
+
+
+def test_what_is_required_does_not_give_way(site, monkeypatch):
+    site.install("a", "import os\nif 'FAIL' in os.environ: import nowhere\n" + GOOD.replace("{arguments}", ""))
+    registry = load_all(require="npu:0")
+    monkeypatch.setenv("FAIL", "1")
+    with pytest.raises(PluginError, match="failed in this one"):
+        registry.open()
 
 
 def test_open_a_device_of_elsewhere(registry):

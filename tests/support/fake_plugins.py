@@ -20,7 +20,11 @@ class Provider:
         ]
 
     def open(self, devices, params):
-        return "opened", tuple(device.name for device in devices), params
+        from hotshoe_core.reference import open_reference
+        backend = open_reference(params)
+        backend.devices = tuple(devices)
+        backend.opened_by = self.name
+        return backend
 """
 
 GOOD = PROVIDER + "\n@hookimpl\ndef hotshoe_providers():\n    return [Provider({arguments})]\n"

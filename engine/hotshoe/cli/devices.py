@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     devices: Sequence[Device] = ()
     why = error = None
     try:
-        registry = load_all()
+        registry = load_all(refresh=True)  # memory as it is now, and every device tried
     except DeviceNotFoundError as missing:
         error, verdicts = str(missing), missing.verdicts
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -38,12 +39,14 @@ def run(args: argparse.Namespace) -> int:
     from hotshoe_loader.doctor import examine
     from hotshoe_loader.machine import Machine
 
+    # What the loader would warn of is said below, in full.
+    logging.getLogger("hotshoe.loader").addHandler(logging.NullHandler())
     devices: Sequence[Device] = ()
     why = unmet = None
     try:
         registry = load_all(refresh=True)  # what was remembered may be what is wrong
     except DeviceNotFoundError as missing:
-        unmet, verdicts = missing.message, missing.verdicts
+        unmet, verdicts = str(missing), missing.verdicts
     else:
         devices, verdicts = registry.devices, registry.verdicts
         why = registry.why() if devices else None

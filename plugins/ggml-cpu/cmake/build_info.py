@@ -1,4 +1,7 @@
-"""Build-time: writes `_build_info.json`, which the loader reads before it lets any native code run."""
+"""Build-time: writes `_build_info.json`, for the plugin itself, and beside it `hotshoe-plugin.json`, for the loader.
+
+The loader reads the latter before it lets any native code run.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,16 @@ def main() -> int:
         "compiler": args.compiler,
         "system": args.system,
     }
-    Path(args.output).write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
+    manifest = {
+        "format": 1,
+        "api": [1, 1],  # the plugin contract that src/hotshoe_ggml/provider.py is written for
+        # adopts: the bindings pass `HOTSHOE_GGML=folder pytest tests/ggml/test_conformance.py` with both of these.
+        "ggml": {"version": version, "abi": info["abi_fingerprint"], "adopts": [version, "0.25.1"]},
+        "environment": ["GGML_", "HOTSHOE_GGML_"],
+    }
+    output = Path(args.output)
+    output.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
+    output.with_name("hotshoe-plugin.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import sys
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotshoe_core.errors import NativeError
+from hotshoe_core.mapped import foreign_bases
 from hotshoe_ggml import _log
 from hotshoe_ggml._gen_ffi import ffi
-from hotshoe_ggml._mapped import foreign_bases
 
 __all__ = [
     "LIBRARY_DIR",
@@ -43,6 +44,16 @@ PACKAGE_DIR = Path(__file__).resolve().parent
 LIBRARY_DIR = PACKAGE_DIR / "lib"
 
 _lock = threading.RLock()
+
+
+def _new_lock() -> None:
+    """In a forked child: a thread of the parent may have held the old one."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_new_lock)
 
 
 class NativeLibraryError(NativeError, ImportError):
@@ -106,7 +117,32 @@ def _file_name(stem: str) -> str:
     return f"lib{stem}.so"
 
 
+_adopted: Path | None = None
+
+
+def adopt(folder: Path) -> None:
+    """Use the libggml-base in ``folder`` from now on, in place of this package's. The loader compared their versions.
+
+    Raises:
+        NativeLibraryError: there is none, or this process has opened a base already.
+    """
+    global _adopted
+    names = re.compile(r"(lib)?ggml-base(\.\d+)*\.(so(\.\d+)*|dylib|dll)")
+    found = sorted((p for p in folder.iterdir() if names.fullmatch(p.name)), key=lambda p: (len(p.name), p.name))
+    if not found:
+        raise NativeLibraryError(f"{folder} has no libggml-base. Name a folder with a whole set of ggml libraries.")
+    if _open_base.cache_info().currsize and base_path() != found[0]:
+        raise NativeLibraryError(
+            f"{base_path()} is open in this process already, and {found[0]} cannot join it. Call load_all(ggml=...) "
+            "before any backend is opened."
+        )
+    _adopted = found[0]
+
+
 def base_path() -> Path:
+    """The libggml-base of this process: an adopted one, or that of this package."""
+    if _adopted is not None:
+        return _adopted
     names = {"win32": "ggml-base.dll", "darwin": "libggml-base.0.dylib"}
     return LIBRARY_DIR / names.get(sys.platform, "libggml-base.so.0")
 
@@ -137,7 +173,7 @@ def _open_base() -> Any:
         _refuse_foreign_base()
         base = _open(base_path())
         found, expected = ffi.string(base.ggml_version()).decode(), build_info().ggml_version
-        if found != expected:
+        if found != expected and _adopted is None:
             raise NativeLibraryError(
                 f"{base_path()} is ggml {found}, but this installation was built with {expected}. "
                 "Another package wrote over it: reinstall hotshoe-ggml-cpu."

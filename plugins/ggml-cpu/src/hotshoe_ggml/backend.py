@@ -60,7 +60,6 @@ class GgmlBackend(Backend):
         self.cpu_only = lib().ggml_backend_dev_type(self.device) == lib().GGML_BACKEND_DEVICE_TYPE_CPU
         self._held: dict[Tensor, tuple[list[AnyHolding], int]] = {}
         self._executables: set[GgmlExecutable] = set()
-        self._closed = False
 
     def _init(self, device: Any) -> Any:
         backend = lib().ggml_backend_dev_init(device, ffi.NULL)
@@ -80,6 +79,7 @@ class GgmlBackend(Backend):
         self.library.handle.ggml_backend_cpu_set_threadpool(backend, self._pool)
 
     def load(self, weights: Sequence[WeightData], progress: Progress | None = None) -> dict[str, Tensor]:
+        self.require_process()
         with self.lock:
             self._require_open()
             try:
@@ -91,6 +91,7 @@ class GgmlBackend(Backend):
                     repack=self.params.repack,
                     own_kernels=self.cpu_only,
                     dry=not self.params.allocate,
+                    n_threads=self.n_threads,
                     progress=progress,
                 )
             except OutOfMemory as e:
@@ -103,6 +104,7 @@ class GgmlBackend(Backend):
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
+        self.require_process()
         with self.lock:
             self._require_open()
             require_sizes(f"state {name!r}", shape)
@@ -127,6 +129,8 @@ class GgmlBackend(Backend):
         return tensor
 
     def release(self, tensors: Sequence[Tensor]) -> None:
+        if self.foreign:
+            return  # the threads it would end stayed in the parent
         with self.lock:
             for t in tensors:
                 if t in self._held:
@@ -140,6 +144,7 @@ class GgmlBackend(Backend):
         return can_lower(node)
 
     def compile(self, graph: Graph) -> GgmlExecutable:
+        self.require_process()
         with self.lock:
             self._require_open()
             try:
@@ -154,6 +159,7 @@ class GgmlBackend(Backend):
         self._executables.discard(executable)
 
     def memory(self) -> BackendMemory:
+        self.require_process()
         with self.lock:
             status = AllocationStatus.ALLOCATED if self.params.allocate else AllocationStatus.UNALLOCATED
             report = BackendMemory()
@@ -168,6 +174,8 @@ class GgmlBackend(Backend):
         return CacheConfig(padding=256, mask_dtype=DType.F16)  # what its flash attention reads
 
     def close(self) -> None:
+        if self.foreign:
+            return  # the threads it would end stayed in the parent
         with self.lock:
             if self._closed:
                 return

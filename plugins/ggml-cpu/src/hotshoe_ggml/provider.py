@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries
+from hotshoe_core.device import BackendParams, Device, DeviceType, NativeLibraries
 from hotshoe_core.plugin import hookimpl
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class GgmlProvider:
     """Devices of one kind of ggml library. ``device_name`` is numbered, but for the one "cpu"."""
 
     family = "ggml"
-    api_version = API_VERSION
+    api_version = 1  # what this is written for, and not whatever the installed hotshoe has
 
     def __init__(self, name: str, library: str, directory: Path, device_name: str) -> None:
         self.name = name
@@ -30,7 +30,7 @@ class GgmlProvider:
         self._device_name = device_name
 
     def native(self) -> NativeLibraries:
-        from hotshoe_ggml._native import base_path
+        from hotshoe_ggml._native import base_path  # may be an adopted one
 
         return NativeLibraries(self._library, (self._directory,), base_path())
 
@@ -70,3 +70,13 @@ def hotshoe_providers() -> list[GgmlProvider]:
     from hotshoe_ggml._native import LIBRARY_DIR
 
     return [GgmlProvider("ggml-cpu", "cpu", LIBRARY_DIR, "cpu")]
+
+
+@hookimpl
+def hotshoe_adopt(folder: Path) -> list[GgmlProvider]:
+    """One provider for each kind of backend in the folder, which has a libggml-base of its own."""
+    from hotshoe_ggml._native import adopt
+
+    adopt(folder)
+    names = {path.name.partition("ggml-")[2].partition(".")[0].partition("-")[0] for path in folder.glob("*ggml-*.*")}
+    return [GgmlProvider(f"ggml-{name}", name, folder, name) for name in sorted(names - {"base"})]

@@ -1,7 +1,8 @@
-"""Which `libggml-base` files are mapped into this process: there may only be ours.
+"""Which ``libggml-base`` files are mapped into this process: there may only be one.
 
-Every ggml 0.x calls its base library `libggml-base.so.0`, so a backend library opened later binds to whichever
-came first, and structs of two versions meet in one call.
+Every ggml 0.x calls its base library ``libggml-base.so.0``, so a backend library opened later binds to whichever
+came first, and structs of two versions meet in one call. Here, and not in a plugin: the loader asks before it lets
+a plugin open anything.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+
+__all__ = ["foreign_bases", "is_mapped"]
 
 
 def _linux() -> list[str]:
@@ -43,8 +46,8 @@ def _windows() -> list[str]:
     return [name.value]
 
 
-def foreign_bases(ours: Path) -> list[str]:
-    """Paths of mapped `libggml-base` files that are not `ours`; empty where the platform cannot tell."""
+def _bases() -> list[str]:
+    """Paths of mapped base libraries, in the order of their addresses; empty where the platform cannot tell."""
     if sys.platform.startswith("linux"):
         paths = _linux()
     elif sys.platform == "darwin":
@@ -53,15 +56,19 @@ def foreign_bases(ours: Path) -> list[str]:
         paths = _windows()
     else:
         paths = []
-    found = []
-    for path in dict.fromkeys(paths):
-        name = os.path.basename(path).removeprefix("lib")
-        # " (deleted)" is Linux's mark for a file replaced under a running process, as an upgrade does
-        if not name.startswith(("ggml-base.", "ggml-base-")):
-            continue
-        if not _same_file(path.removesuffix(" (deleted)"), ours):
-            found.append(path)
-    return found
+    names = {path: os.path.basename(path).removeprefix("lib") for path in paths}
+    return [path for path, name in names.items() if name.startswith(("ggml-base.", "ggml-base-"))]
+
+
+def foreign_bases(ours: Path) -> list[str]:
+    """Paths of mapped ``libggml-base`` files that are not ``ours``."""
+    # " (deleted)" is Linux's mark for a file replaced under a running process, as an upgrade does
+    return [path for path in _bases() if not _same_file(path.removesuffix(" (deleted)"), ours)]
+
+
+def is_mapped(ours: Path) -> bool:
+    """Whether ``ours`` is in this process already."""
+    return any(_same_file(path.removesuffix(" (deleted)"), ours) for path in _bases())
 
 
 def _same_file(path: str, other: Path) -> bool:

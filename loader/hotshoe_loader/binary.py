@@ -1,0 +1,198 @@
+"""Reads the headers of native libraries, ELF, Mach-O and PE, without letting the system's linker touch them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["BadLibrary", "Binary", "brings", "read_binary", "unresolved", "version_in"]
+
+_MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
+_ELF = {62: "x86_64", 183: "arm64", 3: "x86 (32 bits)", 40: "arm (32 bits)", 243: "riscv", 21: "ppc64", 22: "s390x"}
+_MACH_O = {0x01000007: "x86_64", 0x0100000C: "arm64"}
+_PE = {0x8664: "x86_64", 0xAA64: "arm64", 0x014C: "x86 (32 bits)"}
+
+
+class BadLibrary(Exception):  # noqa: N818 - not an error: vet makes a verdict of it
+    """The file is no library that could be opened, by its own header; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """What a library's header says. ``machine`` is None where a file holds several; the lists are ELF's only.
+
+    needed: names of the libraries it needs. paths: where it looks for them first, ``$ORIGIN`` filled in.
+    """
+
+    container: str
+    machine: str | None
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is made for this platform and processor."""
+        wanted = {"win32": "PE", "darwin": "Mach-O"}.get(sys.platform, "ELF")
+        ours = _MACHINES.get(platform.machine().lower())
+        return self.container == wanted and (self.machine is None or ours is None or self.machine == ours)
+
+    @property
+    def misfit(self) -> str:
+        """What it is made for, and what this is, in words."""
+        wanted = {"win32": "PE", "darwin": "Mach-O"}.get(sys.platform, "ELF")
+        ours = _MACHINES.get(platform.machine().lower(), platform.machine())
+        return f"built for {self.machine or 'another machine'} ({self.container}); this is {ours} ({wanted})"
+
+
+def read_binary(path: Path) -> Binary:
+    """The header of the library at ``path``. Raises BadLibrary, or OSError if the file cannot be read."""
+    # A FIFO or a device would hang or run dry the read below.
+    if not path.is_file():
+        raise BadLibrary(f"{path} is not a file")
+    with open(path, "rb") as file:
+        head = file.read(4096)
+        size = os.fstat(file.fileno()).st_size
+        if head[:4] == b"\x7fELF" and len(head) >= 64:
+            try:
+                return _elf(file.fileno(), head, size, path.parent)
+            except (struct.error, IndexError, ValueError) as error:
+                raise BadLibrary(f"its ELF header is damaged: {error}") from error
+    if head[:4] == b"\xcf\xfa\xed\xfe" and len(head) >= 8:
+        number = struct.unpack_from("<I", head, 4)[0]
+        return Binary("Mach-O", _MACH_O.get(number, f"cpu type {number}"))
+    if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8:  # several in one file
+        count = min(struct.unpack_from(">I", head, 4)[0], (len(head) - 8) // 20)
+        machines = [_MACH_O.get(struct.unpack_from(">I", head, 8 + 20 * i)[0]) for i in range(count)]
+        ours = _MACHINES.get(platform.machine().lower())
+        return Binary("Mach-O", None if ours in machines else " and ".join(filter(None, machines)) or None)
+    if head[:2] == b"MZ" and len(head) >= 64:
+        offset = struct.unpack_from("<I", head, 60)[0]
+        if head[offset : offset + 4] == b"PE\0\0" and len(head) >= offset + 6:
+            number = struct.unpack_from("<H", head, offset + 4)[0]
+            return Binary("PE", _PE.get(number, f"machine {number:#x}"))
+    raise BadLibrary(f"it is no shared library: it starts with {head[:8]!r}, which is not ELF, Mach-O or PE")
+
+
+_DYN = 3  # e_type of a shared library
+_LOAD, _DYNAMIC = 1, 2  # p_type
+_NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29  # d_tag
+_MOST = 1 << 20  # no table of ours is longer; a damaged length must not make us read the whole file
+
+
+def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
+    order = "<" if head[5] == 1 else ">"
+    kind, number = struct.unpack_from(f"{order}HH", head, 16)
+    machine = _ELF.get(number, f"machine {number}")
+    if head[4] != 2:
+        return Binary("ELF", machine if "32" in machine else f"{machine}, 32 bits")
+    if kind != _DYN:
+        raise BadLibrary(f"it is an ELF file of type {kind}; expected a shared library (3)")
+    table, _, _, _, entry_size, count = struct.unpack_from(f"{order}QQIHHH", head, 32)
+    segments = [
+        struct.unpack_from(f"{order}IIQQQQQQ", _read(fd, table + i * entry_size, 56, size), 0) for i in range(count)
+    ]
+    end = max((offset + length for kind, _, offset, _, _, length, _, _ in segments if kind == _LOAD), default=0)
+    if end > size:
+        raise BadLibrary(f"it is cut short: its header speaks of {end} bytes, and it has {size}")
+    entries: list[tuple[int, int]] = []
+    for kind, _, offset, _, _, length, _, _ in segments:
+        if kind == _DYNAMIC:
+            data = _read(fd, offset, min(length, _MOST), size)
+            entries = [struct.unpack_from(f"{order}qQ", data, i) for i in range(0, len(data) - 15, 16)]
+    tags = dict(entries)
+    text = b""
+    if _STRTAB in tags:
+        for kind, _, offset, address, _, length, _, _ in segments:
+            if kind == _LOAD and address <= tags[_STRTAB] < address + length:
+                start = offset + tags[_STRTAB] - address
+                text = _read(fd, start, min(tags.get(_STRSZ, 0), _MOST, size - start), size)
+
+    def name(place: int) -> str:
+        return text[place : text.index(b"\0", place)].decode("utf-8", "replace")
+
+    paths = [name(value) for tag, value in entries if tag in (_RPATH, _RUNPATH)]
+    folders = [part for path in paths for part in path.split(":") if part]
+    return Binary(
+        "ELF",
+        machine,
+        soname=name(tags[_SONAME]) if _SONAME in tags else "",
+        needed=tuple(name(value) for tag, value in entries if tag == _NEEDED),
+        paths=tuple(part.replace("$ORIGIN", str(origin)).replace("${ORIGIN}", str(origin)) for part in folders),
+    )
+
+
+def _read(fd: int, offset: int, length: int, size: int) -> bytes:
+    if offset < 0 or offset + length > size:
+        raise BadLibrary(f"it is cut short: its header speaks of byte {offset + length}, and it has {size}")
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.read(fd, length)
+
+
+def unresolved(binary: Binary) -> list[str]:
+    """The needed libraries that are in none of the places glibc's linker looks in; empty where that is not known.
+
+    An explanation for a library that could not be opened, and no ground to refuse one: a program may have been
+    built with search paths of its own, as conda's and Nix's are.
+    """
+    try:
+        with open("/etc/ld.so.cache", "rb") as file:
+            known = file.read()
+        with open("/proc/self/maps", "rb") as file:
+            known += file.read().replace(b"/", b"\0").replace(b"\n", b"\0")  # what a plugin opened beforehand
+    except OSError:
+        return []
+    triplet = f"{platform.machine()}-linux-gnu"
+    system = [f"{root}{part}" for root in ("/lib", "/usr/lib") for part in ("", "64", f"/{triplet}")]
+    folders = [*binary.paths, *os.environ.get("LD_LIBRARY_PATH", "").split(":"), *system]
+    return [
+        name
+        for name in binary.needed
+        if b"\0" + name.encode() + b"\0" not in known
+        and not any(folder and os.path.exists(os.path.join(folder, name)) for folder in folders)
+    ]
+
+
+_BRINGS = (
+    ("libcuda.so", "NVIDIA's driver (Debian and Ubuntu: nvidia-driver; in a container: run it with --gpus all)"),
+    ("libcudart.so", "pip install nvidia-cuda-runtime"),
+    ("libcublas.so", "pip install nvidia-cublas"),
+    ("libcublasLt.so", "pip install nvidia-cublas"),
+    ("libvulkan.so", "apt install libvulkan1, or dnf install vulkan-loader"),
+    ("libgomp.so", "apt install libgomp1, or dnf install libgomp"),
+    ("libomp.so", "apt install libomp5, or dnf install libomp"),
+    ("libOpenCL.so", "apt install ocl-icd-libopencl1, or dnf install ocl-icd"),
+    ("libhipblas.so", "ROCm: apt install hipblas"),
+    ("librocblas.so", "ROCm: apt install rocblas"),
+    ("libamdhip64.so", "ROCm: apt install hip-runtime-amd"),
+    ("libopenblas.so", "apt install libopenblas0, or dnf install openblas"),
+    ("libmkl_", "pip install mkl"),
+    ("libsycl.so", "pip install dpcpp-cpp-rt"),
+    ("libze_loader.so", "apt install libze1"),
+    ("libstdc++.so", "apt install libstdc++6, or dnf install libstdc++"),
+    ("libc.musl", "a build for musl's Linux runs here only on one: take the one for glibc (manylinux)"),
+)
+
+
+def brings(soname: str) -> str | None:
+    """The command that brings a library, where it is known."""
+    name = os.path.basename(soname)
+    # NVIDIA's wheels name their CUDA version up to 12, and not from 13 on.
+    cuda = re.fullmatch(r"lib(cudart|cublas|cublasLt)\.so\.(1[12])(\..*)?", name)
+    command = next((command for start, command in _BRINGS if name.startswith(start)), None)
+    return f"{command}-cu{cuda[2]}" if command and cuda else command
+
+
+def version_in(base: Path) -> str | None:
+    """The version a ``libggml-base`` carries as text: the one string in it that is a version and nothing else."""
+    try:
+        data = base.read_bytes()
+    except OSError:
+        return None
+    found = {match.decode() for match in re.findall(rb"\0(\d+\.\d{1,3}\.\d{1,4})(?=\0)", data)}
+    return found.pop() if len(found) == 1 else None

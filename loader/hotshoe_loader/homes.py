@@ -1,0 +1,91 @@
+"""Where other software keeps ggml backends: distributions' packages, Homebrew, Ollama. Looked into only if asked to.
+
+Each place was seen in the package that makes it: Debian's libggml0-backend-* (``ggml/backends0``), the packages of
+Arch's users (``ggml/backends``) and of RPM systems (``lib64/ggml``), Homebrew's formula ggml (GGML_BACKEND_DIR is its
+libexec), Ollama's installers (one folder for the CPU, others inside it for each kind of GPU).
+"""
+
+from __future__ import annotations
+
+import os
+import platform as host
+import stat
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+__all__ = ["known_homes"]
+
+
+def known_homes(
+    root: Path = Path("/"),
+    platform: str = sys.platform,
+    machine: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> list[tuple[Path, str]]:
+    """Folders that exist and hold ggml backends that hotshoe did not bring, each with its origin in words.
+
+    The ``libggml-base`` they were built with lies in the same folder (Ollama) or in a library folder beside it
+    (distributions, Homebrew). A folder that everybody may write to is left out: anybody could have put code there.
+    """
+    found: dict[str, tuple[Path, str]] = {}
+    for place, origin in _places(root, platform, machine or host.machine(), environ):
+        if _holds_backends(place):
+            found.setdefault(os.path.realpath(place), (place, origin))
+    return list(found.values())
+
+
+def _places(root: Path, platform: str, machine: str, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    if platform == "linux":
+        yield from _linux(root, machine)
+    yield from _homebrew(root, platform, environ)
+    for folder in _ollama(root, platform, environ):
+        yield folder, "Ollama"
+        for inner in _folders(folder):
+            yield inner, f"Ollama ({inner.name})"
+
+
+def _linux(root: Path, machine: str) -> Iterator[tuple[Path, str]]:
+    triplet = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower()) + "-linux-gnu"
+    for inner in _folders(root / "usr/lib" / triplet / "ggml"):
+        if inner.name.startswith("backends"):  # the number is that of libggml's SONAME
+            yield inner, "the system's packages libggml0-backend-* (Debian, Ubuntu)"
+    yield root / "usr/libexec" / triplet / "ggml", "the system's ggml packages"
+    for folder in ("usr/lib/ggml/backends", "usr/lib/ggml", "usr/lib64/ggml", "usr/lib64/ggml/backends"):
+        yield root / folder, "the system's ggml packages"
+
+
+def _homebrew(root: Path, platform: str, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+    prefixes = [environ.get("HOMEBREW_PREFIX", "")]
+    prefixes += {"darwin": ["/opt/homebrew", "/usr/local"], "linux": ["/home/linuxbrew/.linuxbrew"]}.get(platform, [])
+    for prefix in prefixes:
+        if prefix.startswith("/"):
+            for inner in ("libexec", "lib"):
+                yield root / prefix.lstrip("/") / "opt/ggml" / inner, "Homebrew's ggml"
+
+
+def _ollama(root: Path, platform: str, environ: Mapping[str, str]) -> list[Path]:
+    if platform == "darwin":
+        return [root / "Applications/Ollama.app/Contents/Resources"]
+    if platform == "win32":
+        programs = environ.get("LOCALAPPDATA", "")
+        return [Path(programs) / "Programs" / "Ollama" / "lib" / "ollama"] if programs else []
+    return [root / folder for folder in ("usr/local/lib/ollama", "usr/lib/ollama", "usr/lib64/ollama")]
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:
+        return []
+
+
+def _holds_backends(folder: Path) -> bool:
+    try:
+        if folder.stat().st_mode & stat.S_IWOTH:
+            return False
+        names = [name.removeprefix("lib") for name in os.listdir(folder)]
+    except OSError:
+        return False
+    # Drivers' own names come after "ggml-"; "ggml-base" is what they are built on, and alone it is no backend.
+    return any(name.startswith("ggml-") and not name.startswith("ggml-base") for name in names)

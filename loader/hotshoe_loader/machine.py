@@ -1,0 +1,203 @@
+"""The facts of a machine: GPUs and their drivers, the CPU, memory, containers. Read from files; nothing is run.
+
+Everything goes through one Machine, which a test can make of a folder: ``Machine(root=tmp_path, platform="linux", …)``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import platform
+import re
+import struct
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+__all__ = ["Cpu", "Driver", "Gpu", "Machine", "Node"]
+
+VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+"""PCI vendors whose display controllers compute. Others (virtual machines', servers' consoles) only show pictures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as the PCI bus shows it. driver: the kernel driver bound to it ("nvidia", "amdgpu", "vfio-pci"), if any."""
+
+    vendor: str
+    pci_id: str | None = None
+    driver: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.vendor} GPU" + (f" at {self.pci_id}" if self.pci_id else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A vendor's kernel driver, and what it calls its version: "550.54.14"."""
+
+    version: str
+
+    @property
+    def major(self) -> int:
+        return int(self.version.partition(".")[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A device file. allowed: whether this user may read and write it. group: whose members may."""
+
+    path: str
+    allowed: bool
+    group: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """features: what the operating system lets programs use, in its own words ("avx2"); empty where it does not say."""
+
+    name: str
+    features: frozenset[str] = frozenset()
+
+
+def _has_module(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _may_use(path: Path) -> bool:
+    return os.access(path, os.R_OK | os.W_OK)
+
+
+def _group(path: Path) -> str | None:
+    try:
+        return path.group()
+    except (KeyError, OSError, NotImplementedError):  # a group without a name; Windows
+        return None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the facts are read. The defaults are this machine and this process."""
+
+    root: Path = Path("/")
+    platform: str = sys.platform
+    machine: str = field(default_factory=lambda: platform.machine().lower())
+    python: tuple[int, int, int] = (sys.version_info[0], sys.version_info[1], sys.version_info[2])
+    bits: int = struct.calcsize("P") * 8
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    has_module: Callable[[str], bool] = _has_module
+    may_use: Callable[[Path], bool] = _may_use
+    group_of: Callable[[Path], str | None] = _group
+
+    # -- files --
+
+    def at(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def read(self, path: str) -> str:
+        """The text of a file; "" where there is none or it may not be read."""
+        try:
+            return self.at(path).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+
+    def exists(self, path: str) -> bool:
+        try:
+            return self.at(path).exists()
+        except OSError:
+            return False
+
+    def names(self, folder: str, start: str = "") -> list[str]:
+        """The names in a folder that begin with ``start``, in order."""
+        try:
+            return sorted(name for name in os.listdir(self.at(folder)) if name.startswith(start))
+        except OSError:
+            return []
+
+    # -- GPUs --
+
+    @functools.cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """GPUs that compute, by PCI id; where the bus cannot be seen, by the files of their drivers."""
+        if self.platform == "darwin":
+            return (Gpu("Apple"),) if self.machine == "arm64" or self.rosetta else ()
+        found = [gpu for name in self.names("/sys/bus/pci/devices") for gpu in self._pci(name)]
+        if not any(gpu.vendor == "NVIDIA" for gpu in found) and (self.nvidia_driver or self.exists("/dev/nvidiactl")):
+            found.append(Gpu("NVIDIA", driver="nvidia"))
+        if self.exists("/dev/dxg") and self.exists("/usr/lib/wsl/lib/libcuda.so.1"):
+            found.append(Gpu("NVIDIA", driver="dxg"))  # Windows' driver, through WSL
+        return tuple(found)
+
+    def _pci(self, name: str) -> list[Gpu]:
+        folder = f"/sys/bus/pci/devices/{name}"
+        # 0x03: display controllers. 0x12: accelerators, which AMD's for data centres are.
+        if not self.read(f"{folder}/class").startswith(("0x03", "0x12")):
+            return []
+        vendor = VENDORS.get(self.read(f"{folder}/vendor").strip())
+        try:
+            driver: str | None = os.path.basename(os.readlink(self.at(f"{folder}/driver")))
+        except OSError:
+            driver = None
+        return [Gpu(vendor, name, driver)] if vendor else []
+
+    @functools.cached_property
+    def nvidia_driver(self) -> Driver | None:
+        """NVIDIA's kernel driver, if it is loaded."""
+        match = re.search(r"Module.*?\s(\d+\.\d[\d.]*)\s", self.read("/proc/driver/nvidia/version"))
+        return Driver(match[1]) if match else None
+
+    def nodes(self, vendor: str) -> list[Node]:
+        """The device files through which programs reach the GPUs of a vendor."""
+        if vendor == "NVIDIA":
+            found = [f"/dev/{name}" for name in self.names("/dev", "nvidia") if re.fullmatch(r"nvidia(\d+|ctl)", name)]
+        else:
+            found = [f"/dev/dri/{name}" for name in self.names("/dev/dri", "renderD")]
+        return [Node(path, self.may_use(self.at(path)), self.group_of(self.at(path))) for path in found]
+
+    # -- the rest --
+
+    @functools.cached_property
+    def cpu(self) -> Cpu:
+        """The first processor of /proc/cpuinfo, whose flags are those that the kernel has enabled."""
+        first = self.read("/proc/cpuinfo").partition("\n\n")[0]
+        fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+        features = (fields.get("flags") or fields.get("Features") or "").split()  # x86 and ARM
+        return Cpu(fields.get("model name") or self.machine, frozenset(features))
+
+    @functools.cached_property
+    def memory(self) -> tuple[int, int] | None:
+        """Bytes of memory this process may have, and those free; None where the system has no /proc/meminfo."""
+        rows = re.findall(r"^(\w+):\s+(\d+) kB", self.read("/proc/meminfo"), re.MULTILINE)
+        kilobytes = {str(name): int(number) for name, number in rows}
+        if "MemTotal" not in kilobytes:
+            return None
+        total = kilobytes["MemTotal"] << 10
+        free = kilobytes.get("MemAvailable", kilobytes["MemTotal"]) << 10
+        for limit, usage in (
+            ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        ):
+            words, used = self.read(limit).strip(), self.read(usage).strip()
+            if words.isdigit() and int(words) < total:  # "max", or a number past all memory: no limit
+                total = int(words)
+                free = min(free, total - int(used) if used.isdigit() else total)
+        return total, max(free, 0)
+
+    @functools.cached_property
+    def container(self) -> str | None:
+        """What kind of container this is, if it is one: "docker", "podman", "kubernetes"."""
+        if self.environ.get("KUBERNETES_SERVICE_HOST") or "kubepods" in self.read("/proc/1/cgroup"):
+            return "kubernetes"
+        if self.exists("/run/.containerenv"):
+            return "podman"
+        if self.exists("/.dockerenv") or "docker" in self.read("/proc/1/cgroup"):
+            return "docker"
+        return None
+
+    @functools.cached_property
+    def rosetta(self) -> bool:
+        """Whether this is a Python for Intel on a Mac that has Apple's own processor."""
+        runtime = "/Library/Apple/usr/libexec/oah/libRosettaRuntime"
+        return self.platform == "darwin" and self.machine == "x86_64" and self.exists(runtime)

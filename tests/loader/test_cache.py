@@ -1,0 +1,234 @@
+"""Kept probes: a second start asks no plugin, what changed is asked again, and a damaged file does no harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hotshoe_loader import cache, children, load_all, survey
+from tests.loader.conftest import _forget
+from tests.support.fake_plugins import GOOD
+
+GOOD_CODE = GOOD.replace("{arguments}", "")
+
+
+@pytest.fixture
+def count(probes, site, monkeypatch):
+    """How many plugins were probed since it was asked last."""
+    probed: list[str] = []
+
+    def run(jobs, limit):
+        probed.extend(job.plugin.name for job in jobs)
+        return [site.inspect(job) for job in jobs]
+
+    monkeypatch.setattr(survey, "_probe", run)
+
+    def since():
+        found = list(probed)
+        probed.clear()
+        return found
+
+    return since
+
+
+def start(**options):
+    """load_all as in a process of its own."""
+    _forget()
+    return load_all(**options)
+
+
+def test_the_second_start_probes_nothing(site, count):
+    site.good("acme")
+    first = start()
+    assert count() == ["acme"]
+    second = start()
+    assert count() == []
+    assert second.devices == first.devices
+    assert second.verdicts[0].details["cached"] >= 0
+    assert "cached" not in first.verdicts[0].details
+    assert start(refresh=True).devices
+    assert count() == ["acme"]
+
+
+def test_real_children_are_kept_too(site, probes, monkeypatch):
+    site.good("acme")
+    start()
+    monkeypatch.setattr(children, "run", None)
+    registry = start()
+    with registry.open() as backend:
+        assert backend.devices[0].name == "npu:0"
+
+
+CHANGES = {
+    "code": lambda site, patch: (site.path / "acme.py").write_text(GOOD_CODE + "# more"),
+    "record": lambda site, patch: (site.path / "acme-1.0.dist-info" / "RECORD").write_text(""),
+    "another distribution": lambda site, patch: site.metadata("other", "1", None),
+    "an upgrade": lambda site, patch: (site.path / "acme-1.0.dist-info").rename(site.path / "acme-1.1.dist-info"),
+    "visible devices": lambda site, patch: patch.setenv("CUDA_VISIBLE_DEVICES", "1"),
+    "options": lambda site, patch: patch.setenv("HOTSHOE_BLOCK", "vulkan"),
+    "processor": lambda site, patch: patch.setattr(cache, "_processor", lambda: "another"),
+    "loader": lambda site, patch: patch.setattr(cache, "__file__", "/nowhere/cache.py"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changed_is_probed_again(site, count, monkeypatch, change):
+    site.good("acme")
+    start()
+    start()
+    assert count() == ["acme"]
+    CHANGES[change](site, monkeypatch)
+    start()
+    assert count() == ["acme"]
+
+
+def test_changed_libraries_are_probed_again(native_plugin, natives, count):
+    natives.variant("cpu-x64", 1)
+    native_plugin()
+    start()
+    better = natives.variant("cpu-zen4", 9)
+    assert start().devices[0].library == better
+    better.unlink()
+    assert start().devices[0].library == natives.folder / "libggml-cpu-x64.so"
+    assert len(count()) == 3
+
+
+def test_variables_of_the_manifest_count(site, count, monkeypatch):
+    (site.path / "acme").mkdir()
+    (site.path / "acme" / "__init__.py").write_text(GOOD_CODE)
+    (site.path / "acme" / "hotshoe-plugin.json").write_text('{"format": 1, "environment": ["ACME_"]}')
+    site.install("acme", None)
+    start()
+    monkeypatch.setenv("ACME_DEVICES", "0")
+    start()
+    assert count() == ["acme", "acme"]
+
+
+def test_failures_are_kept_for_a_while_and_say_so(site, count, monkeypatch):
+    site.install("bad", "import nowhere")
+    start()
+    verdict = start().verdicts[0]
+    assert count() == ["bad"]
+    assert "load_all(refresh=True) tries again" in verdict.reason
+    now = time.time()
+    monkeypatch.setattr(cache.time, "time", lambda: now + cache.FAILURES_KEPT + 1)
+    assert "ago" not in start().verdicts[0].reason
+    assert count() == ["bad"]
+
+
+DAMAGE = [b"", b"{", b"[]", b"null", b'{"key": 1}', b"\xff\xfe", b'{"report": {"providers": [{}]}}']
+
+
+@pytest.mark.parametrize("data", DAMAGE)
+def test_damaged_entries_do_no_harm(site, probes, count, data):
+    site.good("acme")
+    start()
+    (entry,) = probes.iterdir()
+    entry.write_bytes(data)
+    assert start().devices[0].name == "npu:0"
+    assert count() == ["acme", "acme"]
+    assert json.loads(entry.read_text())["report"], "written anew"
+
+
+def test_half_damaged_reports_do_no_harm(site, probes, count):
+    site.good("acme")
+    start()
+    (entry,) = probes.iterdir()
+    data = json.loads(entry.read_text())
+    data["report"]["providers"][0]["devices"][0]["type"] = "toaster"
+    entry.write_text(json.dumps(data))
+    assert start().devices[0].name == "npu:0"
+    assert count() == ["acme", "acme"]
+
+
+@pytest.mark.parametrize("where", ["file", "device", "off"])
+def test_folders_that_cannot_be_written(site, count, monkeypatch, tmp_path, where, caplog):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOTSHOE_CACHE_DIR", {"file": str(tmp_path / "file"), "device": "/dev/null/x"}.get(where, where))
+    site.good("acme")
+    assert start().devices[0].name == "npu:0"
+    assert start().devices[0].name == "npu:0"
+    assert count() == ["acme", "acme"]
+    assert not caplog.records
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes are POSIX's")
+def test_a_folder_that_others_can_write_is_not_used(site, probes, count):
+    site.good("acme")
+    start()
+    probes.chmod(0o777)
+    start()
+    assert count() == ["acme", "acme"]
+
+
+def test_a_longer_time_limit_is_a_reason_to_try_again(site, count):
+    site.good("acme")
+    start()
+    start(timeout=60)
+    assert count() == ["acme", "acme"]
+
+
+def test_starts_at_the_same_time(site, probes, count):
+    site.good("acme")
+    store = cache.Cache(probes, cache.state({}))
+    start()
+    assert probes.stat().st_mode & 0o777 == 0o700
+    (path,) = probes.iterdir()
+    report = survey.cache.Report.from_json(json.loads(path.read_text())["report"])
+    job = survey.Job(next(iter(survey.find_plugins().plugins)))
+    seen = []
+
+    def work():
+        for _ in range(30):
+            store.put(job, report)
+            seen.append(store.get(job))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(each is not None for each in seen)
+    assert not [each for each in probes.iterdir() if each.suffix == ".tmp"]
+
+
+def test_old_entries_are_removed(site, probes, count):
+    site.good("acme")
+    start()
+    old = probes / "old.json"
+    old.write_text("{}")
+    os.utime(old, (1, 1))
+    start(refresh=True)
+    assert not old.exists()
+
+
+def test_where_it_lies(monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    assert cache.folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/hotshoe/probes")
+    assert cache.folder({"XDG_CACHE_HOME": "x"}) == Path.home() / ".cache/hotshoe/probes"
+    assert cache.folder({"HOTSHOE_CACHE_DIR": "/y"}) == Path("/y/probes")
+    assert cache.folder({"HOTSHOE_CACHE_DIR": "off"}) is None
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert cache.folder({}) == Path.home() / "Library/Caches/hotshoe/probes"
+    monkeypatch.setattr("sys.platform", "win32")
+    assert cache.folder({}) is None
+
+
+def test_a_device_that_is_gone_is_said_to_be(site, probes, monkeypatch):
+    from hotshoe_core.errors import BackendError
+
+    code = GOOD_CODE.replace(
+        "for name in self.names", "for name in __import__('os').environ.get('FAKE_NPU', 'npu:0').split()"
+    )
+    site.install("acme", code)
+    registry = start()
+    monkeypatch.setenv("FAKE_NPU", "npu:1")
+    with pytest.raises(BackendError, match="'npu:0' was there when 'acme' was tested, and is not any more") as caught:
+        registry.open("npu:0")
+    assert "refresh=True" in caught.value.hint
+    assert list(probes.iterdir()) == [], "the report is dropped"

@@ -1,0 +1,343 @@
+"""The doctor on machines made of files: what it finds, and the one thing it says to do."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hotshoe_core.device import Device, DeviceType
+from hotshoe_loader.catalog import CATALOG
+from hotshoe_loader.doctor import Diagnosis, examine
+from hotshoe_loader.machine import Machine
+from hotshoe_loader.verdict import Outcome, Verdict
+
+CPUINFO = "processor\t: 0\nmodel name\t: AMD EPYC\nflags\t\t: fpu sse4_2 avx avx2 avx512f\n\nprocessor\t: 1\n"
+MEMINFO = "MemTotal:       33554432 kB\nMemFree:  1 kB\nMemAvailable:   16777216 kB\n"
+NVRM = "NVRM version: NVIDIA UNIX {kind}  {version}  Thu Feb 22 01:44:30 UTC 2026\nGCC version: 13\n"
+
+CPU = Device("cpu", DeviceType.CPU, "ggml-cpu", "ggml", properties={"variant": "zen4", "features": "AVX2, AVX512"})
+REFERENCE = Device("reference", DeviceType.CPU, "reference", "reference")
+CUDA = Device("cuda:0", DeviceType.GPU, "ggml-cuda", "ggml", pci_id="0000:01:00.0")
+# As it will be once the GPU plugins are published: the doctor must be right then, too.
+PUBLISHED = tuple(replace(entry, published=True) for entry in CATALOG)
+
+
+class Box:
+    """A machine of files: ``Box(tmp_path).gpu("0x10de", driver="nvidia").driver("550.54")``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.options: dict[str, object] = {"platform": "linux", "machine": "x86_64", "environ": {}, "bits": 64}
+        self.forbidden: set[str] = set()
+        self.groups: dict[str, str] = {}
+        self.absent: set[str] = set()
+        self.file("/proc/cpuinfo", CPUINFO).file("/proc/meminfo", MEMINFO)
+
+    def file(self, path: str, text: str = "") -> Box:
+        target = self.root / path.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        return self
+
+    def gpu(self, vendor: str, place: str = "0000:01:00.0", driver: str | None = None, kind: str = "0x030000") -> Box:
+        folder = f"/sys/bus/pci/devices/{place}"
+        self.file(f"{folder}/class", f"{kind}\n").file(f"{folder}/vendor", f"{vendor}\n")
+        if driver:
+            (self.root / folder.lstrip("/") / "driver").symlink_to(f"../../../bus/pci/drivers/{driver}")
+        return self
+
+    def driver(self, version: str, kind: str = "x86_64 Kernel Module") -> Box:
+        return self.file("/proc/driver/nvidia/version", NVRM.format(kind=kind, version=version))
+
+    def node(self, path: str, allowed: bool = True, group: str = "root") -> Box:
+        self.groups[path] = group
+        if not allowed:
+            self.forbidden.add(path)
+        return self.file(path)
+
+    def nvidia(self, version: str = "590.10.01") -> Box:
+        """A machine on which CUDA would work."""
+        return self.gpu("0x10de", driver="nvidia").driver(version).node("/dev/nvidiactl").node("/dev/nvidia0")
+
+    def machine(self, **options: object) -> Machine:
+        def name(path: Path) -> str:
+            return f"/{path.relative_to(self.root)}"
+
+        return Machine(
+            self.root,
+            has_module=lambda module: module not in self.absent,
+            may_use=lambda path: name(path) not in self.forbidden,
+            group_of=lambda path: self.groups.get(name(path)),
+            **{**self.options, **options},  # type: ignore[arg-type]
+        )
+
+
+def verdict(name: str, outcome: Outcome, reason: str = "", hint: str | None = None, **details: str) -> Verdict:
+    return Verdict(name, "plugin", outcome, reason, hint, f"{name} 1.0", details={"provider": name, **details})
+
+
+LOADED = verdict("ggml-cpu", Outcome.LOADED, "offers cpu", backend="cpu")
+
+
+def check(box: Box, *verdicts: Verdict, devices=(CPU, REFERENCE), catalog=PUBLISHED, **options: object) -> Diagnosis:
+    return examine(box.machine(**options), devices, verdicts or (LOADED,), catalog=catalog)
+
+
+def text(diagnosis: Diagnosis, about: str) -> str:
+    return " / ".join(finding.text for finding in diagnosis.findings if finding.about == about)
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Box:
+    return Box(tmp_path)
+
+
+def test_nothing_special_is_healthy(box):
+    found = check(box)
+    assert found.healthy
+    assert found.next is None
+    assert text(found, "cpu") == "AMD EPYC, with AVX-512"
+    assert text(found, "cpu library") == "the zen4 variant uses AVX-512"
+    assert text(found, "memory") == "16.0 of 32.0 GiB free"
+    assert "no GPU on the PCI bus" in text(found, "gpu")
+
+
+# what, how the machine is made, words of the GPU's finding, the one thing to do (None: nothing)
+GPUS = [
+    ("no plugin", lambda b: b.nvidia(), "hotshoe-ggml-cuda is not installed", "pip install hotshoe-ggml-cuda"),
+    ("datacentre", lambda b: b.nvidia().gpu("0x10de", "0000:02:00.0", "nvidia", "0x030200"), "2 NVIDIA GPUs", "pip"),
+    ("old driver", lambda b: b.nvidia("550.54.14"), "its driver is 550.54.14", "install NVIDIA's driver 580 or later"),
+    (
+        "open driver",
+        lambda b: b.nvidia().driver("470.1", "Open Kernel Module for x86_64"),
+        "its driver is 470.1",
+        "install NVIDIA's driver 580 or later",
+    ),
+    (
+        "no driver",
+        lambda b: b.gpu("0x10de"),
+        "no kernel driver is bound to it",
+        "install NVIDIA's driver, then restart",
+    ),
+    ("nouveau", lambda b: b.gpu("0x10de", driver="nouveau"), "the kernel driver nouveau", "install NVIDIA's driver"),
+    ("no node", lambda b: b.gpu("0x10de", driver="nvidia").driver("590.1"), "no device file", "nvidia-modprobe"),
+    ("docker", lambda b: b.gpu("0x10de", driver="nvidia").file("/.dockerenv"), "was not given it", "docker run --gpus"),
+    ("podman", lambda b: b.gpu("0x10de").file("/run/.containerenv"), "was not given it", "podman run --device nvidia"),
+    ("set aside", lambda b: b.gpu("0x10de", driver="vfio-pci"), "virtual machine (vfio-pci)", "give it back"),
+    (
+        "no permission",
+        lambda b: b.gpu("0x1002", driver="amdgpu").node("/dev/dri/renderD128", False, "render"),
+        "you may not use /dev/dri/renderD128, which belongs to the group render",
+        "sudo usermod -aG render $USER, then log in again",
+    ),
+    (
+        "no permission for nvidia",
+        lambda b: b.gpu("0x10de", driver="nvidia").driver("590.1").node("/dev/nvidia0", False),
+        "you may not use /dev/nvidia0",
+        "sudo chmod a+rw /dev/nvidia0",
+    ),
+    (
+        "amd",
+        lambda b: b.gpu("0x1002", driver="amdgpu").node("/dev/dri/renderD128", group="render"),
+        "AMD GPU at 0000:01:00.0 is not used: hotshoe-ggml-vulkan is not installed",
+        "pip install hotshoe-ggml-vulkan",
+    ),
+    (
+        "amd accelerator",
+        lambda b: b.gpu("0x1002", driver="amdgpu", kind="0x120000").node("/dev/dri/renderD128"),
+        "AMD GPU",
+        "pip install hotshoe-ggml-vulkan",
+    ),
+    ("amd in docker", lambda b: b.gpu("0x1002", driver="amdgpu").file("/.dockerenv"), "not given", "--device /dev/dri"),
+    ("amd without driver", lambda b: b.gpu("0x1002"), "no kernel driver is bound to it", "sudo modprobe amdgpu"),
+    (
+        "intel",
+        lambda b: b.gpu("0x8086", "0000:00:02.0", "i915").node("/dev/dri/renderD128"),
+        "Intel GPU at 0000:00:02.0 is not used",
+        "pip install hotshoe-ggml-vulkan",
+    ),
+    ("hidden bus", lambda b: b.driver("590.1").node("/dev/nvidiactl"), "NVIDIA GPU is not used", "pip install"),
+    ("wsl", lambda b: b.node("/dev/dxg").file("/usr/lib/wsl/lib/libcuda.so.1"), "NVIDIA GPU is not", "pip install"),
+    ("a console", lambda b: b.gpu("0x1a03", driver="ast"), "no GPU on the PCI bus", None),
+    (
+        "empty container",
+        lambda b: b.file("/.dockerenv"),
+        "a container (docker), which sees only what it is given",
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "words", "step"), [row[1:] for row in GPUS], ids=[row[0] for row in GPUS])
+def test_gpus(box, make, words, step):
+    found = check(make(box))
+    assert words in text(found, "gpu")
+    assert found.healthy == (step is None)
+    if step is not None:
+        assert step in found.next.fix
+
+
+@pytest.mark.parametrize("make", [row[1] for row in GPUS], ids=[row[0] for row in GPUS])
+def test_nobody_is_told_to_install_what_is_not_published(box, make):
+    found = check(make(box), catalog=CATALOG)
+    assert found.healthy, "the best device that there is a plugin for is used"
+    assert not any("pip install" in (finding.fix or "") for finding in found.findings)
+    if box.machine().gpus:
+        assert "no plugin for it is published yet" in text(found, "gpu")
+
+
+def test_apple(box):
+    found = check(box, platform="darwin", machine="arm64")
+    assert "Apple GPU is not used: hotshoe-ggml-metal is not installed" in text(found, "gpu")
+    assert found.next.fix == "pip install hotshoe-ggml-metal"
+    assert check(box, platform="darwin", machine="x86_64").healthy
+
+
+def test_a_translated_python(box):
+    box.file("/Library/Apple/usr/libexec/oah/libRosettaRuntime")
+    found = check(box, platform="darwin", machine="x86_64")
+    assert found.next.fix == "install a Python for arm64, and hotshoe in it"
+
+
+def test_a_gpu_that_is_used_is_healthy(box):
+    found = check(box.nvidia(), devices=(CUDA, CPU, REFERENCE))
+    assert found.healthy
+    assert text(found, "gpu") == "NVIDIA GPU at 0000:01:00.0: used as cuda:0"
+
+
+def test_one_vendor_is_used_and_the_other_is_not(box):
+    box.nvidia().gpu("0x1002", "0000:0a:00.0", "amdgpu").node("/dev/dri/renderD128", group="render")
+    found = check(box, devices=(CUDA, CPU, REFERENCE))
+    assert "used as cuda:0" in text(found, "gpu")
+    assert found.next.text.startswith("AMD GPU at 0000:0a:00.0 is not used")
+
+
+BROKEN_CUDA = verdict("ggml-cuda", Outcome.CRASHED, "it died of SIGSEGV", "update the driver", backend="cuda")
+
+
+def test_a_plugin_that_is_broken_is_the_reason(box):
+    found = check(box.nvidia(), LOADED, BROKEN_CUDA)
+    assert "is not used: ggml-cuda is crashed: it died of SIGSEGV" in text(found, "gpu")
+    assert found.next.fix == "update the driver"
+    assert len(found.todo) == 1, "said once"
+
+
+def test_the_driver_comes_before_what_it_breaks(box):
+    found = check(box.nvidia("550.1"), LOADED, BROKEN_CUDA)
+    assert [finding.fix for finding in found.todo] == ["install NVIDIA's driver 580 or later"]
+
+
+def test_a_blocked_gpu_is_the_users_wish(box):
+    blocked = verdict("ggml-cuda", Outcome.BLOCKED, "'cuda' is blocked", "take 'cuda' out of block=", backend="cuda")
+    found = check(box.nvidia(), LOADED, blocked)
+    assert found.healthy
+    assert "ggml-cuda is blocked" in text(found, "gpu")
+    assert any("take 'cuda' out" in (finding.fix or "") for finding in found.findings)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.NO_DEVICE, Outcome.MISSING_DEPENDENCY])
+def test_a_gpu_plugin_without_a_gpu(box, outcome):
+    idle = verdict("ggml-cuda", outcome, "libcuda.so.1 is missing", "install what brings it", backend="cuda")
+    found = check(box, LOADED, idle)
+    assert found.healthy
+    assert "This machine has no GPU that it drives" in text(found, "ggml-cuda")
+
+
+# -- the rest of the machine ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "step"),
+    [
+        ({"bits": 32}, "install a 64-bit Python"),
+        ({"python": (3, 9, 1)}, "install Python 3.10 or later"),
+    ],
+)
+def test_python_comes_first(box, options, step):
+    found = check(box.nvidia(), devices=(REFERENCE,), **options)
+    assert step in found.next.fix
+    assert len(found.todo) > 2
+
+
+def test_an_installation_that_is_not_complete(box):
+    box.absent |= {"pluggy", "gguf"}
+    found = check(box)
+    assert found.next.fix == "pip install pluggy gguf"
+
+
+def test_no_plugin(box):
+    found = check(box, verdict("reference", Outcome.AVAILABLE), devices=(REFERENCE,))
+    assert found.next.fix == "pip install hotshoe-ggml-cpu"
+    assert "only the reference backend" in found.next.text
+
+
+def test_the_only_plugin_is_broken(box):
+    broken = verdict("ggml-cpu", Outcome.MISSING_DEPENDENCY, "needs cffi", "pip install cffi", backend="cpu")
+    found = check(box, broken, devices=(REFERENCE,))
+    assert found.next.fix == "pip install cffi"
+    assert len(found.todo) == 1
+
+
+def test_a_stranger_that_is_broken_is_something_to_do(box):
+    stranger = verdict("acme", Outcome.TIMED_OUT, "no answer in 30 s", "report it to the authors of acme")
+    found = check(box, LOADED, stranger)
+    assert not found.healthy
+    assert found.next.about == "acme"
+
+
+def test_a_variant_below_the_cpu(box):
+    slow = replace(CPU, properties={"variant": "x64", "features": "SSE3"})
+    found = check(box, devices=(slow, REFERENCE))
+    assert "this CPU has AVX-512, which the x64 variant in use was built without" in found.next.text
+    assert "--no-binary hotshoe-ggml-cpu" in found.next.fix
+
+
+@pytest.mark.parametrize("features", ["AVX2, AVX512", "AVX2"])
+def test_what_the_system_does_not_enable_is_not_missed(box, features):
+    box.file("/proc/cpuinfo", CPUINFO.replace(" avx512f", ""))
+    used = replace(CPU, properties={"variant": "haswell", "features": features})
+    assert check(box, devices=(used, REFERENCE)).healthy
+
+
+@pytest.mark.parametrize("path", ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"])
+def test_the_memory_of_a_container_is_what_it_may_use(box, path):
+    used = path.replace("limit_in_bytes", "usage_in_bytes").replace("max", "current")
+    box.file(path, f"{4 << 30}\n").file(used, f"{1 << 30}\n").file("/.dockerenv")
+    assert text(check(box), "memory") == "3.0 of 4.0 GiB free in this container (docker)"
+
+
+@pytest.mark.parametrize("limit", ["max", str(1 << 63)])
+def test_no_limit_is_no_limit(box, limit):
+    box.file("/sys/fs/cgroup/memory.max", limit)
+    assert box.machine().memory == (32 << 30, 16 << 30)
+
+
+def test_a_machine_that_tells_nothing(tmp_path):
+    machine = Machine(tmp_path / "nothing", platform="linux", environ={})
+    assert machine.memory is None
+    assert machine.gpus == ()
+    assert examine(machine, (CPU, REFERENCE), (LOADED,)).healthy
+
+
+def test_settings_are_shown(box):
+    found = check(box, environ={"HOTSHOE_BLOCK": "vulkan", "HOME": "/", "HOTSHOE_PATH": ""})
+    assert [finding.about for finding in found.findings if finding.about.startswith("HOTSHOE")] == ["HOTSHOE_BLOCK"]
+
+
+def test_a_requirement_that_is_not_met(box):
+    machine = box.machine(environ={"HOTSHOE_REQUIRE": "cuda"})
+    found = examine(machine, (), (LOADED,), "require='cuda' asks for a device that is not there\nand more")
+    assert found.next.text == "require='cuda' asks for a device that is not there; and more"
+    assert "unset HOTSHOE_REQUIRE" in found.next.fix
+
+
+def test_json(box):
+    report = json.loads(json.dumps(check(box.nvidia()).to_json()))
+    assert set(report) == {"healthy", "next", "findings"}
+    assert report["healthy"] is False
+    assert report["next"] in report["findings"]
+    assert all(set(row) == {"about", "level", "text", "fix"} for row in report["findings"])
+    assert {row["level"] for row in report["findings"]} <= {"ok", "note", "todo"}

@@ -1,0 +1,103 @@
+"""Plugins that go wrong in every way we know of: each has its own verdict, and nobody else is the worse for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.zoo.animals import ANIMALS, BROKEN, TAME, TIME_LIMIT, WORKS, Animal
+from tests.zoo.visits import Visit, Zoo
+
+SUMS = [6.0, 24.0]  # what the visitor computes
+NAMES = [animal.name for animal in ANIMALS]
+
+
+def check_verdict(visit: Visit, animal: Animal) -> None:
+    """The verdict on the animal's plugin is one of those it may have, and its words name what is wrong."""
+    about = visit.about(animal)
+    plugins = [verdict for verdict in about if verdict["kind"] == "plugin"]
+    assert len(plugins) == 1, f"{animal.name} ({animal.what}) must have exactly one verdict as a plugin: {about}"
+    assert plugins[0]["outcome"] in animal.outcomes, f"{animal.name}, which {animal.what}: {about}"
+    text = " ".join(str(verdict) for verdict in about)
+    for words in animal.says if plugins[0]["outcome"] == animal.outcomes[0] else ():
+        assert words in text, f"the verdict on {animal.name} does not say {words!r}: {about}"
+    if plugins[0]["outcome"] not in WORKS:
+        assert plugins[0]["reason"]
+        assert plugins[0]["hint"] or plugins[0]["outcome"] == "no-device", (
+            f"{animal.name} has no next step: {plugins[0]}"
+        )
+
+
+def check_unharmed(visit: Visit) -> None:
+    """Nothing of the user's process is changed, nothing is printed, and nothing stays behind."""
+    assert visit.code == 0
+    assert visit.report["printed"] == ["", ""]
+    assert visit.report["changed"] == {}
+    assert visit.left == []
+    assert visit.alive == []
+    assert visit.report["answers"] == {"cpu": SUMS, "reference": SUMS}
+
+
+@pytest.mark.parametrize("animal", ANIMALS, ids=NAMES)
+def test_every_animal_has_its_own_verdict(day: Visit, animal: Animal) -> None:
+    check_verdict(day, animal)
+
+
+@pytest.mark.parametrize("animal", ANIMALS, ids=NAMES)
+def test_what_works_is_used_and_what_is_broken_is_not(day: Visit, animal: Animal) -> None:
+    works = any(verdict["outcome"] in WORKS for verdict in day.about(animal) if verdict["kind"] == "plugin")
+    assert (animal.name in day.report["devices"]) == works
+
+
+@pytest.mark.parametrize("animal", TAME, ids=[animal.name for animal in TAME])
+def test_what_works_computes(zoo: Zoo, tmp_path: Path, animal: Animal) -> None:
+    """Whatever else it does once the user has chosen it."""
+    others = [other.distribution for other in ANIMALS if other is not animal]
+    visit = zoo.visit(tmp_path, compute=[animal.name], block=others)
+    assert visit.report["answers"] == {animal.name: SUMS}
+
+
+def test_what_the_magpie_takes_is_given_back(zoo: Zoo, tmp_path: Path) -> None:
+    """Once the user has opened a device of it, and its code is in the user's process."""
+    others = [other.distribution for other in ANIMALS if other.name != "magpie"]
+    visit = zoo.visit(tmp_path, compute=["magpie"], block=others)
+    assert visit.report["changed"] == {}
+    later = visit.report["changed later"]
+    assert set(later) == {"environment"}
+    before, after = later["environment"]
+    assert after == {**before, "ZOO_MAGPIE": "was here"}, "a variable that nobody had set before stays"
+
+
+def test_all_of_them_at_once_leave_the_user_unharmed(day: Visit) -> None:
+    check_unharmed(day)
+
+
+def test_probes_run_side_by_side(day: Visit) -> None:
+    """Each that hangs uses up its time limit; together they cost less than one after the other."""
+    hanging = [day.about(animal)[0]["elapsed"] for animal in BROKEN if animal.hangs]
+    assert len(hanging) > 2
+    assert min(hanging) >= TIME_LIMIT
+    assert day.report["elapsed"] < sum(hanging)
+
+
+def test_a_second_program_remembers(zoo: Zoo, tmp_path: Path) -> None:
+    """With what the first has learned, the second waits for nobody, and says the same."""
+    first, second = zoo.visit(tmp_path), zoo.visit(tmp_path)
+
+    def outcomes(visit: Visit) -> dict[str, str]:
+        return {verdict["origin"]: verdict["outcome"] for verdict in visit.report["verdicts"]}
+
+    assert outcomes(second) == outcomes(first)
+    assert second.report["elapsed"] < TIME_LIMIT
+    check_unharmed(second)
+
+
+@pytest.mark.parametrize("animal", ANIMALS, ids=NAMES)
+def test_one_alone(zoo: Zoo, tmp_path: Path, animal: Animal) -> None:
+    """Each by itself, the others blocked: what it does is not hidden by what they do."""
+    others = [other.distribution for other in ANIMALS if other is not animal]
+    visit = zoo.visit(tmp_path, block=others)
+    if animal.name != "twin_b":  # which works where its twin is not
+        check_verdict(visit, animal)
+    check_unharmed(visit)
