@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from hotshoe_loader.binary import version_in
+from tests.support.other_ggml import other_ggml
+
+__all__ = ["other_ggml"]
+
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 DOUBLE = """
@@ -66,12 +71,12 @@ print(double(made))
 
 
 @pytest.fixture
-def foreign() -> str:
-    """A folder with another ggml; see tests/zoo/test_foreign_ggml.py."""
-    folder = os.environ.get("HOTSHOE_TEST_GGML", "")
-    if not folder:
-        pytest.skip("HOTSHOE_TEST_GGML names no folder with another ggml")
-    return folder
+def foreign(other_ggml: Path) -> str:
+    """A folder with another ggml that can be adopted."""
+    version = version_in(other_ggml / "libggml-base.so") or "0.0"
+    if tuple(map(int, version.split(".")[:2])) < (0, 20):
+        pytest.skip(f"ggml {version} is too old to be adopted; tests/support/other_ggml.py says how to get a newer one")
+    return str(other_ggml)
 
 
 def test_a_foreign_set_computes(foreign):

@@ -1,30 +1,18 @@
-"""Two real ggmls of different versions on one machine. Skips unless HOTSHOE_TEST_GGML names the folder of another one:
-
-npm pack @node-llama-cpp/linux-x64 && tar xzf node-llama-cpp-linux-x64-*.tgz
-HOTSHOE_TEST_GGML=$PWD/package/bins/linux-x64 python -m pytest tests/zoo/test_foreign_ggml.py
-"""
+"""Two real ggmls of different versions on one machine."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import pytest
-
 from hotshoe_loader.binary import version_in
+from tests.support.other_ggml import other_ggml as foreign
 from tests.zoo.animals import BODY, GGML, WORKS
 from tests.zoo.visits import Visit, Zoo
 from tests.zoo.wheels import write_wheel
 
+__all__ = ["foreign"]
+
 SUMS = [6.0, 24.0]
-
-
-@pytest.fixture(scope="module")
-def foreign() -> Path:
-    folder = os.environ.get("HOTSHOE_TEST_GGML", "")
-    if not folder:
-        pytest.skip("HOTSHOE_TEST_GGML names no folder with another ggml")
-    return Path(folder)
 
 
 def check(visit: Visit, version: str) -> None:
@@ -51,8 +39,8 @@ def test_a_wheel_with_another_ggml(new_environment, foreign, tmp_path):
         .replace('name, family, api_version = "cpu"', 'name, family, api_version = "guest"')
     )
     files = {"zoo_guest/__init__.py": code.encode()}
-    for name in ("libggml-base.so", "libggml-cpu-x64.so", "libggml-cpu-haswell.so"):
-        files[f"zoo_guest/{name}"] = (foreign / name).read_bytes()
+    for library in (foreign / "libggml-base.so", *sorted(foreign.glob("libggml-cpu*.so"))[:2]):
+        files[f"zoo_guest/{library.name}"] = library.read_bytes()
     wheel = write_wheel(tmp_path, "zoo-guest", files, "[hotshoe.backends]\nguest = zoo_guest\n")
     visit = new_environment("foreign-wheel", [wheel]).visit(tmp_path)
     check(visit, version_in(foreign / "libggml-base.so") or "no version")
