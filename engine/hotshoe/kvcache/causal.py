@@ -85,8 +85,7 @@ class CausalCache:
 
         positions, sequences: (n,), of each token. Raises CacheFullError, and then takes none.
         """
-        keep = int(np.bitwise_or.reduce(self._occupied()))
-        room = self.room(keep)
+        room = self.room()
         if room < len(positions):
             raise CacheFullError(
                 f"the cache has room for {room} more tokens; {len(positions)} are to be added",
@@ -117,8 +116,8 @@ class CausalCache:
         }
         return [LayerCache(ctx, inputs[w], k, v) for w, (k, v) in zip(self.windows, self._states, strict=True)]
 
-    def room(self, keep: int) -> int:
-        """How many tokens could be placed if only the sequences of ``keep``, a bit each, stayed."""
+    def room(self, keep: int = -1) -> int:
+        """How many tokens could be placed if only the sequences of ``keep``, a bit each, stayed; -1 for all."""
         return min(cells.room(keep) for cells in self.cells.values())
 
     def length(self, sequence: int) -> int:
@@ -207,9 +206,6 @@ class CausalCache:
         """Free the memory."""
         self._backend.release(self._made)
         self._made = []
-
-    def _occupied(self) -> Array:
-        return np.concatenate([cells.members for cells in self.cells.values()])
 
 
 def _require_sequence(sequence: int) -> int:

@@ -198,16 +198,15 @@ class SequencePool:
         left go before prompts, which would make them wait for long.
         """
         together: list[Sequence] = []
-        needed = 0
+        needed, free = 0, self._cache.room()
         for sequence in sequences:
             if len(together) == MAX_SEQUENCES:
                 break
             self.attach(sequence, keep=together)
             sequence.n_computed = min(sequence.n_computed, len(sequence) - 1)
             needed += sequence.n_pending
-            margin = spare if sequence.n_pending > 1 else 0
-            slots = [_slot_of(s) for s in (*together, sequence)]
-            if together and self._cache.room(_bits(slots)) < needed + margin:
+            wanted = needed + (spare if sequence.n_pending > 1 else 0)
+            if together and wanted > free and wanted > self._room_with([*together, sequence]):
                 break
             together.append(sequence)
         left, parts = CHUNK, []
@@ -297,13 +296,17 @@ class SequencePool:
 
     def _make_room(self, n: int, keep: list[_Slot]) -> None:
         """Take slots out of the cache until ``n`` tokens fit: first those nobody owns, then those longest unused."""
-        others = sorted(
-            (s for s in self._slots if s.tokens and s not in keep), key=lambda s: (s.owner is not None, s.used)
-        )
-        for victim in others:
-            if self._cache.room(_bits(s for s in self._slots if s.tokens)) >= n:
-                return
+        if self._cache.room() >= n:
+            return
+        others = [slot for slot in self._slots if slot.tokens and slot not in keep]
+        for victim in sorted(others, key=lambda s: (s.owner is not None, s.used)):
             self._evict(victim)
+            if self._cache.room() >= n:
+                return
+
+    def _room_with(self, sequences: list[Sequence]) -> int:
+        """How many tokens could be computed if only these sequences stayed in the cache."""
+        return self._cache.room(sum(1 << _slot_of(sequence).number for sequence in sequences))
 
     def _evict(self, slot: _Slot) -> None:
         owner = slot.owner
@@ -320,10 +323,6 @@ class SequencePool:
 def _slot_of(sequence: Sequence) -> _Slot:
     assert sequence._slot is not None  # it was attached
     return sequence._slot
-
-
-def _bits(slots: Iterable[_Slot]) -> int:
-    return sum(1 << slot.number for slot in slots)
 
 
 def _n_common(a: list[int], b: list[int]) -> int:
