@@ -51,7 +51,7 @@ def available() -> bool:
 def run(jobs: Sequence[Job], limit: float) -> list[Report]:
     """The reports on ``jobs``, in order. ``limit``: seconds for each of them, over all of its children.
 
-    Raises OSError if no child can be started, or one ends before it has come to the plugin.
+    Raises OSError if no child can be started, or all end before they have come to their plugins.
     """
     with _scratch() as scratch:
         return _run(jobs, limit, scratch)
@@ -97,6 +97,9 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
             for probe in list(running):
                 if probe.advance(wake):
                     running.remove(probe)
+        failed = [probe.failed for probe in probes if probe.failed is not None]
+        if failed and len(failed) == len(probes):
+            raise failed[0]
     finally:
         for probe in running:
             probe.kill()
@@ -116,6 +119,7 @@ class _Probe:
         self._elapsed = self._asked = 0.0
         self._memory = min(_MEMORY, _physical_memory() // 2)
         self.report = Report()
+        self.failed: OSError | None = None  # the interpreter did not come to the plugin
 
     def start(self, wake: threading.Event) -> None:
         options: dict[str, Any] = {"start_new_session": True}
@@ -157,8 +161,8 @@ class _Probe:
                 return False
             self.kill()
             rejected = self._last_words(rejected)
-            if not self._started:
-                raise OSError(f"{sys.executable}: {rejected.reason}")
+            if not self._started and not self._job.skip:
+                self.failed = OSError(f"{sys.executable}: {rejected.reason}")
             if self._step.partition(":")[0] in ("provider", "library", "device") and self._step not in self._job.skip:
                 self._left -= time.monotonic() - self._began
                 if self._left > 0.1:

@@ -14,7 +14,14 @@ import pytest
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import SamplingParams
 from hotshoe_core import Context
-from hotshoe_core.errors import GraphError, HotshoeError, InputTooLongError, SamplingError
+from hotshoe_core.errors import (
+    ClosedError,
+    GraphError,
+    HotshoeError,
+    InputTooLongError,
+    SamplingError,
+    TokenizerError,
+)
 from tests.support.text_models import assert_close, load
 
 RNG = np.random.default_rng(1)
@@ -94,7 +101,7 @@ def test_streams_by_turns_share_the_steps(model: TextModel, steps: list[int]) ->
     assert len(steps) == 12
 
 
-def test_threads_share_the_steps(model: TextModel) -> None:
+def test_threads_get_what_they_would_alone(model: TextModel) -> None:
     expected = [model.generate(p, **GREEDY).tokens for p in PROMPTS]
     got: dict[int, list[int]] = {}
 
@@ -183,6 +190,47 @@ def test_more_sequences_than_the_cache_can_tell_apart(model: TextModel) -> None:
     assert sum(s.n_computed for s in held) == 63  # the others lost their places
     assert_close(held[0].append(9), model.logits([0, 9])[-1], 1e-4)
     assert_close(model.extend((s, []) for s in held[1:]), np.stack(first[1:]), 1e-4)
+
+
+def test_a_prompt_of_several_chunks(device: str, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with load(gguf("LlamaForCausalLM"), device) as model:
+        expected = model.logits(PROMPTS[3])[-1]
+        model.forget()
+        monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", 7)
+        assert_close(model.sequence(PROMPTS[3]).append(), expected, 1e-4)
+
+
+def test_long_texts_of_windowed_layers_go_together(
+    gguf: Callable[..., Path], steps: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window of 16 keeps few of the 60 tokens of each text; there is room for two of them, and for no third."""
+    for module in ("text", "sequences"):
+        monkeypatch.setattr(f"hotshoe.runner.{module}.CHUNK", 8)
+    prompts = [RNG.integers(0, 250, 60).tolist() for _ in range(3)]
+    options = {"temperature": 0.0, "max_tokens": 20, "logit_bias": {1: -100.0}}
+    with load(gguf("Gemma3ForCausalLM"), "reference", n_ctx=100) as model:
+        expected = [model.generate(p, **options).tokens for p in prompts]
+        alone = len(steps)
+    with load(gguf("Gemma3ForCausalLM"), "reference", n_ctx=100, n_sequences=2) as model:
+        steps.clear()
+        assert [c.tokens for c in model.generate(prompts[:2], **options)] == expected[:2]
+        assert len(steps) < 2 * alone / 3
+        assert [c.tokens for c in model.generate(prompts, **options)] == expected
+
+
+def test_what_is_no_token_is_refused_before_it_meets_others(model: TextModel) -> None:
+    for wrong in ([5, 9999], [-1]):
+        for use in (model.stream, model.sequence, model.logits, model.sequence([1]).append):
+            with pytest.raises(TokenizerError, match=str(wrong[-1])):
+                use(wrong) if use.__name__ != "append" else use(*wrong)
+    sequence = model.sequence([1, 2, 3])
+    for call in (lambda: sequence.truncate(-1), lambda: sequence.truncate(4), lambda: sequence.shift(2, 2)):
+        with pytest.raises(GraphError, match="3 tokens"):
+            call()
+    assert len(sequence.append(4)) == model._n_vocab
+    model.close()
+    with pytest.raises(ClosedError):
+        sequence.append(5)
 
 
 def test_sequences_extended_together(device: str, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -342,6 +342,8 @@ def test_the_bench_command(gguf: Callable[..., Path], data: Path, capsys: pytest
     assert (lines[-1].split()[0], len(lines)) == ("pp8", 5)
     assert main(["bench", str(data / "bert-tiny-llamacpp.gguf"), "-r", "1"]) == 0
     assert "embed 32x" in capsys.readouterr().out
+    assert main(["bench", str(data / "bert-tiny-llamacpp.gguf"), "-p", "64"]) == 2
+    assert "--prompt is for text models" in capsys.readouterr().err
     assert main(["bench", path, "-p", "100000"]) == 2
     assert "trained for" in capsys.readouterr().err
 

@@ -51,6 +51,10 @@ class Measured:
         return statistics.stdev(self.rates) if len(self.rates) > 1 else 0.0
 
 
+_OF_TEXT = {"prompt": [512], "generate": [128], "depth": [0], "sequences": [1], "kv_dtype": None}
+"""Options that an embedding model has no use for, and their defaults."""
+
+
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command ``bench``."""
     parser = subparsers.add_parser(
@@ -63,10 +67,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
     parser.add_argument("--threads", type=_count, help="CPU threads; default: physical cores")
     parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
-    parser.add_argument("-p", "--prompt", type=_counts, default=[512], metavar="N,…", help="default: 512; 0 for none")
-    parser.add_argument("-n", "--generate", type=_counts, default=[128], metavar="N,…", help="default: 128; 0 for none")
-    parser.add_argument("-d", "--depth", type=_counts, default=[0], metavar="N,…", help="tokens of context before")
-    parser.add_argument("-s", "--sequences", type=_counts, default=[1], metavar="N,…", help="how many at once")
+    parser.add_argument("-p", "--prompt", type=_counts, metavar="N,…", help="default: 512; 0 for none")
+    parser.add_argument("-n", "--generate", type=_counts, metavar="N,…", help="default: 128; 0 for none")
+    parser.add_argument("-d", "--depth", type=_counts, metavar="N,…", help="tokens of context before; default: 0")
+    parser.add_argument("-s", "--sequences", type=_counts, metavar="N,…", help="how many at once; default: 1")
     parser.add_argument("-r", "--repetitions", type=_count, default=5, metavar="N", help="default: 5")
     parser.add_argument("--json", action="store_true", help="for machines, each repetition included")
     parser.set_defaults(run=run)
@@ -134,6 +138,14 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
     with GGUFFile(args.model) as file:
         encoder = find(file.architecture).many_rows
     options: dict[str, Any] = {}
+    for name, default in _OF_TEXT.items():
+        if encoder and getattr(args, name) is not None:
+            raise hotshoe.HotshoeError(
+                f"--{name.replace('_', '-')} is for text models; {args.model} is an embedding model",
+                hint="leave it out",
+            )
+        if getattr(args, name) is None:
+            setattr(args, name, default)
     if not encoder:
         longest = max(args.depth) + max(*args.prompt, *args.generate, 1)
         options = {"n_ctx": longest, "n_sequences": max(args.sequences), "kv_dtype": args.kv_dtype}

@@ -61,6 +61,7 @@ class CausalCache:
         self._mask_dtype = config.mask_dtype
         self._head_dim = head_dim
         self._row = n_kv_heads * head_dim
+        self._n_batch = n_batch
         total = n_tokens * n_sequences
         self.cells = {
             w: Cells(min(total, w * n_sequences + n_batch) if w else total, w, config.padding)
@@ -119,6 +120,13 @@ class CausalCache:
     def room(self, keep: int = -1) -> int:
         """How many tokens could be placed if only the sequences of ``keep``, a bit each, stayed; -1 for all."""
         return min(cells.room(keep) for cells in self.cells.values())
+
+    def fits(self, lengths: Sequence[int], pending: int, keep: int = -1) -> bool:
+        """Whether sequences of these lengths can be computed together, ``pending`` tokens of which are not here yet.
+
+        The sequences of ``keep``, a bit each, stay; -1 for all.
+        """
+        return all(cells.fits(lengths, pending, keep, self._n_batch) for cells in self.cells.values())
 
     def length(self, sequence: int) -> int:
         """Positions of a sequence: one more than its last; 0 if it has no token here."""
@@ -196,11 +204,6 @@ class CausalCache:
                 feeds[new] = value
                 ctx.update(keys, keys.set_rows(at[window], new))
             ctx.compute(feeds)
-
-    def clear(self) -> None:
-        """Forget all sequences. The memory stays."""
-        for window, cells in self.cells.items():
-            self.cells[window] = Cells(cells.n, window, cells.padding)
 
     def close(self) -> None:
         """Free the memory."""

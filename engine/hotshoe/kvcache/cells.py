@@ -6,6 +6,7 @@ shared by setting bits, and a sequence is removed by clearing them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,15 @@ class Cells:
     def room(self, keep: int) -> int:
         """How many cells would be free if only the sequences of ``keep`` (a bit each) stayed."""
         return int(self.n - np.count_nonzero(self.members & ~self._unseen() & keep))
+
+    def fits(self, lengths: Sequence[int], pending: int, keep: int, n_batch: int) -> bool:
+        """Whether sequences of these lengths find room, ``pending`` tokens of which are not here yet.
+
+        The sequences of ``keep`` (a bit each) stay. A window holds the ends of long ones only, and a batch on its way.
+        """
+        if self.window and sum(min(n, self.window) for n in lengths) + n_batch <= self.n:
+            return True
+        return pending <= self.room(keep)
 
     def place(self, positions: Array, sequences: Array) -> Array:
         """Take a cell for each token, (n,) I32. There must be room: older tokens make it where no window shows them."""
@@ -86,7 +96,7 @@ class Cells:
 
     def _unseen(self) -> Array:
         """For each cell, the sequences (a bit each) whose next token will not look at it."""
-        unseen = np.zeros(self.n_padded, np.int64)
+        unseen = np.zeros(self.n_padded if self.window else 1, np.int64)
         present = int(np.bitwise_or.reduce(self.members)) if self.window else 0
         for s in range(present.bit_length()):
             if present >> s & 1:

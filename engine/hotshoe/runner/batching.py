@@ -56,9 +56,8 @@ class Generation:
 class Batcher:
     """The generations of one model, in the order they came."""
 
-    def __init__(self, pool: SequencePool, n_ctx: int, *, on_device: bool) -> None:
+    def __init__(self, pool: SequencePool, *, on_device: bool) -> None:
         self._pool = pool
-        self._n_ctx = n_ctx
         self._on_device = on_device  # top-k there too: pays where logits would have to cross a bus
         self._active: list[Generation] = []
 
@@ -116,11 +115,11 @@ class Batcher:
     def _prepare(self, g: Generation) -> None:
         """Room in the context for one more token, and a place in the cache."""
         sequence, shift = g.sequence, g.sampler.params.context_shift
-        if len(sequence) > self._n_ctx:
+        if len(sequence) > self._pool.n_ctx:
             if shift is None:
                 g.finish = "context"
                 return
-            self._pool.shift(sequence, shift, max(1, (self._n_ctx - shift) // 2))
+            self._pool.shift(sequence, shift, max(1, (self._pool.n_ctx - shift) // 2))
         if g.n_cached is None:
             self._pool.attach(sequence)
             g.n_cached = min(sequence.n_computed, g.n_prompt - 1)

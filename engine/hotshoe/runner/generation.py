@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hotshoe.runner.batching import Batcher, FinishReason, Generation
-from hotshoe.sampling import Sampled, SamplingParams, StopMatcher
+from hotshoe.sampling import Sampled, StopMatcher
 
 if TYPE_CHECKING:
     from hotshoe.tokenizers import Tokenizer
@@ -44,19 +44,18 @@ class Completion:
 class Stream:
     """Iterate over it for pieces of text, complete characters only. ``completion`` grows meanwhile.
 
-    Leaving the loop, ``close()`` or an exception (Ctrl-C) between two tokens ends it; the model stays usable.
+    ``close()``, dropping it, or an exception (Ctrl-C) ends it, and the model stays usable. A loop that was left may be
+    taken up again.
     Streams that are read by turns, or by several threads, are computed together. Not itself for several threads.
     """
 
-    def __init__(
-        self, batcher: Batcher, generation: Generation, tokenizer: Tokenizer, params: SamplingParams, seed: int
-    ) -> None:
+    def __init__(self, batcher: Batcher, generation: Generation, tokenizer: Tokenizer) -> None:
         self._batcher = batcher
         self._generation = generation
-        self._params = params
+        self._params = generation.sampler.params
         self._decoder = tokenizer.stream()
-        self._matcher = StopMatcher(params.stop)
-        self.completion = Completion(n_prompt=generation.n_prompt, seed=seed)
+        self._matcher = StopMatcher(self._params.stop)
+        self.completion = Completion(n_prompt=generation.n_prompt, seed=generation.sampler.seed)
 
     def __iter__(self) -> Iterator[str]:
         return self

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache import MAX_SEQUENCES, CausalCache
-from hotshoe_core.errors import GraphError, InputTooLongError
+from hotshoe_core.errors import GraphError, InputTooLongError, TokenizerError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -49,14 +49,15 @@ class Sequence:
     def append(self, *ids: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Add tokens; returns the logits after the last one: float32 (vocab,).
 
-        Raises InputTooLongError when they do not fit into the context; the sequence is then as before, as it is
-        after an interruption.
+        Raises InputTooLongError when they do not fit into the context, TokenizerError for what is no token; the
+        sequence is then as before, as it is after an interruption.
         """
         logits: Array = self._pool.extend([(self, ids)])[0]
         return logits
 
     def truncate(self, n: int) -> None:
-        """Keep the first ``n`` tokens."""
+        """Keep the first ``n`` tokens. Raises GraphError if there are fewer."""
+        self._require(0 <= n <= len(self.ids), f"keep the first {n}")
         with self._pool.lock:
             del self.ids[n:]
             self.n_computed = min(self.n_computed, len(self.ids))
@@ -72,8 +73,9 @@ class Sequence:
         """Forget ``n`` tokens after the first ``keep``, and move those that follow to the front.
 
         Their keys are turned to the new positions, not computed anew: what they took from the forgotten tokens
-        stays in them.
+        stays in them. Raises GraphError if there are fewer tokens than that.
         """
+        self._require(keep >= 0 and n >= 0 and keep + n <= len(self.ids), f"forget {n} after the first {keep}")
         with self._pool.lock:
             self._pool.shift(self, keep, n)
 
@@ -81,6 +83,10 @@ class Sequence:
         """Give the place in the cache back. Its tokens stay there for others that begin alike, while there is room."""
         with self._pool.lock:
             self._pool.detach(self)
+
+    def _require(self, fits: bool, what: str) -> None:
+        if not fits:
+            raise GraphError(f"a sequence of {len(self.ids)} tokens cannot {what}")
 
     def __enter__(self) -> Self:
         return self
@@ -118,12 +124,15 @@ class _Slot:
 class SequencePool:
     """The sequences of one model and its cache. Whoever calls it holds ``lock``."""
 
-    def __init__(self, cache: CausalCache, contexts: ContextCache, rope_of: RopeOf, n_ctx: int, lock: Any) -> None:
+    def __init__(
+        self, cache: CausalCache, contexts: ContextCache, rope_of: RopeOf, *, n_ctx: int, n_vocab: int, lock: Any
+    ) -> None:
         self.lock = lock
+        self.n_ctx = n_ctx
+        self.n_vocab = n_vocab
         self._cache = cache
         self._contexts = contexts
         self._rope_of = rope_of
-        self._n_ctx = n_ctx
         self._slots = [_Slot(i) for i in range(MAX_SEQUENCES)]
         self._clock = 0
 
@@ -167,7 +176,7 @@ class SequencePool:
     def extend(self, pairs: Iterable[tuple[Sequence, Iterable[int]]]) -> Array:
         """Add tokens to several sequences and compute them together: the logits after each, float32 (n, vocab).
 
-        Raises InputTooLongError; the sequences are then as before, as they are after an interruption.
+        Raises InputTooLongError and TokenizerError; the sequences are then as before, as after an interruption.
         """
         with self.lock:
             added = [(sequence, len(sequence.ids), list(map(int, ids))) for sequence, ids in pairs]
@@ -176,13 +185,14 @@ class SequencePool:
                 raise GraphError("a sequence was given twice; expected each once, with all its tokens")
             logits: list[Array] = [np.empty(0)] * len(added)
             try:
-                for sequence, _, ids in added:
+                for sequence, before, ids in added:
+                    self.check(ids, before)
                     sequence.ids += ids
-                    self.check_length(sequence.ids)
                 while waiting:
                     parts = self.plan(waiting)
-                    (rows,) = self.compute(parts)
-                    for part, row in zip([p for p in parts if p.outputs], rows, strict=True):
+                    done = [part for part in parts if part.outputs]
+                    results = self.compute(parts)  # none where it was a piece of a long prompt
+                    for part, row in zip(done, results[0] if done else (), strict=True):
                         logits[waiting.pop(part.sequence)] = row
             except BaseException:
                 for sequence, before, _ in added:
@@ -198,16 +208,19 @@ class SequencePool:
         left go before prompts, which would make them wait for long.
         """
         together: list[Sequence] = []
-        needed, free = 0, self._cache.room()
+        pending = 0
         for sequence in sequences:
             if len(together) == MAX_SEQUENCES:
                 break
             self.attach(sequence, keep=together)
             sequence.n_computed = min(sequence.n_computed, len(sequence) - 1)
-            needed += sequence.n_pending
-            wanted = needed + (spare if sequence.n_pending > 1 else 0)
-            if together and wanted > free and wanted > self._room_with([*together, sequence]):
-                break
+            pending += sequence.n_pending
+            lengths = [len(s) for s in (*together, sequence)]
+            wanted = pending + (spare if sequence.n_pending > 1 else 0)
+            if together and not self._cache.fits(lengths, wanted):
+                keep = sum(1 << _slot_of(s).number for s in (*together, sequence))
+                if not self._cache.fits(lengths, wanted, keep):
+                    break
             together.append(sequence)
         left, parts = CHUNK, []
         for sequence in sorted(together, key=lambda s: s.n_pending > 1):
@@ -217,15 +230,22 @@ class SequencePool:
                 left -= n
         return parts
 
-    def check_length(self, ids: list[int]) -> None:
-        """Raises InputTooLongError for no tokens, or more than the context holds."""
-        if not ids:
+    def check(self, ids: list[int], before: int = 0) -> None:
+        """Whether a sequence of ``before`` tokens can take these. In a step, all that take part would fail with it.
+
+        Raises InputTooLongError for none at all, or more than the context holds; TokenizerError for what is no id.
+        """
+        n = before + len(ids)
+        if not n:
             raise InputTooLongError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
-        if len(ids) > self._n_ctx:
+        if n > self.n_ctx:
             raise InputTooLongError(
-                f"{len(ids)} tokens were given; the context holds {self._n_ctx}",
+                f"{n} tokens were given; the context holds {self.n_ctx}",
                 hint="load the model with a larger n_ctx, or shorten the text",
             )
+        bad = next((i for i in ids if not 0 <= i < self.n_vocab), None)
+        if bad is not None:
+            raise TokenizerError(f"token id {bad} is outside the vocabulary of {self.n_vocab} tokens")
 
     def attach(self, sequence: Sequence, *, reuse: bool = True, keep: Iterable[Sequence] = ()) -> None:
         """Give a sequence a slot, with as much of its beginning in it as any other has.
@@ -303,10 +323,6 @@ class SequencePool:
             self._evict(victim)
             if self._cache.room() >= n:
                 return
-
-    def _room_with(self, sequences: list[Sequence]) -> int:
-        """How many tokens could be computed if only these sequences stayed in the cache."""
-        return self._cache.room(sum(1 << _slot_of(sequence).number for sequence in sequences))
 
     def _evict(self, slot: _Slot) -> None:
         owner = slot.owner

@@ -7,7 +7,7 @@ import functools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from hotshoe_core.errors import SamplingError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
+    from hotshoe.models.text import TextModule
     from hotshoe.nn import Module
     from hotshoe.sampling import Constraint, DeviceOp
     from hotshoe.tokenizers import Tokenizer
@@ -78,15 +79,18 @@ class TextModel(LoadedModel):
             windows=config.windows,
             dtype=kv_dtype,
         )
-        self._n_vocab: int = model.output.weight.shape[0]  # type: ignore[attr-defined]
-        self._pool = SequencePool(self._cache, self._contexts, model.rope_of, n_ctx, self._lock)  # type: ignore[attr-defined]
-        self._batcher = Batcher(self._pool, n_ctx, on_device=self.device.type is not DeviceType.CPU)
+        text = cast("TextModule", model)
+        self._n_vocab = text.output.weight.shape[0]
+        self._pool = SequencePool(
+            self._cache, self._contexts, text.rope_of, n_ctx=n_ctx, n_vocab=self._n_vocab, lock=self._lock
+        )
+        self._batcher = Batcher(self._pool, on_device=self.device.type is not DeviceType.CPU)
         self._check_shapes((1, self._cache.sizes, 1, None))
 
     def logits(self, token_ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
 
-        Raises InputTooLongError for more tokens than ``n_ctx``, or none.
+        Raises InputTooLongError for more tokens than ``n_ctx``, or none; TokenizerError for what is no token.
         """
         with self._lock:
             return np.concatenate(list(self._all_logits([int(i) for i in token_ids])))
@@ -108,7 +112,10 @@ class TextModel(LoadedModel):
     def sequence(self, ids: Sequence[int] = ()) -> sequences.Sequence:
         """Tokens to be continued by hand, for decoding of your own: ``s.append(*ids)`` gives the logits after them."""
         self._require_open()
-        return sequences.Sequence(self._pool, map(int, ids))
+        given = [int(i) for i in ids]
+        if given:
+            self._pool.check(given)
+        return sequences.Sequence(self._pool, given)
 
     def forget(self) -> None:
         """Drop from the cache what no living sequence needs: the next texts are computed from their beginning."""
@@ -157,13 +164,13 @@ class TextModel(LoadedModel):
         a seed that is given is the first one's: the others count up from it. Raises
         InputTooLongError, and SamplingError for an option that is not known or makes no sense.
         """
+        if batch_size < 1:
+            raise SamplingError(f"batch_size is {batch_size}; expected 1 or more")
         if isinstance(prompt, str) or not any(isinstance(p, (str, Sequence, np.ndarray)) for p in prompt):
             stream = self.stream(prompt, params, grammar=grammar, **options)
             for _ in stream:
                 pass
             return stream.completion
-        if batch_size < 1:
-            raise SamplingError(f"batch_size is {batch_size}; expected 1 or more")
         streams = self._streams(list(prompt), params, grammar, options)
         waiting, running = deque(streams), list[Stream]()
         try:
@@ -208,7 +215,7 @@ class TextModel(LoadedModel):
         """As ``generate``, piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``."""
         self._require_open()
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
-        self._pool.check_length(ids)
+        self._pool.check(ids)
         wanted = _with_options(params, options)
         if wanted.context_shift is not None and wanted.context_shift > self.n_ctx - 2:
             raise SamplingError(f"context_shift keeps {wanted.context_shift} tokens of a context of {self.n_ctx}")
@@ -216,7 +223,7 @@ class TextModel(LoadedModel):
         sampler.observe(ids)
         stops = self.tokenizer.stop_ids | frozenset(wanted.stop_tokens)
         generation = Generation(sequences.Sequence(self._pool, ids), sampler, stops)
-        return Stream(self._batcher, generation, self.tokenizer, wanted, sampler.seed)
+        return Stream(self._batcher, generation, self.tokenizer)
 
     def chat(
         self,
@@ -245,7 +252,7 @@ class TextModel(LoadedModel):
     def _all_logits(self, ids: list[int]) -> Iterator[np.ndarray[Any, Any]]:
         """Of every token, chunk by chunk; all are computed anew."""
         self._require_open()
-        self._pool.check_length(ids)
+        self._pool.check(ids)
         with sequences.Sequence(self._pool, ids) as sequence:
             self._pool.attach(sequence, reuse=False)
             while sequence.n_pending:

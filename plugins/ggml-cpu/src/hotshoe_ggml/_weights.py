@@ -200,6 +200,7 @@ def hold_weights(
                 meter.add(sum(w.data.nbytes for w in members))
         for w, format in ours:
             holdings.append(PackedHolding(w, format, dry=dry))
+            _drop_pages(w.data)
             meter.add(w.data.nbytes)
     except BaseException:
         for holding in holdings:
