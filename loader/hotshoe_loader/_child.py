@@ -9,8 +9,8 @@ import signal
 import sys
 from typing import Any
 
-from hotshoe_loader.inspect import inspect
 from hotshoe_loader.report import Job, Report
+from hotshoe_loader.trial import try_plugin
 from hotshoe_loader.verdict import Outcome, Rejected
 
 __all__ = ["main"]
@@ -36,7 +36,7 @@ def main(data: dict[str, Any]) -> None:
 
     stage("start", "starting")
     try:
-        report = inspect(Job.from_json(data["job"]), stage)
+        report = try_plugin(Job.from_json(data["job"]), stage)
     except KeyboardInterrupt:  # not the user's: Ctrl-C does not reach this session
         report = Report(Rejected(Outcome.CRASHED, "it raised KeyboardInterrupt", "report it to its authors"))
     with contextlib.suppress(Exception):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hotshoe_core.device import Device
-from hotshoe_core.mapped import foreign_bases, is_mapped
+from hotshoe_core.mapped_ggml import foreign_bases, is_mapped
 from hotshoe_core.reference import DEVICE
 from hotshoe_loader import cache
 from hotshoe_loader.activate import Offer, live_version, quiet
@@ -79,13 +79,13 @@ def _probe(jobs: Sequence[Job], limit: float) -> list[Report]:
             return children.run(jobs, limit)
         except OSError as error:
             logger.warning("no child process can be started, so plugins are tried in this one: %s", error)
-    from hotshoe_loader.inspect import inspect
     from hotshoe_loader.traces import Traces
+    from hotshoe_loader.trial import try_plugin
 
     traces = Traces()
     try:
         with quiet():
-            return [inspect(job) for job in jobs]
+            return [try_plugin(job) for job in jobs]
     finally:
         traces.undo()
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from hotshoe_loader import Registry, activate, find, load, probe, survey
-from hotshoe_loader.inspect import inspect
 from hotshoe_loader.report import Job, Report
+from hotshoe_loader.trial import try_plugin
 from tests.support.fake_plugins import GOOD, NATIVE
 
 
@@ -45,7 +45,7 @@ class Site:
 
     def inspect(self, job: Job) -> Report:
         """A probe in this process, which has not imported the plugin when a backend is opened."""
-        report = inspect(job)
+        report = try_plugin(job)
         for module in self.modules:
             sys.modules.pop(module, None)
         return report
@@ -65,7 +65,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     fake = Site(path)
     monkeypatch.syspath_prepend(str(path))
     monkeypatch.setattr(find, "_search_path", lambda: [str(path)])
-    monkeypatch.setattr(survey, "_probe", lambda jobs, limit: [fake.inspect(job) for job in jobs])
+    monkeypatch.setattr(survey, "_probe", lambda jobs, limit: [fake.try_plugin(job) for job in jobs])
     # Probes in this process leave each test's own libggml-base in it; test_lifecycle has processes for that.
     monkeypatch.setattr(survey, "foreign_bases", lambda core: [])
     monkeypatch.setattr(probe, "_processor_flags", frozenset)  # scores here are made up

@@ -143,7 +143,7 @@ def test_what_an_import_changes_is_given_back_and_reported(site, monkeypatch, ca
 
 def _clean(inspect, job):
     environ, handler, folder = dict(os.environ), signal.getsignal(signal.SIGTERM), os.getcwd()
-    report = inspect(job)
+    report = try_plugin(job)
     os.environ.clear()
     os.environ.update(environ)
     signal.signal(signal.SIGTERM, handler)

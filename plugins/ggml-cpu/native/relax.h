@@ -4,7 +4,7 @@
  * more threads want to run than there are cores (two models at work, or a busy machine) those that wait keep the cores from
  * those that are waited for until the scheduler takes them away: milliseconds each time, seconds a token. So a thread
  * that has spun for some 10 microseconds lets others run. On a 0.5B model (q4_0, 2 cores), tokens/s alone (after 512
- * tokens) and of each of two processes (after none): 79 and none within minutes as ggml is; 74 and 42 with a yield for
+ * tokens) and of each of two processes (after none): 76 and none within minutes as ggml is; 74 and 42 with a yield for
  * every 256 pauses, however short the wait; 80 and 47 with a yield after 300 pauses of one wait. Time since the last
  * pause tells one wait from the next.
  */

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotshoe_core.errors import NativeError
-from hotshoe_core.mapped import foreign_bases
+from hotshoe_core.mapped_ggml import foreign_bases
 from hotshoe_ggml import _log
 from hotshoe_ggml._gen_ffi import ffi
 

@@ -30,18 +30,18 @@ from hotshoe_loader.vet_files import (
     vet_tags,
 )
 
-__all__ = ["Stage", "inspect"]
+__all__ = ["Stage", "try_plugin"]
 
 Stage = Callable[[str, str], None]
 """Told before each step that may end the process: the step's name, and what it does in words."""
 
 
-def inspect(job: Job, stage: Stage = lambda step, doing: None) -> Report:
+def try_plugin(job: Job, stage: Stage = lambda step, doing: None) -> Report:
     """The report on one plugin. Raises nothing but KeyboardInterrupt."""
-    return _Inspector(job, stage).run()
+    return _Trial(job, stage).run()
 
 
-class _Inspector:
+class _Trial:
     def __init__(self, job: Job, stage: Stage) -> None:
         self._plugin = job.plugin
         self._job = job
