@@ -8,7 +8,7 @@ Names are imported on first use: ``import hotshoe_loader`` costs nothing and fin
     survey    the four stages in order, a verdict for every candidate:
     find        what is there, by metadata and file names only
     vet         what may be used, before its code runs: by names here, by files in vet_files
-    probe       what it is worth: inspect runs vet_files and probe in a child process (children), cache keeps the report
+    probe       what it is worth: trial runs vet_files and probe in a child process (children), cache keeps the report
     rank        which library and which device come first
     registry  Registry: the devices, the verdicts; select, open, unload, reload
     activate  a plugin that passed comes into this process, when a backend of it is opened

@@ -1,6 +1,6 @@
 """Stage 3, probe: what a candidate is worth, by running it. Every step is guarded; a failure raises Rejected.
 
-Runs in a child process (see inspect and children): what crashes it does not crash the user's. Of what is in use,
+Runs in a child process (see trial and children): what crashes it does not crash the user's. Of what is in use,
 import and hook run once more in the user's process (see activate).
 """
 

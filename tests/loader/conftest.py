@@ -43,7 +43,7 @@ class Site:
             (folder / "entry_points.txt").write_bytes(data)
         return folder
 
-    def inspect(self, job: Job) -> Report:
+    def trial(self, job: Job) -> Report:
         """A probe in this process, which has not imported the plugin when a backend is opened."""
         report = try_plugin(job)
         for module in self.modules:
@@ -65,7 +65,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     fake = Site(path)
     monkeypatch.syspath_prepend(str(path))
     monkeypatch.setattr(find, "_search_path", lambda: [str(path)])
-    monkeypatch.setattr(survey, "_probe", lambda jobs, limit: [fake.try_plugin(job) for job in jobs])
+    monkeypatch.setattr(survey, "_probe", lambda jobs, limit: [fake.trial(job) for job in jobs])
     # Probes in this process leave each test's own libggml-base in it; test_lifecycle has processes for that.
     monkeypatch.setattr(survey, "foreign_bases", lambda core: [])
     monkeypatch.setattr(probe, "_processor_flags", frozenset)  # scores here are made up

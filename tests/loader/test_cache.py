@@ -24,7 +24,7 @@ def count(probes, site, monkeypatch):
 
     def run(jobs, limit):
         probed.extend(job.plugin.name for job in jobs)
-        return [site.inspect(job) for job in jobs]
+        return [site.trial(job) for job in jobs]
 
     monkeypatch.setattr(survey, "_probe", run)
 

@@ -118,7 +118,7 @@ def test_what_an_import_changes_is_given_back_and_reported(site, monkeypatch, ca
     )
     site.install("acme", code + GOOD_CODE)
     before = signal.getsignal(signal.SIGTERM), os.getcwd()
-    site.inspect = lambda job, real=site.inspect: _clean(real, job)  # the probe of these tests runs in this process
+    site.trial = lambda job, real=site.trial: _clean(real, job)  # the probe of these tests runs in this process
     registry = load_all()
     capfd.readouterr()
     with caplog.at_level(logging.INFO, "hotshoe"):
@@ -141,9 +141,9 @@ def test_what_an_import_changes_is_given_back_and_reported(site, monkeypatch, ca
     assert capfd.readouterr() == ("", "")
 
 
-def _clean(inspect, job):
+def _clean(trial, job):
     environ, handler, folder = dict(os.environ), signal.getsignal(signal.SIGTERM), os.getcwd()
-    report = try_plugin(job)
+    report = trial(job)
     os.environ.clear()
     os.environ.update(environ)
     signal.signal(signal.SIGTERM, handler)
