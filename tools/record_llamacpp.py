@@ -1,12 +1,12 @@
-"""Record what llama.cpp continues 20 prompts with: tests/data/kjv-llamacpp.json, for tests that need no llama.cpp.
+"""Record what llama.cpp continues 48 prompts with: tests/data/kjv-llamacpp.json, for tests that need no llama.cpp.
 
     python3 -m venv /tmp/llama
     CMAKE_ARGS=-DGGML_NATIVE=ON /tmp/llama/bin/pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36 gguf
     /tmp/llama/bin/python -m tools.record_llamacpp
 
 Greedy: always the best token, also past the end of a text. least_margin is how near the second best logit ever came.
-Flash attention and a cache of f16 are llama.cpp's own defaults, and hotshoe's; llama-cpp-python's has it off, which
-rounds queries and probabilities to f16 and so decides some near ties otherwise.
+The tokens are those of llama.cpp's own defaults: flash attention and a cache of f16. Its other settings compute the
+same and round elsewhere, so that near ties fall differently: settled is how many of the tokens all four agree on.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "examples" / "models" / "kjv-3m-q8_0.gguf"
 TARGET = ROOT / "tests" / "data" / "kjv-llamacpp.json"
 N_TOKENS = 128
+SETTINGS = [(flash, cache) for flash in (True, False) for cache in ("f16", "f32")]  # the first are llama.cpp's own
 PROMPTS = (
     "And God said",
     "In the beginning",
@@ -47,6 +48,34 @@ PROMPTS = (
     "Dear Sir or Madam,\n\nI am writing to you about",
     "!!! ??? ... ,,, ;;; :::",
     "He that hath ears to hear, let him hear.\n" * 12,
+    "And the LORD spake unto Moses, saying,",
+    "Now there was a man",
+    "Verily, verily, I say unto you,",
+    "The words of",
+    "And it shall come to pass in that day,",
+    "Praise ye the LORD.",
+    "The burden of",
+    "For God so loved the world,",
+    "Woe unto",
+    "And he said unto them,",
+    "Thus saith the LORD of hosts;",
+    "Vanity of vanities, saith the Preacher,",
+    "Thou shalt not",
+    "Paul, an apostle",
+    "And I saw",
+    "A wise son",
+    "O give thanks unto the LORD;",
+    "Now in the first year of",
+    "And the king said",
+    "Behold,",
+    "Then answered",
+    "There was also",
+    "And the children of Israel",
+    "My beloved is",
+    "Hear, O Israel:",
+    "Grace be unto you, and peace,",
+    "And David",
+    "The earth was without form, and void;",
 )
 
 
@@ -54,30 +83,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Record llama.cpp's greedy continuations.")
     parser.add_argument("--model", type=Path, default=MODEL)
     parser.add_argument("--target", type=Path, default=TARGET)
-    parser.add_argument("--flash-attention", choices=("on", "off"), default="on")  # llama.cpp's own default
-    parser.add_argument("--cache", choices=("f16", "f32"), default="f16")
     args = parser.parse_args()
     import llama_cpp
 
-    kind = {"f16": llama_cpp.GGML_TYPE_F16, "f32": llama_cpp.GGML_TYPE_F32}[args.cache]
-    settings: dict[str, Any] = {"n_ctx": 512, "n_threads": 2, "n_threads_batch": 2, "verbose": False}
-    settings |= {"flash_attn": args.flash_attention == "on", "type_k": kind, "type_v": kind}
     prompts: list[dict[str, Any]] = [{"text": text} for text in PROMPTS]
     with tempfile.TemporaryDirectory() as scratch:
         for dtype, path in (("q8_0", args.model), ("f16", as_f16(args.model, Path(scratch) / "f16.gguf"))):
-            model = llama_cpp.Llama(str(path), **settings)
-            for prompt in prompts:
-                prompt["ids"] = model.tokenize(prompt["text"].encode(), add_bos=True, special=False)
-                tokens, margins = continuation(model, prompt["ids"])
-                prompt[dtype] = {"tokens": tokens, "least_margin": round(min(margins), 5)}
-            model.close()
+            for flash, cache in SETTINGS:
+                kind = {"f16": llama_cpp.GGML_TYPE_F16, "f32": llama_cpp.GGML_TYPE_F32}[cache]
+                settings = {"n_ctx": 512, "n_threads": 2, "n_threads_batch": 2, "verbose": False}
+                model = llama_cpp.Llama(str(path), flash_attn=flash, type_k=kind, type_v=kind, **settings)
+                for prompt in prompts:
+                    prompt["ids"] = model.tokenize(prompt["text"].encode(), add_bos=True, special=False)
+                    note(prompt, dtype, *continuation(model, prompt["ids"]))
+                model.close()
     origin = {
         "engine": f"llama-cpp-python {llama_cpp.__version__}, built natively on {platform.machine()}",
         "command": "python -m tools.record_llamacpp",
-        "settings": f"greedy; cache {args.cache}; flash attention {args.flash_attention}",
+        "settings": "greedy; flash attention, cache f16; settled: as without flash attention and with a cache of f32",
     }
     text = ",\n".join(json.dumps(prompt, ensure_ascii=False) for prompt in prompts)
     args.target.write_text(f'{{"origin": {json.dumps(origin)},\n"prompts": [\n{text}\n]}}\n', encoding="utf-8")
+
+
+def note(prompt: dict[str, Any], dtype: str, tokens: list[int], margins: list[float]) -> None:
+    """The first settings say what the tokens are, the others how many of them are settled."""
+    if dtype not in prompt:
+        prompt[dtype] = {"tokens": tokens, "least_margin": round(min(margins), 5), "settled": len(tokens)}
+    same = [a == b for a, b in zip(prompt[dtype]["tokens"], tokens)]
+    prompt[dtype]["settled"] = min(prompt[dtype]["settled"], (*same, False).index(False))
 
 
 def continuation(model: Any, ids: list[int]) -> tuple[list[int], list[float]]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
+from hotshoe_core.errors import BackendError
+
 if TYPE_CHECKING:
     from hotshoe_core.backend import Backend
 
@@ -56,7 +58,8 @@ class BackendParams:
     n_threads: CPU threads for compute; None for the number of physical cores.
     mmap: use the file's pages as the weights' memory where the device allows it.
     repack: store weights in the layout the device multiplies fastest, where there is one.
-    flash_attention: "auto" uses the fused kernel where the backend measured it to be faster.
+    flash_attention: "auto" for what the backend measured to be fastest; "on" for its engine's own fused kernel, which
+    with ggml computes as llama.cpp does; "off" for scores, softmax and values one after the other.
     allocate: False makes a dry run: ``memory()`` is right, nothing is allocated and nothing can run.
     """
 
@@ -65,6 +68,10 @@ class BackendParams:
     repack: bool = True
     flash_attention: Literal["auto", "on", "off"] = "auto"
     allocate: bool = True
+
+    def __post_init__(self) -> None:
+        if self.flash_attention not in ("auto", "on", "off"):
+            raise BackendError(f"flash_attention is {self.flash_attention!r}; expected auto, on or off")
 
 
 @dataclass(frozen=True, slots=True)

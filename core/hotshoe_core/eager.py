@@ -63,6 +63,8 @@ class EagerBackend(Backend):
         self.lock = threading.RLock()
         self._held: dict[Tensor, Memory] = {}
         self._graphs: dict[EagerExecutable, Memory] = {}
+        if params.flash_attention == "on":
+            logger.warning("%s: flash_attention='on' has no effect: there is no fused kernel", name)
         if params.n_threads is not None:
             logger.warning("%s: n_threads=%d has no effect: the library counts its own", name, params.n_threads)
 

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from hotshoe.models import find
 from hotshoe.nn import bind
@@ -39,6 +39,7 @@ def load_model(
     progress: Progress | None = None,
     kv_dtype: str | None = None,
     n_sequences: int | None = None,
+    flash_attention: Literal["auto", "on", "off"] = "auto",
 ) -> EmbeddingModel | TextModel:
     """A model from a GGUF file, on a device, ready to use. Close it, or use it as a context manager.
 
@@ -51,6 +52,8 @@ def load_model(
     kv_dtype: element type of a text model's key/value cache: f16 (the default), f32, q8_0 or q4_0.
     n_sequences: for how many texts of ``n_ctx`` tokens a text model's cache has room at once, 1 by default; more texts
     than that are generated together as long as they are shorter, and wait for each other when they are not.
+    flash_attention: "auto" for the quickest attention; "on" for the engine's own fused kernel, which computes as
+    llama.cpp does; "off" for none.
 
     Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, DeviceNotFoundError or
     InsufficientMemoryError; nothing stays loaded then.
@@ -72,7 +75,7 @@ def load_model(
         cached = DType.parse(kv_dtype or "f16")
         tokenizer = _Meanwhile(lambda: _tokenizer_of(file.metadata))
         registry = load_all()
-        backend = registry.open(device, BackendParams(n_threads=n_threads))
+        backend = registry.open(device, BackendParams(n_threads=n_threads, flash_attention=flash_attention))
         try:
             model = architecture(config)
             bind(model, file, backend, ignore=model.unused_tensors, progress=progress)

@@ -15,7 +15,7 @@ from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device, DeviceType
 from hotshoe_core.dtypes import DType
 from hotshoe_core.eager import EagerBackend, EagerLibrary
-from hotshoe_core.errors import InsufficientMemoryError, UnsupportedOpError
+from hotshoe_core.errors import BackendError, InsufficientMemoryError, UnsupportedOpError
 from hotshoe_core.ops import swiglu
 
 DEVICE = Device("toy", DeviceType.CPU, "toy", "toy")
@@ -141,5 +141,8 @@ def test_memory_errors_of_the_library_become_ours() -> None:
 
 def test_a_parameter_without_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "hotshoe.backend"):
-        Toy().backend(BackendParams(n_threads=4))
+        Toy().backend(BackendParams(n_threads=4, flash_attention="on"))
     assert "n_threads=4 has no effect" in caplog.text
+    assert "flash_attention='on' has no effect" in caplog.text
+    with pytest.raises(BackendError, match="'fast'; expected auto, on or off"):
+        BackendParams(flash_attention="fast")  # type: ignore[arg-type]

@@ -31,8 +31,8 @@ class Graphs:
         set_threads(self.backend, n_threads)
 
     def run(self, make: Any, *arrays: Array | None, shift: int = 0) -> Array:
-        """`make(builder, *tensors)` over leaves that hold the arrays;
-        with `shift`, views that begin that many floats into each row."""
+        """`make(builder, *tensors)` over leaves that hold the arrays, F16 for those of float16;
+        with `shift`, views that begin that many elements into each row."""
         g = self.lib
         context = g.ggml_init({"mem_size": 1 << 20, "mem_buffer": ffi.NULL, "no_alloc": True})
         leaves = g.ggml_init({"mem_size": 1 << 16, "mem_buffer": ffi.NULL, "no_alloc": True})
@@ -43,12 +43,13 @@ class Graphs:
                 tensors.append(None)
                 continue
             skip = shift if array.ndim > 1 else 0
-            wide = np.full((*array.shape[:-1], array.shape[-1] + skip), np.nan, np.float32)
+            half = array.dtype == np.float16
+            wide = np.full((*array.shape[:-1], array.shape[-1] + skip), np.nan, np.float16 if half else np.float32)
             wide[..., skip:] = array
-            leaf = g.ggml_new_tensor(leaves, 0, 4, [*reversed(wide.shape), *(1,) * (4 - wide.ndim)])
+            leaf = g.ggml_new_tensor(leaves, int(half), 4, [*reversed(wide.shape), *(1,) * (4 - wide.ndim)])
             held.append((leaf, wide))
             sizes, strides = list(leaf.ne)[1:], list(leaf.nb)[1:]
-            view = g.ggml_view_4d(context, leaf, array.shape[-1], *sizes, *strides, 4 * skip)
+            view = g.ggml_view_4d(context, leaf, array.shape[-1], *sizes, *strides, wide.itemsize * skip)
             tensors.append(view if skip else leaf)
         buffer = g.ggml_backend_alloc_ctx_tensors(leaves, self.backend)
         for leaf, wide in held:
@@ -100,10 +101,27 @@ def attend(
     return got
 
 
-def operands(b: int, n: int, m: int, heads: int, kv_heads: int, dim: int, v_dim: int) -> list[Array]:
+def operands(
+    b: int, n: int, m: int, heads: int, kv_heads: int, dim: int, v_dim: int, dtype: type = np.float32
+) -> list[Array]:
+    """q, and k and v of the dtype."""
     rng = np.random.default_rng(0)
     shapes = (b, n, heads, dim), (b, m, kv_heads, dim), (b, m, kv_heads, v_dim)
-    return [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    q, k, v = (rng.standard_normal(shape, dtype=np.float32) for shape in shapes)
+    return [q, k.astype(dtype), v.astype(dtype)]
+
+
+def hides(visible: Array, dtype: type = np.float32) -> Array:
+    """0 where a query sees a key, else -inf."""
+    return np.where(visible, 0, -np.inf).astype(dtype)
+
+
+@pytest.fixture(params=[np.float32, np.float16], ids=["f32", "f16"])
+def dtype(request: pytest.FixtureRequest) -> type:
+    if request.param is np.float16 and len(_kernels.attention_types()) == 1:
+        pytest.skip("this CPU has no instructions for half floats: ggml's attention is used")
+    chosen: type = request.param
+    return chosen
 
 
 SHAPES = [
@@ -116,22 +134,24 @@ SHAPES = [
     (1, 600, 600, 1, 1, 32, 32),  # more rows than a job has
     (2, 5, 37, 3, 3, 33, 47),  # no multiple of any vector
     (1, 9, 40, 2, 1, 512, 512),
+    (1, 1, 513, 14, 2, 64, 64),  # more heads a key than a tile has rows
+    (1, 20, 90, 16, 1, 64, 48),
 ]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("shift", [0, 3], ids=["whole", "views"])
-def test_attention(graphs: Graphs, shape: tuple[int, ...], shift: int) -> None:
-    attend(graphs, *operands(*shape), shift=shift)
+def test_attention(graphs: Graphs, shape: tuple[int, ...], shift: int, dtype: type) -> None:
+    attend(graphs, *operands(*shape, dtype=dtype), shift=shift)
 
 
 @pytest.mark.parametrize("full", list(itertools.product([False, True], repeat=3)), ids=str)
 @pytest.mark.parametrize("cap", [0.0, 5.0])
-def test_masks_of_each_broadcast_form(graphs: Graphs, full: tuple[bool, ...], cap: float) -> None:
+def test_masks_of_each_broadcast_form(graphs: Graphs, full: tuple[bool, ...], cap: float, dtype: type) -> None:
     b, n, m, heads = 2, 19, 150, 4
     mask = np.random.default_rng(1).standard_normal([s if f else 1 for s, f in zip((b, heads, n), full)] + [m])
-    mask = np.where(mask > 1, -np.inf, mask).astype(np.float32)
-    attend(graphs, *operands(b, n, m, heads, 2, 32, 32), mask, cap)
+    mask = np.where(mask > 1, -np.inf, mask).astype(dtype)
+    attend(graphs, *operands(b, n, m, heads, 2, 32, 32, dtype), mask, cap)
 
 
 def test_hidden_keys_are_not_even_read(graphs: Graphs) -> None:
@@ -144,11 +164,27 @@ def test_hidden_keys_are_not_even_read(graphs: Graphs) -> None:
     assert np.isfinite(got).all()
 
 
-def test_causal_and_sliding_masks(graphs: Graphs) -> None:
+@pytest.mark.parametrize("heads", [1, 2, 7, 12])
+def test_causal_and_sliding_masks(graphs: Graphs, heads: int, dtype: type) -> None:
     ahead = np.arange(300) - np.arange(300)[:, None]
     for visible in (ahead <= 0, (ahead <= 0) & (ahead > -20)):
-        mask = np.where(visible, 0, -np.inf).astype(np.float32).reshape(1, 1, 300, 300)
-        attend(graphs, *operands(2, 300, 300, 2, 1, 32, 32), mask)
+        mask = hides(visible, dtype).reshape(1, 1, 300, 300)
+        attend(graphs, *operands(2, 300, 300, heads, 1, 32, 32, dtype), mask)
+
+
+@pytest.mark.parametrize("n", [1, 9, 80])
+@pytest.mark.parametrize("heads", [2, 14])
+def test_what_others_overflowed_to_stays_with_them(graphs: Graphs, n: int, heads: int, dtype: type) -> None:
+    """Cells of several sequences lie between each other; what one has there, or had, must not reach another."""
+    m = 470
+    q, k, v = operands(1, n, m, heads, 2, 64, 64, dtype)
+    owner = np.random.default_rng(2).integers(0, 5, m)
+    owner[100:200] = 3
+    mask = hides(owner == np.arange(n)[:, None] % 4, dtype).reshape(1, 1, n, m)  # sequence 4 has no query
+    k[0, owner == 4], v[0, owner == 4] = np.nan, np.inf
+    clean = [np.where(np.isfinite(x), x, 0).astype(np.float32) for x in (k, v)]
+    got = graphs.run(lambda b, *t: _kernels.attention_node(b, *t, 0.125, 0.0), q, k, v, mask)
+    np.testing.assert_allclose(got, expected(q, *clean, mask, 0.125, 0.0), rtol=1e-5, atol=4e-6)
 
 
 def test_a_query_that_sees_nothing_is_nan_and_large_scores_are_not(graphs: Graphs) -> None:
@@ -164,8 +200,9 @@ def test_attention_says_no_to_what_it_cannot_do() -> None:
     base, q = {"type": 0, "nb": [4]}, [32, 4, 5, 1]
     tensor = lambda ne, **kw: SimpleNamespace(**{**base, "ne": ne, **kw})  # noqa: E731
     good = [tensor(q), tensor([32, 4, 9, 1]), tensor([32, 4, 9, 1])]
-    for wrong in (tensor([32, 4, 9, 1], type=1), tensor([32, 4, 9, 1], nb=[8]), tensor([513, 4, 9, 1])):
+    for wrong in (tensor([32, 4, 9, 1], type=8), tensor([32, 4, 9, 1], nb=[8]), tensor([513, 4, 9, 1])):
         assert _kernels.attention_node(None, *good[:2], wrong, None, 1.0, 0.0) is None  # type: ignore[arg-type]
+    assert _kernels.attention_node(None, tensor(q, type=1, nb=[2]), *good[1:], None, 1.0, 0.0) is None  # type: ignore[arg-type]
     assert _kernels.attention_node(None, *good, tensor([1, 5, 1, 1]), 1.0, 0.0) is None  # type: ignore[arg-type]
 
 

@@ -101,3 +101,19 @@ print(next(v.hint for v in registry.verdicts if v.candidate == "ggml-cpu"))
 """)
     assert lines[0] == "abi-mismatch ['reference']"
     assert "before any other ggml is opened" in lines[1]
+
+
+def test_threads_without_work_sleep():
+    """Of 0.5 s, beginning a while after the last graph. With ggml's own settings a thread looked for work for 3 s."""
+    lines = run("""
+import time
+from hotshoe_core import BackendParams
+backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=2))
+made = graph(backend)
+double(made)
+time.sleep(0.5)
+before = time.process_time()
+time.sleep(0.5)
+print(time.process_time() - before)
+""")
+    assert float(lines[0]) < 0.1

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.cli.generating import add_flash_attention
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
     parser.add_argument("--threads", type=_count, help="CPU threads; default: physical cores")
     parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
+    add_flash_attention(parser)
     parser.add_argument("-p", "--prompt", type=_counts, metavar="N,…", help="default: 512; 0 for none")
     parser.add_argument("-n", "--generate", type=_counts, metavar="N,…", help="default: 128; 0 for none")
     parser.add_argument("-d", "--depth", type=_counts, metavar="N,…", help="tokens of context before; default: 0")
@@ -110,6 +112,7 @@ def run(args: argparse.Namespace) -> int:
             "why": model.why,
             "threads": getattr(model.backend, "n_threads", None),
             "kv_dtype": (args.kv_dtype or "f16") if text else None,
+            "flash_attention": args.flash_attention,
             "load_seconds": seconds,
             "hotshoe": hotshoe.__version__,
         }
@@ -149,6 +152,7 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
     if not encoder:
         longest = max(args.depth) + max(*args.prompt, *args.generate, 1)
         options = {"n_ctx": longest, "n_sequences": max(args.sequences), "kv_dtype": args.kv_dtype}
+    options["flash_attention"] = args.flash_attention
     return hotshoe.load_model(args.model, args.device, args.threads, progress=progress, **options)
 
 

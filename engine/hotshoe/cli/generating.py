@@ -35,9 +35,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
     parser.add_argument("--ctx", type=int, help="tokens of context; default: the model's, at most 4096")
     parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
+    add_flash_attention(parser)
     for name, kind in _SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; may be repeated")
+
+
+def add_flash_attention(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--flash-attention",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="auto: the quickest; on: the engine's own, as llama.cpp computes it; off: none",
+    )
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
@@ -53,7 +63,13 @@ def load(args: argparse.Namespace) -> TextModel:
 
     with bar("loading") as progress:
         model = hotshoe.load_model(
-            args.model, args.device, args.threads, args.ctx, progress=progress, kv_dtype=args.kv_dtype
+            args.model,
+            args.device,
+            args.threads,
+            args.ctx,
+            progress=progress,
+            kv_dtype=args.kv_dtype,
+            flash_attention=args.flash_attention,
         )
     if not isinstance(model, TextModel):
         model.close()

@@ -12,20 +12,31 @@
 #define PER_THREAD static _Thread_local __attribute__((aligned(64)))
 #endif
 
+#if defined(_MSC_VER) && !defined(__clang__)
+#define PREFETCH(p) (void) (p)
+#else
+#define PREFETCH(p) __builtin_prefetch(p)
+#endif
+
 #define MAX_DIM 512
 #define MAX_BLOCKS 64             /* row blocks a job: it bounds what is remembered of each row */
+#define CHUNK 32                  /* hidden keys are skipped in multiples of this; a multiple of each panel */
+#define FEW_ROWS 12               /* as many rows must see a key, on average, before a transposed copy of it pays */
 #define SCRATCH_FLOATS (36 << 10) /* 144 KiB: the keys, values and scores of one block stay in the second-level cache */
 PER_THREAD float scratch[SCRATCH_FLOATS];
 static const float zeros[MAX_DIM];
+#define TIMES8(x) x, x, x, x, x, x, x, x
+static const uint16_t hidden_f16[CHUNK] = {TIMES8(0xFC00), TIMES8(0xFC00), TIMES8(0xFC00), TIMES8(0xFC00)}; /* -inf */
+static const uint32_t hidden_f32[CHUNK] = {TIMES8(0xFF800000), TIMES8(0xFF800000), TIMES8(0xFF800000), TIMES8(0xFF800000)};
 
 /* What the threads share: computed by each for itself. */
 struct job {
     struct ggml_tensor * dst;
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
     float scale, softcap;
-    int64_t group;  /* query heads that share a key/value head */
-    int64_t rows;   /* group * n: row r is query r / group of the group's head r % group */
-    int64_t blocks; /* tiles of rows */
+    int64_t group;  /* query heads that share a key/value head: row r is query r / group of its head r % group */
+    int64_t blocks; /* tiles of rows: a tile is a few queries with all heads of the group, or a part of one query's heads */
+    int64_t parts;  /* tiles of one query */
     int64_t step;   /* keys a block */
 };
 
@@ -36,29 +47,94 @@ struct kernels {
     int rows, panel;
 };
 
+/* Where tile `block` begins. All tiles together are all rows. */
+ALWAYS_INLINE int64_t first_row(const struct job * job, int64_t block) {
+    const int64_t bundle = block / job->parts, bundles = job->blocks / job->parts;
+    return job->group * (job->q->ne[2] * bundle / bundles) + job->group * (block % job->parts) / job->parts;
+}
+
 /* The mask from column m on for one query of one head, or NULL. */
-ALWAYS_INLINE const float * mask_row(const struct ggml_tensor * mask, int64_t m, int64_t n, int64_t h, int64_t batch) {
+ALWAYS_INLINE const char * mask_row(const struct ggml_tensor * mask, int64_t m, int64_t n, int64_t h, int64_t batch) {
     if (mask == NULL) {
         return NULL;
     }
-    const size_t at = (mask->ne[1] > 1 ? n * mask->nb[1] : 0) + (mask->ne[2] > 1 ? h * mask->nb[2] : 0) +
-                      (mask->ne[3] > 1 ? batch * mask->nb[3] : 0);
-    return (const float *) ((const char *) mask->data + at) + m;
+    return (const char *) mask->data + m * mask->nb[0] + (mask->ne[1] > 1 ? n * mask->nb[1] : 0) +
+           (mask->ne[2] > 1 ? h * mask->nb[2] : 0) + (mask->ne[3] > 1 ? batch * mask->nb[3] : 0);
 }
 
-/* Whether no row sees any of these columns. From the end: a row that sees something mostly sees its last or first column. */
-static int all_hidden(const float * const * masks, int rows, int64_t cols) {
-    for (int r = rows - 1; r >= 0; --r) {
-        if (masks[r][0] != -INFINITY || masks[r][cols - 1] != -INFINITY) {
-            return 0;
+static int all_hidden(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
+    return memcmp(row + from * mask->nb[0], mask->type == GGML_TYPE_F16 ? (const void *) hidden_f16 : (const void *) hidden_f32,
+                  (to - from) * mask->nb[0]) == 0;
+}
+
+/* Counters as wide as what they count make vectors of one width. */
+static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
+    if (mask->type == GGML_TYPE_F16) {
+        const uint16_t * const halves = (const uint16_t *) row;
+        uint16_t n = 0;
+        for (int64_t c = from; c < to; ++c) {
+            n += halves[c] != 0xFC00;
         }
-        for (int64_t c = 0; c < cols; ++c) {
-            if (masks[r][c] != -INFINITY) {
-                return 0;
-            }
-        }
+        return n;
     }
-    return 1;
+    uint32_t n = 0;
+    for (int64_t c = from; c < to; ++c) {
+        uint32_t bits;
+        memcpy(&bits, row + 4 * c, sizeof bits);
+        n += bits != 0xFF800000;
+    }
+    return n;
+}
+
+/* What a tile of rows sees of the keys m to m + cols, from m on: all that lies between the first chunk that one of them
+ * sees and the last. Nothing: 0 to 0. count: how many of these the last of them sees. */
+struct span {
+    int64_t from, to, count;
+};
+
+static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, int64_t block, int64_t m, int64_t cols) {
+    if (job->mask == NULL) {
+        return (struct span) {0, cols, cols};
+    }
+    struct span all = {cols, 0, 0};
+    const char * last = NULL;
+    for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
+        const char * mask = mask_row(job->mask, m, row / job->group, kv_head * job->group + row % job->group, batch);
+        if (mask == last) {
+            continue;
+        }
+        last = mask;
+        struct span own = {0, cols, 0};
+        while (own.from < all.from && all_hidden(job->mask, mask, own.from, own.from + CHUNK < cols ? own.from + CHUNK : cols)) {
+            own.from += CHUNK;
+        }
+        if (own.from >= cols) {
+            continue;
+        }
+        while (own.to > all.to && all_hidden(job->mask, mask, (own.to - 1) / CHUNK * CHUNK, own.to)) {
+            own.to = (own.to - 1) / CHUNK * CHUNK;
+        }
+        all.from = own.from < all.from ? own.from : all.from;
+        all.to = own.to > all.to ? own.to : all.to;
+    }
+    if (all.from >= all.to) {
+        return (struct span) {0, 0, 0};
+    }
+    all.count = count_seen(job->mask, last, all.from, all.to);
+    return all;
+}
+
+/* What will be read after some scores, in steps as the scores are computed: the values, and the next block's keys. */
+struct ahead {
+    const char *values, *keys;
+    size_t value_stride, key_stride, value_size, key_size;
+};
+
+ALWAYS_INLINE void soon(const char * p, size_t other, size_t n) {
+    for (size_t i = 0; i < n; i += 64) {
+        PREFETCH(p + i);
+        PREFETCH(p + other + i);
+    }
 }
 
 #define GLUE_(a, b) a##_##b
@@ -130,8 +206,8 @@ ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
 #if defined(__x86_64__) || defined(__i386__)
 #define HOTSHOE_X86 1
 #include <immintrin.h>
-#define AVX2 __attribute__((target("avx2,fma")))
-#define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define AVX2 __attribute__((target("avx2,fma,f16c")))
+#define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
 
 AVX2 ALWAYS_INLINE float sum8(__m256 v) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -158,6 +234,7 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #define SUM(v) sum8((__m256) (v))
 #define MAX(v) max8((__m256) (v))
 #define LOAD_PART(p, n, rest) ((vf) part8(p, n, rest))
+#define LOAD_HALF(p) ((vf) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (p))))
 #include "hotshoe_attention_simd.h"
 #undef SUFFIX
 #undef VL
@@ -167,6 +244,7 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #undef SUM
 #undef MAX
 #undef LOAD_PART
+#undef LOAD_HALF
 
 #define SUFFIX avx512
 #define VL 16
@@ -176,6 +254,7 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #define SUM(v) _mm512_reduce_add_ps((__m512) (v))
 #define MAX(v) _mm512_reduce_max_ps((__m512) (v))
 #define LOAD_PART(p, n, rest) ((vf) _mm512_mask_loadu_ps(_mm512_set1_ps(rest), (__mmask16) ((1u << (n)) - 1), p))
+#define LOAD_HALF(p) ((vf) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (p))))
 #include "hotshoe_attention_simd.h"
 #endif
 #endif
@@ -197,12 +276,28 @@ static const struct kernels * best(void) {
 static int64_t visible_keys(const struct job * job, int64_t batch) {
     int64_t m = job->k->ne[2];
     if (job->mask != NULL && job->mask->ne[1] == 1 && job->mask->ne[2] == 1) {
-        const float * row = mask_row(job->mask, 0, 0, 0, batch);
-        while (m > 0 && row[m - 1] == -INFINITY) {
+        const char * row = mask_row(job->mask, 0, 0, 0, batch);
+        while (m > 0 && all_hidden(job->mask, row, m - 1, m)) {
             --m;
         }
     }
     return m;
+}
+
+/* Tiles of at most `most` rows. Queries that share a tile share the keys they see, so those of different sequences, of
+ * which there are few at a time, get tiles of their own. Where there are fewer tiles than threads, the heads of a query are
+ * shared out too: keys are then read more than once, but side by side. */
+static void cut(struct job * job, int64_t most, int nth) {
+    const int64_t n = job->q->ne[2], others = job->k->ne[1] * job->q->ne[3];
+    const int own_masks = job->mask != NULL && job->mask->ne[1] > 1 && n < 64;
+    const int64_t together = own_masks || job->group > most ? 1 : most / job->group;
+    const int64_t bundles = (n + together - 1) / together;
+    job->parts = (job->group + most - 1) / most;
+    if (others * bundles * job->parts < nth) {
+        const int64_t wanted = (nth + others * bundles - 1) / (others * bundles);
+        job->parts = wanted < job->group ? wanted : job->group;
+    }
+    job->blocks = bundles * job->parts;
 }
 
 static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
@@ -216,10 +311,9 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     job.scale = params->softcap != 0.0f ? params->scale / params->softcap : params->scale;
     const int64_t kv_heads = job.k->ne[1], batches = job.q->ne[3], panel = kernels->panel;
     job.group = job.q->ne[1] / kv_heads;
-    job.rows = job.group * job.q->ne[2];
-    job.blocks = (job.rows + kernels->rows - 1) / kernels->rows;
-    const int64_t width = job.q->ne[0] + (job.v->ne[0] + panel - 1) / panel * panel + kernels->rows;
-    job.step = SCRATCH_FLOATS / width / panel * panel;
+    cut(&job, kernels->rows, nth);
+    const int64_t width = job.q->ne[0] + (job.v->ne[0] + panel - 1) / panel * panel + 2 * kernels->rows;
+    job.step = SCRATCH_FLOATS / width / CHUNK * CHUNK;
     job.step = job.step < 128 ? job.step : 128;
 
     /* Each thread takes an equal part of the work, counted in keys: padded texts cost less than full ones. */

@@ -1,5 +1,5 @@
 /* Attention and norms in one pass each, as callbacks of ggml's custom ops (ggml_custom_4d).
- * All is F32; thread `ith` of `nth` does its share, and the parameters must live as long as the graph. */
+ * All is F32 unless said otherwise; thread `ith` of `nth` does its share, and the parameters must live as long as the graph. */
 #ifndef HOTSHOE_ATTENTION_H
 #define HOTSHOE_ATTENTION_H
 
@@ -12,12 +12,14 @@ struct hotshoe_attention_params {
     int32_t has_mask;
 };
 
-/* dst = softmax(scale * q k^T + mask) v, with max subtraction, all in F32 (Vaswani et al. 2017; the online softmax over
+/* dst = softmax(scale * q k^T + mask) v, with max subtraction, computed in F32 (Vaswani et al. 2017; the online softmax over
  * blocks of keys is that of Milakov and Gimelshein 2018).
  * q [dim, heads, n, batch], k [dim, kv_heads, m, batch], v [v_dim, kv_heads, m, batch], mask [m, n|1, heads|1, batch|1];
- * dst [v_dim, heads, n, batch], contiguous. Only ne[0] must be contiguous in the others: views need no copy. dim and v_dim
- * up to 512. Keys that the mask hides (-inf) from a whole batch element at the end of m cost nothing, nor do blocks of keys
- * hidden from neighbouring queries. A query that sees no key gives NaN, as in NumPy. */
+ * dst [v_dim, heads, n, batch], contiguous. k, v and mask may be F16, unless hotshoe_kernels_isa is "generic". Only ne[0] must
+ * be contiguous in the others: views need no copy. dim and v_dim up to 512. A key is read once for all query heads that
+ * share it and, in prompts, for several queries. Keys that the mask hides (-inf) from a whole batch element at the end of m
+ * cost nothing, nor do blocks of keys hidden from neighbouring queries: other sequences' cells. A query that sees no key
+ * gives NaN, as in NumPy. */
 HOTSHOE_API void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 /* The sources that follow x, in this order, each present if its flag is set. rms_norm has neither residual nor bias. */

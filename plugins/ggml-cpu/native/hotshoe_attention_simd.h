@@ -6,6 +6,7 @@
  *   VMAX(a, b)             elementwise; b where one is NaN
  *   SUM(v), MAX(v)         over the lanes
  *   LOAD_PART(p, n, rest)  the first n floats of p, and `rest` in the other lanes
+ *   LOAD_HALF(p)           VL half floats as floats; not defined: keys, values and masks are F32
  * Vectors are the compiler's own (vector_size), so that each operation below is one instruction of the set. */
 
 #define W (2 * VL) /* columns a panel: what a tile computes at once */
@@ -91,10 +92,12 @@ FN vf NAME(tanh)(vf x) {
     return NAME(from_bits)((NAME(bits)(p) & near) | (NAME(bits)(large) & ~near) | sign);
 }
 
-/* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[i][...]) * gain[r], for r < rows; keep NULL: out holds nothing yet.
- * b is in panels of W columns, `panel` floats apart, rows of a panel ldb apart; lanes up to VL past cols can be read. */
-FN void NAME(columns)(const int rows, const int vectors, const float * const * a, int64_t n, const float * b, int64_t ldb,
-                      float * const * out, int64_t at, int64_t part, const float * keep, const float * gain) {
+/* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[at[i]][...]) * gain[r], for r < rows; keep NULL: out holds nothing
+ * yet; at NULL: 0, 1, 2 and so on. b is in panels of W columns, `panel` floats apart, rows of a panel ldb apart; lanes up to
+ * VL past cols can be read. */
+FN void NAME(columns)(const int rows, const int vectors, const float * const * a, int64_t n, const int32_t * at,
+                      const float * b, int64_t ldb, float * const * out, int64_t from, int64_t part, const float * keep,
+                      const float * gain) {
     vf acc[ROWS][2];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
@@ -102,16 +105,17 @@ FN void NAME(columns)(const int rows, const int vectors, const float * const * a
         for (int c = 0; c < vectors; ++c) {
             acc[r][c] = (vf) {0};
             if (keep != NULL) {
-                const float * from = out[r] + at + c * VL;
-                acc[r][c] = (part == VL ? NAME(load)(from) : LOAD_PART(from, part, 0.0f)) * keep[r];
+                const float * old = out[r] + from + c * VL;
+                acc[r][c] = (part == VL ? NAME(load)(old) : LOAD_PART(old, part, 0.0f)) * keep[r];
             }
         }
     }
     for (int64_t i = 0; i < n; ++i) {
+        const float * const x0 = b + (at != NULL ? at[i] : i) * ldb;
         vf row[2];
 #pragma GCC unroll 2
         for (int c = 0; c < vectors; ++c) {
-            row[c] = NAME(load)(b + i * ldb + c * VL);
+            row[c] = NAME(load)(x0 + c * VL);
         }
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
@@ -126,7 +130,7 @@ FN void NAME(columns)(const int rows, const int vectors, const float * const * a
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 2
         for (int c = 0; c < vectors; ++c) {
-            float * to = out[r] + at + c * VL;
+            float * to = out[r] + from + c * VL;
             if (part == VL) {
                 NAME(store)(to, acc[r][c] * gain[r]);
             } else {
@@ -136,30 +140,78 @@ FN void NAME(columns)(const int rows, const int vectors, const float * const * a
     }
 }
 
-FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const float * b, int64_t ldb, int64_t panel,
-                   float * const * out, int64_t cols, const float * keep, const float * gain) {
-    int64_t at = 0;
-    for (; at + W <= cols; at += W, b += panel) {
-        NAME(columns)(rows, 2, a, n, b, ldb, out, at, VL, keep, gain);
+FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int32_t * at, const float * b, int64_t ldb,
+                   int64_t panel, float * const * out, int64_t cols, const float * keep, const float * gain) {
+    int64_t from = 0;
+    for (; from + W <= cols; from += W, b += panel) {
+        NAME(columns)(rows, 2, a, n, at, b, ldb, out, from, VL, keep, gain);
     }
-    if (at + VL <= cols) {
-        NAME(columns)(rows, 1, a, n, b, ldb, out, at, VL, keep, gain);
-        at += VL;
+    if (from + VL <= cols) {
+        NAME(columns)(rows, 1, a, n, at, b, ldb, out, from, VL, keep, gain);
+        from += VL;
         b += VL;
     }
-    if (at < cols) {
-        NAME(columns)(rows, 1, a, n, b, ldb, out, at, cols - at, keep, gain);
+    if (from < cols) {
+        NAME(columns)(rows, 1, a, n, at, b, ldb, out, from, cols - from, keep, gain);
+    }
+}
+
+/* Scores of few rows for the keys at[0], at[1] and so on (NULL: all), without a transposed copy of the keys, which are
+ * `stride` floats apart. */
+FN void NAME(dots)(const int rows, const float * const * q, int64_t dim, const int32_t * at, const float * keys,
+                   int64_t stride, int64_t cols, float * const * out, const float * gain, const struct ahead * ahead) {
+    for (int64_t j = 0; j < cols; j += 2) {
+        soon(ahead->values + j * ahead->value_stride, ahead->value_stride, ahead->value_size);
+        soon(ahead->keys + j * ahead->key_stride, ahead->key_stride, ahead->key_size);
+        const int64_t next = j + 1 < cols ? j + 1 : j;
+        const float * const key[2] = {keys + (at != NULL ? at[j] : j) * stride, keys + (at != NULL ? at[next] : next) * stride};
+        vf acc[ROWS][2];
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) {
+            acc[r][0] = acc[r][1] = (vf) {0};
+        }
+        int64_t d = 0;
+        for (; d + VL <= dim; d += VL) {
+            const vf x[2] = {NAME(load)(key[0] + d), NAME(load)(key[1] + d)};
+#pragma GCC unroll 16
+            for (int r = 0; r < rows; ++r) {
+                const vf y = NAME(load)(q[r] + d);
+                acc[r][0] += y * x[0];
+                acc[r][1] += y * x[1];
+            }
+        }
+        if (d < dim) {
+            const vf x[2] = {LOAD_PART(key[0] + d, dim - d, 0.0f), LOAD_PART(key[1] + d, dim - d, 0.0f)};
+#pragma GCC unroll 16
+            for (int r = 0; r < rows; ++r) {
+                const vf y = LOAD_PART(q[r] + d, dim - d, 0.0f);
+                acc[r][0] += y * x[0];
+                acc[r][1] += y * x[1];
+            }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; ++r) {
+            out[r][j] = SUM(acc[r][0]) * gain[r];
+            out[r][j + 1] = SUM(acc[r][1]) * gain[r]; /* an odd last one: rows of scores have room for more */
+        }
     }
 }
 
 /* One function for each number of rows, so that the accumulators have names and stay in registers. */
-typedef void (*NAME(tile_fn))(const float * const *, int64_t, const float *, int64_t, int64_t, float * const *, int64_t,
-                              const float *, const float *);
+typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const float *, int64_t, int64_t,
+                              float * const *, int64_t, const float *, const float *);
+typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const float *, int64_t, int64_t,
+                              float * const *, const float *, const struct ahead *);
 #define TILE(rows)                                                                                                       \
-    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const float * b, int64_t ldb,               \
-                                         int64_t panel, float * const * out, int64_t cols, const float * keep,           \
-                                         const float * gain) {                                                           \
-        NAME(tile)(rows, a, n, b, ldb, panel, out, cols, keep, gain);                                                    \
+    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const float * b,        \
+                                         int64_t ldb, int64_t panel, float * const * out, int64_t cols,                  \
+                                         const float * keep, const float * gain) {                                       \
+        NAME(tile)(rows, a, n, at, b, ldb, panel, out, cols, keep, gain);                                                \
+    }                                                                                                                    \
+    TARGET static void NAME(dots_##rows)(const float * const * q, int64_t dim, const int32_t * at, const float * keys,   \
+                                         int64_t stride, int64_t cols, float * const * out, const float * gain,          \
+                                         const struct ahead * ahead) {                                                   \
+        NAME(dots)(rows, q, dim, at, keys, stride, cols, out, gain, ahead);                                              \
     }
 TILE(1) TILE(2) TILE(3) TILE(4)
 #if ROWS > 4
@@ -168,44 +220,51 @@ TILE(5) TILE(6)
 #if ROWS > 6
 TILE(7) TILE(8)
 #endif
-static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = {
-    NULL, NAME(tile_1), NAME(tile_2), NAME(tile_3), NAME(tile_4),
-#if ROWS > 4
-    NAME(tile_5), NAME(tile_6),
-#endif
 #if ROWS > 6
-    NAME(tile_7), NAME(tile_8),
+#define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6), NAME(f##_7), NAME(f##_8)}
+#elif ROWS > 4
+#define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6)}
+#else
+#define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4)}
 #endif
-};
+static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = UP_TO_ROWS(tile);
+static const NAME(dots_fn) NAME(few_tiles)[ROWS + 1] = UP_TO_ROWS(dots);
 
-/* Scores of few rows: without a transposed copy of the keys. */
-TARGET static void NAME(dots)(int rows, const float * const * q, int64_t dim, const char * k, size_t stride, int64_t cols,
-                              float * const * out, const float * gain) {
-    for (int64_t j = 0; j < cols; ++j) {
-        const float * key = (const float *) (k + j * stride);
-        for (int r = 0; r < rows; ++r) {
-            vf acc = {0};
-            int64_t d = 0;
-            for (; d + VL <= dim; d += VL) {
-                acc += NAME(load)(q[r] + d) * NAME(load)(key + d);
-            }
-            if (d < dim) {
-                acc += LOAD_PART(q[r] + d, dim - d, 0.0f) * LOAD_PART(key + d, dim - d, 0.0f);
-            }
-            out[r][j] = SUM(acc) * gain[r];
+/* n floats at `to` from floats or halves. */
+FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t n) {
+#ifdef LOAD_HALF
+    if (type == GGML_TYPE_F16) {
+        const uint16_t * const halves = (const uint16_t *) from;
+        int64_t i = 0;
+        for (; i + VL <= n; i += VL) {
+            NAME(store)(to + i, LOAD_HALF(halves + i));
         }
+        if (i < n) {
+            uint16_t rest[VL] = {0};
+            memcpy(rest, halves + i, (n - i) * sizeof *rest);
+            NAME(store_part)(to + i, LOAD_HALF(rest), n - i);
+        }
+        return;
     }
+#endif
+    (void) type;
+    memcpy(to, from, n * sizeof *to);
 }
 
 /* keys (cols, dim) to panels (ceil(cols / W), dim, W), zeros beyond cols up to a multiple of VL. */
-TARGET static void NAME(pack_keys)(float * to, const char * k, size_t stride, int64_t cols, int64_t dim) {
+TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type type, size_t stride, int64_t cols, int64_t dim) {
     const int64_t wide = (cols + VL - 1) / VL * VL;
 #if VL > 1
+    float from_half[4][MAX_DIM];
     for (int64_t j = 0; j < wide; j += 4) {
         float * column = to + j / W * W * dim + j % W;
         const float * key[4];
         for (int i = 0; i < 4; ++i) {
             key[i] = j + i < cols ? (const float *) (k + (j + i) * stride) : zeros;
+            if (type == GGML_TYPE_F16 && j + i < cols) {
+                NAME(floats)(from_half[i], k + (j + i) * stride, type, dim);
+                key[i] = from_half[i];
+            }
         }
         int64_t d = 0;
         for (; d + 4 <= dim; d += 4) {
@@ -218,6 +277,7 @@ TARGET static void NAME(pack_keys)(float * to, const char * k, size_t stride, in
         }
     }
 #else
+    (void) type;
     for (int64_t j = 0; j < wide; ++j) {
         for (int64_t d = 0; d < dim; ++d) {
             to[(j / W * dim + d) * W + j % W] = ((const float *) (k + j * stride))[d];
@@ -227,19 +287,53 @@ TARGET static void NAME(pack_keys)(float * to, const char * k, size_t stride, in
 }
 
 /* values (cols, dim) to panels (ceil(dim / W), cols, W), zeros beyond dim. */
-TARGET static void NAME(pack_values)(float * to, const char * v, size_t stride, int64_t cols, int64_t dim) {
+TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type type, size_t stride, int64_t cols, int64_t dim) {
     for (int64_t d = 0; d < dim; d += W) {
-        for (int64_t j = 0; j < cols; ++j, to += W) {
-            const float * from = (const float *) (v + j * stride) + d;
+        const char * from = v + d * (type == GGML_TYPE_F16 ? 2 : 4);
+        for (int64_t j = 0; j < cols; ++j, to += W, from += stride) {
             if (d + W <= dim) {
-                NAME(store)(to, NAME(load)(from));
-                NAME(store)(to + VL, NAME(load)(from + VL));
+                NAME(floats)(to, from, type, W);
             } else {
-                for (int64_t c = 0; c < W; ++c) {
-                    to[c] = d + c < dim ? from[c] : 0.0f;
-                }
+                NAME(floats)(to, from, type, dim - d);
+                memset(to + (dim - d), 0, (W - (dim - d)) * sizeof *to);
             }
         }
+    }
+}
+
+/* The keys that one of the rows sees, and how many: NULL and all of them, or a list in `at`. */
+TARGET static const int32_t * NAME(visible)(int rows, const float * const * masks, int64_t cols, int32_t * at, int64_t * n) {
+    float most[SCRATCH_FLOATS / CHUNK + VL];
+    *n = cols;
+    if (masks[0] == NULL) {
+        return NULL;
+    }
+    vf least = {0};
+    for (int64_t c = 0; c < cols; c += VL) {
+        vf all = NAME(splat)(-INFINITY);
+        for (int r = 0; r < rows; ++r) {
+            if (r == 0 || masks[r] != masks[r - 1]) {
+                all = VMAX(all, c + VL > cols ? LOAD_PART(masks[r] + c, cols - c, 0.0f) : NAME(load)(masks[r] + c));
+            }
+        }
+        NAME(store)(most + c, all);
+        least = VMAX(least, -all);
+    }
+    if (MAX(least) < INFINITY) {
+        return NULL;
+    }
+    *n = 0;
+    for (int64_t c = 0; c < cols; ++c) {
+        at[*n] = (int32_t) c;
+        *n += most[c] != -INFINITY;
+    }
+    return at;
+}
+
+/* to[i] = from[at[i]]; they may be the same. */
+FN void NAME(gather)(float * to, const float * from, const int32_t * at, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+        to[i] = from[at[i]];
     }
 }
 
@@ -247,14 +341,15 @@ TARGET static void NAME(pack_values)(float * to, const char * v, size_t stride, 
 FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask, float * most, float * total) {
     vf top = NAME(splat)(*most);
     for (int64_t c = 0; c < cols; c += VL) {
-        vf x = NAME(load)(s + c);
+        vf x = c + VL > cols ? LOAD_PART(s + c, cols - c, 0.0f) : NAME(load)(s + c);
         if (softcap != 0.0f) {
             x = NAME(tanh)(x) * softcap;
         }
-        if (c + VL > cols) {
-            x += LOAD_PART(mask != NULL ? mask + c : zeros, cols - c, -INFINITY);
-        } else if (mask != NULL) {
-            x += NAME(load)(mask + c);
+        if (c + VL > cols || mask != NULL) {
+            const float * const from = mask != NULL ? mask + c : zeros;
+            const vf shift = c + VL > cols ? LOAD_PART(from, cols - c, -INFINITY) : NAME(load)(from);
+            const vi hidden = MASK_LESS(shift, NAME(splat)(-3.0e38f)); /* whatever the score is: it may be NaN */
+            x = NAME(from_bits)((NAME(bits)(x + shift) & ~hidden) | (NAME(bits)(shift) & hidden));
         }
         NAME(store)(s + c, x);
         top = VMAX(top, x);
@@ -280,38 +375,75 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
     const struct ggml_tensor * const k = job->k;
     const struct ggml_tensor * const v = job->v;
     struct ggml_tensor * const dst = job->dst;
-    const int64_t dim = q->ne[0], v_dim = v->ne[0], rows = job->rows, blocks = job->blocks;
+    const int64_t dim = q->ne[0], v_dim = v->ne[0];
     const int64_t v_pad = (v_dim + W - 1) / W * W;
     const int64_t step = job->step;
-    const int64_t base = rows * first / blocks; /* the first row of ours */
+    const int64_t base = first_row(job, first);
     float * const keys = scratch;
     float * const values = keys + dim * step;
     float * const scores = values + v_pad * step;
+    float * const shown = scores + ROWS * step; /* masks of half floats as floats */
     float most[MAX_BLOCKS * ROWS], total[MAX_BLOCKS * ROWS];
     char started[MAX_BLOCKS] = {0};
-    const int few = rows * (last - first) / blocks < 3;
-    const int in_place = few && v_dim % VL == 0;
+    struct span spans[MAX_BLOCKS];
+    int32_t list[SCRATCH_FLOATS / CHUNK]; /* more than step */
 
     for (int64_t m = 0; m < visible; m += step) {
-        const int64_t cols = visible - m < step ? visible - m : step;
-        const char * const k0 = (const char *) k->data + kv_head * k->nb[1] + m * k->nb[2] + batch * k->nb[3];
-        const char * const v0 = (const char *) v->data + kv_head * v->nb[1] + m * v->nb[2] + batch * v->nb[3];
-        if (!few) {
-            NAME(pack_keys)(keys, k0, k->nb[2], cols, dim);
-        }
-        if (!in_place) {
-            NAME(pack_values)(values, v0, v->nb[2], cols, v_dim);
-        }
+        struct span all = {step, 0, 0};
+        int64_t seen_pairs = 0; /* of rows and keys */
         for (int64_t block = first; block < last; ++block) {
-            const int64_t row = rows * block / blocks;
-            const int count = (int) (rows * (block + 1) / blocks - row);
+            const struct span own = seen(job, batch, kv_head, block, m, visible - m < step ? visible - m : step);
+            spans[block - first] = own;
+            if (own.from < own.to) {
+                all.from = own.from < all.from ? own.from : all.from;
+                all.to = own.to > all.to ? own.to : all.to;
+                seen_pairs += own.count * (first_row(job, block + 1) - first_row(job, block));
+            }
+        }
+        if (all.from >= all.to) {
+            continue;
+        }
+        const int64_t cols = all.to - all.from;
+        const char * const k0 = (const char *) k->data + kv_head * k->nb[1] + (m + all.from) * k->nb[2] + batch * k->nb[3];
+        const char * const v0 = (const char *) v->data + kv_head * v->nb[1] + (m + all.from) * v->nb[2] + batch * v->nb[3];
+        const int few = seen_pairs < FEW_ROWS * cols;
+        const int keys_in_place = few && k->type == GGML_TYPE_F32;
+        const int values_in_place = few && v->type == GGML_TYPE_F32 && v_dim % VL == 0;
+        const int64_t key_stride = keys_in_place ? (int64_t) (k->nb[2] / 4) : dim;
+        const int64_t value_stride = values_in_place ? (int64_t) (v->nb[2] / 4) : W;
+        if (!few) {
+            NAME(pack_keys)(keys, k0, k->type, k->nb[2], cols, dim);
+        } else if (!keys_in_place) {
+            for (int64_t j = 0; j < cols; ++j) {
+                NAME(floats)(keys + j * dim, k0 + j * k->nb[2], k->type, dim);
+            }
+        }
+        const struct ahead ahead = {v0, k0 + (step - all.from) * k->nb[2], v->nb[2], k->nb[2], v_dim * v->nb[0], dim * k->nb[0]};
+        int packed = values_in_place;
+        for (int64_t block = first; block < last; ++block) {
+            if (spans[block - first].from == spans[block - first].to) {
+                continue;
+            }
+            const int64_t at = spans[block - first].from - all.from; /* a multiple of CHUNK: panels begin there */
+            const int64_t width = spans[block - first].to - spans[block - first].from;
+            const int64_t row = first_row(job, block);
+            const int count = (int) (first_row(job, block + 1) - row);
             const float *q_rows[ROWS], *weights[ROWS], *masks[ROWS];
             float *score_rows[ROWS], *out[ROWS], keep[ROWS], gain[ROWS];
+            const char * last_mask = NULL;
             int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
             for (int r = 0; r < count; ++r) {
                 q_rows[r] = (const float *) ((const char *) q->data + h * q->nb[1] + n * q->nb[2] + batch * q->nb[3]);
                 out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + batch * dst->nb[3]);
-                masks[r] = mask_row(job->mask, m, n, h, batch);
+                const char * const mask = mask_row(job->mask, m + all.from + at, n, h, batch);
+                masks[r] = (const float *) mask;
+                if (mask != NULL && job->mask->type == GGML_TYPE_F16) {
+                    masks[r] = mask == last_mask ? masks[r - 1] : shown + r * step;
+                    if (mask != last_mask) {
+                        NAME(floats)(shown + r * step, mask, GGML_TYPE_F16, width);
+                    }
+                    last_mask = mask;
+                }
                 score_rows[r] = scores + r * step;
                 weights[r] = score_rows[r];
                 gain[r] = job->scale;
@@ -319,9 +451,6 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
                     h -= job->group;
                     ++n;
                 }
-            }
-            if (job->mask != NULL && job->mask->ne[1] > 1 && all_hidden(masks, count, cols)) {
-                continue;
             }
             float * const top = most + (row - base);
             float * const sum = total + (row - base);
@@ -333,24 +462,47 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
                 }
                 started[block - first] = 1;
             }
+            /* Values of hidden keys are left out, not multiplied by 0: they may be what another sequence overflowed to. */
+            int64_t n_seen;
+            const int32_t * const which = NAME(visible)(count, masks, width, list, &n_seen);
             if (few) {
-                NAME(dots)(count, q_rows, dim, k0, k->nb[2], cols, score_rows, gain);
+                const float * const from = keys_in_place ? (const float *) k0 : keys;
+                NAME(few_tiles)[count](q_rows, dim, which, from + at * key_stride, key_stride, n_seen, score_rows, gain, &ahead);
+                const float * whole = NULL; /* of the row before */
+                for (int r = 0; r < count && which != NULL; ++r) {
+                    const float * const own = masks[r];
+                    if (own == whole) {
+                        masks[r] = masks[r - 1];
+                    } else {
+                        NAME(gather)(shown + r * step, own, which, n_seen);
+                        masks[r] = shown + r * step;
+                    }
+                    whole = own;
+                }
             } else {
-                NAME(tiles)[count](q_rows, dim, keys, W, dim * W, score_rows, (cols + VL - 1) / VL * VL, NULL, gain);
+                NAME(tiles)[count](q_rows, dim, NULL, keys + at * dim, W, dim * W, score_rows, (width + VL - 1) / VL * VL, NULL, gain);
             }
             for (int r = 0; r < count; ++r) {
-                keep[r] = NAME(weigh)(score_rows[r], cols, job->softcap, masks[r], top + r, sum + r);
+                keep[r] = NAME(weigh)(score_rows[r], few ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
                 gain[r] = visible <= step ? 1.0f / sum[r] : 1.0f;
+                if (!few && which != NULL) {
+                    NAME(gather)(score_rows[r], score_rows[r], which, n_seen);
+                }
             }
-            NAME(tiles)[count](weights, cols, in_place ? (const float *) v0 : values, in_place ? (int64_t) (v->nb[2] / 4) : W,
-                               in_place ? W : cols * W, out, v_dim, begun ? keep : NULL, gain);
+            if (!packed) {
+                NAME(pack_values)(values, v0, v->type, v->nb[2], cols, v_dim);
+                packed = 1;
+            }
+            const float * const from = values_in_place ? (const float *) v0 : values;
+            NAME(tiles)[count](weights, n_seen, which, from + at * value_stride, value_stride, values_in_place ? W : cols * W,
+                               out, v_dim, begun ? keep : NULL, gain);
         }
     }
     for (int64_t block = first; block < last; ++block) {
         if (visible <= step && started[block - first]) {
             continue;
         }
-        for (int64_t row = rows * block / blocks; row < rows * (block + 1) / blocks; ++row) {
+        for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
             const int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
             float * out = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + batch * dst->nb[3]);
             const float gain = started[block - first] ? 1.0f / total[row - base] : NAN;
@@ -420,4 +572,5 @@ static const struct kernels NAME(kernels) = {NAME(head), NAME(layer_row), NAME(r
 #undef vi
 #undef FN
 #undef TILE
+#undef UP_TO_ROWS
 #undef MASK_LESS

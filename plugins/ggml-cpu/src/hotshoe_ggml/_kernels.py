@@ -14,7 +14,7 @@ from hotshoe_ggml._native import ffi, kernels
 if TYPE_CHECKING:
     from hotshoe_ggml._lowering import Builder
 
-__all__ = ["attention_node", "layer_norm_node", "rms_norm_node"]
+__all__ = ["attention_node", "attention_types", "layer_norm_node", "rms_norm_node"]
 
 Ptr = Any  # struct ggml_tensor *
 
@@ -23,17 +23,22 @@ _MAX_DIM = 512
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 
 
+def attention_types() -> tuple[DType, ...]:
+    """What keys, values and masks may be. Without the instructions that turn halves into floats, ggml is quicker."""
+    return (DType.F32,) if ffi.string(kernels().hotshoe_kernels_isa()) == b"generic" else (DType.F32, DType.F16)
+
+
 def attention_node(
     builder: Builder, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, scale: float, softcap: float
 ) -> Ptr | None:
     """Attention in one pass.
 
     Shapes, in ggml's order: q [dim, heads, n, batch], k [dim, kv_heads, m, batch], v [v_dim, kv_heads, m, batch], mask
-    broadcast to [m, n, heads, batch]; gives [v_dim, heads, n, batch]. None unless all are F32 with contiguous rows,
-    the mask has all m columns, and a head has at most 512 elements.
+    broadcast to [m, n, heads, batch]; gives [v_dim, heads, n, batch]. None unless q is F32 and the others are of a type
+    in ``attention_types``, all with contiguous rows, the mask has all m columns, and a head has at most 512 elements.
     """
     operands = [q, k, v] if mask is None else [q, k, v, mask]
-    if not all(map(_plain, operands)) or max(q.ne[0], v.ne[0]) > _MAX_DIM:
+    if not _plain(q) or not all(_plain(t, attention_types()) for t in operands[1:]) or max(q.ne[0], v.ne[0]) > _MAX_DIM:
         return None
     if mask is not None:
         wanted = (q.ne[2], q.ne[1], q.ne[3])  # the rows, heads and batch of the scores
@@ -74,6 +79,6 @@ def _custom(builder: Builder, name: str, ne: list[int], operands: list[Ptr], par
     return builder.call("custom_4d", _F32, *ne, sources, len(operands), function, _ALL_THREADS, params)
 
 
-def _plain(t: Ptr) -> bool:
-    """F32 with contiguous rows, which is what the kernels read."""
-    return bool(t.type == _F32 and t.nb[0] == 4)
+def _plain(t: Ptr, types: tuple[DType, ...] = (DType.F32,)) -> bool:
+    """Of one of the types, with contiguous rows, which is what the kernels read."""
+    return any(t.type == dtype.id and t.nb[0] == dtype.block_bytes for dtype in types)

@@ -13,7 +13,7 @@ from typing import Any
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Shape, Tensor
 from hotshoe_ggml._fusion import Fused
-from hotshoe_ggml._kernels import attention_node, layer_norm_node, rms_norm_node
+from hotshoe_ggml._kernels import attention_node, attention_types, layer_norm_node, rms_norm_node
 from hotshoe_ggml._native import ffi, kernels, lib
 from hotshoe_ggml._packed import PackedWeight, linear_node
 
@@ -404,8 +404,9 @@ def _rope(b: Builder, node: Tensor, x: Ptr, positions: Ptr, factors: Ptr | None)
 def _attention(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None) -> Ptr:
     scale, softcap = node.attrs["scale"], node.attrs["softcap"]
     q, k, v = b.rows(b.f32(q)), b.rows(k), b.rows(v)  # (dim, heads, rows, batch)
-    if b.custom and b.flash != "off" and sinks is None:
-        ours = attention_node(b, q, k, v, mask if mask is None else b.rows(b.f32(mask)), scale, softcap)
+    if b.custom and b.flash == "auto" and sinks is None:
+        readable = mask if mask is None or mask.type in (d.id for d in attention_types()) else b.f32(mask)
+        ours = attention_node(b, q, k, v, readable if readable is None else b.rows(readable), scale, softcap)
         if ours is not None:
             return ours
     q, k, v = (b.swap(x, 1, 2) for x in (q, k, v))  # (dim, rows, heads, batch)

@@ -75,6 +75,7 @@ class GgmlBackend(Backend):
         """Threads that stay: without a pool of ours ggml starts and ends them with every graph."""
         params = ffi.new("struct ggml_threadpool_params *")
         lib().ggml_threadpool_params_init(params, self.n_threads)
+        params.poll = 1  # of 100: after work, look for more for some 50 ms, the time between two steps, not for 3 s
         self._pool = self.library.handle.ggml_threadpool_new(params)
         self.library.handle.ggml_backend_cpu_set_threadpool(backend, self._pool)
 
