@@ -9,6 +9,7 @@ embedding, as llama.cpp mixes them). Blocks are random bits with a scale that ke
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,15 +100,16 @@ def random_weight(
 
 
 def add_vocabulary(writer: gguf.GGUFWriter) -> None:
-    """Byte-level BPE with 256 letters, one merge, and names for the rest."""
+    """Byte-level BPE with 256 letters and as many merges as Qwen2.5 has: each pair of letters, then triples."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
-    tokens = [*letters, "ab", *(f"<t{i}>" for i in range(VOCAB - 258)), "<|endoftext|>"]
+    made = itertools.chain(itertools.product(letters, letters), itertools.product(letters, letters, letters))
+    merges = ["".join(m[:-1]) + " " + m[-1] for m in itertools.islice(made, VOCAB - len(letters) - 1)]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(tokens)
+    writer.add_token_list([*letters, *(merge.replace(" ", "") for merge in merges), "<|endoftext|>"])
     writer.add_token_types([1] * (VOCAB - 1) + [3])
-    writer.add_token_merges(["a b"])
+    writer.add_token_merges(merges)
     writer.add_eos_token_id(VOCAB - 1)
 
 

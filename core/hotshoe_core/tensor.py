@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from typing_extensions import TypeIs
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from hotshoe_core.context import Context
 
 __all__ = ["LEAVES", "TABLE", "Op", "Shape", "Tensor", "constant", "nodes_created", "scope"]

@@ -73,10 +73,11 @@ def load_model(
         if n_sequences is not None and n_sequences < 1:
             raise HotshoeError(f"n_sequences is {n_sequences}; expected 1 or more")
         cached = DType.parse(kv_dtype or "f16")
-        tokenizer = _Meanwhile(lambda: _tokenizer_of(file.metadata))
         registry = load_all()
         backend = registry.open(device, BackendParams(n_threads=n_threads, flash_attention=flash_attention))
         try:
+            # Not earlier: it would take Python's lock from the imports of the plugin, 5 ms at a time.
+            tokenizer = _Meanwhile(lambda: _tokenizer_of(file.metadata))
             model = architecture(config)
             bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
             why = registry.why(device)

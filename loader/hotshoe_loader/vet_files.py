@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import platform
 import sys
@@ -107,6 +106,8 @@ def _is_native(name: str) -> bool:
 
 
 def _differs(path: str, digest: str, size: int | None) -> str | None:
+    import hashlib  # not at every start: what was found good is remembered
+
     try:
         found = os.stat(path).st_size
         if size is not None and found != size:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,8 @@ from hotshoe.tokenizers import Tokenizer, load_tokenizer
 from hotshoe.tokenizers._pieces import byte_letters
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS
 from hotshoe_core.errors import TokenizerError
-from tests.support.vocabularies import byte_bpe, keys, recorded, recorded_ids
+from hotshoe_core.gguf import GGUFFile
+from tests.support.vocabularies import byte_bpe, fresh, keys, recorded, recorded_ids
 
 TRICKY = (
     "Hello world, it's WE'LL don'T 1 22 333 4444 1234567 a1b22\n\n  indented\t\ttabs \r\n end. \n"
@@ -31,7 +35,7 @@ def load(**changes: Any) -> Tokenizer:
 def words(pre: str, text: str) -> list[str]:
     """How this pre-tokenizer cuts a text."""
     tokenizer = load(pre=pre) if PRE_TOKENIZERS[pre].bytes else load_tokenizer(utf8_bpe(pre=pre))
-    inner = tokenizer._parsing
+    inner = tokenizer._inner([text], parse_special=True)
     normal = text if inner.normalizer is None else inner.normalizer.normalize_str(text)
     cut = inner.pre_tokenizer.pre_tokenize_str(normal)
     if not PRE_TOKENIZERS[pre].bytes:
@@ -65,7 +69,8 @@ def test_decoding_gives_the_text_back(text: str) -> None:
     for name in ("llama-bpe", "qwen2"):
         tokenizer = recorded(name)
         for parse in (True, False):
-            assert tokenizer.decode(tokenizer.encode(text, parse_special=parse)) == text
+            ids = tokenizer.encode(text, add_special=False, parse_special=parse)
+            assert tokenizer.decode(ids, skip_special=False) == text
 
 
 @settings(max_examples=100, deadline=None)
@@ -158,6 +163,65 @@ def test_an_unknown_pre_tokenizer_is_named_with_the_known_ones() -> None:
         load(pre="qwen22")
     with pytest.raises(TokenizerError, match=r"is 'zzzzzz'(.|\n)*newer hotshoe"):
         load(pre="zzzzzz")
+
+
+# --- a part of the vocabulary for the words of a text
+
+
+def vocabularies() -> Iterator[tuple[str, dict[str, Any]]]:
+    with GGUFFile(Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf") as file:
+        plain = (str, int, float)
+        yield "kjv", {key: v if isinstance(v, plain) else list(v) for key, v in file.metadata.items()}
+    for name in ("llama-bpe", "qwen2", "gpt-4o"):
+        changes = {"pre": name, "special": ["<|im_end|>", "<x>"], "user": ["  ", "<t>"]}
+        merges = ["a b", "t h", "\u0120 th", "th e", "\u0120th e", "i n", "e r", "\u0120 a", "\u0120a b"]
+        yield name, byte_bpe(merges=merges, **changes)
+
+
+VOCABULARIES = dict(vocabularies())
+
+
+@pytest.mark.parametrize("name", [*VOCABULARIES, "real llama-bpe", "real qwen2"])
+def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str) -> None:
+    def make() -> Tokenizer:
+        return load_tokenizer(VOCABULARIES[name]) if name in VOCABULARIES else fresh(name.removeprefix("real "))
+
+    part, whole = make(), make()
+    whole._parsing._make_whole()
+    written = st.sampled_from(
+        ["<|im_end|>", "<x>", "<t>", "  ", " the", " in", "er", "\n", "\ud800", "🦙", "And", "<|eot_id|>"]
+    )
+    texts = st.lists(st.text(max_size=12) | written, max_size=8).map("".join)
+
+    @settings(max_examples=150, deadline=None)
+    @given(texts | st.just(TRICKY), st.booleans())
+    def same(text: str, parse: bool) -> None:
+        assert part.encode(text, parse_special=parse) == whole.encode(text, parse_special=parse)
+
+    same()
+    assert not part._parsing._whole
+
+
+@pytest.mark.parametrize(
+    "text", ["the " * 6000, "a" * 200, " ".join(map(hex, range(5000)))], ids=["long", "word", "words"]
+)
+def test_long_texts_get_the_whole_vocabulary(text: str) -> None:
+    tokenizer, whole = load(merges=["a b", "t h", "th e"]), load(merges=["a b", "t h", "th e"])
+    whole._parsing._make_whole()
+    assert tokenizer.encode("the ab") == whole.encode("the ab")
+    assert not tokenizer._parsing._whole
+    assert tokenizer.encode(text) == whole.encode(text)
+    assert tokenizer._parsing._whole
+
+
+def test_several_threads_make_parts_at_once() -> None:
+    tokenizer, whole = load_tokenizer(VOCABULARIES["kjv"]), load_tokenizer(VOCABULARIES["kjv"])
+    whole._parsing._make_whole()
+    texts = [
+        f"{a} begat {b} in the wilderness" for a in ("Abram", "Isaac", "Esau") for b in ("Dan", "Gad", "Levi", "Ham")
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(tokenizer.encode, texts * 20)) == [whole.encode(text) for text in texts * 20]
 
 
 # --- merges, special tokens

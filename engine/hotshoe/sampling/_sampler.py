@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
@@ -73,8 +73,8 @@ class Sampler:
         self.params = params
         self.vocab_size = vocab_size
         self.grammar = grammar
-        self.seed: int = secrets.randbits(63) if params.seed is None else params.seed
-        self._bits = np.random.PCG64(self.seed)
+        self.seed: int = int.from_bytes(os.urandom(8), "little") >> 1 if params.seed is None else params.seed
+        self._bits: np.random.PCG64 | None = None
         self._penalties = Penalties(params) if params.penalized else None
         self._bias_ids = np.fromiter(params.logit_bias, np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float32)
@@ -210,6 +210,8 @@ class Sampler:
             return self._pick(np.exp((x.astype(np.float64) - best) / self.params.temperature))
 
     def _pick(self, weights: Array) -> int:
+        if self._bits is None:  # made late: greedy generations need not import numpy.random
+            self._bits = np.random.PCG64(self.seed)
         cumulative = np.cumsum(weights)
         uniform = (int(self._bits.random_raw()) >> 11) * 2.0**-53  # in [0, 1), 53 bits
         at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))

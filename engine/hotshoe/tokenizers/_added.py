@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["add_tokens", "hidden_ids"]
+__all__ = ["add_tokens", "hidden_ids", "unusual_ids"]
 
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
@@ -21,6 +23,11 @@ _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 def hidden_ids(types: Sequence[int]) -> list[int]:
     """Ids that are no part of a decoded text."""
     return [i for i, kind in _unusual(types) if kind in _HIDDEN]
+
+
+def unusual_ids(types: Sequence[int]) -> list[int]:
+    """Ids of all but the ordinary tokens."""
+    return [i for i, _ in _unusual(types)]
 
 
 def add_tokens(
@@ -45,9 +52,9 @@ def add_tokens(
 
 
 def _unusual(types: Sequence[int]) -> list[tuple[int, int]]:
-    # a vocabulary has 100,000 tokens and more, and comparing with a member of an enumeration is slow
-    normal = int(TokenType.NORMAL)
-    return [(i, kind) for i, kind in enumerate(types) if kind != normal]
+    # a vocabulary has 100,000 tokens and more, nearly all of them ordinary
+    found = np.flatnonzero(np.fromiter(types, np.int64, len(types)) != int(TokenType.NORMAL))
+    return [(i, types[i]) for i in found.tolist()]
 
 
 def _strips(vocabulary: Vocabulary) -> tuple[str | None, bool]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 
-from hotshoe.tokenizers._added import add_tokens, hidden_ids
-from hotshoe.tokenizers._pieces import BytePieces, Pieces, SpacePieces
+from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_ids
+from hotshoe.tokenizers._lazy_bpe import LazyBPE
+from hotshoe.tokenizers._pieces import BytePieces, Pieces, SpacePieces, byte_letters
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from hotshoe.tokenizers._roles import find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
@@ -23,6 +24,7 @@ __all__ = ["build"]
 
 SPACE = "\u2581"
 KEY_MERGES = PREFIX + "merges"
+_LETTERS = byte_letters()
 
 
 def build(vocabulary: Vocabulary) -> Tokenizer:
@@ -34,25 +36,42 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     tokens, ids = vocabulary.numbered()
     roles = find_roles(vocabulary, ids)
     types = roles.types
-    merges = _merges(vocabulary)
+    merges = vocabulary.strings(KEY_MERGES)
+    _check(merges, ids)
     fallback = not pre.bytes and "<0x0A>" in ids
-    try:
-        model = models.BPE(ids, merges, byte_fallback=fallback, ignore_merges=pre.ignore_merges)
-    except Exception as e:
-        raise _unfit(merges, ids, e) from None
-    inner = tokenizers.Tokenizer(model)
-    if pre.escape_spaces:
-        inner.normalizer = normalizers.Replace(" ", SPACE)
-    elif pre.drop_spaces and vocabulary.flag(PREFIX + "normalizer.lowercase", False):
-        inner.normalizer = normalizers.Lowercase()
-    steps: list[pre_tokenizers.PreTokenizer]
-    steps = [pre_tokenizers.Split(Regex(split), behavior="isolated") for split in pre.splits]
-    if pre.bytes:
-        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-    if pre.drop_spaces:
-        steps = [pre_tokenizers.WhitespaceSplit()]
-    inner.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    add_tokens(inner, vocabulary, tokens, _with_newlines(tokens, types) if pre.newline_runs else types)
+    lowercase = pre.drop_spaces and vocabulary.flag(PREFIX + "normalizer.lowercase", False)
+    added = _with_newlines(tokens, types) if pre.newline_runs else types
+
+    def model(ids: dict[str, int], merges: list[tuple[str, str]]) -> models.BPE:
+        return models.BPE(ids, merges, byte_fallback=fallback, ignore_merges=pre.ignore_merges)
+
+    def around(model: models.Model) -> tokenizers.Tokenizer:
+        inner = tokenizers.Tokenizer(model)
+        if pre.escape_spaces:
+            inner.normalizer = normalizers.Replace(" ", SPACE)
+        elif lowercase:
+            inner.normalizer = normalizers.Lowercase()
+        steps: list[pre_tokenizers.PreTokenizer]
+        steps = [pre_tokenizers.Split(Regex(split), behavior="isolated") for split in pre.splits]
+        if pre.bytes:
+            steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+        if pre.drop_spaces:
+            steps = [pre_tokenizers.WhitespaceSplit()]
+        inner.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        add_tokens(inner, vocabulary, tokens, added)
+        return inner
+
+    def symbols(piece: str) -> str:
+        if pre.escape_spaces:
+            piece = piece.replace(" ", SPACE)
+        elif lowercase:
+            piece = normalizers.Lowercase().normalize_str(piece)
+        return "".join(map(_LETTERS.__getitem__, piece.encode())) if pre.bytes else piece
+
+    always = [tokens[i] for i in unusual_ids(added)]
+    if fallback:
+        always += [token for token in map("<0x{:02X}>".format, range(256)) if token in ids]
+    inner = LazyBPE(ids, merges, always, model=model, around=around, symbols=symbols)
 
     pieces: Pieces
     pieces = BytePieces(tokens, types) if pre.bytes else SpacePieces(tokens, types, strip=False)
@@ -91,23 +110,22 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
         ) from None
 
 
-def _merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
-    # "a b" is the pair (a, b); no token of these vocabularies has a space in it
-    return [(a, b) for a, _, b in (line.partition(" ") for line in vocabulary.strings(KEY_MERGES))]
-
-
-def _unfit(merges: Sequence[tuple[str, str]], ids: Mapping[str, int], error: Exception) -> TokenizerError:
-    # the package says which token it misses, but not in which merge
-    for i, (a, b) in enumerate(merges):
+def _check(merges: Sequence[str], ids: Mapping[str, int]) -> None:
+    """Raises TokenizerError unless each is "a b" and makes a token. (Tokens have no space in them.)"""
+    # all at once: there are 150,000, and the first token waits
+    lines = "\n".join(merges)
+    if lines.count(" ") == len(merges) and all(map(ids.__contains__, lines.replace(" ", "").split("\n"))):
+        return
+    for i, line in enumerate(merges):
+        a, _, b = line.partition(" ")
         if not a or not b:
-            return TokenizerError(f"{KEY_MERGES}[{i}] is {(a or b)[:60]!r}; expected two tokens with a space between")
+            raise TokenizerError(f"{KEY_MERGES}[{i}] is {(a or b)[:60]!r}; expected two tokens with a space between")
         for token in (a, b, a + b):
             if token not in ids:
-                return TokenizerError(
-                    f"{KEY_MERGES}[{i}] is {f'{a} {b}'!r}, but the vocabulary of {len(ids)} tokens has no {token!r}",
+                raise TokenizerError(
+                    f"{KEY_MERGES}[{i}] is {line!r}, but the vocabulary of {len(ids)} tokens has no {token!r}",
                     hint="the tokens and the merges in the file are of different models: convert it again",
                 )
-    return TokenizerError(f"the tokens and merges do not make a tokenizer: {error}")
 
 
 def _with_newlines(tokens: Sequence[str], types: Sequence[int]) -> list[int]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, NamedTuple, final
 
+from hotshoe.tokenizers._lazy_bpe import LazyBPE, without_special
 from hotshoe.tokenizers._pieces import Pieces, StreamDecoder
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Tokenizer:
 
     def __init__(
         self,
-        parsing: tokenizers.Tokenizer,
+        parsing: tokenizers.Tokenizer | LazyBPE,
         tokens: Sequence[str],
         special: SpecialIds,
         pieces: Pieces,
@@ -73,7 +74,7 @@ class Tokenizer:
         ``expand`` maps ids that ``parsing`` knows and the vocabulary does not to ids that stand for them.
         """
         self._parsing = parsing
-        self._ordinary: tokenizers.Tokenizer | None = None
+        self._ordinary: tuple[tokenizers.Tokenizer, tokenizers.Tokenizer] | None = None
         self._tokens = tokens
         self._pieces = pieces
         self._hidden = frozenset(hidden)
@@ -188,11 +189,11 @@ class Tokenizer:
                 f"max_length is {max_length}; expected at least {len(prefix) + len(suffix)}, "
                 "the number of special tokens around a text"
             )
-        inner = self._parsing if parse_special else self._not_parsing()
         try:
-            encodings = inner.encode_batch_fast(texts, add_special_tokens=False)
+            encodings = self._inner(texts, parse_special).encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:  # how the package says that a string is not valid UTF-8
-            encodings = inner.encode_batch_fast([_mend(t) for t in texts], add_special_tokens=False)
+            texts = [_mend(t) for t in texts]
+            encodings = self._inner(texts, parse_special).encode_batch_fast(texts, add_special_tokens=False)
         return [prefix + self._expanded(e.ids)[:room] + suffix for e in encodings]
 
     def _expanded(self, ids: list[int]) -> list[int]:
@@ -200,22 +201,20 @@ class Tokenizer:
             return ids
         return [known for i in ids for known in self._expand.get(i, (i,))]
 
-    def _not_parsing(self) -> tokenizers.Tokenizer:
-        # a second object, because other threads may be encoding; it shares the vocabulary
-        if self._ordinary is None:
-            import tokenizers
-
-            other = tokenizers.Tokenizer(self._parsing.model)
-            for part in ("normalizer", "pre_tokenizer"):
-                if getattr(self._parsing, part) is not None:
-                    setattr(other, part, getattr(self._parsing, part))
-            added = self._parsing.get_added_tokens_decoder().values()
-            other.add_tokens([token for token in added if not token.special])
-            self._ordinary = other
-        return self._ordinary
+    def _inner(self, texts: Sequence[str], parse_special: bool) -> tokenizers.Tokenizer:
+        """What is right for these texts. Other threads may be using it, so it is never changed."""
+        parsing = self._parsing
+        if isinstance(parsing, LazyBPE):
+            parsing = parsing.made_for(texts, parse_special)
+        if parse_special:
+            return parsing
+        ordinary = self._ordinary
+        if ordinary is None or ordinary[0] is not parsing:
+            ordinary = self._ordinary = (parsing, without_special(parsing))
+        return ordinary[1]
 
     def __repr__(self) -> str:
-        kind: Any = type(self._parsing.model).__name__
+        kind = "BPE" if isinstance(self._parsing, LazyBPE) else type(self._parsing.model).__name__
         return f"Tokenizer({kind}, {self.vocab_size} tokens)"
 
 

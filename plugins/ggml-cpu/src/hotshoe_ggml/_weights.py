@@ -25,6 +25,8 @@ __all__ = ["Holding", "OutOfMemory", "PackedHolding", "Tied", "hold_state", "hol
 
 _ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml's CPU backend, and GGUF's default
 _CHUNK = 64 << 20  # bytes copied between two reports of progress
+_AHEAD = 256 << 20  # bytes whose pages are touched in one call
+_GAP = 1 << 20  # bytes between two weights, as of norms, that are touched too
 
 
 class OutOfMemory(Exception):  # noqa: N818  (told apart from MemoryError)
@@ -43,6 +45,7 @@ class Holding:
         self.buffer: Any = ffi.NULL
         self.tensors: dict[str, Any] = {}
         self.borrowed: list[Any] = []
+        self.ahead: _ReadAhead | None = None
         self.left = n_tensors
 
     def add(self, name: str, shape: tuple[int, ...], dtype: DType) -> Any:
@@ -78,6 +81,9 @@ class Holding:
             raise OutOfMemory(size)
         for w in weights:
             g.ggml_backend_tensor_alloc(self.buffer, self.tensors[w.name], ffi.cast("void *", address(w.data)))
+        # those that every token reads whole; of an embedding or an expert it takes a part
+        whole = [w.data for w in weights if w.uses == ("linear",)]
+        self.ahead = _ReadAhead(np.frombuffer(_root(weights[0].data), np.uint8), whole)
 
     def nbytes(self, name: str) -> int:
         """What the tensor takes in this buffer, padding of its layout included."""
@@ -90,6 +96,9 @@ class Holding:
             self.free()
 
     def free(self) -> None:
+        if self.ahead is not None:
+            self.ahead.stop()
+            self.ahead = None
         if self.buffer != ffi.NULL:
             lib().ggml_backend_buffer_free(self.buffer)
             self.buffer = ffi.NULL
@@ -272,6 +281,35 @@ def _fits_packed(device: Any, buft: Any, w: WeightData) -> bool:
     finally:
         g.ggml_backend_buffer_free(buffer)
         g.ggml_free(context)
+
+
+class _ReadAhead:
+    """Touches pages of mapped weights while the rest of a model is made, which the first token would wait for."""
+
+    def __init__(self, mapped: np.ndarray[Any, Any], weights: list[np.ndarray[Any, Any]]) -> None:
+        spans: list[list[int]] = []
+        for data in sorted(weights, key=address):
+            start = address(data) - address(mapped)
+            if not spans or start > spans[-1][1] + _GAP:
+                spans.append([start, start])
+            spans[-1][1] = start + data.nbytes
+        self._runs = [mapped[start:stop] for start, stop in spans]
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        """In few calls: each releases Python's lock, and must have it for the next."""
+        for run in self._runs:
+            for start in range(0, run.size, _AHEAD):
+                if self._stopped:
+                    return
+                np.bitwise_or.reduce(run[start : start + _AHEAD : mmap.PAGESIZE])
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._thread.join()
+        self._runs.clear()
 
 
 class _Meter:

@@ -1,0 +1,120 @@
+"""A BPE model of only those tokens that the texts so far can contain.
+
+The ``tokenizers`` package takes 0.2 to 0.3 s to build its tables of 150,000 tokens and merges, and the first token of
+a model waits for that. But BPE looks at one word at a time, and what it makes of a word are parts of it, by merges of
+parts of it. So a model of the parts of a prompt's words gives the same ids, and is built in milliseconds. Long texts
+get the whole one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    import tokenizers
+    from tokenizers import models
+
+__all__ = ["LazyBPE", "without_special"]
+
+MOST_CHARACTERS = 20_000  # of the texts of one call
+MOST_WORDS = 4_000  # of all texts so far
+LONGEST_WORD = 64  # in symbols: a word has as many parts as the square of it
+
+
+@final
+class LazyBPE:
+    """Makes tokenizers that are right for given texts. May be used from several threads at once."""
+
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        merges: Sequence[str],
+        always: Collection[str],
+        *,
+        model: Callable[[dict[str, int], list[tuple[str, str]]], models.BPE],
+        around: Callable[[models.Model], tokenizers.Tokenizer],
+        symbols: Callable[[str], str],
+    ) -> None:
+        """``merges``: "a b", best first, each of which makes a token; one of parts that are none never applies.
+        ``always``: tokens that are found in a text as a whole.
+
+        ``model`` makes one of some tokens and merges, ``around`` a tokenizer around a model; ``symbols`` spells a piece
+        of a text as the tokens are spelled.
+        """
+        from tokenizers import models
+
+        self._ids = ids
+        self._merges = merges
+        self._ranks = dict(zip(merges, range(len(merges))))
+        self._model, self._around, self._symbols = model, around, symbols
+        # they give every word the id 0; texts in which special tokens are not looked for have other words
+        self._splitter = around(models.WordLevel({"": 0}, ""))
+        self._plain_splitter = without_special(self._splitter)
+        self._words: set[str] = set()
+        self._tokens = {token: ids[token] for token in always}
+        self._used: dict[int, tuple[str, str]] = {}  # merges by rank
+        self._lock = threading.Lock()
+        self._whole = False
+        self._made = around(model(self._tokens, []))
+
+    def made_for(self, texts: Sequence[str], parse_special: bool) -> tokenizers.Tokenizer:
+        """A tokenizer that knows all that these texts need. It stays as it is: others are new objects."""
+        if self._whole:
+            return self._made
+        if sum(map(len, texts)) > MOST_CHARACTERS:
+            return self._make_whole()
+        splitter = self._splitter if parse_special else self._plain_splitter
+        words: set[str] = set()
+        for text in texts:
+            encoding = splitter.encode(text, add_special_tokens=False)
+            words.update(text[a:b] for id, (a, b) in zip(encoding.ids, encoding.offsets) if id == 0)
+        with self._lock:
+            new = words - self._words
+            if not new or self._whole:
+                return self._made
+            spelled = [self._symbols(word) for word in new]
+            if len(self._words) + len(new) <= MOST_WORDS and max(map(len, spelled)) <= LONGEST_WORD:
+                for word in spelled:
+                    self._learn(word)
+                self._words |= new
+                self._made = self._around(self._model(self._tokens, [self._used[r] for r in sorted(self._used)]))
+                return self._made
+        return self._make_whole()
+
+    def _learn(self, word: str) -> None:
+        """All parts of the word that are tokens, and all merges that make one of them."""
+        for start in range(len(word)):
+            for stop in range(start + 1, len(word) + 1):
+                part = word[start:stop]
+                if part in self._ids and part not in self._tokens:
+                    self._tokens[part] = self._ids[part]
+                    for i in range(1, len(part)):
+                        a, b = part[:i], part[i:]
+                        rank = self._ranks.get(f"{a} {b}")
+                        if rank is not None and a in self._ids and b in self._ids:
+                            self._used[rank] = (a, b)
+
+    def _make_whole(self) -> tokenizers.Tokenizer:
+        with self._lock:
+            if not self._whole:
+                ids = self._ids
+                merges = [(a, b) for a, _, b in (line.partition(" ") for line in self._merges) if a in ids and b in ids]
+                self._made = self._around(self._model(dict(ids), merges))
+                self._whole = True
+                self._ranks = {}
+            return self._made
+
+
+def without_special(parsing: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """The same, but that special tokens are not looked for in a text."""
+    import tokenizers
+
+    other = tokenizers.Tokenizer(parsing.model)
+    for part in ("normalizer", "pre_tokenizer"):
+        if getattr(parsing, part) is not None:
+            setattr(other, part, getattr(parsing, part))
+    added = parsing.get_added_tokens_decoder().values()
+    other.add_tokens([token for token in added if not token.special])
+    return other
