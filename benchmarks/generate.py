@@ -125,7 +125,8 @@ def decode(entries):  # (token, position, sequence, whether logits are wanted)
     },
     "first": "from llama_cpp import Llama\n"
     "model = Llama(path, n_ctx=600, n_threads=n_threads, n_threads_batch=n_threads, verbose=False)\n"
-    "model.create_completion('The quick brown fox jumps', max_tokens=1, temperature=0)",
+    "model.eval(model.tokenize(b'The quick brown fox jumps'))\n"  # create_completion goes on to the end of a character
+    "model.detokenize([model.sample(temp=0)])",
 }
 FIRST = """
 import sys, time
