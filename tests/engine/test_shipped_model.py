@@ -18,8 +18,8 @@ from tests.support.as_f16 import as_f16
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MODEL = EXAMPLES / "models" / "kjv-3m-q8_0.gguf"
-# Products with q8_0 weights round activations to 8 bits, so that how a CPU sums can move a logit by this much.
-NEAR_TIE = 0.2
+# How much the order of sums can move a logit: products with q8_0 weights round activations to 8 bits.
+NEAR_TIE = {"f16": 0.01, "q8_0": 0.2}
 PYTORCH = 18.9177  # perplexity of kjv-held-out.txt in float32, before the weights were quantized
 
 
@@ -69,7 +69,7 @@ def test_continuations_are_llama_cpps(
             same += tokens == expected
             if tokens != expected:
                 message, gap = difference(model, prompt, dtype, tokens)
-                assert gap < NEAR_TIE, message
+                assert gap < NEAR_TIE[dtype], message
                 if flash_attention == "on" and records_variant():
                     assert tokens[:settled] == expected[:settled], message
     assert len(recorded) == 48

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.generating import add_flash_attention
+from hotshoe.cli.generating import add_attention_options
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("model", help="a GGUF file")
     parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
     parser.add_argument("--threads", type=_count, help="CPU threads; default: physical cores")
-    parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
-    add_flash_attention(parser)
+    add_attention_options(parser)
     parser.add_argument("-p", "--prompt", type=_counts, metavar="N,…", help="default: 512; 0 for none")
     parser.add_argument("-n", "--generate", type=_counts, metavar="N,…", help="default: 128; 0 for none")
     parser.add_argument("-d", "--depth", type=_counts, metavar="N,…", help="tokens of context before; default: 0")

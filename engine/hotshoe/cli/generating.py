@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.generation import Completion
     from hotshoe.runner.text import TextModel
 
-__all__ = ["add_options", "load", "options", "summary"]
+__all__ = ["add_attention_options", "add_options", "load", "options", "summary"]
 
 _SAMPLING = {
     "temperature": float,
@@ -34,14 +34,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
     parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
     parser.add_argument("--ctx", type=int, help="tokens of context; default: the model's, at most 4096")
-    parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
-    add_flash_attention(parser)
+    add_attention_options(parser)
     for name, kind in _SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; may be repeated")
 
 
-def add_flash_attention(parser: argparse.ArgumentParser) -> None:
+def add_attention_options(parser: argparse.ArgumentParser) -> None:
+    """How keys and values are kept, and what reads them."""
+    parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
     parser.add_argument(
         "--flash-attention",
         choices=("auto", "on", "off"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["LazyBPE", "without_special"]
 
 MOST_CHARACTERS = 20_000  # of the texts of one call
-MOST_WORDS = 4_000  # of all texts so far
+MOST_WORDS = 1_000  # of all texts so far: each new one is a model made anew
 LONGEST_WORD = 64  # in symbols: a word has as many parts as the square of it
 
 
@@ -53,6 +53,7 @@ class LazyBPE:
         self._splitter = around(models.WordLevel({"": 0}, ""))
         self._plain_splitter = without_special(self._splitter)
         self._words: set[str] = set()
+        self._parts: set[str] = set()  # of these words, those that are tokens
         self._tokens = {token: ids[token] for token in always}
         self._used: dict[int, tuple[str, str]] = {}  # merges by rank
         self._lock = threading.Lock()
@@ -84,11 +85,12 @@ class LazyBPE:
         return self._make_whole()
 
     def _learn(self, word: str) -> None:
-        """All parts of the word that are tokens, and all merges that make one of them."""
+        """All parts of the word that are tokens, those of ``always`` too, and all merges that make one of them."""
         for start in range(len(word)):
             for stop in range(start + 1, len(word) + 1):
                 part = word[start:stop]
-                if part in self._ids and part not in self._tokens:
+                if part in self._ids and part not in self._parts:
+                    self._parts.add(part)
                     self._tokens[part] = self._ids[part]
                     for i in range(1, len(part)):
                         a, b = part[:i], part[i:]

@@ -6,6 +6,7 @@ node are read whenever its graph is computed: `builder.keep` holds them as long.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hotshoe_core.dtypes import DType
@@ -19,13 +20,16 @@ __all__ = ["attention_node", "attention_types", "layer_norm_node", "rms_norm_nod
 Ptr = Any  # struct ggml_tensor *
 
 _F32 = DType.F32.id
+_PLAIN = {_F32: 4}
 _MAX_DIM = 512
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 
 
-def attention_types() -> tuple[DType, ...]:
-    """What keys, values and masks may be. Without the instructions that turn halves into floats, ggml is quicker."""
-    return (DType.F32,) if ffi.string(kernels().hotshoe_kernels_isa()) == b"generic" else (DType.F32, DType.F16)
+@cache
+def attention_types() -> dict[int, int]:
+    """What keys, values and masks may be: ggml's type numbers, and bytes. Without F16C ggml is quicker with halves."""
+    halves = {} if ffi.string(kernels().hotshoe_kernels_isa()) == b"generic" else {DType.F16.id: 2}
+    return _PLAIN | halves
 
 
 def attention_node(
@@ -79,6 +83,6 @@ def _custom(builder: Builder, name: str, ne: list[int], operands: list[Ptr], par
     return builder.call("custom_4d", _F32, *ne, sources, len(operands), function, _ALL_THREADS, params)
 
 
-def _plain(t: Ptr, types: tuple[DType, ...] = (DType.F32,)) -> bool:
+def _plain(t: Ptr, types: dict[int, int] = _PLAIN) -> bool:
     """Of one of the types, with contiguous rows, which is what the kernels read."""
-    return any(t.type == dtype.id and t.nb[0] == dtype.block_bytes for dtype in types)
+    return bool(types.get(t.type) == t.nb[0])

@@ -405,8 +405,8 @@ def _attention(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | Non
     scale, softcap = node.attrs["scale"], node.attrs["softcap"]
     q, k, v = b.rows(b.f32(q)), b.rows(k), b.rows(v)  # (dim, heads, rows, batch)
     if b.custom and b.flash == "auto" and sinks is None:
-        readable = mask if mask is None or mask.type in (d.id for d in attention_types()) else b.f32(mask)
-        ours = attention_node(b, q, k, v, readable if readable is None else b.rows(readable), scale, softcap)
+        read = mask if mask is None else b.rows(mask if mask.type in attention_types() else b.f32(mask))
+        ours = attention_node(b, q, k, v, read, scale, softcap)
         if ours is not None:
             return ours
     q, k, v = (b.swap(x, 1, 2) for x in (q, k, v))  # (dim, rows, heads, batch)

@@ -83,7 +83,8 @@ class Holding:
             g.ggml_backend_tensor_alloc(self.buffer, self.tensors[w.name], ffi.cast("void *", address(w.data)))
         # those that every token reads whole; of an embedding or an expert it takes a part
         whole = [w.data for w in weights if w.uses == ("linear",)]
-        self.ahead = _ReadAhead(np.frombuffer(_root(weights[0].data), np.uint8), whole)
+        if whole:
+            self.ahead = _ReadAhead(np.frombuffer(_root(whole[0]), np.uint8), whole)
 
     def nbytes(self, name: str) -> int:
         """What the tensor takes in this buffer, padding of its layout included."""
