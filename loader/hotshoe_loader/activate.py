@@ -237,20 +237,13 @@ class _ToLog(io.TextIOBase):
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What this thread prints through Python goes to the logger meanwhile. What it logs goes where it always does."""
+    """What this thread prints through Python goes to the logger meanwhile."""
     before = sys.stdout, sys.stderr
     ours = _ToLog(before[0]), _ToLog(before[1])
-    last = direct = logging.lastResort
-    if last is not None and before[1] is not None:  # warnings where logging is not set up: it would take our stderr
-        direct = logging.StreamHandler(before[1])
-        direct.setLevel(last.level)
-        logging.lastResort = direct
     sys.stdout, sys.stderr = ours
     try:
         yield
     finally:
-        if logging.lastResort is direct:
-            logging.lastResort = last
         # Whoever has put a stream of his own in its place meanwhile keeps it.
         if sys.stdout is ours[0]:
             sys.stdout = before[0]

@@ -151,16 +151,6 @@ def _clean(trial, job):
     return report
 
 
-def test_an_option_without_effect_is_named_to_a_user_who_has_not_set_up_logging():
-    code = (
-        "from hotshoe_core import BackendParams; from hotshoe_loader import load_all\n"
-        "load_all().open('reference', BackendParams(flash_attention='on'))\nprint('opened')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "opened\n"
-    assert "flash_attention='on' has no effect" in done.stderr
-
-
 def test_what_other_threads_print_passes(site, capsys):
     site.install("acme", "import time; time.sleep(0.2)\n" + GOOD_CODE)
     registry = load_all()
