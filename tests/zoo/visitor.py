@@ -113,7 +113,9 @@ def main() -> None:
             "messages": messages,
         }
     )
-    report.write_text(text)
+    part = report.with_name(f"report.{os.getpid()}")  # an animal may have made two processes of this one
+    part.write_text(text)
+    part.replace(report)
 
 
 if __name__ == "__main__":
