@@ -1,4 +1,4 @@
-"""A fake family of several devices over NumPy: what crosses from one to another, and where memory ends, without hardware.
+"""A fake family of several devices over NumPy: what crosses from one to another, and where memory ends.
 
     backend = open_fake(2, capacity=1 << 20)        # devices "fake:0" and "fake:1", a MiB each
 
