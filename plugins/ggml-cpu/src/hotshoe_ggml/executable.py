@@ -80,7 +80,8 @@ class GgmlExecutable(Executable):
                     raise ClosedError(f"{leaf!r} was released")
                 native[leaf] = leaf.handle
         cgraph = g.ggml_new_graph_custom(self._context, size, False)
-        fused, vanished = fuse(graph, lambda node: isinstance(native.get(node.sources[1]), PackedWeight))
+        packed = {t for t, held in native.items() if isinstance(held, PackedWeight)}
+        fused, vanished = fuse(graph, lambda node: node.sources[1] in packed)
         counters = self._backend.counters
         for node in graph.nodes:
             counters.lowered += 1
