@@ -86,7 +86,7 @@ class GgmlExecutable(Executable):
                 continue
             if node in vanished:
                 continue
-            sources = [None if s is None else _laid_out_for(node.op, native[s]) for s in node.sources]
+            sources = [None if s is None else _laid_out_for(node.op, s, native[s]) for s in node.sources]
             if node.op == "set_rows" and node not in in_place:
                 sources[0] = builder.call("cont", sources[0])
             built = LOWERINGS[node.op](builder, node, *sources)
@@ -97,7 +97,7 @@ class GgmlExecutable(Executable):
             g.ggml_build_forward_expand(cgraph, native[new])
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, and a view is not contiguous: read a copy
-            out = builder.call("cont", _laid_out_for("read", native[t])) if t.is_leaf else builder.cont(native[t])
+            out = builder.call("cont", _laid_out_for("read", t, native[t])) if t.is_leaf else builder.cont(native[t])
             self._outputs[t] = out
             while out != ffi.NULL:  # the memory is that of the tensor viewed
                 g.ggml_set_output(out)
@@ -212,8 +212,11 @@ def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
     lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(array), 0, array.nbytes)
 
 
-def _laid_out_for(op: str, native: Any) -> Any:
-    return native.of(op) if isinstance(native, Tied) else native
+def _laid_out_for(op: str, tensor: Tensor, native: Any) -> Any:
+    native = native.of(op) if isinstance(native, Tied) else native
+    if isinstance(native, PackedWeight) and op != "linear":
+        raise UnsupportedOpError(f"{op}: {tensor!r} is packed for products", hint="open the backend with repack=False")
+    return native
 
 
 def _in_place(graph: Graph) -> set[Tensor]:
