@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,15 @@ class LoadedModel:
         self._contexts = ContextCache(self._build)
         self._lock = threading.RLock()
         self._closed = False
+        if os.environ.get("HOTSHOE_TRACE"):
+            from hotshoe_core.trace import watch  # for those who trace
+
+            watch(backend, self.about)
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What a trace's header says of the model: ``model`` and ``architecture``."""
+        return {"model": str(self._file.path), "architecture": self.metadata.architecture}
 
     @property
     def device(self) -> Device:
