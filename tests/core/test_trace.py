@@ -278,7 +278,7 @@ def test_a_damaged_npz(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "r.npz") as whole, zipfile.ZipFile(tmp_path / "w.npz", "w") as wrong:
         for name in whole.namelist():
             wrong.writestr(name, whole.read("at.npy" if name == "x.npy" else name))
-    with read_trace(tmp_path / "w.npz") as found, pytest.raises(TraceError, match="expected .2, 32., its node's shape"):
+    with read_trace(tmp_path / "w.npz") as found, pytest.raises(TraceError, match=r"its node is \(2, 32\)"):
         found.array("x")
     np.savez(tmp_path / "o.npz", x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(TraceError, match="plain arrays"):

@@ -37,7 +37,7 @@ def match(
         found |= {name: node for name, node in a.nodes.items() if name in b.nodes and name not in found}
         found = {name: node for name, node in found.items() if node.statistics and b.nodes[name].statistics}
     else:
-        translate = _translator(a, modules)
+        translate = _translator(a, modules, b)
         for other in b.nodes:
             node = None if other in found else a.nodes.get(other) or translate(other)
             if node is not None:
@@ -62,12 +62,16 @@ def _modules(trace: Trace) -> dict[str, Node]:
     return found
 
 
-def _translator(trace: Trace, modules: Mapping[str, Node]) -> Callable[[str], Node | None]:
-    """From Hugging Face's name of a module to the node that it means, by gguf's tables for the architecture."""
+def _translator(trace: Trace, modules: Mapping[str, Node], other: Trace) -> Callable[[str], Node | None]:
+    """From Hugging Face's name of a module to the node that it means, by gguf's tables for the architecture.
+
+    These are names of weights: a module that holds others, such as BERT's "embeddings", is none of theirs.
+    """
     import gguf
 
     architecture = trace.about.get("architecture")
     number = next((k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture), None)
+    holders = {name.rpartition(".")[0] for name in other.nodes}
     n_layers = 1 + max((n.layer for n in trace.nodes.values()), default=-1)
     names = None if number is None else gguf.get_tensor_name_map(number, n_layers)
 
@@ -78,7 +82,7 @@ def _translator(trace: Trace, modules: Mapping[str, Node]) -> Callable[[str], No
         if name in modules:
             return modules[name]
         parts = name.split(".")
-        if names is None:
+        if names is None or name in holders:
             return None
         for i in range(min(len(parts), _PREFIXES + 1)):
             bare = ".".join(parts[i:])

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         raise TraceError(f"--tolerance is {args.tolerance}; expected a number from 0 on")
     with read_trace(args.a) as a, read_trace(args.b) as b:
         found = compare(a, b, tolerance=args.tolerance, names=None if args.map is None else _read_map(args.map))
-    print("\n".join(_report(found, args.full)))
+        print("\n".join(_report(found, args.full)))
     return 1 if found.first is not None else 0
 
 
