@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from hotshoe.cli.compare import compare
 from hotshoe.convert import convert
 from hotshoe_core.errors import TraceError
 from hotshoe_core.gguf import GGUFFile
-from hotshoe_core.trace import read_trace
+from hotshoe_core.tracefile import read_trace
 from tests.support.tiny_bert import edit_json
 
 TEXT = "the quick brown fox jumps"
@@ -52,8 +56,6 @@ def first(text: str) -> str | None:
 
 def planted(folder: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """A GGUF file of the same checkpoint with some tensors changed."""
-    import shutil
-
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(folder, target)
@@ -96,7 +98,7 @@ def test_a_wrong_eps_is_named(
     edit_json(source, "config.json", rms_norm_eps=1e-6)
     code, text = verdict(right, wrong, capsys)
     assert (code, first(text)) == (1, "blk.0.attn_norm.rms_norm")
-    assert "its eps is 9.999999974752427e-07 in A and 0.10000000149011612 in B" in text
+    assert "  its eps is 1e-06 in A and 0.1 in B\n" in text
     assert "token_embd.take, which differs by 0.0e+00" in text
 
 
@@ -285,6 +287,35 @@ def test_a_map_gives_names(
     names.write_text(json.dumps({"final": "blk.0.ffn_up"}))
     assert main(["compare", str(ours), str(tmp_path / "own.npz"), "--map", str(names)]) == 2
     assert "nothing in" in capsys.readouterr().err
+
+
+# The page
+
+
+def test_the_page_about_debugging_as_it_stands(folder: Callable[..., Path], tmp_path: Path) -> None:
+    """Each of its programs and commands, in order; numbers of its output aside, which a CPU may round otherwise."""
+    shutil.copytree(folder("LlamaForCausalLM"), tmp_path / "my-model")
+    page = (ROOT / "docs" / "debugging.md").read_text(encoding="utf-8")
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done: list[tuple[int, str]] = []
+    for language, code in re.findall(r"```(\w+)\n(.*?)```", page, re.DOTALL):
+        if language == "python":
+            (tmp_path / code.splitlines()[0].removeprefix("# ")).write_text(code)
+        elif language == "sh":
+            command = ["bash", "-e", "-c", code]
+            ran = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+            assert "rror" not in ran.stderr, (code, ran.stderr)
+            done.append((ran.returncode, ran.stdout))
+        else:
+            digits = r"\d\.\de[-+]\d\d"
+            assert re.sub(digits, "#", code).rstrip() in re.sub(digits, "#", done[-1][1])
+    assert [code for code, _ in done] == [0, 0, 0, 1, 1, 0, 0, 0]
+    assert "its eps is 1e-06 in A and 0.1 in B" in done[4][1]
+    assert done[6][1].startswith("<Tensor blk.1.ffn_gate.weight F32[96, 64]>\n")
+    with read_trace(tmp_path / "second.jsonl") as second, read_trace(tmp_path / "prompt.jsonl") as prompt:
+        assert second.nodes["tokens"].statistics is not None
+        assert second.nodes["tokens"].statistics.first == (2.0,)
+        assert prompt.nodes["tokens"].shape == (13,)
 
 
 # Misuse

@@ -20,7 +20,8 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import TraceError
 from hotshoe_core.reference import open_reference
 from hotshoe_core.tensor import Tensor, scope
-from hotshoe_core.trace import Statistics, measure, read_trace, trace, watch
+from hotshoe_core.trace import trace, watch
+from hotshoe_core.tracefile import Statistics, measure, read_trace
 
 RNG = np.random.default_rng(0)
 
@@ -278,7 +279,7 @@ def test_a_damaged_npz(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "r.npz") as whole, zipfile.ZipFile(tmp_path / "w.npz", "w") as wrong:
         for name in whole.namelist():
             wrong.writestr(name, whole.read("at.npy" if name == "x.npy" else name))
-    with read_trace(tmp_path / "w.npz") as found, pytest.raises(TraceError, match=r"its node is \(2, 32\)"):
+    with read_trace(tmp_path / "w.npz") as found, pytest.raises(TraceError, match=r"x is \(2,\); expected \(2, 32\)"):
         found.array("x")
     np.savez(tmp_path / "o.npz", x=np.array([{"a": 1}], dtype=object))
     with pytest.raises(TraceError, match="plain arrays"):

@@ -14,7 +14,7 @@ import numpy as np
 from hotshoe.cli._names import match
 from hotshoe.cli.inspect import printable
 from hotshoe_core.errors import TraceError
-from hotshoe_core.trace import Node, Statistics, Trace, measure, read_trace
+from hotshoe_core.tracefile import Node, Statistics, Trace, measure, read_trace
 
 __all__ = ["Comparison", "Pair", "add_parser", "compare", "run"]
 
@@ -256,10 +256,8 @@ def _report(found: Comparison, full: bool) -> Iterator[str]:
 
 def _explain(found: Comparison, first: Pair) -> Iterator[str]:
     node = first.node
-    ours, theirs = node.attrs, found.b.nodes[first.other].attrs
-    for name in ours.keys() & theirs.keys() if found.b.recorded else ():
-        if ours[name] != theirs[name]:
-            yield printable(f"  its {name} is {ours[name]} in A and {theirs[name]} in B")
+    for line in _differing(node.attrs, found.b.nodes[first.other].attrs) if found.b.recorded else ():
+        yield printable(f"  its {line}")
     for side, trace, name in (("A", found.a, node.name), ("B", found.b, first.other)):
         s = trace.statistics(name)
         if s is not None and (s.n_nan or s.n_inf):
@@ -272,6 +270,17 @@ def _explain(found: Comparison, first: Pair) -> Iterator[str]:
             yield f"    {printable(source)}"
         else:
             yield f"    {printable(source.node.name)}, which differs by {source.difference:.1e}"
+
+
+def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
+    """Attributes that both have and that are not the same."""
+    for name in a.keys() & b.keys():
+        x, y = a[name], b[name]
+        if isinstance(x, dict) and isinstance(y, dict):
+            yield from _differing(x, y)
+        elif x != y:
+            x, y = (f"{v:.7g}" if isinstance(v, float) else v for v in (x, y))
+            yield f"{name} is {x} in A and {y} in B"
 
 
 def _in_layer(node: Node) -> str:

@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     """Writes the file, and prints how many nodes it holds."""
     import hotshoe
     from hotshoe.runner.text import TextModel
-    from hotshoe_core.trace import read_trace, trace
+    from hotshoe_core.trace import trace
+    from hotshoe_core.tracefile import read_trace
 
     text = " ".join(args.text)
     with bar("loading") as progress:

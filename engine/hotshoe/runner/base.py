@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hotshoe.nn import Module
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, BackendMemory, Device
+    from hotshoe_core import Backend, BackendMemory, Device, Tensor
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["LoadedModel"]
@@ -55,6 +55,12 @@ class LoadedModel:
     def nbytes(self) -> int:
         """The size of the model's file, or files."""
         return self._file.nbytes
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights in use by their names in the file, for ``hotshoe_core.dump``."""
+        bound = (getattr(p.module, p.attribute) for p in self._model.parameters())
+        return {t.name: t for t in bound if t is not None}
 
     def memory(self) -> BackendMemory:
         """What the model takes now, by device and layer."""
