@@ -144,8 +144,9 @@ class Context:
                 executable.write(tensor, array)
                 self._fed[tensor] = array
             self._computed = False
-            if self.observer is not None:
-                self.observer.before_run(self, self._fed)
+            observer = self.observer  # another thread may take it away
+            if observer is not None:
+                observer.before_run(self, self._fed)
             executable.run()
             self._computed = True
             return self

@@ -21,6 +21,8 @@ from hotshoe.cli.compare import compare
 from hotshoe.convert import convert
 from hotshoe_core.errors import TraceError
 from hotshoe_core.gguf import GGUFFile
+from hotshoe_core.reference import open_reference
+from hotshoe_core.trace import trace
 from hotshoe_core.tracefile import read_trace
 from tests.support.tiny_bert import edit_json
 
@@ -133,7 +135,40 @@ def test_values_that_are_not_finite_in_one_only(
     wrong = record(tmp_path / "bad.gguf", tmp_path / f"wrong.{kind}", "reference")
     code, text = verdict(right, wrong, capsys, "--tolerance", "1e9")
     assert (code, first(text)) == (1, "blk.2.ffn_down.linear")
-    assert re.search(r"in B it holds \d+ NaN and 0 infinities", text)
+    assert re.search(r"wrong\.\w+ it holds \d+ NaN and 0 infinities", text)
+
+
+def graph(path: Path, build: Callable[[Any], Any], fed: list[float]) -> Path:
+    with open_reference().new_context() as ctx:
+        x = ctx.input("x", (len(fed),))
+        ctx.forward(build(x))
+        with trace(path):
+            ctx.compute({x: fed})
+    return path
+
+
+@KINDS
+def test_shapes_that_the_model_made_part_and_those_it_was_given_do_not(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def with_rows_of(size: int) -> Callable[[Any], Any]:
+        return lambda x: x.reshape(-1, size).exp().sum(keepdims=True).sum(axis=0)
+
+    a = graph(tmp_path / f"a.{kind}", with_rows_of(6), [1.0] * 12)
+    code, text = verdict(a, graph(tmp_path / f"b.{kind}", with_rows_of(4), [1.0] * 12), capsys)
+    assert (code, first(text)) == (1, "reshape")
+    assert re.search(r"it is 2 x 6 in \S+ and 3 x 4 in ", text)
+    code, text = verdict(a, graph(tmp_path / f"c.{kind}", with_rows_of(6), [1.0] * 6 + [1.0] * 12), capsys)
+    assert (code, first(text)) == (1, "sum#2")
+    assert "4 not compared, as shapes differ: x, reshape, exp and 1 more" in text
+
+
+@KINDS
+def test_inputs_that_differ_are_said_to(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = (graph(tmp_path / f"{n}.{kind}", lambda x: x + 1.0, [1.0, n]) for n in (2.0, 3.0))
+    code, text = verdict(a, b, capsys)
+    assert (code, first(text)) == (1, "x")
+    assert "the two were not given the same" in text
 
 
 # Against transformers
@@ -196,6 +231,8 @@ def test_a_trace_and_transformers_activations_agree(
     agreed = re.search(r"^(\d+) nodes agree", text, re.MULTILINE)
     assert agreed is not None
     assert int(agreed[1]) >= EXPECTED[architecture]
+    if not options:
+        assert verdict(theirs, ours, capsys)[0] == 0  # either may come first
 
 
 def test_an_encoder_and_transformers_activations_agree(

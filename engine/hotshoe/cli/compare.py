@@ -258,12 +258,15 @@ def _explain(found: Comparison, first: Pair) -> Iterator[str]:
     node = first.node
     for line in _differing(node.attrs, found.b.nodes[first.other].attrs) if found.b.recorded else ():
         yield printable(f"  its {line}")
-    for side, trace, name in (("A", found.a, node.name), ("B", found.b, first.other)):
+    for trace, name in ((found.a, node.name), (found.b, first.other)):
         s = trace.statistics(name)
         if s is not None and (s.n_nan or s.n_inf):
-            yield f"  in {side} it holds {s.n_nan} NaN and {s.n_inf} infinities"
+            yield f"  in {trace.path} it holds {s.n_nan} NaN and {s.n_inf} infinities"
     if first.note:
         yield f"  it {printable(first.note)}"
+    if node.op == "input":
+        yield "  it is an input: the two were not given the same"
+        return
     yield "  it is made of"
     for source in found.sources(node):
         if isinstance(source, str):
