@@ -22,6 +22,7 @@
     ├── SamplingError           (ValueError)   sampling parameters or logits that no token can be chosen with
     │   └── GrammarError                       a grammar that cannot be used, or a token it does not allow
     ├── ChatTemplateError       (ValueError)   a chat template that is missing, broken, or refuses a conversation
+    ├── TraceError              (ValueError)   a trace that cannot be written, read or compared
     ├── MissingPackageError     (ImportError)  an optional package is not installed
     └── ConversionError                        a checkpoint that cannot be converted
 
@@ -60,6 +61,7 @@ __all__ = [
     "SamplingError",
     "ShapeError",
     "TokenizerError",
+    "TraceError",
     "UnknownArchitectureError",
     "UnsupportedOpError",
     "WeightsError",
@@ -194,6 +196,10 @@ class GrammarError(SamplingError):
 
 class ChatTemplateError(HotshoeError, ValueError):
     """A chat template is missing or broken, or it refuses a conversation."""
+
+
+class TraceError(HotshoeError, ValueError):
+    """A trace cannot be written, read or compared."""
 
 
 class MissingPackageError(HotshoeError, ImportError):

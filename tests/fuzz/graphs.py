@@ -235,8 +235,7 @@ def moved(g: Grower) -> Tensor:
     elif kind == 9:
         y = tile(x, reps=tuple(g.rng.randint(1, 2) for _ in x.shape))
     else:
-        y = g.rng.choice((tril, triu))(g.any(axes=2), k=g.rng.randint(-1, 1))
-        return y
+        return g.rng.choice((tril, triu))(g.any(axes=2), k=g.rng.randint(-1, 1))
     return g.keep_exact(x, y)
 
 
@@ -404,8 +403,7 @@ def remembered(g: Grower) -> Tensor | None:
         return seen
     if kind == 4:
         at = g.make.indices(3, rows)
-        new = g.make.update(state, state.set_rows(g.make.indices(3, rows), (state.take(at) + x[:3]).tanh()))
-        return new
+        return g.make.update(state, state.set_rows(g.make.indices(3, rows), (state.take(at) + x[:3]).tanh()))
     other = g.make.operand((rows, width), F32, "state")
     g.make.update(state, other)
     g.make.update(other, g.rng.choice((state, x)))

@@ -12,7 +12,7 @@ from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.testing import compute
 from tests.fuzz.graphs import random_graph
 
-__all__ = ["Difference", "check", "difference", "shrink"]
+__all__ = ["DifferenceError", "check", "difference", "shrink"]
 
 Array = np.ndarray[Any, Any]
 BOUND = 2e-2
@@ -20,15 +20,15 @@ BOUND = 2e-2
 STEPS = 3
 
 
-class Difference(AssertionError):
+class DifferenceError(AssertionError):
     """A backend and the reference do not agree on a graph."""
 
 
 def check(backend: Backend, reference: Backend, seed: int, n_nodes: int) -> None:
-    """Raises Difference, for the shortest beginning of the graph on which they differ."""
+    """Raises DifferenceError, for the shortest beginning of the graph on which they differ."""
     if (found := difference(backend, reference, seed, n_nodes)) is not None:
         n, found = shrink(backend, reference, seed, n_nodes, found)
-        raise Difference(f"random_graph({seed}, {n}): {found}")
+        raise DifferenceError(f"random_graph({seed}, {n}): {found}")
 
 
 def shrink(backend: Backend, reference: Backend, seed: int, n_nodes: int, found: str) -> tuple[int, str]:
