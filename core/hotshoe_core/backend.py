@@ -134,6 +134,8 @@ class Backend(ABC):
     devices: tuple[Device, ...]
     params: BackendParams
     counters: Counters
+    honours: frozenset[str] = frozenset()
+    """The fields of BackendParams that this backend acts on. The loader warns of any other one that was set."""
     _closed: bool = False
     _process: int
 

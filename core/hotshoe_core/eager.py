@@ -9,7 +9,6 @@ table are decomposed by core. ``compile_hook`` may turn the whole graph into one
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_
 from hotshoe_core.tensor import Shape, Tensor
 
 __all__ = ["EagerBackend", "EagerLibrary"]
-
-logger = logging.getLogger("hotshoe.backend")
 
 Native = Any
 Run = Callable[[list[Native]], list[Native]]
@@ -54,6 +51,8 @@ class EagerLibrary:
 class EagerBackend(Backend):
     """The adapter. One device; calls are serialised by a lock."""
 
+    honours = frozenset({"allocate"})
+
     def __init__(self, name: str, device: Device, params: BackendParams, library: EagerLibrary) -> None:
         self.name = name
         self.devices = (device,)
@@ -63,10 +62,6 @@ class EagerBackend(Backend):
         self.lock = threading.RLock()
         self._held: dict[Tensor, Memory] = {}
         self._graphs: dict[EagerExecutable, Memory] = {}
-        if params.flash_attention == "on":
-            logger.warning("%s: flash_attention='on' has no effect: there is no fused kernel", name)
-        if params.n_threads is not None:
-            logger.warning("%s: n_threads=%d has no effect: the library counts its own", name, params.n_threads)
 
     @property
     def _status(self) -> AllocationStatus:

@@ -193,8 +193,8 @@ def test_a_library_whose_devices_crash_gives_way_to_the_next_best(site, natives)
     code = PROVIDER + (
         "from pathlib import Path\n"
         "class Native(Provider):\n"
-        f"    def native(self): return NativeLibraries('cpu', (Path({str(natives.folder)!r}),), "
-        f"Path({str(natives.folder / 'libggml-base.so')!r}))\n"
+        f"    def native(self): return dict(kind='ggml', name='cpu', directories=[Path({str(natives.folder)!r})], "
+        f"core=Path({str(natives.folder / 'libggml-base.so')!r}))\n"
         "    def devices(self, library):\n"
         f"        if 'zen4' in str(library): {SEGFAULT}\n"
         "        return super().devices(library)\n"

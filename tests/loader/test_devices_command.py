@@ -20,8 +20,9 @@ def command(*arguments: str) -> int:
 
 @pytest.fixture
 def machine(site):
-    site.good("cuda", "'ggml-cuda', 'ggml', ('cuda:0',), DeviceType.GPU, memory_total=8 << 30, memory_free=7 << 30")
-    site.good("cpu", f"'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU, description={'AMD EPYC ' * 20!r}")
+    memory = "memory_total=8 << 30, memory_free=7 << 30"
+    site.good("hotshoe-ggml-cuda", f"'ggml-cuda', 'ggml', ('cuda:0',), DeviceType.GPU, {memory}")
+    site.good("hotshoe-ggml-cpu", f"'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU, description={'AMD EPYC ' * 20!r}")
     site.install("bad", f"raise RuntimeError({'something went wrong ' * 9!r})")
 
 

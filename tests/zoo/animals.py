@@ -17,7 +17,7 @@ TIME_LIMIT = 8.0
 BODY = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from hotshoe_core.device import API_VERSION, Device, DeviceType, NativeLibraries
+from hotshoe_core.device import API_VERSION, Device, DeviceType
 from hotshoe_core.plugin import hookimpl
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ class Provider:
 
     def native(self):
         from hotshoe_ggml._native import base_path
-        return NativeLibraries("{name}", (HERE,), base_path())
+        return {"kind": "ggml", "name": "{name}", "directories": [HERE], "core": base_path()}
 
     def devices(self, library):
         from hotshoe_ggml.provider import GgmlProvider

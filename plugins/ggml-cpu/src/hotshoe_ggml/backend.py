@@ -36,6 +36,8 @@ AnyHolding = Holding | PackedHolding
 class GgmlBackend(Backend):
     """One ggml engine over the devices chosen, the preferred one first."""
 
+    honours = frozenset({"n_threads", "mmap", "repack", "flash_attention", "allocate"})
+
     def __init__(self, devices: Sequence[Device], params: BackendParams) -> None:
         if len(devices) != 1:
             raise NativeError(
