@@ -37,6 +37,9 @@ def why(device: Device, devices: Sequence[Device], verdicts: Sequence[Verdict], 
         words.append(_no_gpu(verdicts))
     if device.type is DeviceType.IGPU:
         words.append("it shares the CPU's memory, so device='cpu' may be as fast")
+    accelerators = [other.name for other in devices if other.type is DeviceType.ACCEL]
+    if device.type is DeviceType.CPU and device.provider != REFERENCE and accelerators:
+        words.append(f"{', '.join(accelerators)} {'are' if accelerators[1:] else 'is'} used if asked for")
     return f"{describe(device)}: {'; '.join(words)}"
 
 
