@@ -90,7 +90,7 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
         while waiting or running:
             if waiting and time.monotonic() - began > _ALL_TOGETHER * max(limit, _LEAST_LIMIT):
                 for probe in waiting:
-                    probe.report = Report(_not_tried(time.monotonic() - began, len(probes)))
+                    probe.report = Report(_not_tried(time.monotonic() - began, len(probes)), tried=False)
                 waiting.clear()
             while waiting and len(running) < most:
                 try:

@@ -102,7 +102,11 @@ def _own_hint(text: str) -> str | None:
     return match[0].strip(" .`'\")") if match else None
 
 
-_OURS = os.path.dirname(__file__) + os.sep
+_NOT_THE_PLUGINS = (
+    os.path.dirname(__file__) + os.sep,
+    os.path.dirname(importlib.__file__) + os.sep,
+    "<frozen importlib",
+)
 _MOST_LINES = 40
 
 
@@ -111,7 +115,7 @@ def _traceback(error: BaseException) -> list[str]:
     import traceback  # only where something failed
 
     frames = error.__traceback__
-    while frames is not None and frames.tb_frame.f_code.co_filename.startswith((_OURS, "<frozen importlib")):
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_NOT_THE_PLUGINS):
         frames = frames.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, frames))

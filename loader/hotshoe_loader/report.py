@@ -109,17 +109,20 @@ class ProviderReport:
     @staticmethod
     def from_json(data: Any) -> ProviderReport:
         name, family, library = _text(data["name"]), _text(data["family"]), data["library"]
-        libraries = [LibraryReport.from_json(each) for each in data["libraries"]]
+        libraries = [LibraryReport.from_json(each) for each in _list(data["libraries"])]
         if library is not None and library not in [each.path for each in libraries]:
             raise ValueError(f"its library {library!r} is none of those that were tried")
-        listed = [_device_from_json(each) for each in data["devices"]]
+        listed = [_device_from_json(each) for each in _list(data["devices"])]
         devices = checked_devices(listed, name, family, None if library is None else Path(library))
         if any(map(memory_problem, devices)):
             raise ValueError("a device has an amount of memory that does not pass a probe")
+        rejected = _rejected(data["rejected"])
+        if rejected is None and not devices:
+            raise ValueError("a provider that was not rejected has devices")
         return ProviderReport(
             name,
             family,
-            _rejected(data["rejected"]),
+            rejected,
             _text(data["kind"]),
             None if data["native"] is None else _text(data["native"]),
             _string(data["core"]),
@@ -127,7 +130,7 @@ class ProviderReport:
             libraries,
             {_string(path): (_whole(size), _whole(time)) for path, (size, time) in data["files"].items()},
             devices,
-            [_text(each) for each in data["dropped"]],
+            [_text(each) for each in _list(data["dropped"])],
             _seconds(data["elapsed"]),
         )
 
@@ -138,7 +141,7 @@ class Report:
 
     met: names of block= and allow= that met something. changes: what it altered in its process. folders:
     where its libraries were looked for. environment: variables its manifest names. age: seconds since the probe,
-    None if it was made just now.
+    None if it was made just now. tried: False where there was no time left for a probe; such a report is not kept.
     """
 
     rejected: Rejected | None = None
@@ -149,6 +152,7 @@ class Report:
     environment: list[str] = field(default_factory=list)
     elapsed: float = 0.0
     age: float | None = None
+    tried: bool = True
 
     @property
     def failed(self) -> bool:
@@ -168,9 +172,9 @@ class Report:
     def from_json(data: Any) -> Report:
         """The report. Raises ValueError for what is none."""
         try:
-            providers = [ProviderReport.from_json(each) for each in data["providers"]]
+            providers = [ProviderReport.from_json(each) for each in _list(data["providers"])]
             met, changes, folders, environment = (
-                [_string(each) for each in data[name]] for name in ("met", "changes", "folders", "environment")
+                [_string(each) for each in _list(data[name])] for name in ("met", "changes", "folders", "environment")
             )
             rejected, elapsed = _rejected(data["rejected"]), _seconds(data["elapsed"])
             return Report(rejected, providers, met, changes, folders, environment, elapsed)
@@ -189,6 +193,12 @@ def _string(value: Any) -> str:
     """A path, say, which may hold any character."""
     if not isinstance(value, str):
         raise ValueError(f"expected text, got {type(value).__name__}")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list, got {type(value).__name__}")
     return value
 
 

@@ -62,7 +62,8 @@ def probe_all(jobs: Sequence[Job], limit: float, store: cache.Cache, refresh: bo
     fresh = [job for job in jobs if id(job) not in kept]
     for job, report in zip(fresh, _probe(fresh, limit) if fresh else ()):
         kept[id(job)] = report
-        store.put(job, report)
+        if report.tried:
+            store.put(job, report)
     return [(job, kept[id(job)]) for job in jobs]
 
 
