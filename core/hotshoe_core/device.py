@@ -143,8 +143,8 @@ class BackendParams:
     n_threads: CPU threads for compute; None for the number of physical cores.
     mmap: use the file's pages as the weights' memory where the device allows it.
     repack: store weights in the layout the device multiplies fastest, where there is one.
-    flash_attention: "auto" for what the backend measured to be fastest; "on" for its engine's own fused kernel, which
-    with ggml computes as llama.cpp does; "off" for scores, softmax and values one after the other.
+    flash_attention: "auto" for what the backend measured to be fastest; "on" for its engine's own fused kernel;
+    "off" for scores, softmax and values one after the other.
     allocate: False makes a dry run: ``memory()`` is right, nothing is allocated and nothing can run.
     """
 

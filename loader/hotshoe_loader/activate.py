@@ -121,8 +121,7 @@ def _open(offer: Offer, devices: list[Device], params: BackendParams) -> Backend
             provider = _provider(offer, offer.plugin)
             return _opened(provider, _as_now(provider, offer, offer.plugin, devices), params)
     finally:
-        changes = process.changes()
-        process.undo()
+        changes = process.put_back()
         known = _changes.setdefault(_key(offer.plugin), [])
         fresh = [change for change in changes if change not in known]
         known += fresh

@@ -24,66 +24,61 @@ __all__ = ["ProcessChanges"]
 
 
 class ProcessChanges:
-    """The state of this process at one moment; what has changed since, and how to undo it."""
+    """The state of this process at one moment; ``put_back`` returns to it and tells what had changed since."""
 
     def __init__(self) -> None:
         self._environ = dict(os.environ)
         self._handlers = _handlers()
         self._caught = _caught()
-        self._builtins = _builtins()
+        self._builtins = dict(builtins.__dict__)
         self._path = list(sys.path)
         self._facets = [(facet, facet.read()) for facet in _FACETS]
 
-    def changes(self) -> list[str]:
-        """In words. Values are not shown: an environment may hold secrets."""
-        now = dict(os.environ)
-        names = sorted(self._environ.keys() | now.keys())
-        words = [
-            f"environment variable {printable(name, 100)} "
-            + ("set" if name not in self._environ else "unset" if name not in now else "changed")
-            for name in names
-            if self._environ.get(name) != now.get(name)
-        ]
-        handlers = _handlers()
-        python = {number for number in handlers if handlers[number] != self._handlers.get(number)}
-        words += [f"handler of {signal.Signals(number).name} changed" for number in sorted(python)]
-        words += [
-            f"handler of {_name(number)} changed by native code"
-            for number in sorted((_caught() ^ self._caught) - python)
-        ]
-        words += [f"{facet.what} changed" for facet, value in self._facets if not facet.same(value)]
-        found = _builtins()
-        words += [
-            f"builtins.{printable(name, 100)} {'changed' if name in self._builtins else 'added'}"
-            for name in sorted(self._builtins.keys() | found.keys())
-            if self._builtins.get(name) is not found.get(name)
-        ]
-        if sys.path != self._path:
-            words.append("sys.path changed")
-        return words
-
-    def undo(self) -> None:
+    def put_back(self) -> list[str]:
         """Gives back what was the user's: the values that were there, handlers, the working directory.
 
         What was added stays: a variable that nobody else had set, a built-in function, an entry of ``sys.path`` (behind
         the others); the plugin may need it later. Handlers that native code installed stay: Python cannot put back
-        what it does not know.
+        what it does not know. Returns the changes in words. Values are not shown: an environment may hold secrets.
         """
-        for name, value in self._environ.items():
-            if os.environ.get(name) != value:
-                os.environ[name] = value
-        if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
-            for number, handler in self._handlers.items():
-                if handler is not None and signal.getsignal(number) != handler:
-                    signal.signal(number, handler)
+        words = self._built_in()  # first: what follows is written with open, sorted and the like
+        now = dict(os.environ)
+        for name in sorted(self._environ.keys() | now.keys()):
+            if self._environ.get(name) != now.get(name):
+                how = "set" if name not in self._environ else "unset" if name not in now else "changed"
+                words.append(f"environment variable {printable(name, 100)} {how}")
+                if name in self._environ:
+                    os.environ[name] = self._environ[name]
+        words += self._signals()
         for facet, value in self._facets:
             if not facet.same(value):
+                words.append(f"{facet.what} changed")
                 facet.put_back(value)
-        for name, value in self._builtins.items():
-            if getattr(builtins, name, None) is not value:
-                setattr(builtins, name, value)
         if sys.path != self._path:
+            words.append("sys.path changed")
             sys.path[:] = self._path + [entry for entry in sys.path if entry not in self._path]
+        return words
+
+    def _built_in(self) -> list[str]:
+        found = dict(builtins.__dict__)
+        changed = [name for name in self._builtins if found.get(name) is not self._builtins[name]]
+        for name in changed:
+            setattr(builtins, name, self._builtins[name])
+        added = [name for name in found if name not in self._builtins]
+        words = [f"builtins.{printable(name, 100)} changed" for name in sorted(changed)]
+        words += [f"builtins.{printable(name, 100)} added" for name in sorted(added)]
+        return [each for each in words if each.split()[0] != "builtins._"]  # an interactive prompt's last value
+
+    def _signals(self) -> list[str]:
+        handlers = _handlers()
+        python = {number for number in handlers if handlers[number] != self._handlers.get(number)}
+        native = (_caught() ^ self._caught) - python
+        if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
+            for number in python:
+                if self._handlers.get(number) is not None:
+                    signal.signal(number, self._handlers[number])
+        words = [f"handler of {signal.Signals(number).name} changed" for number in sorted(python)]
+        return words + [f"handler of {_name(number)} changed by native code" for number in sorted(native)]
 
 
 class _Facet(NamedTuple):
@@ -190,11 +185,6 @@ _FACETS = (
     _Facet("root logger", _root_logger, _put_back_root_logger),
     _Facet("NumPy's error handling (np.seterr)", _numpy_errors, _put_back_numpy_errors),
 )
-
-
-def _builtins() -> dict[str, Any]:
-    # "_" is the last value at an interactive prompt
-    return {name: value for name, value in vars(builtins).items() if name != "_"}
 
 
 def _handlers() -> dict[int, Any]:

@@ -75,15 +75,10 @@ def _probe(jobs: Sequence[Job], limit: float) -> list[Report]:
             return children.run(jobs, limit)
         except OSError as error:
             logger.warning("no child process can be started, so plugins are tried in this one: %s", error)
-    from hotshoe_loader.process_changes import ProcessChanges
     from hotshoe_loader.trial import try_plugin
 
-    process = ProcessChanges()
-    try:
-        with prints_to_log():
-            return [try_plugin(job) for job in jobs]
-    finally:
-        process.undo()
+    with prints_to_log():
+        return [try_plugin(job) for job in jobs]
 
 
 class _Judge:

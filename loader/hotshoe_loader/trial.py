@@ -30,9 +30,10 @@ def try_plugin(job: Job, announce: Announce = lambda step, doing: None) -> Repor
             report.providers.append(_provider(steps, provider))
     except Rejected as rejected:
         report.rejected = rejected
+    finally:
+        report.changes = process.put_back()
     report.met = sorted(steps.policy.met)
     report.folders = list(steps.folders)
-    report.changes = process.changes()
     report.elapsed = time.perf_counter() - start
     return report
 

@@ -84,6 +84,29 @@ def test_a_crash_is_shown_with_its_frame(site):
     assert verdict(load_all()).details["signal"] == signal.SIGSEGV
 
 
+class SlowToDie(subprocess.Popen):
+    """A child whose exit status comes 0.3 s after the end of its pipe: what the kernel does within 0.3 ms."""
+
+    died = None
+
+    def poll(self):
+        code = super().poll()
+        if code is None:
+            return None
+        self.died = self.died or time.monotonic()
+        return code if time.monotonic() - self.died > 0.3 else None
+
+
+def test_a_crash_has_its_signal_although_the_pipe_ends_first(site, monkeypatch):
+    """The crash comes more than a second after the last step was announced, as it does in a long computation."""
+    monkeypatch.setattr(subprocess, "Popen", SlowToDie)
+    site.install("bad", "import os, time; time.sleep(1.3); os.kill(os.getpid(), 11)")
+    found = verdict(load_all())
+    assert found.outcome is Outcome.CRASHED
+    assert "was killed by SIGSEGV while importing 'bad'" in found.reason
+    assert found.details["signal"] == signal.SIGSEGV
+
+
 HANGS = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
