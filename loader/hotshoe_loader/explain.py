@@ -37,9 +37,6 @@ def why(device: Device, devices: Sequence[Device], verdicts: Sequence[Verdict], 
         words.append(_no_gpu(verdicts))
     if device.type is DeviceType.IGPU:
         words.append("it shares the CPU's memory, so device='cpu' may be as fast")
-    accelerators = [other.name for other in devices if other.type is DeviceType.ACCEL]
-    if device.type is DeviceType.CPU and device.provider != REFERENCE and accelerators:
-        words.append(f"{', '.join(accelerators)} {'are' if accelerators[1:] else 'is'} used if asked for")
     return f"{describe(device)}: {'; '.join(words)}"
 
 
@@ -52,7 +49,11 @@ def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
             return f"first by {option}={token!r}"
     if device.provider == REFERENCE:
         return "the last resort, and slow: no plugin offers a device"
-    return f"best of {len(devices)} devices" if len(devices) > 1 else "the only device"
+    if len(devices) == 1:
+        return "the only device"
+    waiting = [other.name for other in devices if other.type is DeviceType.ACCEL and device.type is DeviceType.CPU]
+    more = f"; {', '.join(waiting)} {'are' if waiting[1:] else 'is'} used if asked for" if waiting else ""
+    return f"best of {len(devices)} devices{more}"
 
 
 def _no_gpu(verdicts: Sequence[Verdict]) -> str:

@@ -76,7 +76,7 @@ def load_all(
 
     Raises:
         DeviceNotFoundError: a required device is not there; carries the verdicts.
-        TypeError, ValueError: an option is not what it should be.
+        TypeError, OptionError: an option, or its variable, is not what it should be.
     """
     options = Options.of(
         prefer, require, block, paths, os.environ, allow=allow, system=system, ggml=ggml, timeout=timeout

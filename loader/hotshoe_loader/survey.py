@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from hotshoe_core.device import Device
@@ -209,7 +210,7 @@ class _Judge:
         words = warning(self._verdicts, self._offers)
         if words:
             logger.warning("%s", words)
-        return Survey(tuple(devices), self._offers, tuple(self._verdicts), tuple(notes))
+        return Survey(tuple(devices), MappingProxyType(self._offers), tuple(self._verdicts), tuple(notes))
 
 
 def _aged(rejected: Rejected, age: float | None) -> Rejected:

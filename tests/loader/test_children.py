@@ -161,6 +161,20 @@ def test_what_is_printed_disturbs_nothing(site, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_what_a_plugin_writes_into_the_probes_pipe_disturbs_nothing(site):
+    lines = [
+        b"[" * 200_000,
+        b'{"report": {"providers": [{"devices": 3}]}}',
+        b'{"step": []}',
+        b"\xff\xfe",
+        b"null",
+        b'"report"',
+    ]
+    noise = f"import os\nfor fd in range(3, 30):\n  for line in {lines!r}:\n    try: os.write(fd, line + b'\\n')\n"
+    site.install("noisy", noise + "    except OSError: pass\n" + GOOD_CODE)
+    assert verdict(load_all(), "acme").outcome is Outcome.AVAILABLE
+
+
 def test_stdin_is_empty_and_the_folder_is_not_the_users(site):
     site.install("bad", "import os, sys; raise RuntimeError(f'{sys.stdin.read()!r} {os.getcwd()}')")
     words, _, folder = verdict(load_all()).reason.rpartition(" ")

@@ -53,6 +53,23 @@ def test_unload_refuses_while_a_backend_is_open(site):
     assert names(registry.reload()) == ["npu:0", "reference"]
 
 
+def test_what_one_registry_unloads_another_keeps(site):
+    """They share a survey, as their options only rank; it stays as it was taken."""
+    from hotshoe_loader import load
+
+    site.good("acme")
+    registry, other = load_all(), load_all(prefer="npu:0")
+    (survey,) = load._surveys.values()
+    before = repr(survey)
+    registry.open("npu:0").close()
+    registry.unload("npu:0")
+    assert names(registry) == ["reference"]
+    assert names(other) == ["npu:0", "reference"]
+    other.open("npu:0").close()
+    assert list(load._surveys.values()) == [survey]
+    assert repr(survey) == before
+
+
 def test_unload_by_force_closes(site):
     site.good("acme")
     registry = load_all()

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from hotshoe_core.errors import OptionError
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.binary import install_hint, read_binary
 from hotshoe_loader.ggml.cores import version_in
@@ -89,14 +90,14 @@ def test_options_of_the_wrong_type(site, wrong):
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"ggml": "/no/such"}])
 def test_options_out_of_range(site, wrong):
-    with pytest.raises(ValueError, match=f"load_all\\({next(iter(wrong))}="):
+    with pytest.raises(OptionError, match=f"load_all\\({next(iter(wrong))}="):
         load_all(**wrong)
 
 
 @pytest.mark.parametrize(("name", "value"), [("PROBE_TIMEOUT", "soon"), ("PROBE_TIMEOUT", "0"), ("GGML", "relative")])
 def test_variables_out_of_range(site, monkeypatch, name, value):
     monkeypatch.setenv(f"HOTSHOE_{name}", value)
-    with pytest.raises(ValueError, match=f"HOTSHOE_{name}"):
+    with pytest.raises(OptionError, match=f"HOTSHOE_{name}"):
         load_all()
 
 

@@ -103,7 +103,7 @@ def core_in(folder: Path) -> Path | None:
 def _names(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:
+    except (OSError, ValueError):
         return []
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from hotshoe_loader.catalog import known
 from hotshoe_loader.ggml.mapped import foreign_bases, is_mapped
 from hotshoe_loader.ggml.names import LibraryCandidate, list_libraries
-from hotshoe_loader.ggml.vet import vet_library
 from hotshoe_loader.report import LibraryReport, ProviderReport
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 from hotshoe_loader.vet import Policy
@@ -100,6 +99,8 @@ def undriven_libraries(
 
 
 def _undriven(library: LibraryCandidate, policy: Policy) -> Verdict:
+    from hotshoe_loader.ggml.vet import vet_library  # not at every start
+
     start = time.perf_counter()
     published = known(library.backend)
     why = Rejected(

@@ -57,7 +57,7 @@ def backend_files(directory: Path) -> list[Named]:
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries)
-    except OSError:
+    except (OSError, ValueError):  # the latter for a NUL in its name
         return []
     found = []
     for name in names:
