@@ -31,7 +31,7 @@ from hotshoe_loader.verdict import Outcome, Rejected
 if TYPE_CHECKING:
     from hotshoe_core.backend import Backend
 
-__all__ = ["Offer", "changes_by", "imported_version", "open_backend", "open_backends", "prints_to_log"]
+__all__ = ["Offer", "changes_by", "imported_version", "open_backend", "backends_over", "prints_to_log"]
 
 logger = logging.getLogger("hotshoe.loader")
 _printed = logging.getLogger("hotshoe.plugin")
@@ -132,12 +132,14 @@ def _open(offer: Offer, devices: list[Device], params: BackendParams) -> Backend
 def _opened(provider: Provider, devices: list[Device], params: BackendParams) -> Backend:
     try:
         backend = provider.open(devices, params)
-    except HotshoeError:
+    except HotshoeError as error:
+        error.message = "\n".join(printable(line, 2000) for line in str(error.message).split("\n"))
+        error.hint = None if error.hint is None else printable(str(error.hint), 2000)
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a plugin may not end the program
         names = ", ".join(device.name for device in devices)
         raise BackendError(
-            f"provider {provider.name!r} could not open {names}: {type(error).__name__}: {_message(error)}",
+            f"provider {provider.name!r} could not open {names}: {printable(type(error).__name__)}: {_message(error)}",
             hint="load_all(refresh=True) tests every device anew",
         ) from error
     problem = backend_problem(backend)
@@ -149,7 +151,7 @@ def _opened(provider: Provider, devices: list[Device], params: BackendParams) ->
     return backend
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     try:
         return printable(" ".join(str(error).split()), 2000)
     except Exception:
@@ -252,7 +254,7 @@ def changes_by(plugin: PluginCandidate) -> list[str]:
     return list(_changes.get(_key(plugin), ()))
 
 
-def open_backends(provider: str) -> list[Backend]:
+def backends_over(provider: str) -> list[Backend]:
     """Backends that are open in this process over devices of ``provider``."""
     return [
         backend

@@ -11,7 +11,7 @@ from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.errors import BackendError, PluginError
 from hotshoe_core.text import printable
 from hotshoe_loader import explain as words
-from hotshoe_loader.activate import Offer, changes_by, open_backend, open_backends
+from hotshoe_loader.activate import Offer, backends_over, changes_by, open_backend
 from hotshoe_loader.options import Options
 from hotshoe_loader.rank import matching, rank
 from hotshoe_loader.survey import Survey
@@ -198,7 +198,7 @@ class Registry:
             BackendError: backends over these devices are open, and ``force`` is not given, which closes them.
         """
         providers = {device.provider for device in self.select(name)}
-        live = {id(backend): backend for provider in providers for backend in open_backends(provider)}
+        live = {id(backend): backend for provider in providers for backend in backends_over(provider)}
         if live and not force:
             raise BackendError(
                 f"{name!r} cannot be unloaded: {len(live)} open backend(s) use {_names(self.select(name))}",

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from hotshoe_core.device import BackendParams, Device, DeviceType
-from hotshoe_core.errors import BackendError, DeviceNotFoundError, PluginError
+from hotshoe_core.errors import BackendError, DeviceNotFoundError, HotshoeError, PluginError
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.rank import rank
 from tests.support.fake_plugins import GOOD
@@ -293,6 +293,22 @@ def test_open_wraps_what_a_provider_raises(site, monkeypatch):
     with pytest.raises(BackendError, match="could not open npu:0: OSError: gone") as caught:
         registry.open()
     assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(3)", "SystemExit"])
+def test_a_plugin_cannot_end_the_program(site, monkeypatch, raised):
+    registry = later(site, monkeypatch, f"raise {raised}")
+    with pytest.raises(BackendError, match="could not open npu:0: SystemExit"):
+        registry.open()
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "errors.BackendError", "errors.HotshoeError"])
+def test_no_escape_of_an_error_reaches_the_terminal(site, monkeypatch, kind):
+    raises = f"from hotshoe_core import errors; raise {kind}('\\x1b[2J first')"
+    registry = later(site, monkeypatch, raises)
+    with pytest.raises(HotshoeError, match="first") as caught:
+        registry.open()
+    assert "\x1b" not in str(caught.value)
 
 
 def test_a_plugin_that_fails_only_here_is_a_verdict_then(site, monkeypatch):
