@@ -68,7 +68,9 @@ def _judged(error: BaseException, doing: str, plugin: PluginCandidate | None, ot
     # The plugin's own words for the next step come before any guess of ours.
     own = (str(error.hint) if isinstance(error, HotshoeError) and error.hint else None) or _own_hint(text)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return _missing_module(error.name, doing, plugin)
+        rejected = _missing_module(error.name, doing, plugin)
+        rejected.hint = own or rejected.hint
+        return rejected
     if isinstance(error, PluginError) and otherwise is not Outcome.IMPORT_ERROR:
         return Rejected(Outcome.INCOMPATIBLE_API, what, own or report)
     if isinstance(error, (ImportError, OSError)):
@@ -91,7 +93,7 @@ def _judged(error: BaseException, doing: str, plugin: PluginCandidate | None, ot
 
 
 _COMMAND = re.compile(
-    r"(?:sudo )?(?:(?:python3? -m )?pip3?|apt|apt-get|dnf|yum|apk|brew|conda|mamba|pacman|zypper|winget|choco|snap|uv)"
+    r"\b(?:sudo )?(?:(?:python3? -m )?pip3?|apt|apt-get|dnf|yum|apk|brew|conda|mamba|pacman|zypper|winget|choco|snap|uv)"
     r"(?: -\S+| pip)* (?:install|add|-S) \S.*"
 )
 

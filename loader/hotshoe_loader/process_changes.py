@@ -2,6 +2,7 @@
 
 Environment variables, signal handlers, timer, umask, working directory, streams, hooks, built-in functions, tracing,
 limits, the locale, the root logger, NumPy's error handling, ``sys.path``. Not noticed: what lies inside other modules.
+What another thread changes at the same time cannot be told from it.
 """
 
 from __future__ import annotations

@@ -53,6 +53,8 @@ class Registry:
         for token in words.unmet(options.require, ranked):
             raise words.not_found(f"require={token!r}", token, ranked, survey.verdicts)
         self._survey, self._ranked = survey, ranked
+        self._failed.clear()
+        self._unloaded.clear()
         for token in words.unmet(options.prefer, ranked):
             logger.warning("prefer=%r met no device; using %s", token, self.why() if ranked else "none")
 
@@ -218,8 +220,6 @@ class Registry:
         """
         self._take(self._look_again(self, self._options))
         self._opened &= self._survey.offers.keys()
-        self._failed.clear()
-        self._unloaded.clear()
         return self
 
 

@@ -108,6 +108,16 @@ def test_reload_finds_what_was_installed_since_and_keeps_what_is_open(site):
         assert other.devices[0].name == "later:0"
 
 
+def test_reload_after_all_was_unloaded(site, caplog):
+    """A preference that is not met is told with the device that is used instead, which is back by then."""
+    site.good("acme")
+    registry = load_all(prefer="nothing")
+    registry.unload("npu:0")
+    registry.unload("reference")
+    assert names(registry.reload()) == ["npu:0", "reference"]
+    assert "prefer='nothing' met no device; using npu:0" in caplog.text
+
+
 def test_reload_that_cannot_meet_a_requirement_changes_nothing(site):
     site.good("acme")
     registry = load_all(require="npu:0")

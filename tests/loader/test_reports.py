@@ -123,6 +123,8 @@ def test_what_describes_no_libraries(site, native, reason):
         ("OSError('libacme.so: cannot open shared object file: No such file: dnf install acme')", "dnf install acme"),
         ("ImportError('acme 3 is not for this machine')", "report it to the authors of bad"),
         ("PluginError('no licence', hint='buy one')", "buy one"),
+        ("ModuleNotFoundError('needs acme: conda install acme-rt', name='acme')", "conda install acme-rt"),
+        ("ImportError('cannot adapt install paths')", "report it to the authors of bad"),
     ],
 )
 def test_the_plugins_own_next_step_is_the_hint(site, raised, hint):
