@@ -93,7 +93,8 @@ def _judged(error: BaseException, doing: str, plugin: PluginCandidate | None, ot
 
 
 _COMMAND = re.compile(
-    r"\b(?:sudo )?(?:(?:python3? -m )?pip3?|apt|apt-get|dnf|yum|apk|brew|conda|mamba|pacman|zypper|winget|choco|snap|uv)"
+    r"\b(?:sudo )?(?:(?:python3? -m )?pip3?|apt|apt-get|dnf|yum|apk|brew|conda|mamba|pacman|zypper|winget|choco|snap"
+    r"|uv)"
     r"(?: -\S+| pip)* (?:install|add|-S) \S.*"
 )
 
