@@ -13,6 +13,7 @@
     │   └── NativeError                        a native library reported a failure
     ├── PluginError                            a plugin breaks the contract
     ├── DeviceNotFoundError                    no device of that name; carries the verdicts
+    ├── OptionError             (ValueError)   an option of load_all, or its variable, is not what it should be
     ├── ModelError                             a model could not be loaded
     │   ├── ModelFileError                     a file or folder is not what it should be; names field and byte
     │   ├── UnknownArchitectureError           no model implementation for the file's architecture
@@ -57,6 +58,7 @@ __all__ = [
     "ModelError",
     "ModelFileError",
     "NativeError",
+    "OptionError",
     "PluginError",
     "SamplingError",
     "ShapeError",
@@ -141,6 +143,10 @@ class DeviceNotFoundError(HotshoeError):
     def __init__(self, message: str, *, verdicts: Iterable[Any] = (), hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.verdicts = tuple(verdicts)
+
+
+class OptionError(HotshoeError, ValueError):
+    """An option of ``load_all``, or the environment variable that does the same, is not what it should be."""
 
 
 class ModelError(HotshoeError):
