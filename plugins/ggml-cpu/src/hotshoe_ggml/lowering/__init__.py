@@ -9,7 +9,7 @@ A module for each theme, as in ``hotshoe_core.ops``. ``@lowers("op")`` enters a 
 """
 
 from hotshoe_ggml.lowering import attention, elementwise, matrix, movement, reduce  # noqa: F401  (they fill the table)
-from hotshoe_ggml.lowering.builder import LOWERINGS, Builder, can_lower, extents
+from hotshoe_ggml.lowering.builder import LOWERINGS, Builder, can_lower, extents, node_budget
 from hotshoe_ggml.lowering.matrix import lower_fused
 
-__all__ = ["LOWERINGS", "Builder", "can_lower", "extents", "lower_fused"]
+__all__ = ["LOWERINGS", "Builder", "can_lower", "extents", "lower_fused", "node_budget"]
