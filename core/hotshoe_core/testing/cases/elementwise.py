@@ -145,6 +145,7 @@ def compared() -> Iterator[Case]:
     large = Arg((4,), I32, values=Large(), note="large")  # not exact in F32
     for op in ("add", "sub", "equal", "less", "minimum", "mod", "floor_divide"):
         yield Case(op, (large, Arg((3, 1), I32, values=integers)))
+        yield Case(op, (large, Arg((30, 1), I32, values=Large(), note="large")))
 
 
 @dataclass(frozen=True)
