@@ -56,20 +56,3 @@ def test_the_loaders_page_names_every_option_variable_and_outcome() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "loader" / "hotshoe_loader").glob("*.py")]
     variables = set(re.findall(r"HOTSHOE_[A-Z]+(?:_[A-Z]+)*\b(?!_)", "\n".join(sources)))
     assert variables - {PROBE_VARIABLE} <= set(re.findall(r"HOTSHOE_[A-Z_]+", LOADER))
-
-
-def test_the_backend_of_the_documentation_runs() -> None:
-    """The example of docs/backends.md, as it stands there."""
-    from hotshoe_core import BackendParams
-
-    text = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
-    code = re.search(r"```python\n# my_backend/__init__\.py\n(.*?)```", text, re.DOTALL)
-    assert code is not None
-    namespace: dict[str, object] = {}
-    exec(compile(code[1], "docs/backends.md", "exec"), namespace)
-    (provider,) = namespace["hotshoe_providers"]()  # type: ignore[operator]
-    with provider.open(provider.devices(None), BackendParams()) as backend, backend.new_context() as ctx:
-        x = ctx.input("x", (2, 3))
-        y = x + x.softmax()
-        ctx.forward(y).compute({x: [[0.0, 0.0, 0.0]] * 2})
-        assert y.read().ravel().tolist() == pytest.approx([1 / 3] * 6)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from hotshoe_core.dtypes import DType
 from hotshoe_core.ops._bounds import are_within
 from hotshoe_core.tensor import TABLE, Shape, Tensor
-from hotshoe_ggml._kernels import pointwise_node
 from hotshoe_ggml._native import lib
+from hotshoe_ggml.cpu.kernels import pointwise_node
 
 __all__ = [
     "LOWERINGS", "MAX_AXES", "Builder", "Ptr", "always", "can_lower", "extents", "indices_are_i32", "lowers",
