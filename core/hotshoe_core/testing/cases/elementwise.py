@@ -121,7 +121,7 @@ OTHER = Cycle((0.0, 1.0, INF, NAN, -INF))
 
 def compared() -> Iterator[Case]:
     def operand(shape: Shape, dtype: DType = F32, layout: Layout = "plain") -> Arg:
-        return Arg(shape, dtype, layout=layout, values=integers if dtype is I32 else halves)
+        return Arg(shape, dtype, layout=layout, values=integers if dtype.is_integer else halves)
 
     for op in (*COMPARISONS, "minimum", "maximum", "mod", "floor_divide"):
         divides = op in ("mod", "floor_divide")
