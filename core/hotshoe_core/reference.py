@@ -54,7 +54,7 @@ def open_reference(params: BackendParams | None = None) -> Backend:
     from hotshoe_core.eager import EagerBackend, EagerLibrary
     from hotshoe_core.tensor import TABLE
 
-    functions = {name: _in_f32(name, op.body) for name, op in TABLE.items() if not op.composite}
+    functions = {name: _in_f32(name, op.reference) for name, op in TABLE.items() if op.reference is not None}
     library = EagerLibrary(
         functions=functions,
         from_numpy=lambda array, dtype: array,

@@ -48,10 +48,26 @@ from hotshoe_core.ops.movement import (
     take_along,
     top_k,
 )
+from hotshoe_core.ops.recurrent import (
+    Recurrence,
+    gated_delta_rule,
+    gated_linear_attention,
+    rwkv_wkv6,
+    rwkv_wkv7,
+    ssm_conv,
+    ssm_scan,
+)
 from hotshoe_core.ops.reduce import cumsum, l2_norm, layer_norm, mean, rms_norm, softmax, sum_, variance
 from hotshoe_core.ops.resampling import avg_pool1d, avg_pool2d, interpolate, max_pool1d, max_pool2d
 
 __all__ = [
+    "ssm_scan",
+    "ssm_conv",
+    "rwkv_wkv7",
+    "rwkv_wkv6",
+    "gated_linear_attention",
+    "gated_delta_rule",
+    "Recurrence",
     "max_pool2d",
     "max_pool1d",
     "interpolate",
