@@ -75,7 +75,8 @@ def max_pool1d(
     """The largest element of each window, as ``torch.nn.functional.max_pool1d``.
 
     Shapes: x (n, channels, size) or (channels, size) give (n, channels, out_size). stride: kernel_size,
-    if None. ceil_mode: a last window that reaches beyond the padding counts too.
+    if None. ceil_mode: a last window that reaches beyond the padding counts too. Of a window with a NaN, or
+    with nothing above -inf, a backend may give another number than torch does.
     """
     return _pool(
         1, x, _largest, -math.inf,
@@ -96,7 +97,7 @@ def max_pool2d(
     """The largest element of each window, as ``torch.nn.functional.max_pool2d``.
 
     Shapes: x (n, channels, h, w) or (channels, h, w) give (n, channels, out_h, out_w). stride:
-    kernel_size, if None. ceil_mode: a last window that reaches beyond the padding counts too.
+    kernel_size, if None. ceil_mode, and what holds of NaN and -inf: as ``max_pool1d``.
     """
     return _pool(
         2, x, _largest, -math.inf,

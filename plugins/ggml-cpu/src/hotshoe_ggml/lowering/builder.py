@@ -6,10 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensor import Shape, Tensor
 from hotshoe_ggml._native import lib
 
-__all__ = ["LOWERINGS", "MAX_AXES", "Builder", "Ptr", "can_lower", "extents", "indices_are_i32", "lowers"]
+__all__ = [
+    "F32",
+    "LOWERINGS",
+    "MAX_AXES",
+    "Builder",
+    "Lowering",
+    "Ptr",
+    "can_lower",
+    "extents",
+    "indices_are_i32",
+    "lowers",
+]
 
 Ptr = Any  # struct ggml_tensor *
 F32 = DType.F32
@@ -59,7 +71,12 @@ def indices_are_i32(indexed: int, indices: int) -> Predicate:
 
 
 def extents(shape: Shape) -> list[int]:
-    """A NumPy shape as ggml's four sizes, fastest first."""
+    """A NumPy shape as ggml's four sizes, fastest first. Raises UnsupportedOpError for more axes: ggml would abort."""
+    if len(shape) > MAX_AXES:
+        raise UnsupportedOpError(
+            f"ggml's tensors have {MAX_AXES} axes at most; got the shape {shape}",
+            hint="make one of two axes: a weight of conv3d may be (out * in, depth, height, width)",
+        )
     return [*reversed(shape), *(1,) * (MAX_AXES - len(shape))]
 
 
