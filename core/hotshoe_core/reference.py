@@ -65,7 +65,7 @@ def open_reference(params: BackendParams | None = None) -> Backend:
     return EagerBackend("reference", DEVICE, params or BackendParams(), library)
 
 
-_KEEP_TYPE = frozenset({"reshape", "permute", "expand", "slice", "concat", "set_rows", "cast"})
+_KEEP_TYPE = frozenset({"reshape", "permute", "expand", "slice", "concat", "set_rows", "set_slice", "cast"})
 
 
 def _in_f32(name: str, body: Callable[..., Any]) -> Callable[..., Any]:

@@ -56,12 +56,6 @@ def _pool(dims: int, x: Tensor, reduce: Callable[[Tensor], Tensor], fill: float,
     return reduce(gather(rows, at, fill)).permute(1, 0).reshape(*shape)
 
 
-def _largest(windows: Tensor) -> Tensor:
-    across = windows.permute(0, 2, 1)  # (spots, width, taps)
-    spots, width, _ = across.shape
-    return across.take_along(across.argmax().reshape(spots, width, 1)).reshape(spots, width)
-
-
 @composite(_pool_rule(1))
 def max_pool1d(
     x: Tensor,
@@ -79,7 +73,7 @@ def max_pool1d(
     with nothing above -inf, a backend may give another number than torch does.
     """
     return _pool(
-        1, x, _largest, -math.inf,
+        1, x, lambda windows: windows.max(1), -math.inf,
         kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode,
     )  # fmt: skip
 
@@ -100,7 +94,7 @@ def max_pool2d(
     kernel_size, if None. ceil_mode, and what holds of NaN and -inf: as ``max_pool1d``.
     """
     return _pool(
-        2, x, _largest, -math.inf,
+        2, x, lambda windows: windows.max(1), -math.inf,
         kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from hotshoe_ggml.lowering import (  # noqa: F401  (they fill the table)
     recurrent,
     reduce,
 )
-from hotshoe_ggml.lowering.builder import LOWERINGS, Builder, can_lower, extents
+from hotshoe_ggml.lowering.builder import LOWERINGS, Builder, can_lower, extents, node_budget
 from hotshoe_ggml.lowering.matrix import lower_fused
 
-__all__ = ["LOWERINGS", "Builder", "can_lower", "extents", "lower_fused"]
+__all__ = ["LOWERINGS", "Builder", "can_lower", "extents", "lower_fused", "node_budget"]

@@ -11,6 +11,11 @@ from hotshoe_ggml.lowering.builder import Builder, Ptr, lowers
 __all__: list[str] = []
 
 
+def _nodes(node: Tensor) -> int:
+    """Each operand may need a cast, a copy and a few reshapes."""
+    return 6 * len(node.sources)
+
+
 def _shape(node: Tensor, operand: int) -> tuple[int, ...]:
     source = node.sources[operand]
     assert source is not None
@@ -39,7 +44,7 @@ def _scans(node: Tensor) -> bool:
     return bool(node.attrs["dt_softplus"]) and (per_head or d_state % 16 == 0)
 
 
-@lowers("ssm_scan", when=_scans)
+@lowers("ssm_scan", when=_scans, nodes=_nodes)
 def _ssm_scan(b: Builder, node: Tensor, x: Ptr, dt: Ptr, a: Ptr, bb: Ptr, c: Ptr, state: Ptr) -> Ptr:
     n_seqs, _, heads, _ = _shape(node, 0)
     rates = b.reshape(b.f32(a), (heads, -(-a.ne[0] * a.ne[1] // heads)))
@@ -57,7 +62,7 @@ def _is_square(node: Tensor) -> bool:
     return a == b
 
 
-@lowers("gated_delta_rule", when=_is_square)
+@lowers("gated_delta_rule", when=_is_square, nodes=_nodes)
 def _gated_delta_rule(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr) -> Ptr:
     n, t, heads, dim = _shape(node, 2)
     k_heads = _shape(node, 1)[2]
@@ -89,7 +94,7 @@ def _states(b: Builder, node: Tensor, state: Ptr) -> Ptr:
     return b.cont(b.reshape(b.f32(state), (n, heads * square[0] * square[1])))
 
 
-@lowers("gated_linear_attention", when=_is_square)
+@lowers("gated_linear_attention", when=_is_square, nodes=_nodes)
 def _gated_linear_attention(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, state: Ptr) -> Ptr:
     decay = b.call("exp", _plain(b, g))
     series = _steps(b, node, k, v, q, decay)
@@ -97,13 +102,13 @@ def _gated_linear_attention(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g:
     return b.reshape(y, node.shape)
 
 
-@lowers("rwkv_wkv6", when=_is_square)
+@lowers("rwkv_wkv6", when=_is_square, nodes=_nodes)
 def _rwkv_wkv6(b: Builder, node: Tensor, r: Ptr, k: Ptr, v: Ptr, w: Ptr, u: Ptr, state: Ptr) -> Ptr:
     k, v, r, w = _steps(b, node, k, v, r, w)
     return b.reshape(b.call("rwkv_wkv6", k, v, r, _plain(b, u), w, _states(b, node, state)), node.shape)
 
 
-@lowers("rwkv_wkv7", when=lambda node: _is_square(node) and _shape(node, 6)[-1] % 64 == 0)
+@lowers("rwkv_wkv7", when=lambda node: _is_square(node) and _shape(node, 6)[-1] % 64 == 0, nodes=_nodes)
 def _rwkv_wkv7(b: Builder, node: Tensor, *operands: Ptr) -> Ptr:
     """Only for heads that are whole vectors of every CPU: ggml reads and writes past the end of others."""
     *series, state = operands
