@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
     from hotshoe_core.context import Context
 
-__all__ = ["LEAVES", "TABLE", "Indexed", "Op", "Shape", "Tensor", "constant", "nodes_created", "scope"]
+__all__ = [
+    "LEAVES", "TABLE", "Axis", "Indexed", "Op", "Shape", "Tensor", "constant", "nodes_created", "require_sizes",
+    "scope",
+]  # fmt: skip
 
 Shape = tuple[int, ...]
 Axis = int | tuple[int, ...] | None  # one axis, several, or all
@@ -60,6 +63,12 @@ def scope(name: str, layer: int | None = None) -> Iterator[None]:
         yield
     finally:
         _scope.name, _scope.layer = outer, outer_layer
+
+
+def require_sizes(what: str, shape: Sequence[int]) -> None:
+    """Raise ShapeError unless all sizes are positive: no backend agrees with another on what is empty."""
+    if any(d < 1 for d in shape):
+        raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
 
 
 def nodes_created() -> int:

@@ -207,7 +207,7 @@ def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config:
     frequencies (Llama 3, LongRoPE). With k sections positions are (k, n) or (k, ..., n): see RoPE.
     """
     half, dim = config.dim // 2, config.dim
-    angles = _angles(positions.cast(F32).reshape(*positions.shape, 1, 1), factors, config)  # (n, 1, dim / 2)
+    angles = _angles(positions.cast(F32), factors, config)  # (n, 1, dim / 2)
     cos, sin = angles.cos() * config.magnitude(), angles.sin() * config.magnitude()
     if config.interleaved:
         a, b = x[..., 0:dim:2], x[..., 1:dim:2]
@@ -220,12 +220,15 @@ def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config:
 
 
 def _angles(positions: Tensor, factors: Tensor | None, config: RoPE) -> Tensor:
-    """What each pair turns by; ``positions`` end in two axes of 1, and begin with that of the sections."""
+    """What each pair turns by: (..., 1, dim / 2) for positions (...), or (k, ...) with k sections."""
     frequencies = config.frequencies()
     if not config.sections:
-        return positions * _divided(frequencies, factors)
-    streams = config.streams()
-    parts = [positions[i] * _divided(frequencies * (streams == i), factors) for i in range(len(config.sections))]
+        return positions.reshape(*positions.shape, 1, 1) * _divided(frequencies, factors)
+    streams, each = config.streams(), positions.shape[1:]
+    parts = [
+        positions[i].reshape(*each, 1, 1) * _divided(frequencies * (streams == i), factors)
+        for i in range(len(config.sections))
+    ]
     return functools.reduce(operator.add, parts)
 
 

@@ -224,7 +224,8 @@ def tanh(x: Array) -> Array:
 @primitive(unary)
 def sigmoid(x: Array) -> Array:
     """``1 / (1 + e⁻ˣ)``."""
-    return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))  # this form never overflows
+    e = np.exp(-np.abs(x))  # at most 1: nothing overflows, and small values keep their digits
+    return np.where(x < 0, e, np.float32(1)) / (1 + e)
 
 
 @primitive(unary)

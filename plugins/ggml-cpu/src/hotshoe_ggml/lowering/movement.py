@@ -61,7 +61,7 @@ def _set_slice(b: Builder, node: Tensor, x: Ptr, values: Ptr) -> Ptr:
     assert source is not None
     x = b.cont(x)
     written = b.call("cpy", values, _cut(b, node, x, source.shape))
-    whole = b.call("view_tensor", x)
+    whole = b.call("view_4d", x, *x.ne, x.nb[1], x.nb[2], x.nb[3], 0)
     whole.src[1] = written  # who reads the whole waits for the copy
     return whole
 
