@@ -38,6 +38,7 @@ NATIVE: dict[str, Callable[[Inputs], Tensor | Sequence[Tensor]]] = {
     "max_pool2d": lambda x: ops.max_pool2d(x(2, 4, 9, 9), kernel_size=3),
     "avg_pool2d": lambda x: ops.avg_pool2d(x(2, 4, 9, 9), kernel_size=3, padding=1),
     "avg_pool1d": lambda x: ops.avg_pool1d(x(2, 4, 9), kernel_size=3, count_include_pad=False),
+    "interpolate": lambda x: ops.interpolate(x(2, 4, 9, 9), size=14, mode="bicubic", align_corners=True),
     "ssm_conv": lambda x: ops.ssm_conv(x(2, 5, 6), x(2, 3, 6), x(6, 4)),
     "mamba": lambda x: ops.ssm_scan(
         x(2, 5, 6, 1), x(2, 5, 6), x(6, 16), x(2, 5, 1, 16), x(2, 5, 1, 16), x(2, 6, 1, 16), dt_softplus=True
@@ -61,6 +62,8 @@ TAKEN_APART: dict[str, Callable[[Inputs], Tensor | Sequence[Tensor]]] = {
     "padding that does not count": lambda x: ops.avg_pool1d(
         x(2, 4, 9), kernel_size=3, padding=1, count_include_pad=False
     ),
+    "the nearest": lambda x: ops.interpolate(x(2, 4, 9, 9), size=14),
+    "antialiasing": lambda x: ops.interpolate(x(2, 4, 9, 9), size=5, mode="bilinear", antialias=True),
     "a larger kernel than ggml has room for": lambda x: ops.conv1d(x(70_000, 60), x(1, 70_000, 60)),
     "no softplus": lambda x: ops.ssm_scan(
         x(2, 5, 6, 8), x(2, 5, 6), x(6), x(2, 5, 2, 16), x(2, 5, 2, 16), x(2, 6, 8, 16)
@@ -96,7 +99,7 @@ def test_what_ggml_gets_wrong_is_taken_apart(backend: Backend, build: Callable[[
 
 
 def test_a_row_of_columns_larger_than_ggmls_workspace(backend: Backend) -> None:
-    """ggml aborts the process on it."""
+    """It kills the process, if ggml gets it: a division by zero."""
     channels = 4_300_000
     x, w = (np.random.default_rng(i).standard_normal((1, channels, 1), np.float32) for i in (0, 1))
     with backend.new_context() as ctx:
