@@ -193,6 +193,7 @@ def leaf(*shape: int, dtype: DType = DType.F32) -> Tensor:
         ("bias must be \\(8,\\)", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), leaf(4))),
         ("spans 5 elements, more than the 4", lambda: ops.conv1d(leaf(4, 2), leaf(8, 4, 3), padding=1, dilation=2)),
         ("stride is 0", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), stride=0)),
+        ("fit into 32 bits", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), stride=2**31)),
         ("padding is -1", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), padding=-1)),
         ("one integer, or 2", lambda: ops.im2col(leaf(4, 9, 9), kernel_size=(3, 3), stride=(1, 1, 1))),
         ("padding is 'same'", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), padding="same")),
