@@ -93,6 +93,7 @@ class Op:
 
     indexed: which operands are indices, and into what. movement: the result may be a view of the first source's
     memory. overwrites: the result is the first source but for a part, so a backend may work in place.
+    reference: a composite's meaning over NumPy arrays, where the decomposition is one that grows with the data.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Op:
         indexed: Mapping[str, tuple[str, int]] | None = None,
         movement: bool = False,
         overwrites: bool = False,
+        reference: Callable[..., Any] | None = None,
     ) -> None:
         signature = inspect.signature(body)
         parameters = signature.parameters.values()
@@ -117,6 +119,7 @@ class Op:
         self.body = body
         self.rule = rule
         self.composite = composite
+        self.reference = reference if composite else body
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in positional)
         self.tensors = tuple(p.name for p in positional)
         self.required = sum(p.default is p.empty for p in positional)

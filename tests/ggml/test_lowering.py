@@ -1,170 +1,146 @@
-"""What the lowerings promise beyond numbers: no index reads foreign memory, and the like."""
+"""Which ops ggml computes by itself, which core takes apart, and what must never reach ggml."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
+from hotshoe_core import Backend, BackendParams, Context, DType, Tensor, WeightData, constant, ops
+from hotshoe_core.errors import UnsupportedOpError
+from hotshoe_core.testing import OP_CASES, Case
+from hotshoe_core.testing.run import compute, error
+
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_core import ops
-from hotshoe_core.backend import Backend, WeightData
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
-from hotshoe_core.ops import RoPE
-from hotshoe_core.quants import dequantize, quantize
-from hotshoe_core.tensor import Tensor, constant
-from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.lowering import can_lower, node_budget
+from hotshoe_core.reference import open_reference
 from hotshoe_loader import load_all
-
-I32 = DType.I32
 
 
 @pytest.fixture(name="backend")
 def _backend() -> Iterator[Backend]:
-    with load_all().open("cpu", BackendParams(n_threads=2)) as backend:
-        yield backend
+    with load_all().open("cpu", BackendParams(n_threads=3)) as opened:
+        yield opened
 
 
-def normal(*shape: int) -> np.ndarray:
-    return np.random.default_rng(shape).standard_normal(shape, np.float32)
+Inputs = Callable[..., Tensor]
+
+NATIVE: dict[str, Callable[[Inputs], Tensor | Sequence[Tensor]]] = {
+    "conv1d": lambda x: ops.conv1d(x(2, 4, 9), x(6, 4, 3), x(6), padding=1),
+    "conv1d depthwise": lambda x: ops.conv1d(x(2, 4, 9), x(4, 1, 3), groups=4),
+    "conv2d": lambda x: ops.conv2d(x(2, 4, 9, 9), x(6, 4, 3, 3), x(6), stride=2),
+    "conv2d depthwise": lambda x: ops.conv2d(x(2, 4, 9, 9), x(4, 1, 3, 3), groups=4),
+    "conv3d": lambda x: ops.conv3d(x(4, 5, 9, 9), x(24, 2, 3, 3)),
+    "im2col": lambda x: ops.im2col(x(2, 4, 9, 9), kernel_size=(3, 3)),
+    "max_pool2d": lambda x: ops.max_pool2d(x(2, 4, 9, 9), kernel_size=3),
+    "avg_pool2d": lambda x: ops.avg_pool2d(x(2, 4, 9, 9), kernel_size=3, padding=1),
+    "avg_pool1d": lambda x: ops.avg_pool1d(x(2, 4, 9), kernel_size=3, count_include_pad=False),
+    "interpolate": lambda x: ops.interpolate(x(2, 4, 9, 9), size=14, mode="bicubic", align_corners=True),
+    "ssm_conv": lambda x: ops.ssm_conv(x(2, 5, 6), x(2, 3, 6), x(6, 4)),
+    "mamba": lambda x: ops.ssm_scan(
+        x(2, 5, 6, 1), x(2, 5, 6), x(6, 16), x(2, 5, 1, 16), x(2, 5, 1, 16), x(2, 6, 1, 16), dt_softplus=True
+    ),
+    "mamba2": lambda x: ops.ssm_scan(
+        x(2, 5, 6, 8), x(2, 5, 6), x(6), x(2, 5, 2, 16), x(2, 5, 2, 16), x(2, 6, 8, 16), dt_softplus=True
+    ),
+    "gated_delta_rule": lambda x: ops.gated_delta_rule(
+        x(2, 5, 2, 8), x(2, 5, 2, 8), x(2, 5, 4, 8), x(2, 5, 4), x(2, 5, 4), x(2, 4, 8, 8)
+    ),
+    "kimi": lambda x: ops.gated_delta_rule(*(x(2, 5, 4, 8) for _ in range(4)), x(2, 5, 4), x(2, 4, 8, 8)),
+    "gated_linear_attention": lambda x: ops.gated_linear_attention(*(x(2, 5, 4, 8) for _ in range(4)), x(2, 4, 8, 8)),
+    "rwkv_wkv6": lambda x: ops.rwkv_wkv6(*(x(2, 5, 4, 8) for _ in range(4)), x(4, 8), x(2, 4, 8, 8)),
+    "rwkv_wkv7": lambda x: ops.rwkv_wkv7(*(x(2, 5, 4, 64) for _ in range(6)), x(2, 4, 64, 64)),
+}
+
+TAKEN_APART: dict[str, Callable[[Inputs], Tensor | Sequence[Tensor]]] = {
+    "groups": lambda x: ops.conv2d(x(2, 4, 9, 9), x(6, 2, 3, 3), groups=2),
+    "a transposed convolution": lambda x: ops.conv_transpose2d(x(2, 4, 9, 9), x(4, 3, 3, 3), stride=2),
+    "a window that ceil_mode adds": lambda x: ops.max_pool2d(x(2, 4, 9, 9), kernel_size=2, ceil_mode=True),
+    "padding that does not count": lambda x: ops.avg_pool1d(
+        x(2, 4, 9), kernel_size=3, padding=1, count_include_pad=False
+    ),
+    "the nearest": lambda x: ops.interpolate(x(2, 4, 9, 9), size=14),
+    "antialiasing": lambda x: ops.interpolate(x(2, 4, 9, 9), size=5, mode="bilinear", antialias=True),
+    "a larger kernel than ggml has room for": lambda x: ops.conv1d(x(70_000, 60), x(1, 70_000, 60)),
+    "no softplus": lambda x: ops.ssm_scan(
+        x(2, 5, 6, 8), x(2, 5, 6), x(6), x(2, 5, 2, 16), x(2, 5, 2, 16), x(2, 6, 8, 16)
+    ),
+    "a state that is no whole vector of SVE": lambda x: ops.ssm_scan(
+        x(2, 5, 6, 1), x(2, 5, 6), x(6, 5), x(2, 5, 1, 5), x(2, 5, 1, 5), x(2, 6, 1, 5), dt_softplus=True
+    ),
+    "keys and values of two sizes": lambda x: ops.gated_delta_rule(
+        x(2, 5, 4, 8), x(2, 5, 4, 8), x(2, 5, 4, 6), x(2, 5, 4), x(2, 5, 4), x(2, 4, 6, 8)
+    ),
+    "wkv7 of small heads, where ggml writes past the end": lambda x: ops.rwkv_wkv7(
+        *(x(2, 5, 4, 32) for _ in range(6)), x(2, 4, 32, 32)
+    ),
+}
 
 
-@pytest.mark.parametrize("shift", [-1000, -3, 0, 3, 2**30])
-def test_computed_indices_stay_within_the_tensor(backend: Backend, shift: int) -> None:
-    """An index that the graph computes is limited to the rows there are; ggml would abort, or read what lies there."""
-    x, table, weight = normal(4, 7), normal(7, 8), normal(7, 5, 8)
+def places(backend: Backend, build: Callable[[Inputs], Tensor | Sequence[Tensor]]) -> set[str]:
     with backend.new_context() as ctx:
-        tx, tt, tw = ctx.input("x", x.shape), ctx.input("table", table.shape), ctx.input("weight", weight.shape)
-        at = tx.argmax() + shift
-        outputs = [
-            tt.take(at),
-            tx.take_along(tx.argsort() + shift),
-            ops.linear_experts(tt[:4].reshape(4, 1, 8), tw, at.reshape(4, 1)),
-            ops.add_experts(tt[:4].reshape(4, 1, 8), tt, at.reshape(4, 1)),
-            (tt * 1.0).set_rows(at[:1], tt[:1] * 2),
-        ]
-        ctx.forward(*outputs).compute({tx: x, tt: table, tw: weight})
-        got = [t.read() for t in outputs]
-    best, order = (np.clip(i + shift, 0, 6) for i in (x.argmax(-1), x.argsort(-1)))
-    np.testing.assert_array_equal(got[0], table[best])
-    np.testing.assert_array_equal(got[1], np.take_along_axis(x, order, -1))
-    np.testing.assert_allclose(got[2][:, 0], np.einsum("ni,noi->no", table[:4], weight[best]), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(got[3][:, 0], table[:4] + table[best], rtol=1e-6)
-    changed = table.copy()
-    changed[best[0]] = 2 * table[0]
-    np.testing.assert_array_equal(got[4], changed)
+        count = iter(range(100))
+        made = build(lambda *shape: ctx.input(f"x{next(count)}", shape))
+        ctx.forward(*([made] if isinstance(made, Tensor) else made)).reserve()
+        return {place.how for place in ctx.placements()}
 
 
-def test_indices_out_of_a_weight_or_a_state_are_limited(backend: Backend) -> None:
-    far = np.array([-5, 3, 2**31 - 1], np.int32)
-    weight = backend.load([WeightData("ids", (3,), I32, far.view(np.uint8))])["ids"]
+@pytest.mark.parametrize("build", NATIVE.values(), ids=NATIVE)
+def test_what_ggml_has(backend: Backend, build: Callable[[Inputs], Tensor]) -> None:
+    assert places(backend, build) == {"native"}
+
+
+@pytest.mark.parametrize("build", TAKEN_APART.values(), ids=TAKEN_APART)
+def test_what_ggml_gets_wrong_is_taken_apart(backend: Backend, build: Callable[[Inputs], Tensor]) -> None:
+    assert "decomposed" in places(backend, build)
+
+
+def test_a_row_of_columns_larger_than_ggmls_workspace(backend: Backend) -> None:
+    """It kills the process, if ggml gets it: a division by zero."""
+    channels = 4_300_000
+    x, w = (np.random.default_rng(i).standard_normal((1, channels, 1), np.float32) for i in (0, 1))
     with backend.new_context() as ctx:
-        x = ctx.input("x", (4, 2))
-        y = x.take(weight)
-        array = normal(4, 2)
-        np.testing.assert_array_equal(ctx.forward(y).compute({x: array}).read(y), array[[0, 3, 3]])
+        a, b = ctx.input("x", x.shape), ctx.input("w", w.shape)
+        y = ops.conv1d(a, b)
+        got = ctx.forward(y).compute({a: x, b: w}).read(y)
+    want = float(np.vdot(x.astype(np.float64), w.astype(np.float64)))
+    assert abs(float(got[0, 0, 0]) - want) < 1e-5 * math.sqrt(channels) * 10
 
 
-@pytest.mark.parametrize(
-    ("indices", "own_nodes"),
-    [
-        (lambda x, ids: ids, 0),
-        (lambda x, ids: ids.reshape(3, 1)[1:], 0),
-        (lambda x, ids: x.argmax(), 1),  # the argmax itself
-        (lambda x, ids: x.top_k(2), 1),
-        (lambda x, ids: x.argmax() + 1, 3),  # argmax, sum, limit
-    ],
-)
-def test_indices_known_to_fit_cost_nothing(
-    backend: Backend, indices: Callable[[Tensor, Tensor], Tensor], own_nodes: int
-) -> None:
-    with backend.new_context() as ctx:
-        x, table, ids = ctx.input("x", (4, 7)), ctx.input("table", (7, 8)), ctx.input("ids", (3,), I32)
-        ctx.forward(table.take(indices(x, ids))).reserve()
-        cgraph = ctx._executable._cgraph  # type: ignore[union-attr]
-        nodes = [lib().ggml_graph_node(cgraph, i) for i in range(lib().ggml_graph_n_nodes(cgraph))]
-        assert sum(node.op == lib().GGML_OP_CUSTOM for node in nodes) == own_nodes
+FIVE = (2, 1, 2, 1, 2)
 
 
-def test_what_is_not_a_number_is_sorted_last(backend: Backend) -> None:
-    """std::sort needs an order that NaN has not: it reads on beyond the row."""
-    x = normal(6, 300)
-    x[:, ::3], x[2] = np.nan, np.nan
-    with backend.new_context() as ctx:
-        t = ctx.input("x", x.shape)
-        outputs = [t.argsort(), t.argsort(descending=True), t.top_k(250), t.top_k(5), t.argmax()]
-        ctx.forward(*outputs).compute({t: x})
-        up, down, many, few, best = (o.read() for o in outputs)
-    np.testing.assert_array_equal(up, np.argsort(x, -1, kind="stable"))
-    np.testing.assert_array_equal(down, np.argsort(-x, -1, kind="stable"))
-    np.testing.assert_array_equal(many, down[:, :250])
-    np.testing.assert_array_equal(few, down[:, :5])
-    np.testing.assert_array_equal(best, np.argmax(x, -1))
+FIVE_AXES: dict[str, Callable[[Backend, Context], Any]] = {
+    "weight": lambda b, ctx: b.load([WeightData("w", FIVE, DType.F32, np.zeros(32, np.uint8))]),
+    "state": lambda b, ctx: b.state(FIVE, DType.F32, "s"),
+    "input": lambda b, ctx: ctx.forward(ctx.input("x", FIVE)).reserve(),
+    "constant": lambda b, ctx: ctx.forward(constant(np.zeros(FIVE, np.float32))).reserve(),
+}
 
 
-@pytest.mark.parametrize("n", [80, 600])
-def test_many_operands(backend: Backend, n: int) -> None:
-    x = normal(n, 4)
-    with backend.new_context() as ctx:
-        t = ctx.input("x", x.shape)
-        y = ops.concat(*(t[n - 1 - i] for i in range(n)))
-        assert node_budget(y) >= n
-        np.testing.assert_array_equal(ctx.forward(y).compute({t: x}).read(y), x[::-1].reshape(-1))
+@pytest.mark.parametrize("make", FIVE_AXES.values(), ids=FIVE_AXES)
+def test_five_axes_are_an_error(backend: Backend, make: Callable[[Backend, Context], Any]) -> None:
+    """ggml aborts the process on them, or leaves one out."""
+    with (
+        backend.new_context() as ctx,
+        pytest.raises(UnsupportedOpError, match=r"axes at most; got .* \(2, 1, 2, 1, 2\)"),
+    ):
+        make(backend, ctx)
 
 
-@pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q4_K, DType.Q8_0, DType.F32])
-@pytest.mark.parametrize("per_row", [1, 3])
-def test_experts_named_twice(backend: Backend, dtype: DType, per_row: int) -> None:
-    """ggml's repacked product keeps as many places for an expert as there are rows: one named twice wrote beyond."""
-    values = normal(8, 64, 256)
-    data = quantize(values, dtype) if dtype is not DType.Q4_K else _blocks(values, dtype)
-    w = backend.load([WeightData("w", values.shape, dtype, data, ("linear_experts",))])["w"]
-    x, experts = normal(9, per_row, 256), (np.arange(27, dtype=np.int32) % 2).reshape(9, 3)
-    with backend.new_context() as ctx:
-        tx, te = ctx.input("x", x.shape), ctx.input("experts", experts.shape, I32)
-        y = ops.linear_experts(tx, w, te)
-        got = ctx.forward(y).compute({tx: x, te: experts}).read(y)
-    stored = dequantize(data, dtype, values.shape)
-    want = np.einsum("nki,nkoi->nko", np.broadcast_to(x, (9, 3, 256)), stored[experts])
-    assert np.linalg.norm(got - want) < 0.02 * np.linalg.norm(want)
+THREADED = [
+    case
+    for op in ("conv2d", "ssm_scan", "gated_delta_rule", "gated_linear_attention", "rwkv_wkv6", "rwkv_wkv7")
+    for case in [c for c in OP_CASES if c.op == op and c.dtypes == {DType.F32}][:12:2]
+]
 
 
-def _blocks(values: np.ndarray, dtype: DType) -> np.ndarray:
-    data = np.empty(dtype.nbytes(values.shape), np.uint8)
-    rows = values.size // values.shape[-1]
-    source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(data)
-    lib().ggml_quantize_chunk(dtype.id, source, target, 0, rows, values.shape[-1], ffi.NULL)
-    return data
-
-
-def test_an_odd_head_is_not_ggmls_to_turn() -> None:
-    at = Tensor("input", (), {}, (3,), I32, name="positions")
-    for dim, native in ((8, True), (9, False), (10, True)):
-        x = Tensor("input", (), {}, (3, 2, dim), DType.F32, name="x")
-        assert can_lower(ops.rope(x, at, config=RoPE(8))) is native
-
-
-def test_what_needs_our_kernels_is_left_to_the_cpu() -> None:
-    x = Tensor("input", (), {}, (3, 2), DType.F32, name="x")
-    i = Tensor("input", (), {}, (3, 2), I32, name="i")
-    for node, elsewhere in ((x + x, True), (i + i, False), (x < 1, False), (x.round(), False), (x.clamp(0), True)):
-        assert can_lower(node)
-        assert can_lower(node, own_kernels=False) is elsewhere
-
-
-def test_large_integers_are_exact(backend: Backend) -> None:
-    i = np.array([2**24 + 1, 2**31 - 1, -(2**31), 7], np.int32)
-    with backend.new_context() as ctx:
-        t = ctx.input("i", i.shape, I32)
-        two = constant(np.array(2, np.int32))
-        outputs = [t + 1, t * 3, t // 2, t % 1000, -t, t.equal(t + two), abs(t), t.minimum(2**24)]
-        ctx.forward(*outputs).compute({t: i})
-        got = [o.read() for o in outputs]
-    with np.errstate(all="ignore"):
-        want = [i + 1, i * 3, i // 2, i % 1000, -i, (i == i + 2).astype("f4"), np.abs(i), np.minimum(i, 2**24)]
-    for g, w in zip(got, want):
-        np.testing.assert_array_equal(g, w)
+@pytest.mark.parametrize("case", THREADED, ids=lambda case: case.id)
+def test_with_more_threads_than_work(backend: Backend, case: Case) -> None:
+    with open_reference() as reference:
+        want = compute(reference, case)
+    for g, w in zip(compute(backend, case), want):
+        assert all(error(a, b) < 1e-5 for a, b in zip(g, w))

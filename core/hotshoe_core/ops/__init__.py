@@ -1,7 +1,7 @@
 """The op table: every op a model may use, as functions over Tensors.
 
-Each name here is an Op, a row of the table: call it to record a node. The table itself is
-``hotshoe_core.tensor.TABLE``.
+Each name here is an Op, a row of the table: call it to record a node. A recurrence is a function around its row,
+because it gives two tensors, a Recurrence. The table itself is ``hotshoe_core.tensor.TABLE``.
 """
 
 from hotshoe_core.ops.arrange import (
@@ -20,6 +20,7 @@ from hotshoe_core.ops.arrange import (
     zeros,
 )
 from hotshoe_core.ops.attention import RoPE, attention, rope
+from hotshoe_core.ops.convolution import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, im2col
 from hotshoe_core.ops.elementwise import (
     abs_,
     add,
@@ -80,6 +81,15 @@ from hotshoe_core.ops.movement import (
     take_along,
     top_k,
 )
+from hotshoe_core.ops.recurrent import (
+    Recurrence,
+    gated_delta_rule,
+    gated_linear_attention,
+    rwkv_wkv6,
+    rwkv_wkv7,
+    ssm_conv,
+    ssm_scan,
+)
 from hotshoe_core.ops.reduce import (
     argmin,
     cumsum,
@@ -94,8 +104,10 @@ from hotshoe_core.ops.reduce import (
     sum_,
     variance,
 )
+from hotshoe_core.ops.resampling import avg_pool1d, avg_pool2d, interpolate, max_pool1d, max_pool2d
 
 __all__ = [
+    "Recurrence",
     "RoPE",
     "abs_",
     "add",
@@ -106,11 +118,18 @@ __all__ = [
     "argmin",
     "argsort",
     "attention",
+    "avg_pool1d",
+    "avg_pool2d",
     "cast",
     "ceil",
     "clamp",
     "clamped_swiglu",
     "concat",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "conv_transpose1d",
+    "conv_transpose2d",
     "cos",
     "cumsum",
     "diag",
@@ -122,11 +141,15 @@ __all__ = [
     "floor",
     "floor_divide",
     "full",
+    "gated_delta_rule",
+    "gated_linear_attention",
     "geglu",
     "gelu",
     "greater",
     "greater_equal",
     "group_norm",
+    "im2col",
+    "interpolate",
     "l2_norm",
     "layer_norm",
     "less",
@@ -136,6 +159,8 @@ __all__ = [
     "log",
     "matmul",
     "max_",
+    "max_pool1d",
+    "max_pool2d",
     "maximum",
     "mean",
     "min_",
@@ -158,6 +183,8 @@ __all__ = [
     "rope",
     "round_",
     "rsqrt",
+    "rwkv_wkv6",
+    "rwkv_wkv7",
     "set_rows",
     "set_slice",
     "sigmoid",
@@ -171,6 +198,8 @@ __all__ = [
     "solve_triangular",
     "sqr",
     "sqrt",
+    "ssm_conv",
+    "ssm_scan",
     "stack",
     "sub",
     "sum_",

@@ -36,9 +36,14 @@ def primitive(
     return lambda body: _add(Op(body, rule, composite=False, **flags))  # type: ignore[arg-type]
 
 
-def composite(rule: Rule, *, indexed: Mapping[str, tuple[str, int]] | None = None) -> Row:
-    """Add a row core can decompose. The body is the decomposition, over Tensors."""
-    return lambda body: _add(Op(body, rule, composite=True, indexed=indexed))
+def composite(
+    rule: Rule,
+    *,
+    indexed: Mapping[str, tuple[str, int]] | None = None,
+    reference: Callable[..., Any] | None = None,
+) -> Row:
+    """Add a row core can decompose. The body is the decomposition, over Tensors; reference: see Op."""
+    return lambda body: _add(Op(body, rule, composite=True, indexed=indexed, reference=reference))
 
 
 def _add(op: Op) -> Op:

@@ -7,12 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hotshoe_core.testing.cases import arrange, attention, elementwise, matrix, movement, reduce
+from hotshoe_core.testing.cases import (
+    arrange,
+    attention,
+    convolution,
+    elementwise,
+    matrix,
+    movement,
+    recurrent,
+    reduce,
+    resampling,
+)  # fmt: skip
 from hotshoe_core.testing.operands import Case
 
 __all__ = ["OP_CASES"]
 
-_THEMES = (elementwise, matrix, reduce, movement, arrange, attention)
+_THEMES = (elementwise, matrix, reduce, movement, arrange, attention, convolution, resampling, recurrent)
 
 
 def _each_once(cases: Iterable[Case]) -> tuple[Case, ...]:

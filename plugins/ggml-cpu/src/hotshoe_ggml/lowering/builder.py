@@ -6,14 +6,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.ops._bounds import are_within
 from hotshoe_core.tensor import TABLE, Shape, Tensor
 from hotshoe_ggml._native import lib
 from hotshoe_ggml.cpu.kernels import pointwise_node
 
 __all__ = [
-    "LOWERINGS", "MAX_AXES", "Builder", "Ptr", "always", "can_lower", "extents", "indices_are_i32", "lowers",
-    "node_budget",
+    "F32", "LOWERINGS", "MAX_AXES", "Builder", "Lowering", "Ptr", "always", "can_lower", "extents",
+    "indices_are_i32", "lowers", "node_budget",
 ]  # fmt: skip
 
 Ptr = Any  # struct ggml_tensor *
@@ -98,7 +99,12 @@ def indices_are_i32(indexed: int, indices: int) -> Predicate:
 
 
 def extents(shape: Shape) -> list[int]:
-    """A NumPy shape as ggml's four sizes, fastest first."""
+    """A NumPy shape as ggml's four sizes, fastest first. Raises UnsupportedOpError for more axes: ggml would abort."""
+    if len(shape) > MAX_AXES:
+        raise UnsupportedOpError(
+            f"ggml's tensors have {MAX_AXES} axes at most; got the shape {shape}",
+            hint="make one of two axes: a weight of conv3d may be (out * in, depth, height, width)",
+        )
     return [*reversed(shape), *(1,) * (MAX_AXES - len(shape))]
 
 
