@@ -13,6 +13,7 @@ from hotshoe_core import ops
 from hotshoe_core.backend import Backend, WeightData
 from hotshoe_core.device import BackendParams
 from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import GraphError
 from hotshoe_core.ops import RoPE
 from hotshoe_core.quants import dequantize, quantize
 from hotshoe_core.tensor import Tensor, constant
@@ -57,6 +58,18 @@ def test_computed_indices_stay_within_the_tensor(backend: Backend, shift: int) -
     changed = table.copy()
     changed[best[0]] = 2 * table[0]
     np.testing.assert_array_equal(got[4], changed)
+
+
+@pytest.mark.parametrize("kind", ["input", "constant"])
+def test_indices_from_outside_are_compared_with_what_they_index(backend: Backend, kind: str) -> None:
+    far = np.array([[0], [9]], np.int32)
+    with backend.new_context() as ctx:
+        x, bias = ctx.input("x", (2, 1, 4)), ctx.input("bias", (3, 4))
+        at = ctx.input("at", far.shape, I32) if kind == "input" else constant(far)
+        ctx.forward(ops.add_experts(x, bias, at))
+        feeds = {x: normal(2, 1, 4), bias: normal(3, 4), **({at: far} if kind == "input" else {})}
+        with pytest.raises(GraphError, match="holds the index 9; bias has 3 rows"):
+            ctx.compute(feeds)
 
 
 def test_indices_out_of_a_weight_or_a_state_are_limited(backend: Backend) -> None:
