@@ -16,7 +16,8 @@ from pathlib import Path
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import HotshoeError
 from hotshoe_core.graph import Graph, lower
-from hotshoe_core.tensor import TABLE, Op, Tensor
+from hotshoe_core.op import Op
+from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_core.testing import OP_CASES, Case
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ops.md"

@@ -1,4 +1,4 @@
-"""What the ops mean that are not in test_ops.py, by the same kind of oracle: NumPy, torch, transformers."""
+"""Comparison, integers, several axes, arranging, sections of RoPE, ALiBi, bounds: by NumPy, torch and transformers."""
 
 from __future__ import annotations
 
