@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hotshoe_core import ops
 from hotshoe_core.dtypes import DType
@@ -111,6 +113,35 @@ def test_transposed_convolution(dims: int, options: dict[str, Any], batch: tuple
     for b in (normal(3 * groups), None):
         got = run(TABLE[f"conv_transpose{dims}d"], x, weight, b, **rest)
         assert error(got, [by_torch(getattr(F, f"conv_transpose{dims}d"), x, weight, b, **rest)]) < 1e-5
+
+
+@st.composite
+def geometries(draw: st.DrawFn) -> tuple[int, dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Of an image: groups, options, the image's sizes and the kernel's."""
+    each = {"stride": st.integers(1, 4), "padding": st.integers(0, 3), "dilation": st.integers(1, 3)}
+    options = {name: draw(st.tuples(values, values)) for name, values in each.items()}
+    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    spans = [d * (k - 1) + 1 - 2 * p for d, k, p in zip(options["dilation"], kernel, options["padding"])]
+    sizes = tuple(max(1, span) + draw(st.integers(0, 5)) for span in spans)
+    return draw(st.sampled_from([1, 2, 4])), options, sizes, kernel
+
+
+@settings(max_examples=60, deadline=None)
+@given(geometries())
+def test_any_geometry(geometry: tuple[int, dict[str, Any], tuple[int, ...], tuple[int, ...]]) -> None:
+    groups, options, sizes, kernel = geometry
+    x, weight = normal(2, 4, *sizes), normal(4, 4 // groups, *kernel)
+    want = by_torch(F.conv2d, x, weight, groups=groups, **options)
+    assert error(run(ops.conv2d, x, weight, groups=groups, **options), [want]) < 1e-5
+    try:
+        want = by_torch(F.conv_transpose2d, x, weight, groups=groups, **options)
+    except RuntimeError:  # sizes below zero
+        want = np.empty(0)
+    if not want.size:
+        with pytest.raises(ShapeError, match="leaves nothing"):
+            run(ops.conv_transpose2d, x, weight, groups=groups, **options)
+    else:
+        assert error(run(ops.conv_transpose2d, x, weight, groups=groups, **options), [want]) < 1e-5
 
 
 # Pooling
