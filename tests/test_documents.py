@@ -53,6 +53,6 @@ def test_the_loaders_page_names_every_option_variable_and_outcome() -> None:
     assert set(re.findall(r"^\| `(\w+)=", LOADER, re.MULTILINE)) == options
     verdicts = LOADER.partition("## Verdicts")[2].partition("\n## ")[0]
     assert re.findall(r"^\| `([\w-]+)` \|", verdicts, re.MULTILINE) == [outcome.value for outcome in Outcome]
-    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "loader" / "hotshoe_loader").glob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "loader" / "hotshoe_loader").rglob("*.py")]
     variables = set(re.findall(r"HOTSHOE_[A-Z]+(?:_[A-Z]+)*\b(?!_)", "\n".join(sources)))
     assert variables - {PROBE_VARIABLE} <= set(re.findall(r"HOTSHOE_[A-Z_]+", LOADER))

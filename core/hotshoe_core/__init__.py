@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hotshoe_core.backend import Backend, CacheConfig, Executable, NodePlacement, Placement, WeightData
     from hotshoe_core.context import Context
     from hotshoe_core.debug import dump, to_dot
-    from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries, Provider
+    from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, Provider
     from hotshoe_core.dtypes import DType
     from hotshoe_core.eager import EagerBackend, EagerLibrary
     from hotshoe_core.graph import Graph
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _HOME = {
     "backend": ("Backend", "CacheConfig", "Executable", "NodePlacement", "Placement", "WeightData"),
     "context": ("Context",),
-    "device": ("API_VERSION", "BackendParams", "Device", "DeviceType", "NativeLibraries", "Provider"),
+    "device": ("API_VERSION", "BackendParams", "Device", "DeviceType", "Provider"),
     "dtypes": ("DType",),
     "debug": ("dump", "to_dot"),
     "eager": ("EagerBackend", "EagerLibrary"),
@@ -55,7 +55,6 @@ __all__ = [
     "Executable",
     "Graph",
     "Memory",
-    "NativeLibraries",
     "NodePlacement",
     "Op",
     "Placement",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from hotshoe_core.backend import Backend, Executable, NodePlacement
     from hotshoe_core.memory import Memory
 
-__all__ = ["Context"]
+__all__ = ["Context", "Observer"]
+
+
+class Observer(Protocol):
+    """Sees every run of every context before it happens; ``hotshoe_core.trace`` is one."""
+
+    def before_run(self, context: Context, fed: Mapping[Tensor, np.ndarray[Any, Any]]) -> None:
+        """``context`` is compiled; ``fed`` holds the values of its inputs. States are as they were."""
 
 
 class Context:
@@ -36,6 +43,9 @@ class Context:
     A context may be used from several threads, one call at a time.
     """
 
+    observer: ClassVar[Observer | None] = None
+    """Who is told of each run of any context in this process, if somebody is."""
+
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._inputs: dict[str, Tensor] = {}
@@ -44,6 +54,7 @@ class Context:
         self._lowered: dict[Tensor, Tensor] = {}
         self._executable: Executable | None = None
         self._bounds: dict[Tensor, _Bound] = {}
+        self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._computed = False
         self._closed = False
         self._lock = threading.RLock()
@@ -107,9 +118,10 @@ class Context:
             if self._executable is None:
                 if not self._outputs and not self._updates:
                     raise GraphError("the context has nothing to compute", hint="call ctx.forward(tensor) first")
-                graph, lowered = lower(Graph.trace(self._outputs, self._updates), self.backend.supports)
+                readable = {t: _readable(t) for t in self._outputs}
+                graph, lowered = lower(Graph.trace(list(readable.values()), self._updates), self.backend.supports)
                 self._executable = self.backend.compile(graph)
-                self._lowered = lowered
+                self._lowered = {t: lowered[r] for t, r in readable.items()}
                 self._bounds = _indexed(graph)
             return self
 
@@ -135,13 +147,24 @@ class Context:
                 array = _fit(tensor, value)
                 _check_indices(tensor, array, self._bounds)
                 executable.write(tensor, array)
+                self._fed[tensor] = array
             self._computed = False
+            observer = self.observer  # another thread may take it away
+            if observer is not None:
+                observer.before_run(self, self._fed)
             executable.run()
             self._computed = True
             return self
 
+    def fed(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """The array an input was last fed with, itself and not a copy. Raises GraphError if there is none."""
+        with self._lock:
+            if tensor not in self._fed:
+                raise GraphError(f"{tensor!r} has no value yet", hint="call ctx.compute(...) first")
+            return self._fed[tensor]
+
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """The value of an output, copied to a new array or to ``out``.
+        """The value of an output, copied to a new array or to ``out``: as F32 where NumPy lacks its type (BF16, Q8_0).
 
         Raises GraphError for a tensor that was not forwarded or before the first compute.
         """
@@ -152,9 +175,8 @@ class Context:
                 raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
             if not self._computed or self._executable is None:
                 raise GraphError(f"{tensor.name} has no value yet", hint="call ctx.compute(...) first")
-            dtype = tensor.dtype.numpy
-            if dtype is None:
-                raise DTypeError(f"{tensor!r} cannot be read: NumPy has no {tensor.dtype.name}", hint="cast it to F32")
+            dtype = self._lowered[tensor].dtype.numpy
+            assert dtype is not None
             if out is None:
                 out = np.empty(tensor.shape, dtype)
             elif out.shape != tensor.shape or out.dtype != dtype or not out.flags.carray:
@@ -193,6 +215,7 @@ class Context:
             return
         with self._lock:
             self._closed = True
+            self._fed.clear()
             if self._executable is not None:
                 self._executable.close()
                 self._executable = None
@@ -208,6 +231,10 @@ class Context:
             raise ClosedError("the context is closed", hint="make another with backend.new_context()")
         if building and self._executable is not None:
             raise GraphError("the graph is compiled and cannot grow", hint="build another in a new context")
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype.numpy is not None else tensor.cast(DType.F32)
 
 
 def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries
+from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ class ReferenceProvider:
     family = "reference"
     api_version = API_VERSION
 
-    def native(self) -> NativeLibraries | None:
+    def native(self) -> None:
         return None
 
     def devices(self, library: Path | None) -> Sequence[Device]:

@@ -17,7 +17,7 @@ TIME_LIMIT = 8.0
 BODY = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from hotshoe_core.device import API_VERSION, Device, DeviceType, NativeLibraries
+from hotshoe_core.device import API_VERSION, Device, DeviceType
 from hotshoe_core.plugin import hookimpl
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ class Provider:
 
     def native(self):
         from hotshoe_ggml._native import base_path
-        return NativeLibraries("{name}", (HERE,), base_path())
+        return {"kind": "ggml", "name": "{name}", "directories": [HERE], "core": base_path()}
 
     def devices(self, library):
         from hotshoe_ggml.provider import GgmlProvider
@@ -315,15 +315,15 @@ BROKEN = (
         "fox",
         "computes wrong numbers",
         ("wrong-result",),
-        (),
+        ("add gives [",),
         after=_wrong("add", "-y"),
     ),
     Animal(
         "weasel",
         "computes numbers that are a little wrong",
         ("wrong-result",),
-        (),
-        after=_wrong("linear", "y * 1.02"),
+        ("linear gives [",),
+        after=_wrong("linear", "y * 1.01"),
     ),
     Animal(
         "ermine",
@@ -443,6 +443,70 @@ BROKEN = (
         ("import-error",),
         ("load_all()",),
         before="import hotshoe_loader; hotshoe_loader.load_all()",
+    ),
+    Animal(
+        "hyena",
+        "calls its provider as hotshoe's own is called",
+        ("shadowed",),
+        ("'ggml-cpu', which is the name of hotshoe-ggml-cpu", "another name"),
+        after="Provider.name = 'ggml-cpu'",
+    ),
+    Animal(
+        "jackal",
+        "calls its device as hotshoe's own is called",
+        ("shadowed",),
+        ("the name 'cpu' is taken by", "hotshoe-ggml-cpu"),
+        after="Provider.devices = lambda self, library: [Device('cpu', DeviceType.CPU, 'jackal', 'jackal')]",
+    ),
+    Animal(
+        "peacock",
+        "calls its device by the word for all of the best",
+        ("incompatible-api",),
+        ("'gpu' is a word with a meaning of its own", "acme-npu:1"),
+        after="Provider.devices = lambda self, library: [Device('gpu', DeviceType.CPU, 'peacock', 'peacock')]",
+    ),
+    Animal(
+        "sphinx",
+        "gives a class in place of an instance",
+        ("incompatible-api",),
+        ("an instance, as in [Provider()]",),
+        after="@hookimpl\ndef hotshoe_providers(): return [Provider]",
+    ),
+    Animal(
+        "mule",
+        "lists None in place of devices",
+        ("incompatible-api",),
+        ("its devices() returned None; expected a list of Devices",),
+        after="Provider.devices = lambda self, library: None",
+    ),
+    Animal(
+        "squid",
+        "lies about a device past its constructor",
+        ("incompatible-api",),
+        ("Device.pci_id is 5",),
+        after="def _devices(self, library, right=Provider.devices):\n    (device,) = right(self, library)\n"
+        "    object.__setattr__(device, 'pci_id', 5)\n    return [device]\nProvider.devices = _devices",
+    ),
+    Animal(
+        "chameleon",
+        "paints the terminal with its words",
+        ("import-error",),
+        ("\\x1b[31mred", "report it"),
+        before="import os; os.write(2, b'\\x1b[2J\\n'); raise RuntimeError('\\x1b[31mred\\x1b[0m \\u202e')",
+    ),
+    Animal(
+        "owl",
+        "knows what it lacks, and says how to get it",
+        ("import-error",),
+        ("'apt install libowl3'",),
+        before="raise ImportError('needs libowl 3: apt install libowl3')",
+    ),
+    Animal(
+        "centipede",
+        "has more entry points than anybody needs",
+        ("import-error",),
+        ("it has 200 entry points", "at most 32"),
+        entry="\n".join(["zoo_centipede", *(f"centipede{i} = zoo_centipede" for i in range(199))]),
     ),
     Animal("stray", "names a module that is not there", ("import-error",), ("zoo_nothing",), entry="zoo_nothing"),
 )

@@ -89,7 +89,7 @@ class GgmlExecutable(Executable):
             if node in fused:
                 native[node] = lower_fused(builder, node, fused[node], native)
             else:
-                sources = [None if s is None else _laid_out_for(node.op, native[s]) for s in node.sources]
+                sources = [None if s is None else _laid_out_for(node.op, s, native[s]) for s in node.sources]
                 if TABLE[node.op].overwrites and node not in graph.in_place:
                     sources[0] = builder.call("cont", sources[0])
                 native[node] = LOWERINGS[node.op](builder, node, *sources)
@@ -98,7 +98,7 @@ class GgmlExecutable(Executable):
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
             copied = t.is_leaf or graph.state_behind(t) is not None
-            out = builder.call("cont", _laid_out_for("read", native[t])) if copied else builder.cont(native[t])
+            out = builder.call("cont", _laid_out_for("read", t, native[t])) if copied else builder.cont(native[t])
             self._outputs[t] = out
             while out != ffi.NULL:  # the memory is that of the tensor viewed
                 g.ggml_set_output(out)
@@ -116,7 +116,7 @@ class GgmlExecutable(Executable):
             behind = graph.state_behind(new)
             if new is state or (behind is state and new in graph.in_place):
                 continue
-            value = _laid_out_for("read", self._native[new])
+            value = _laid_out_for("read", new, self._native[new])
             if behind in graph.updates:  # states may trade their values
                 value = builder.call("cont", value)
                 g.ggml_build_forward_expand(cgraph, value)
@@ -230,5 +230,8 @@ def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
     lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(array), 0, array.nbytes)
 
 
-def _laid_out_for(op: str, native: Any) -> Any:
-    return native.of(op) if isinstance(native, DualLayout) else native
+def _laid_out_for(op: str, tensor: Tensor, native: Any) -> Any:
+    native = native.of(op) if isinstance(native, DualLayout) else native
+    if isinstance(native, PackedWeight) and op != "linear":
+        raise UnsupportedOpError(f"{op}: {tensor!r} is packed for products", hint="open the backend with repack=False")
+    return native
