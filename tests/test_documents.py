@@ -23,6 +23,13 @@ def test_the_list_of_modules_is_current() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_list_of_ops_is_current_and_whole() -> None:
+    pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+    done = subprocess.run([sys.executable, ROOT / "tools" / "ops_docs.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "(missing)" not in (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):

@@ -11,7 +11,8 @@ import numpy as np
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
 from hotshoe_core.graph import Graph, lower
-from hotshoe_core.tensor import Tensor, require_sizes
+from hotshoe_core.ops._bounds import origins
+from hotshoe_core.tensor import TABLE, Tensor, require_sizes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -264,28 +265,17 @@ def _indexed(graph: Graph) -> dict[Tensor, _Bound]:
     """For each input that is used as indices, the least it may go up to: native code would abort."""
     bounds: dict[Tensor, _Bound] = {}
     for node in graph.nodes:
-        if node.op not in _INDEXED:
-            continue
-        source, at, axis = _INDEXED[node.op]
-        rows = node.sources[source]
-        assert rows is not None
-        bound = _Bound(rows.shape[axis], rows.name)
-        pending = [node.sources[at]]
-        while pending:
-            leaf = pending.pop()
-            if leaf is None:
-                continue
-            if leaf.op in ("reshape", "permute", "slice", "expand", "concat"):
-                pending.extend(leaf.sources)
-            elif leaf.op == "input":
-                bounds[leaf] = min(bound, bounds.get(leaf, bound))
-            elif leaf.op == "constant":
-                _check_indices(leaf, leaf.attrs["value"], {leaf: bound})
+        for source, at, axis in TABLE[node.op].indexed:
+            rows, indices = node.sources[source], node.sources[at]
+            assert rows is not None
+            assert indices is not None
+            bound = _Bound(rows.shape[axis], rows.name)
+            for leaf in origins(indices):
+                if leaf.op == "input":
+                    bounds[leaf] = min(bound, bounds.get(leaf, bound))
+                elif leaf.op == "constant":
+                    _check_indices(leaf, leaf.attrs["value"], {leaf: bound})
     return bounds
-
-
-_INDEXED = {"take": (0, 1, 0), "take_along": (0, 1, -1), "set_rows": (0, 1, 0), "linear_experts": (1, 2, 0)}
-"""Ops with indices: which source is indexed, which holds the indices, and along which axis."""
 
 
 def _check_indices(tensor: Tensor, array: np.ndarray[Any, Any], bounds: Mapping[Tensor, _Bound]) -> None:

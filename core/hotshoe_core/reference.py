@@ -64,7 +64,7 @@ def numpy_library() -> EagerLibrary:
     from hotshoe_core.tensor import TABLE
 
     return EagerLibrary(
-        functions={name: _in_f32(name, op.body) for name, op in TABLE.items() if not op.composite},
+        functions={name: _in_f32(name, op.reference) for name, op in TABLE.items() if op.reference is not None},
         from_numpy=lambda array, dtype: array,
         to_numpy=np.asarray,
         weight=_weight,
@@ -81,7 +81,7 @@ def _set_rows_in_place(x: Any, indices: Any, rows: Any, *, dtype: DType) -> Any:
     return x
 
 
-_KEEP_TYPE = frozenset({"reshape", "permute", "expand", "slice", "concat", "set_rows", "cast"})
+_KEEP_TYPE = frozenset({"reshape", "permute", "expand", "slice", "concat", "set_rows", "set_slice", "cast"})
 
 
 def _in_f32(name: str, body: Callable[..., Any]) -> Callable[..., Any]:
