@@ -15,10 +15,11 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hotshoe_core._indexing import normalise
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, GraphError, ShapeError
 
@@ -79,14 +80,6 @@ def scope_name() -> str:
 def nodes_created() -> int:
     """How many Tensors this process has made; a replayed context must not move it."""
     return int(repr(_ids)[6:-1])  # itertools.count shows its next value: reading it consumes none
-
-
-class Slice(NamedTuple):
-    """A normalised slice of one axis: 0 <= start <= stop <= size, step >= 1."""
-
-    start: int
-    stop: int
-    step: int
 
 
 class Tensor:
@@ -425,15 +418,18 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         """Basic NumPy indexing: integers, slices with positive steps, ``...`` and None."""
-        from hotshoe_core._indexing import index
-
-        return index(self, key)
+        slices, shape = normalise(self.shape, key, repr(self))
+        whole = all(s == (0, size, 1) for s, size in zip(slices, self.shape))
+        cut = self if whole else TABLE["slice"](self, slices=slices)
+        return cut if cut.shape == shape else cut.reshape(*shape)
 
     def set(self, key: Any, values: Tensor | float) -> Tensor:
         """This tensor with ``self[key] = values``: basic indexing, and values that broadcast to that part."""
-        from hotshoe_core._indexing import replace
-
-        return replace(self, key, _like(self, values))
+        slices, shape = normalise(self.shape, key, repr(self))
+        given = _like(self, values)
+        given = given if given.shape == shape else TABLE["expand"](given, shape=shape)
+        sizes = tuple(s.size for s in slices)
+        return TABLE["set_slice"](self, given if given.shape == sizes else given.reshape(*sizes), slices=slices)
 
     # Rows
 

@@ -24,7 +24,7 @@ from hotshoe_core.context import Context
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import TraceError
 from hotshoe_core.graph import Graph, lower
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_core.tracefile import Node, measure, write_trace
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ VARIABLE = "HOTSHOE_TRACE"
 """Names the file that the first forward pass of the models ``hotshoe.load_model`` opens is traced to."""
 
 _GROUP = 1 << 30  # bytes of nodes that one graph hands out
-_VIEWS = ("reshape", "permute", "slice", "expand", "set_rows")
 
 Array = np.ndarray[Any, Any]
 
@@ -146,7 +145,7 @@ def _nodes(context: Context, fed: Mapping[Tensor, Array]) -> Iterator[tuple[Node
     names = _names([*(t for t in graph.leaves if t.op != "input"), *order])
     views: set[Tensor | None] = {t for t in graph.leaves if t.op == "state"}
     for t in order:
-        if t.op in _VIEWS and t.sources[0] in views:
+        if t.sources and t.sources[0] in views and (TABLE[t.op].movement or TABLE[t.op].overwrites):
             views.add(t)
     for group in _groups(order):
         values = _compute(context.backend, [t for t in group if not t.is_leaf and t not in views], fed)

@@ -388,7 +388,10 @@ def remembered(g: Grower) -> Tensor | None:
     rows, width = 6, g.rng.choice((3, 8))
     state = g.make.operand((rows, width), F32, "state")
     x = g.alike((rows, width)).cast(F32)
-    kind = g.rng.randrange(6)
+    kind = g.rng.randrange(7)
+    if kind == 6:
+        new = g.make.update(state, state.set(slice(1, 4), x[:3]))
+        return new - state if g.rng.random() < 0.5 else new
     if kind == 0:
         return g.make.update(state, state * 0.5 + x.tanh())
     if kind == 1:

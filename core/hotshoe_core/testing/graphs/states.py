@@ -85,6 +85,15 @@ def a_state_read_before_and_after_its_update(m: Maker) -> Sequence[Tensor]:
 
 
 @graph()
+def a_part_of_a_state_set(m: Maker) -> Sequence[Tensor]:
+    state, other = m.operand((6, 4), kind="state"), m.operand((6, 4), kind="state")
+    new = m.update(state, state.set((slice(1, 4), slice(0, None, 2)), m.input((3, 2))))
+    once = other.set(slice(0, 2), m.input((2, 4)))
+    m.update(other, once.set(slice(1, 3), other[:2]))
+    return [new, state * 2.0, once.sum(0), other]
+
+
+@graph()
 def a_state_read_late(m: Maker) -> Sequence[Tensor]:
     """What reads the old value depends on the new one: it cannot be computed before, so there must be a copy."""
     state = m.operand((6, 4), kind="state")

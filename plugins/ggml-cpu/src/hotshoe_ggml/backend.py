@@ -114,7 +114,7 @@ class GgmlBackend(Backend):
                     t.handle = None
 
     def supports(self, node: Tensor) -> bool:
-        return can_lower(node)
+        return can_lower(node, own_kernels=all(unit.own_kernels for unit in self.units))
 
     def compile(self, graph: Graph) -> GgmlExecutable:
         self.require_process()
