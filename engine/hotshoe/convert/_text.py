@@ -31,6 +31,7 @@ class Sizes:
     vocab: int
     context: int
     eps: float
+    states_head_dim: bool = False  # config.json does, rather than leave it to be derived
 
     @property
     def q(self) -> int:
@@ -43,7 +44,7 @@ class Sizes:
         return self.n_kv_heads * self.head_dim
 
     def metadata(self, arch: str, *, heads: bool = True) -> dict[str, Any]:
-        """``heads``: also the length of a head, which some architectures derive."""
+        """The keys. ``heads``: also the length of a head, unless readers derive it rightly from the others."""
         keys: dict[str, Any] = {
             f"{arch}.block_count": self.n_layers,
             f"{arch}.context_length": self.context,
@@ -53,7 +54,7 @@ class Sizes:
             f"{arch}.attention.head_count_kv": self.n_kv_heads,
             f"{arch}.attention.layer_norm_rms_epsilon": self.eps,
         }
-        if heads:
+        if heads and (self.states_head_dim or self.q != self.dim):
             keys |= {f"{arch}.attention.key_length": self.head_dim, f"{arch}.attention.value_length": self.head_dim}
         return keys
 
@@ -80,6 +81,7 @@ def read_sizes(checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_head
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
         eps=checkpoint.number("rms_norm_eps", 1e-6),
+        states_head_dim=checkpoint.config.get("head_dim") is not None,
     )
     if n_heads % sizes.n_kv_heads:
         raise ConversionError(

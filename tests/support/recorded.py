@@ -1,0 +1,35 @@
+"""The tiny models whose files by llama.cpp's converter are in tests/data/llamacpp, made anew and always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.tiny_text import ARCHITECTURES, make_tiny
+
+__all__ = ["MODELS", "make_recorded"]
+
+_SMALLER: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+_YARN = {"rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+_CHANGES: dict[str, dict[str, Any]] = {
+    "Gemma3ForCausalLM": {"num_hidden_layers": 6},  # the last of six is global
+    "MixtralForCausalLM": {"intermediate_size": 48},
+    "DeepseekV3ForCausalLM": {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
+    "Mamba2ForCausalLM": {"num_heads": 4},
+    "Lfm2ForCausalLM": {"num_hidden_layers": 3},
+}
+
+
+def make_recorded(name: str, folder: Path) -> Path:
+    """Writes the Hugging Face folder of one of MODELS. Skips the test where torch or transformers is missing."""
+    return MODELS[name](folder)
+
+
+def _causal(architecture: str) -> Callable[[Path], Path]:
+    return lambda folder: make_tiny(architecture, folder, **_SMALLER | _CHANGES.get(architecture, {}))
+
+
+MODELS: dict[str, Callable[[Path], Path]] = {
+    **{name: _causal(name) for name in (*ARCHITECTURES, "MixtralForCausalLM")},
+}
