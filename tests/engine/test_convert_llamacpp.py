@@ -19,6 +19,12 @@ TOKENS = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type")
 MEANT: dict[str, dict[str, Any]] = {
     # theirs asks transformers, whose class for Qwen2 adds an <|endoftext|> that these files do not name
     "Qwen2ForCausalLM": dict.fromkeys(TOKENS, ...),
+    "Qwen3Embedding": {
+        "hotshoe.embedding.normalize": True,
+        "hotshoe.embedding.max_seq_length": 128,
+        # theirs writes no key where none is added, and readers go by the pre-tokenizer then
+        "tokenizer.ggml.add_bos_token": False,
+    },
 }
 # Tensors of which theirs leaves out the rows of ids that no token has
 CUT = {("Gemma3ForCausalLM", "token_embd.weight")}

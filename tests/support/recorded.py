@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.tiny_text import ARCHITECTURES, make_tiny
+import pytest
+
+from tests.support.tiny_bert import write_sentence_modules
+from tests.support.tiny_text import ARCHITECTURES, end_texts_with, make_tiny
 
 __all__ = ["MODELS", "make_recorded"]
 
@@ -30,6 +33,20 @@ def _causal(architecture: str) -> Callable[[Path], Path]:
     return lambda folder: make_tiny(architecture, folder, **_SMALLER | _CHANGES.get(architecture, {}))
 
 
+def _embedding(folder: Path) -> Path:
+    """A decoder as Qwen3 Embedding is published: no head, names without "model.", and a text ends with another token
+    than a turn does."""
+    safetensors = pytest.importorskip("safetensors.numpy")
+    make_tiny("Qwen3ForCausalLM", folder, **_SMALLER, tie_word_embeddings=True)
+    weights = safetensors.load_file(folder / "model.safetensors")
+    bare = {name.removeprefix("model."): value for name, value in weights.items()}
+    safetensors.save_file(bare, folder / "model.safetensors", {"format": "pt"})
+    end_texts_with(folder, "<|odd|>")
+    write_sentence_modules(folder, 32, "lasttoken", max_seq_length=128)
+    return folder
+
+
 MODELS: dict[str, Callable[[Path], Path]] = {
     **{name: _causal(name) for name in (*ARCHITECTURES, "MixtralForCausalLM")},
+    "Qwen3Embedding": _embedding,
 }

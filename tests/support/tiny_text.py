@@ -20,6 +20,7 @@ __all__ = [
     "MORE_ARCHITECTURES",
     "SENTENCES",
     "VOCAB_SIZE",
+    "end_texts_with",
     "make_tiny",
     "make_tokenizer",
     "state_dict",
@@ -162,6 +163,17 @@ def make_tokenizer(folder: Path, pre: str = "qwen2", *, bos: bool | None = None)
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+
+
+def end_texts_with(folder: Path, token: str) -> None:
+    """Makes tokenizer.json put this token after a text, as the tokenizers of embedding models do."""
+    from tokenizers import Tokenizer, processors
+
+    inner = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"$A {token}", pair=f"$A {token} $B {token}", special_tokens=[(token, inner.token_to_id(token))]
+    )
+    inner.save(str(folder / "tokenizer.json"))
 
 
 def state_dict(folder: Path) -> dict[str, Any]:

@@ -32,6 +32,7 @@ _FAMILIES = {
     "Phi3ForCausalLM": "hotshoe.convert.phi3",
     "Qwen2ForCausalLM": "hotshoe.convert.qwen2",
     "Qwen3ForCausalLM": "hotshoe.convert.qwen3",
+    "Qwen3Model": "hotshoe.convert.qwen3",
     "Qwen3MoeForCausalLM": "hotshoe.convert.qwen3moe",
 }
 _MODEL_TYPES = {
