@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.tiny_bert import write_sentence_modules
+from tests.support.tiny_bert import make_tiny_bert, random_reranker, write_sentence_modules
 from tests.support.tiny_text import ARCHITECTURES, end_texts_with, make_tiny
 
 __all__ = ["MODELS", "make_recorded"]
@@ -46,7 +46,13 @@ def _embedding(folder: Path) -> Path:
     return folder
 
 
+def _reranker(folder: Path) -> Path:
+    config = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
+    return make_tiny_bert(folder, config=config, weights=random_reranker(), sentence=False)
+
+
 MODELS: dict[str, Callable[[Path], Path]] = {
     **{name: _causal(name) for name in (*ARCHITECTURES, "MixtralForCausalLM")},
     "Qwen3Embedding": _embedding,
+    "BertForSequenceClassification": _reranker,
 }

@@ -18,6 +18,7 @@ __all__ = [
     "VOCAB",
     "edit_json",
     "make_tiny_bert",
+    "random_reranker",
     "random_weights",
     "write_safetensors",
     "write_sentence_modules",
@@ -146,6 +147,19 @@ def random_weights(config: dict[str, Any] = CONFIG, seed: int = 0) -> dict[str, 
         linear(f"{layer}.intermediate.dense", ff, dim)
         linear(f"{layer}.output.dense", dim, ff)
         norm(f"{layer}.output.LayerNorm")
+    return weights
+
+
+def random_reranker(
+    n_labels: int = 1, config: dict[str, Any] = CONFIG, seed: int = 0
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The same encoder, with a pooler and a classifier behind it, as BertForSequenceClassification names them."""
+    rng = np.random.default_rng(seed + 1)
+    weights = {f"bert.{name}": value for name, value in random_weights(config, seed).items()}
+    dim = config["hidden_size"]
+    for name, out in (("bert.pooler.dense", dim), ("classifier", n_labels)):
+        weights[f"{name}.weight"] = rng.normal(0, 1.5 / np.sqrt(dim), (out, dim)).astype(np.float32)
+        weights[f"{name}.bias"] = rng.normal(0, 0.1, out).astype(np.float32)
     return weights
 
 

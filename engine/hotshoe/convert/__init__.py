@@ -25,6 +25,7 @@ _FAMILIES = {
     "BertModel": _BERT,
     "BertForMaskedLM": _BERT,
     "BertForPreTraining": _BERT,
+    "BertForSequenceClassification": f"{_BERT}:plan_reranker",
     "Gemma3ForCausalLM": "hotshoe.convert.gemma3",
     "LlamaForCausalLM": "hotshoe.convert.llama",
     "MistralForCausalLM": "hotshoe.convert.llama",
@@ -89,5 +90,6 @@ def _family(checkpoint: Checkpoint) -> Callable[[Checkpoint], Plan]:
             f"it converts: {', '.join(sorted(_FAMILIES))}",
             hint=did_you_mean(str(name), _FAMILIES),
         )
-    plan: Callable[[Checkpoint], Plan] = importlib.import_module(_FAMILIES[name]).plan
+    module, _, attribute = _FAMILIES[name].partition(":")
+    plan: Callable[[Checkpoint], Plan] = getattr(importlib.import_module(module), attribute or "plan")
     return plan
