@@ -16,7 +16,7 @@
 ``BackendConformance`` is OpConformance (numbers: every op of the table, composites natively and decomposed,
 graphs of several ops; all against the reference backend, computed twice in one context with new inputs) and
 LifecycleConformance (contexts, closing, threads, memory, refusals). An xfail must have a reason, and a case
-that passes in spite of its xfail fails. An op without a case fails the kit: add one to ``cases.py``.
+that passes in spite of its xfail fails. An op without a case fails the kit: add one to ``cases``.
 
     cases      OP_CASES: what is computed, as data       operands   Arg, Case and the numbers they take
     graphs     GRAPH_CASES: functions                    run        builds a case on a backend and computes it
