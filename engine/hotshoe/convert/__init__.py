@@ -26,6 +26,8 @@ _FAMILIES = {
     "BertForMaskedLM": _BERT,
     "BertForPreTraining": _BERT,
     "BertForSequenceClassification": f"{_BERT}:plan_reranker",
+    "DeepseekV2ForCausalLM": "hotshoe.convert.deepseek2",
+    "DeepseekV3ForCausalLM": "hotshoe.convert.deepseek2",
     "Gemma3ForCausalLM": "hotshoe.convert.gemma3",
     "LlamaForCausalLM": "hotshoe.convert.llama",
     "MistralForCausalLM": "hotshoe.convert.llama",
@@ -38,6 +40,8 @@ _FAMILIES = {
 }
 _MODEL_TYPES = {
     "bert": "BertModel",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
     "gemma3_text": "Gemma3ForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",

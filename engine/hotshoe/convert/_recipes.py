@@ -82,9 +82,12 @@ def half_of(name: str, source: str, shape: tuple[int, ...], which: int) -> Recip
     )
 
 
-def plan_recipes(checkpoint: Checkpoint, recipes: Iterable[Recipe]) -> tuple[PlannedTensor, ...]:
+def plan_recipes(
+    checkpoint: Checkpoint, recipes: Iterable[Recipe], ignored: tuple[str, ...] = ()
+) -> tuple[PlannedTensor, ...]:
     """The tensors to write, in the order of the checkpoint's names; recipes without sources come first.
 
+    Tensors of the checkpoint whose names start with one of ``ignored`` are left out.
     Raises ConversionError for tensors that are missing, not known, or of another shape.
     """
     wanted = tuple(recipes)
@@ -99,7 +102,7 @@ def plan_recipes(checkpoint: Checkpoint, recipes: Iterable[Recipe]) -> tuple[Pla
     check_complete(
         checkpoint,
         missing=sorted(sources - found.keys()),
-        extra=sorted(found[name] for name in found.keys() - sources),
+        extra=sorted(found[name] for name in found.keys() - sources if not name.startswith(ignored)),
         wrong=sorted(set(wrong)),
     )
     outputs = {recipe.name for recipe in wanted}.intersection(_OUTPUTS)

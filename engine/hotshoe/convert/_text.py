@@ -139,16 +139,27 @@ def outer_recipes(checkpoint: Checkpoint, sizes: Sizes, *, tied: bool, norm_plus
 
 
 def make_plan(
-    checkpoint: Checkpoint, arch: str, sizes: Sizes, rope: Rope, recipes: Iterable[Recipe], metadata: dict[str, Any]
+    checkpoint: Checkpoint,
+    arch: str,
+    sizes: Sizes,
+    rope: Rope | None,
+    recipes: Iterable[Recipe],
+    metadata: dict[str, Any],
+    *,
+    ignored: tuple[str, ...] = (),
 ) -> Plan:
-    """Puts together what a family has said; raises what reading the tokenizer raises, and for tensors that differ."""
+    """Puts together what a family has said; ``ignored`` is how names of tensors begin that it has no use for.
+
+    Raises what reading the tokenizer raises, and ConversionError for tensors that are missing, not known, or of
+    another shape.
+    """
     if checkpoint.sentence.lowercase:
         raise ConversionError(
             f"{checkpoint.model / 'sentence_bert_config.json'}: do_lower_case is true; for a decoder a GGUF file "
             "cannot say that texts are lowercased",
             hint="set it to false, and give the model texts in lower case",
         )
-    tensors = plan_recipes(checkpoint, recipes)
+    tensors = plan_recipes(checkpoint, recipes, ignored)
     # after the tensors: their shapes have shown that vocab_size is true
-    keys = metadata | rope.metadata(arch) | checkpoint.sentence.metadata(arch)
+    keys = metadata | (rope.metadata(arch) if rope else {}) | checkpoint.sentence.metadata(arch)
     return Plan(arch, keys | tokenizer_metadata(checkpoint, sizes.vocab), tensors)
