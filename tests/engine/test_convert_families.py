@@ -59,6 +59,16 @@ KEYS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         {"expert_group_count": 2, "expert_group_used_count": 1},
     ),
     ("DeepseekV3ForCausalLM", {"rope_parameters": {"rope_theta": 1e4}}, {"rope.scaling.yarn_log_multiplier": None}),
+    # what is in config.json of Codestral
+    ("Mamba2ForCausalLM", {"time_step_limit": [0.0, float("inf")]}, {"ssm.time_step_rank": 4, "ssm.group_count": 2}),
+    ("Lfm2ForCausalLM", {"layer_types": ..., "full_attn_idxs": [1]}, {"attention.head_count_kv": [0, 2, 0]}),
+    ("Lfm2ForCausalLM", {"block_ff_dim": 64, "intermediate_size": 7}, {"feed_forward_length": 64}),
+    (
+        "Lfm2ForCausalLM",
+        {"block_ff_dim": 90, "block_ffn_dim_multiplier": 0.9, "block_multiple_of": 64},
+        {"feed_forward_length": 64},
+    ),
+    ("Lfm2ForCausalLM", {"intermediate_size": 64, "block_auto_adjust_ff_dim": False}, {"feed_forward_length": 64}),
 ]
 ARCH = {
     "MixtralForCausalLM": "llama",
@@ -88,6 +98,18 @@ REFUSED: list[tuple[str, dict[str, Any], type[HotshoeError], str]] = [
     ("DeepseekV3ForCausalLM", {"scoring_func": "tanh"}, ConversionError, "scoring_func is 'tanh'"),
     ("DeepseekV3ForCausalLM", {"scoring_func": []}, ConversionError, r"scoring_func is \[\]"),
     ("DeepseekV3ForCausalLM", {"rope_interleave": False}, ConversionError, "rope_interleave is False"),
+    ("Mamba2ForCausalLM", {"use_bias": True}, ConversionError, "use_bias is True"),
+    ("Mamba2ForCausalLM", {"time_step_limit": [0.0, 0.1]}, ConversionError, r"time_step_limit is \[0.0, 0.1\]"),
+    ("Mamba2ForCausalLM", {"time_step_limit": 3}, ConversionError, "time_step_limit is 3"),
+    ("Mamba2ForCausalLM", {"num_heads": 5}, ConversionError, "num_heads is 5, and expand × hidden_size, 64,"),
+    ("Mamba2ForCausalLM", {"head_dim": 7}, ConversionError, "not that many heads of head_dim 7"),
+    ("Mamba2ForCausalLM", {"vocab_size": 290}, ConversionError, r"\(320, 32\), expected \(290, 32\)"),
+    ("Lfm2ForCausalLM", {"conv_bias": True}, ConversionError, "conv_bias is True"),
+    ("Lfm2ForCausalLM", {"layer_types": ["conv"]}, ModelFileError, "layer_types.*expected a list of 3, each conv or"),
+    ("Lfm2ForCausalLM", {"layer_types": ["conv", "ssm", "conv"]}, ModelFileError, "each conv or full_attention"),
+    ("Lfm2ForCausalLM", {"layer_types": [[], {}, 1]}, ModelFileError, "each conv or full_attention"),
+    ("Lfm2ForCausalLM", {"layer_types": None, "full_attn_idxs": 1}, ModelFileError, "expected a list of 3"),
+    ("Lfm2ForCausalLM", {"block_multiple_of": 2**31}, ConversionError, "of another shape"),
     ("DeepseekV3ForCausalLM", {"rope_parameters": MSCALE}, ConversionError, "mscale is 0.7 and mscale_all_dim 1.0"),
 ]
 
@@ -124,3 +146,32 @@ def test_deepseek_without_experts(copied: Any, tmp_path: Path) -> None:
     assert metadata["deepseek2.expert_feed_forward_length"] == 64
     assert "deepseek2.expert_count" not in metadata
     assert not [name for name in tensors(path) if "exp" in name]
+
+
+def test_embeddings_that_were_made_larger(copied: Any, tmp_path: Path) -> None:
+    """As mamba_ssm does, and says with pad_vocab_size_multiple: the tokens are as many as the rows."""
+    path = convert(copied("Mamba2ForCausalLM", vocab_size=313), tmp_path / "m.gguf")
+    assert len(keys(path)["tokenizer.ggml.tokens"]) == 320
+
+
+def test_names_of_codestral(copied: Any, tmp_path: Path) -> None:
+    folder = copied("Mamba2ForCausalLM")
+    plain = tensors(convert(folder, tmp_path / "plain.gguf", "f32"))
+
+    def rename(weights: dict[str, Any]) -> None:
+        for name in list(weights):
+            weights[f"model.{name}"] = weights.pop(name)
+
+    change_weights(folder, rename)
+    found = tensors(convert(folder, tmp_path / "m.gguf", "f32"))
+    assert found.keys() == plain.keys()
+    for name, (_, values) in plain.items():
+        np.testing.assert_array_equal(found[name][1], values, err_msg=name)
+
+
+def test_a_decay_that_no_float32_holds(copied: Any, tmp_path: Path) -> None:
+    folder = copied("Mamba2ForCausalLM")
+    change_weights(folder, lambda w: w.update({"backbone.layers.0.mixer.A_log": np.full(4, 200, np.float32)}))
+    with pytest.raises(ConversionError, match="A_log reaches 200"):
+        convert(folder, tmp_path / "m.gguf")
+    assert list(tmp_path.iterdir()) == [folder]

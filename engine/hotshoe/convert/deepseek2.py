@@ -94,7 +94,9 @@ def plan(checkpoint: Checkpoint) -> Plan:
     # layers that predict the token after the next are not part of the model proper
     n_more = _count(checkpoint, "num_nextn_predict_layers")
     more = tuple(f"model.layers.{sizes.n_layers + i}." for i in range(min(n_more, len(checkpoint.tensors))))
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata | _yarn(rope), ignored=more)
+    return make_plan(
+        checkpoint, ARCH, recipes, metadata | _yarn(rope) | rope.metadata(ARCH), vocab=sizes.vocab, ignored=more
+    )
 
 
 def _count(checkpoint: Checkpoint, key: str) -> int:
