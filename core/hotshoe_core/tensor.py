@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hotshoe_core.context import Context
 
-__all__ = ["LEAVES", "TABLE", "Op", "Shape", "Tensor", "constant", "nodes_created", "scope"]
+__all__ = ["LEAVES", "TABLE", "Op", "Shape", "Tensor", "constant", "nodes_created", "require_sizes", "scope"]
 
 Shape = tuple[int, ...]
 Rule = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Shape, DType]]
@@ -60,6 +60,12 @@ def scope(name: str, layer: int | None = None) -> Iterator[None]:
         _scope.name, _scope.layer = outer, outer_layer
 
 
+def require_sizes(what: str, shape: Sequence[int]) -> None:
+    """Raise ShapeError unless all sizes are positive: no backend agrees with another on what is empty."""
+    if any(d < 1 for d in shape):
+        raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
+
+
 def nodes_created() -> int:
     """How many Tensors this process has made; a replayed context must not move it."""
     return int(repr(_ids)[6:-1])  # itertools.count shows its next value: reading it consumes none
@@ -71,17 +77,22 @@ class Op:
     The function it wraps is its meaning: for a *primitive* over NumPy arrays, which makes the reference
     backend; for a *composite* over Tensors, which is its decomposition. Positional parameters are
     tensors (default None: optional; ``*xs``: any number), keyword-only ones are attributes.
+
+    reference: a composite's meaning over NumPy arrays, where the decomposition is one that grows with the data.
     """
 
-    __slots__ = ("attrs", "body", "composite", "doc", "name", "required", "rule", "tensors", "variadic")
+    __slots__ = ("attrs", "body", "composite", "doc", "name", "reference", "required", "rule", "tensors", "variadic")
 
-    def __init__(self, body: Callable[..., Any], rule: Rule, *, composite: bool) -> None:
+    def __init__(
+        self, body: Callable[..., Any], rule: Rule, *, composite: bool, reference: Callable[..., Any] | None = None
+    ) -> None:
         parameters = inspect.signature(body).parameters.values()
         positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
         self.name = body.__name__.rstrip("_")
         self.body = body
         self.rule = rule
         self.composite = composite
+        self.reference = reference if composite else body
         self.doc = inspect.getdoc(body) or ""
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in positional)
         self.tensors = tuple(p.name for p in positional)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast, overload
 import numpy as np
 
 from hotshoe.kvcache import CausalCache
-from hotshoe.models.text import Batch
+from hotshoe.models.batch import Batch
 from hotshoe.runner import sequences
 from hotshoe.runner.base import LoadedModel
 from hotshoe.runner.batching import Batcher, Generation
@@ -25,8 +25,8 @@ from hotshoe_core.errors import SamplingError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
-    from hotshoe.models.text import TextModule
-    from hotshoe.nn import Module
+    from hotshoe.nn import Decoder, Module
+    from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import Constraint, DeviceOp
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend
@@ -64,25 +64,29 @@ class TextModel(LoadedModel):
         *,
         n_ctx: int,
         why: str,
-        kv_dtype: DType = DType.F16,
-        n_sequences: int = 1,
+        params: RunnerParams,
     ) -> None:
         super().__init__(model, tokenizer, backend, file, n_ctx, why)
-        config = model.config
+        text = cast("Decoder", model)
+        spec: Any = text.cache_spec()
         self._cache = CausalCache(
             backend,
             n_tokens=n_ctx,
-            n_sequences=n_sequences,
+            n_sequences=params.n_sequences,
             n_batch=CHUNK,
-            n_kv_heads=config.n_kv_heads,
-            head_dim=config.head_dim,
-            windows=config.windows,
-            dtype=kv_dtype,
+            n_kv_heads=spec[0].n_kv_heads,
+            head_dim=spec[0].k_dim,
+            windows=[layer.window for layer in spec],
+            dtype=DType.parse(params.kv_dtype),
         )
-        text = cast("TextModule", model)
         self._n_vocab = text.output.weight.shape[0]
         self._pool = SequencePool(
-            self._cache, self._contexts, text.rope_of, n_ctx=n_ctx, n_vocab=self._n_vocab, lock=self._lock
+            self._cache,
+            self._contexts,
+            lambda layer: (spec[layer].rope, spec[layer].rope_factors),
+            n_ctx=n_ctx,
+            n_vocab=self._n_vocab,
+            lock=self._lock,
         )
         self._batcher = Batcher(self._pool, on_device=self.device.type is not DeviceType.CPU)
         self._check_shapes((1, self._cache.sizes, 1, None))

@@ -17,9 +17,9 @@ import numpy as np
 from hotshoe_core.backend import Progress, WeightData
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError
-from hotshoe_ggml._lowering import extents
 from hotshoe_ggml._native import BackendLibrary, ffi, lib
 from hotshoe_ggml._packed import PackedFormat, PackedWeight, packable
+from hotshoe_ggml.lowering import extents
 
 __all__ = ["Holding", "OutOfMemory", "PackedHolding", "Tied", "hold_state", "hold_weights", "linear_name", "split_tied"]
 
@@ -183,7 +183,7 @@ def hold_weights(
     groups: dict[tuple[str, int], tuple[Any, list[WeightData]]] = {}
     ours: list[tuple[WeightData, PackedFormat]] = []
     for w in weights:
-        format = packable(w) if own_kernels and repack and w.many_rows else None
+        format = packable(w) if own_kernels and repack and w.compute_bound else None
         if format is not None:
             ours.append((w, format))
             continue
