@@ -51,7 +51,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
         ]
     metadata = sizes.metadata(ARCH) | _attention_metadata(checkpoint, head)
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
 def _norm(name: str, source: str, dim: int) -> Recipe:

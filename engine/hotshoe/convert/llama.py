@@ -29,7 +29,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim, bias=bias),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff, bias=bias),
         ]
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
 def outer(checkpoint: Checkpoint, n_kv_heads: int | None) -> tuple[Sizes, Rope, list[Recipe], dict[str, Any]]:

@@ -34,4 +34,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
         f"{ARCH}.expert_count": n_experts,
         f"{ARCH}.expert_used_count": experts_used(checkpoint, n_experts, 2),
     }
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)

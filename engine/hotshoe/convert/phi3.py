@@ -50,7 +50,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
         f"{ARCH}.attention.sliding_window": 0 if window is None else checkpoint.integer("sliding_window"),
         **_scale(checkpoint, rope),
     }
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
 def _factors(rope: Rope, n_rotated: int) -> list[Recipe]:

@@ -38,4 +38,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
         ]
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, sizes.metadata(ARCH))
+    return make_plan(checkpoint, ARCH, recipes, sizes.metadata(ARCH) | rope.metadata(ARCH), vocab=sizes.vocab)

@@ -32,7 +32,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", sizes.ff, sizes.dim),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", sizes.dim, sizes.ff),
         ]
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, sizes.metadata(ARCH))
+    return make_plan(checkpoint, ARCH, recipes, sizes.metadata(ARCH) | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
 def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[Recipe]:

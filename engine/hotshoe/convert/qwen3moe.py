@@ -46,4 +46,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
     if not checkpoint.config.get("norm_topk_prob", False):
         # llama.cpp writes no key and takes the weights of the chosen experts to sum to 1, as in every published model
         metadata[f"{ARCH}.expert_weights_norm"] = False
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
