@@ -17,6 +17,7 @@ from hotshoe.families import find_model
 from hotshoe.kvcache import AttentionSpec
 from hotshoe.models.batch import Batch
 from hotshoe.nn import bind
+from hotshoe.tasks import Task
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.gguf import GGUFFile
 
@@ -92,7 +93,7 @@ class Forward:
         cls: Any = find_model(self.file.metadata)
         self.model: Any = cls(cls.Config.from_metadata(self.file.metadata))
         bind(self.model, self.file, self.backend, ignore=self.model.unused_tensors)
-        self.spec = self.model.cache_spec()
+        self.spec = self.model.cache_spec() if self.model.task is Task.TEXT else ()
 
     def logits(self, ids: Sequence[int], pieces: Iterable[int] = ()) -> Array:
         """(n, vocab) of a text model; what another one gives is as its forward pass says."""
