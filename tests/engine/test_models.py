@@ -119,11 +119,12 @@ def test_a_reranker_s_scores(device: str, recorded: Callable[[str], Path], tmp_p
     types = [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1]]
     with Forward(convert(folder, tmp_path / "m.gguf", "f32"), device) as forward:
         assert forward.model.task is Task.RERANK
-        ours = padded(forward, pairs, types)
-        for i, (pair, kind) in enumerate(zip(pairs, types, strict=True)):
-            with torch.no_grad():
-                expected = oracle(torch.tensor([pair]), token_type_ids=torch.tensor([kind])).logits[0].numpy()
-            near(ours[i], expected)
+        with torch.no_grad():
+            expected = [
+                oracle(torch.tensor([pair]), token_type_ids=torch.tensor([kind])).logits[0].numpy()
+                for pair, kind in zip(pairs, types, strict=True)
+            ]
+        near(padded(forward, pairs, types), np.stack(expected))
 
 
 def test_a_task_that_does_not_fit(data: Path) -> None:

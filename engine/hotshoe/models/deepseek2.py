@@ -52,7 +52,7 @@ class Config(ExpertConfig):
         """What scores are multiplied by; YaRN's temperature is in it, not in the turned elements."""
         factor = 1.0 / self.rope.scale
         temperature = 1.0 + self.yarn_log_multiplier * math.log(factor)
-        return temperature * temperature * self.head_dim**-0.5
+        return temperature * temperature / math.sqrt(self.head_dim)
 
 
 class LowRankQueries(Module):
