@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotshoe_core.backend import Backend, CacheConfig, Executable, Placement, WeightData
+    from hotshoe_core.backend import Backend, CacheConfig, Executable, NodePlacement, Placement, WeightData
     from hotshoe_core.context import Context
     from hotshoe_core.debug import dump, to_dot
     from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries, Provider
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hotshoe_core.tensor import Op, Tensor, constant, scope
 
 _HOME = {
-    "backend": ("Backend", "CacheConfig", "Executable", "Placement", "WeightData"),
+    "backend": ("Backend", "CacheConfig", "Executable", "NodePlacement", "Placement", "WeightData"),
     "context": ("Context",),
     "device": ("API_VERSION", "BackendParams", "Device", "DeviceType", "NativeLibraries", "Provider"),
     "dtypes": ("DType",),
@@ -54,6 +54,7 @@ __all__ = [
     "Graph",
     "Memory",
     "NativeLibraries",
+    "NodePlacement",
     "Op",
     "Placement",
     "Provider",

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from hotshoe_core.context import Context
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import ForkedProcessError, ShapeError
+from hotshoe_core.errors import BackendError, ForkedProcessError, ShapeError
 from hotshoe_core.memory import BackendMemory, Memory
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.tensor import Shape, Tensor, require_sizes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from hotshoe_core.context import Context
     from hotshoe_core.graph import Graph
 
-__all__ = ["Backend", "CacheConfig", "Counters", "Executable", "Placement", "Progress", "WeightData", "require_sizes"]
+__all__ = ["Backend", "CacheConfig", "Counters", "Executable", "NodePlacement", "Placement", "Progress", "WeightData"]
 
 Progress = Callable[[float], None]
 """Called with the fraction done, 0 to 1. An exception it raises cancels the work."""
@@ -35,12 +35,12 @@ Progress = Callable[[float], None]
 class WeightData:
     """One weight as a file holds it.
 
-    data: its bytes as a flat uint8 array, usually a view of a mapped file. use: the op that will read it
-    ("linear", "take", "mul", …), which decides whether it may be repacked; a weight several ops read
-    names the most demanding last. layer: -1 for what belongs to no layer. many_rows: it multiplies many rows at
-    once, as in an encoder, so that arithmetic and not memory is the limit: a backend may keep it in a larger
-    layout that multiplies faster. Raises ShapeError if data is not
-    as long as shape and dtype say: native code would read beyond it.
+    data: its bytes as a flat uint8 array, usually a view of a mapped file. uses: the ops that will read it
+    ("linear", "take", "mul", …), which decide whether it may be repacked. layer: -1 for what is read before the
+    first layer, n_layers for what is read after the last. compute_bound: it multiplies many rows at once, as in an
+    encoder, so that arithmetic and not memory is the limit: a backend may keep it in a larger layout that
+    multiplies faster. Raises ShapeError if data is not as long as shape and dtype say: native code would read
+    beyond it.
     """
 
     name: str
@@ -49,7 +49,7 @@ class WeightData:
     data: np.ndarray[Any, Any]
     uses: tuple[str, ...] = ()
     layer: int = -1
-    many_rows: bool = False
+    compute_bound: bool = False
 
     def __post_init__(self) -> None:
         require_sizes(f"weight {self.name!r}", self.shape)
@@ -59,12 +59,6 @@ class WeightData:
                 f"weight {self.name!r}: {self.dtype.name}{list(self.shape)} takes {size} bytes; "
                 f"got {self.data.dtype}{list(self.data.shape)}"
             )
-
-
-def require_sizes(what: str, shape: Sequence[int]) -> None:
-    """Raise ShapeError unless all sizes are positive: no backend agrees with another on what is empty."""
-    if any(d < 1 for d in shape):
-        raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +72,32 @@ class CacheConfig:
     mask_dtype: DType = DType.F32
 
 
-class Placement(NamedTuple):
-    """Where one node of a graph runs. ``how``: "native", "decomposed" or "fallback" (on another device)."""
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which device holds which part of a model, by the devices' names.
+
+    layers: of each layer; its weights, its states and its nodes are there. input: of what comes before the first
+    layer, the embedding above all. output: of what comes after the last.
+    """
+
+    input: str
+    layers: tuple[str, ...] = ()
+    output: str = ""
+
+    def device(self, layer: int) -> str:
+        """The device of this layer: -1 is the input, and every number from ``len(layers)`` on the output."""
+        if layer < 0:
+            return self.input
+        return self.layers[layer] if layer < len(self.layers) else self.output or self.input
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Every device named, in the order of the model."""
+        return tuple(dict.fromkeys(d for d in (self.input, *self.layers, self.output) if d))
+
+
+class NodePlacement(NamedTuple):
+    """Where one node of a graph runs. ``how``: "native", "decomposed" or "fallback" (not on its layer's device)."""
 
     node: str
     op: str
@@ -115,7 +133,7 @@ class Executable(ABC):
         """Bytes of this graph's temporaries, by device name."""
 
     @abstractmethod
-    def placements(self) -> Sequence[Placement]:
+    def placements(self) -> Sequence[NodePlacement]:
         """Where each node runs."""
 
     @abstractmethod
@@ -126,6 +144,9 @@ class Executable(ABC):
 class Backend(ABC):
     """An opened engine on one or more devices. Calls from several threads are serialised by the backend.
 
+    honours: the fields of BackendParams that have an effect here. Of the others, the loader tells a user who has set
+    them; a backend need not warn. ``load`` sets ``_placement``; before that all is on the first device.
+
     It belongs to the process that opened it: methods call ``require_process`` before they take a lock, and
     ``close`` in another process does nothing. ``close`` sets ``_closed``.
     """
@@ -134,6 +155,8 @@ class Backend(ABC):
     devices: tuple[Device, ...]
     params: BackendParams
     counters: Counters
+    honours: frozenset[str] = frozenset()
+    _placement: Placement | None = None
     _closed: bool = False
     _process: int
 
@@ -164,16 +187,46 @@ class Backend(ABC):
                 hint="load the model in each process after the fork, or start processes with multiprocessing's 'spawn'",
             )
 
-    @abstractmethod
-    def load(self, weights: Sequence[WeightData], progress: Progress | None = None) -> dict[str, Tensor]:
-        """Take weights in; returns a weight tensor for each name.
+    @property
+    def placement(self) -> Placement:
+        """Which device holds which layer."""
+        return self._placement or Placement(self.devices[0].name)
 
-        Raises InsufficientMemoryError. If it raises, for this or any other reason, nothing stays loaded.
+    def device_of(self, layer: int) -> Device:
+        """The device that ``placement`` names for a layer."""
+        name = self.placement.device(layer)
+        return next(d for d in self.devices if d.name == name)
+
+    def require_placement(self, placement: Placement | None) -> Placement:
+        """``placement``, or all on the first device. Raises BackendError if it names a device that is not opened."""
+        if placement is None:
+            return Placement(self.devices[0].name)
+        known = [d.name for d in self.devices]
+        unknown = [name for name in placement.devices if name not in known]
+        if unknown:
+            raise BackendError(
+                f"the placement names {', '.join(unknown)}; this backend was opened on {', '.join(known)}",
+                hint="open the backend on every device of the placement: registry.open([…])",
+            )
+        return placement
+
+    @abstractmethod
+    def load(
+        self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
+    ) -> dict[str, Tensor]:
+        """Take weights in, each on the device of its layer; returns a weight tensor for each name.
+
+        placement: kept for ``self.placement``; None for all on the first device. Raises BackendError for a device
+        that is not opened, InsufficientMemoryError with device and layer of the failure. If it raises, for these
+        or any other reason, nothing stays loaded.
         """
 
     @abstractmethod
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
-        """A zeroed persistent tensor that graphs read and update. Raises InsufficientMemoryError."""
+        """A zeroed persistent tensor that graphs read and update, on the device of its layer.
+
+        Raises InsufficientMemoryError.
+        """
 
     @abstractmethod
     def release(self, tensors: Sequence[Tensor]) -> None:
@@ -181,7 +234,10 @@ class Backend(ABC):
 
     @abstractmethod
     def supports(self, node: Tensor) -> bool:
-        """Whether this node can be lowered as it is. Core decomposes composites for which it cannot."""
+        """Whether this node can be lowered as it is, on the device of its layer or, if it is a primitive, on another.
+
+        Core decomposes composites for which it cannot.
+        """
 
     @abstractmethod
     def compile(self, graph: Graph) -> Executable:
@@ -201,8 +257,6 @@ class Backend(ABC):
 
     def new_context(self) -> Context:
         """A context to build a graph in."""
-        from hotshoe_core.context import Context
-
         return Context(self)
 
     def __enter__(self) -> Self:

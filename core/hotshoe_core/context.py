@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe_core.backend import Backend, Executable, Placement, require_sizes
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
 from hotshoe_core.graph import Graph, lower
-from hotshoe_core.memory import Memory
-from hotshoe_core.tensor import Tensor, scope
+from hotshoe_core.tensor import Tensor, require_sizes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from hotshoe_core.backend import Backend, Executable, NodePlacement
+    from hotshoe_core.memory import Memory
 
 __all__ = ["Context"]
 
@@ -61,12 +61,6 @@ class Context:
         self._inputs[name] = tensor
         return tensor
 
-    @contextlib.contextmanager
-    def layer(self, index: int, name: str | None = None) -> Iterator[None]:
-        """Nodes made inside belong to layer ``index``: placement and memory reports go by it."""
-        with scope(name or f"layer.{index}", index):
-            yield
-
     def forward(self, *outputs: Tensor) -> Self:
         """Add tensors to compute; they can be read afterwards."""
         self._require_open(building=True)
@@ -80,12 +74,22 @@ class Context:
         return self
 
     def update(self, state: Tensor, new: Tensor) -> Self:
-        """After each compute ``state`` has the value of ``new``, which ``state.set_rows(...)`` returned."""
+        """After each compute ``state`` has the value of ``new``, any tensor of its shape and type.
+
+        What the graph reads of ``state`` is its value before the compute, wherever it stands; ``new`` is the value
+        after. Rows that ``state.set_rows(...)`` sets are written in place where the order of the graph allows it.
+        Raises GraphError for what is no state, ShapeError for another shape or type.
+        """
         self._require_open(building=True)
         if state.op != "state":
             raise GraphError(f"{state!r} is a {state.op}, not a state", hint="make one with backend.state(...)")
         if (state.shape, state.dtype) != (new.shape, new.dtype):
-            raise ShapeError(f"{state!r} cannot take the value of {new!r}: shape or type differ")
+            raise ShapeError(
+                f"{state!r} cannot take the value of {new!r}: shape or type differ",
+                hint=f"cast it: new.cast(DType.{state.dtype.name})" if state.shape == new.shape else None,
+            )
+        if new.context not in (None, self):
+            raise GraphError(f"{new.name} was built from the inputs of another context")
         self._updates[state] = new
         return self
 
@@ -152,10 +156,12 @@ class Context:
                 raise DTypeError(f"{tensor!r} cannot be read: NumPy has no {tensor.dtype.name}", hint="cast it to F32")
             if out is None:
                 out = np.empty(tensor.shape, dtype)
-            elif out.shape != tensor.shape or out.dtype != dtype or not out.flags.c_contiguous:
+            elif out.shape != tensor.shape or out.dtype != dtype or not out.flags.carray:
+                flaw = "" if out.flags.c_contiguous else ", not contiguous"
+                flaw += "" if out.flags.writeable else ", read-only"
                 raise ShapeError(
-                    f"out is {out.dtype}{list(out.shape)}{'' if out.flags.c_contiguous else ', not contiguous'}; "
-                    f"expected contiguous {dtype}{list(tensor.shape)}"
+                    f"out is {out.dtype}{list(out.shape)}{flaw}; "
+                    f"expected a contiguous writable array of {dtype}{list(tensor.shape)}"
                 )
             self._executable.read(self._lowered[tensor], out)
             return out
@@ -174,7 +180,7 @@ class Context:
         """Bytes of the graph's temporaries by device, after ``reserve``; allocates nothing by itself."""
         return {} if self._executable is None else self._executable.memory()
 
-    def placements(self) -> Sequence[Placement]:
+    def placements(self) -> Sequence[NodePlacement]:
         """Where each node runs and how, after ``reserve``."""
         return () if self._executable is None else self._executable.placements()
 

@@ -1,33 +1,40 @@
 """A Backend out of a table ``{op: function over native arrays}``.
 
-For libraries that are NumPy-like and eager (NumPy, MLX, JAX): the author gives the functions and three
-conversions, and gets weights, states, memory accounting and graph replay. Composites that are not in the
-table are decomposed by core. ``compile_hook`` may turn the whole graph into one compiled function
+For libraries that are NumPy-like and eager (NumPy, PyTorch, MLX, JAX): the author gives the functions and three
+conversions, and gets weights, states, placement over several devices, memory accounting and graph replay. Composites
+that are not in the table are decomposed by core. ``compile_hook`` may turn the whole graph into one compiled function
 (``mx.compile``, ``jax.jit``).
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core.backend import Backend, Counters, Executable, Placement, Progress, WeightData, require_sizes
+from hotshoe_core._program import Program, compile_program
+from hotshoe_core.backend import (
+    Backend,
+    CacheConfig,
+    Counters,
+    Executable,
+    NodePlacement,
+    Placement,
+    Progress,
+    WeightData,
+)
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import ClosedError, GraphError, InsufficientMemoryError
+from hotshoe_core.errors import BackendError, ClosedError, GraphError, InsufficientMemoryError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.tensor import TABLE, Shape, Tensor, require_sizes
 
 __all__ = ["EagerBackend", "EagerLibrary"]
-
-logger = logging.getLogger("hotshoe.backend")
 
 Native = Any
 Run = Callable[[list[Native]], list[Native]]
@@ -35,12 +42,19 @@ Run = Callable[[list[Native]], list[Native]]
 
 @dataclass(frozen=True)
 class EagerLibrary:
-    """What an eager array library has to offer.
+    """What an eager array library has to offer on one device.
 
     functions: by op name; called with the sources (None where absent) and the op's attributes.
     from_numpy: a native array from a NumPy array and the element type it stands for.
     to_numpy: and back. weight: a native array from a weight's bytes. nbytes: what a weight or state takes.
+    in_place: by op name (``set_rows``), for libraries whose arrays can be written to: as ``functions``, but it may
+    write into its first source and return that. It is used where nobody reads the old value any more, so that a token
+    does not copy a cache. Needs ``copy``, a native array of its own with the same value.
+    receive: a native array here from one of another device of the backend; without it the value goes through NumPy.
     compile_hook: given a function from a list of arrays to a list of arrays, a faster one.
+    cache_config: what a key/value cache should be like. Its length is rounded up to ``padding``, and another length is
+    another graph, to be traced and compiled anew.
+    honours: the fields of BackendParams that these functions take notice of.
     """
 
     functions: Mapping[str, Callable[..., Native]]
@@ -48,51 +62,79 @@ class EagerLibrary:
     to_numpy: Callable[[Native], np.ndarray[Any, Any]]
     weight: Callable[[WeightData], Native]
     nbytes: Callable[[Shape, DType], int]
+    in_place: Mapping[str, Callable[..., Native]] = field(default_factory=dict)
+    copy: Callable[[Native], Native] | None = None
+    receive: Callable[[Native], Native] | None = None
     compile_hook: Callable[[Run], Run] = lambda run: run
+    cache_config: CacheConfig = field(default_factory=lambda: CacheConfig(padding=64))
+    honours: frozenset[str] = frozenset()
 
 
 class EagerBackend(Backend):
-    """The adapter. One device; calls are serialised by a lock."""
+    """The adapter. Calls are serialised by a lock.
 
-    def __init__(self, name: str, device: Device, params: BackendParams, library: EagerLibrary) -> None:
+    devices: one, or several with a library for each. Raises BackendError where their numbers differ.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        devices: Device | Sequence[Device],
+        params: BackendParams,
+        libraries: EagerLibrary | Sequence[EagerLibrary],
+    ) -> None:
         self.name = name
-        self.devices = (device,)
+        self.devices = (devices,) if isinstance(devices, Device) else tuple(devices)
         self.params = params
         self.counters = Counters()
-        self.library = library
         self.lock = threading.RLock()
+        chosen = (libraries,) if isinstance(libraries, EagerLibrary) else tuple(libraries)
+        if not self.devices or len(chosen) != len(self.devices):
+            raise BackendError(
+                f"{name}: got {len(self.devices)} device(s) and libraries for {len(chosen)}; expected one for each",
+                hint="name one device" if len(self.devices) > 1 else None,
+            )
+        for library in chosen:
+            if library.in_place and library.copy is None:
+                raise BackendError(f"{name}: a library with in_place functions needs copy, too")
+        self.libraries = {d.name: library for d, library in zip(self.devices, chosen)}
+        self.honours = frozenset({"allocate"}).union(*(library.honours for library in chosen))
         self._held: dict[Tensor, Memory] = {}
-        self._graphs: dict[EagerExecutable, Memory] = {}
-        if params.flash_attention == "on":
-            logger.warning("%s: flash_attention='on' has no effect: there is no fused kernel", name)
-        if params.n_threads is not None:
-            logger.warning("%s: n_threads=%d has no effect: the library counts its own", name, params.n_threads)
+        self._graphs: dict[EagerExecutable, Mapping[str, Memory]] = {}
 
     @property
     def _status(self) -> AllocationStatus:
         return AllocationStatus.ALLOCATED if self.params.allocate else AllocationStatus.UNALLOCATED
 
-    def load(self, weights: Sequence[WeightData], progress: Progress | None = None) -> dict[str, Tensor]:
+    def library_of(self, layer: int) -> EagerLibrary:
+        """The library of the device that holds this layer."""
+        return self.libraries[self.placement.device(layer)]
+
+    def load(
+        self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
+    ) -> dict[str, Tensor]:
         self.require_process()
         with self.lock:
             self._require_open()
+            before, self._placement = self._placement, self.require_placement(placement)
             loaded: dict[str, Tensor] = {}
-            sizes: dict[Tensor, Memory] = {}
-            total, done = sum(w.data.nbytes for w in weights) or 1, 0
-            for w in weights:
-                tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-                tensor.owner = self
-                size = self.library.nbytes(w.shape, w.dtype)
-                if self.params.allocate:
-                    with self._guard("weights", size, w.layer):
-                        tensor.handle = self.library.weight(w)
-                sizes[tensor] = Memory(size, self._status)
-                loaded[w.name] = tensor
-                done += w.data.nbytes
-                if progress is not None:
-                    progress(done / total)
-            self._held.update(sizes)
+            try:
+                total, done = sum(w.data.nbytes for w in weights) or 1, 0
+                for w in weights:
+                    loaded[w.name] = self._load(w)
+                    done += w.data.nbytes
+                    if progress is not None:
+                        progress(done / total)
+            except BaseException:
+                self.release(list(loaded.values()))
+                self._placement = before
+                raise
             return loaded
+
+    def _load(self, w: WeightData) -> Tensor:
+        tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
+        library = self.library_of(w.layer)
+        return self._hold(tensor, library.nbytes(w.shape, w.dtype), lambda: library.weight(w))
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
         self.require_process()
@@ -100,13 +142,21 @@ class EagerBackend(Backend):
             self._require_open()
             require_sizes(f"state {name!r}", shape)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            tensor.owner = self
-            size = self.library.nbytes(tensor.shape, dtype)
-            if self.params.allocate:
-                with self._guard("cache", size, layer):
-                    tensor.handle = self.library.from_numpy(np.zeros(shape, dtype.numpy or np.float32), dtype)
-            self._held[tensor] = Memory(size, self._status)
-            return tensor
+            library = self.library_of(layer)
+            return self._hold(
+                tensor,
+                library.nbytes(tensor.shape, dtype),
+                lambda: library.from_numpy(np.zeros(shape, dtype.numpy or np.float32), dtype),
+            )
+
+    def _hold(self, tensor: Tensor, size: int, make: Callable[[], Native]) -> Tensor:
+        what: Literal["weights", "cache"] = "weights" if tensor.op == "weight" else "cache"
+        tensor.owner = self
+        if self.params.allocate:
+            with self._guard(self.placement.device(tensor.layer), what, size, tensor.layer):
+                tensor.handle = make()
+        self._held[tensor] = Memory(size, self._status)
+        return tensor
 
     def release(self, tensors: Sequence[Tensor]) -> None:
         with self.lock:
@@ -115,7 +165,9 @@ class EagerBackend(Backend):
                 t.handle = None
 
     def supports(self, node: Tensor) -> bool:
-        return node.op in self.library.functions
+        if node.op in self.library_of(node.layer).functions:
+            return True
+        return not TABLE[node.op].composite and any(node.op in each.functions for each in self.libraries.values())
 
     def compile(self, graph: Graph) -> EagerExecutable:
         self.require_process()
@@ -127,19 +179,28 @@ class EagerBackend(Backend):
                 if leaf.op in ("weight", "state") and leaf not in self._held:
                     raise ClosedError(f"{leaf!r} was released")
             executable = EagerExecutable(self, graph)
-            self._graphs[executable] = executable.size
+            self._graphs[executable] = executable.memory()
             self.counters.compiled += 1
             return executable
 
     def memory(self) -> BackendMemory:
-        report = BackendMemory()
-        device = report.on(self.devices[0].name)
-        for tensor, size in self._held.items():
-            where = device.weights if tensor.op == "weight" else device.cache
-            before = where.get(tensor.layer, Memory())
-            where[tensor.layer] = Memory(before.size + size.size, size.status)
-        device.graph = Memory(sum(m.size for m in self._graphs.values()), self._status)
-        return report
+        with self.lock:
+            report = BackendMemory()
+            for device in self.devices:
+                report.on(device.name)
+            for tensor, size in self._held.items():
+                entry = report.on(self.placement.device(tensor.layer))
+                where = entry.weights if tensor.op == "weight" else entry.cache
+                where[tensor.layer] = Memory(where.get(tensor.layer, Memory()).size + size.size, size.status)
+            for entry in report.devices:
+                size_of_graphs = sum(m[entry.device].size for m in self._graphs.values() if entry.device in m)
+                entry.graph = Memory(size_of_graphs, self._status)
+            return report
+
+    def cache_config(self) -> CacheConfig:
+        """The coarsest padding of the devices, and the mask type of the first."""
+        configs = [library.cache_config for library in self.libraries.values()]
+        return CacheConfig(max(c.padding for c in configs), configs[0].mask_dtype)
 
     def close(self) -> None:
         if self.foreign:
@@ -150,15 +211,19 @@ class EagerBackend(Backend):
             self._graphs.clear()
 
     @contextlib.contextmanager
-    def _guard(self, what: Literal["weights", "cache", "graph"], size: int, layer: int = -1) -> Iterator[None]:
+    def _guard(
+        self, device: str, what: Literal["weights", "cache", "graph"], size: int, layer: int = -1
+    ) -> Iterator[None]:
         """Turns the library's MemoryError into ours, with the breakdown."""
         try:
             yield
+        except InsufficientMemoryError:
+            raise
         except MemoryError:
             report = self.memory()
-            report.fail(self.devices[0].name, what, size, layer)
+            report.fail(device, what, size, layer)
             raise InsufficientMemoryError(
-                f"{self.devices[0].name} has no {format_bytes(size)} for the {what}",
+                f"{device} has no {format_bytes(size)} for the {what}",
                 memory=report,
                 hint="use a smaller context or batch, a more quantized file, or another device",
             ) from None
@@ -169,95 +234,82 @@ class EagerBackend(Backend):
 
 
 class EagerExecutable(Executable):
-    """A flat program: each step calls one function on numbered slots; a slot is dropped after its last use."""
+    """A graph as a flat program of library calls; see Program."""
 
     def __init__(self, backend: EagerBackend, graph: Graph) -> None:
         self._backend = backend
-        self._library = backend.library
-        slots = {t: i for i, t in enumerate((*graph.leaves, *graph.nodes))}
-        self._inputs = {t: slots[t] for t in graph.inputs}
-        self._held = [(slots[t], t) for t in graph.leaves if t.op in ("weight", "state")]
-        self._constants = [
-            (slots[t], self._library.from_numpy(t.attrs["value"], t.dtype))
-            for t in graph.leaves
-            if t.op == "constant" and backend.params.allocate
-        ]
-        self._results = list(dict.fromkeys((*graph.outputs, *graph.updates.values())))
-        self._updates = dict(graph.updates)
-        self._nodes = graph.nodes
+        self._graph = graph
         self._decomposed = {name for name, _ in graph.decomposed}
-        self._fed: dict[int, Native] = {}
+        self._program: Program = compile_program(graph, backend.placement, backend.libraries)
+        backend.counters.lowered += len(graph.nodes)
+        self._sizes = {device: Memory(size, backend._status) for device, size in self._program.peak.items()}
+        self._slots = {t: i for i, t in enumerate(graph.leaves)}
+        self._given: list[Native] = [None] * len(graph.leaves)
+        self._held = [t for t in graph.leaves if t.op in ("weight", "state")]
         self._values: dict[Tensor, Native] = {}
-        self.size = Memory(sum(4 * t.size for t in graph.nodes), backend._status)
-
-        last_use = {s: i for i, node in enumerate(graph.nodes) for s in node.sources if s is not None}
-        keep = {slots[t] for t in self._results}
-        program = []
-        for i, node in enumerate(graph.nodes):
-            sources = tuple(-1 if s is None else slots[s] for s in node.sources)
-            dead = tuple({slots[s] for s in node.sources if s is not None and last_use[s] == i} - keep)
-            program.append((self._library.functions[node.op], sources, node.attrs, slots[node], dead))
-            backend.counters.lowered += 1
-        n_slots, outs = len(slots), [slots[t] for t in self._results]
-        leaves = range(len(graph.leaves))
-
-        def run(given: list[Native]) -> list[Native]:
-            env: list[Native] = [None] * (n_slots + 1)  # the last one stays None: an absent source is slot -1
-            for slot, value in zip(leaves, given):
-                env[slot] = value
-            for function, sources, attrs, slot, dead in program:
-                env[slot] = function(*(env[s] for s in sources), **attrs)
-                for s in dead:
-                    env[s] = None
-            return [env[s] for s in outs]
-
-        self._n_leaves = len(graph.leaves)
-        self._run = self._library.compile_hook(run)
+        if backend.params.allocate:
+            for t in graph.leaves:
+                if t.op == "constant":
+                    library = backend.libraries[self._program.devices[t]]
+                    self._given[self._slots[t]] = library.from_numpy(t.attrs["value"], t.dtype)
+        self._run = self._program.run
+        if len(backend.libraries) == 1:  # what crosses devices cannot be one compiled function of one library
+            (library,) = backend.libraries.values()
+            self._run = library.compile_hook(self._program.run)
 
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
-        if tensor in self._inputs:  # an input that no output depends on has no slot
-            self._fed[self._inputs[tensor]] = self._library.from_numpy(array.copy(), tensor.dtype)
+        slot = self._slots.get(tensor)  # an input that no output depends on has none
+        if slot is not None:
+            library = self._backend.libraries[self._program.devices[tensor]]
+            self._given[slot] = library.from_numpy(array.copy(), tensor.dtype)
 
     def run(self) -> None:
-        with self._backend.lock:
-            self._backend._require_open()
-            if not self._backend.params.allocate:
+        backend = self._backend
+        with backend.lock:
+            backend._require_open()
+            if not backend.params.allocate:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
-            given: list[Native] = [None] * self._n_leaves
-            for slot, value in self._constants:
-                given[slot] = value
-            for slot, tensor in self._held:
+            given = list(self._given)
+            for tensor in self._held:
                 if tensor.handle is None:
                     raise ClosedError(f"{tensor!r} was released")
-                given[slot] = tensor.handle
-            for slot, value in self._fed.items():
-                given[slot] = value
-            with self._backend._guard("graph", self.size.size):
-                self._values = dict(zip(self._results, self._run(given)))
-            for state, new in self._updates.items():
-                state.handle = self._values[new]
+                given[self._slots[tensor]] = tensor.handle
+            self._values.clear()  # of the step before: its memory is free for this one
+            first = backend.devices[0].name
+            with backend._guard(first, "graph", self._sizes[first].size):
+                results = self._run(given)
+            n_outputs = len(self._program.outputs)
+            self._values = dict(zip(self._program.outputs, results[:n_outputs]))
+            for state, new in zip(self._program.states, results[n_outputs:]):
+                state.handle = new
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
         with self._backend.lock:
             self._backend._require_open()
-            value = tensor.attrs["value"] if tensor.op == "constant" else self._values[tensor]
-            out[...] = self._library.to_numpy(value)
+            if tensor.op == "constant":
+                out[...] = tensor.attrs["value"]
+                return
+            library = self._backend.libraries[self._program.devices[tensor]]
+            out[...] = library.to_numpy(self._values[tensor])
 
     def memory(self) -> Mapping[str, Memory]:
-        return {self._backend.devices[0].name: self.size}
+        return dict(self._sizes)
 
-    def placements(self) -> Sequence[Placement]:
-        device = self._backend.devices[0].name
-        return [
-            Placement(n.name, n.op, device, "decomposed" if _inside(n.name, self._decomposed) else "native")
-            for n in self._nodes
-        ]
+    def placements(self) -> Sequence[NodePlacement]:
+        wanted = self._backend.placement
+        placed = []
+        for n in self._graph.nodes:
+            device = self._program.devices[n]
+            how = "decomposed" if _inside(n.name, self._decomposed) else "native"
+            on_its_own = n.layer < 0 or device == wanted.device(n.layer)
+            placed.append(NodePlacement(n.name, n.op, device, how if on_its_own else "fallback"))
+        return placed
 
     def close(self) -> None:
         with self._backend.lock:
             self._backend._graphs.pop(self, None)
             self._values.clear()
-            self._fed.clear()
+            self._given = [None] * len(self._given)
 
 
 def _inside(name: str, decomposed: set[str]) -> bool:

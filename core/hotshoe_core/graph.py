@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import hotshoe_core.ops  # noqa: F401  (fills the op table)
-from hotshoe_core.errors import GraphError, UnsupportedOpError
+from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensor import TABLE, Tensor, scope
 
 __all__ = ["Graph", "lower"]
+
+VIEWS = frozenset({"reshape", "permute", "expand", "slice"})
+OVERWRITING = frozenset({"set_rows"})
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
     """What a backend compiles. Every tensor stands after its sources.
 
-    updates maps a state to the tensor it takes the value of when the graph has run. decomposed names the
-    composites core replaced, as (node name, op).
+    A state read in a graph has the value from before the graph ran; ``updates`` maps a state to the tensor whose
+    value it takes afterwards. A backend computes ``nodes`` in their order, and then the updates.
+
+    in_place: nodes of ops that overwrite (set_rows) on the way from a state to its update, which may work in the
+    memory of their first source: in the order of ``nodes`` nothing reads that memory's old value after them. A
+    state whose update is such a node has its new value without a copy. decomposed: the composites core replaced,
+    as (node name, op).
     """
 
     nodes: tuple[Tensor, ...]
     leaves: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     updates: Mapping[Tensor, Tensor]
+    in_place: frozenset[Tensor] = frozenset()
     decomposed: tuple[tuple[str, str], ...] = field(default=())
 
     @classmethod
     def trace(cls, outputs: Sequence[Tensor], updates: Mapping[Tensor, Tensor] | None = None) -> Graph:
-        """The graph that computes ``outputs`` and ``updates``. Raises GraphError for a stale read of a state."""
+        """The graph that computes ``outputs`` and ``updates``."""
         updates = dict(updates or {})
-        ordered = _topological((*updates.values(), *outputs))
+        roots = (*updates.values(), *outputs, *updates)  # a state may be updated and never read
+        ordered = _topological(roots)
+        in_place, before = _plan_in_place(ordered, outputs, updates)
+        if before:
+            ordered = _topological(roots, before=before)
         nodes = tuple(t for t in ordered if not t.is_leaf)
-        _check_updates(nodes, outputs, updates)
-        return cls(nodes, tuple(t for t in ordered if t.is_leaf), tuple(outputs), updates)
+        return cls(nodes, tuple(t for t in ordered if t.is_leaf), tuple(outputs), updates, in_place)
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
         return tuple(t for t in self.leaves if t.op == "input")
+
+    def state_behind(self, tensor: Tensor) -> Tensor | None:
+        """The state in whose memory this value may lie, if there is one: through views and nodes in place."""
+        t: Tensor | None = tensor
+        while t is not None and (t.op in VIEWS or t in self.in_place):
+            t = t.sources[0]
+        return t if t is not None and t.op == "state" else None
 
 
 def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict[Tensor, Tensor]]:
@@ -77,11 +96,18 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
     outputs = {t: replaced.get(t, t) for t in graph.outputs}
     updates = {state: replaced.get(new, new) for state, new in graph.updates.items()}
     new = Graph.trace(tuple(outputs.values()), updates)
-    return Graph(new.nodes, new.leaves, new.outputs, new.updates, tuple(decomposed)), outputs
+    return replace(new, decomposed=tuple(decomposed)), outputs
 
 
-def _topological(roots: Iterable[Tensor], stop: set[Tensor | None] | None = None) -> list[Tensor]:
-    """Depth first without recursion: a deep model must not meet Python's recursion limit."""
+def _topological(
+    roots: Iterable[Tensor],
+    stop: set[Tensor | None] | None = None,
+    before: Mapping[Tensor, Sequence[Tensor]] | None = None,
+) -> list[Tensor]:
+    """Sources before what reads them, and ``before[t]`` before ``t``.
+
+    Depth first without recursion: a deep model must not meet Python's recursion limit.
+    """
     done: set[Tensor | None] = set(stop or ())
     done.add(None)
     order: list[Tensor] = []
@@ -95,33 +121,64 @@ def _topological(roots: Iterable[Tensor], stop: set[Tensor | None] | None = None
             order.append(t)
         else:
             stack.append((t, True))
-            stack.extend((s, False) for s in reversed(t.sources) if s is not None and s not in done)
+            sources = t.sources if before is None else (*before.get(t, ()), *t.sources)
+            stack.extend((s, False) for s in reversed(sources) if s is not None and s not in done)
     return order
 
 
-def _check_updates(nodes: Sequence[Tensor], outputs: Sequence[Tensor], updates: Mapping[Tensor, Tensor]) -> None:
-    """A state that is updated may be read only through its update: else old or new would depend on the order."""
-    stale: dict[Tensor, Tensor] = {}  # tensors whose memory an update overwrites, and that state
-    chains: dict[Tensor, Tensor] = {}  # the steps of an update, and its state
-    for state, new in updates.items():
-        t: Tensor | None = new
-        while t is not None and t.op == "set_rows":
-            chains[t] = state
-            t = t.sources[0]
-            if t is not None:
-                stale[t] = state
-        if t is not state:
-            raise GraphError(
-                f"the update of {state.name} is not made from it: expected state.set_rows(indices, rows), got {new!r}"
-            )
-    # the backend overwrites the state: whoever reads it, or a step on the way, may meet old or new
-    for node in nodes:
-        for source in node.sources:
-            if source in stale and chains.get(node) is not stale[source]:
-                raise GraphError(
-                    f"{node.name} reads {stale[source].name}, which this graph updates",
-                    hint="read the tensor that the last set_rows returned, the one given to ctx.update",
-                )
-    for t in outputs:
-        if t in stale:
-            raise GraphError(f"{t.name} is an output and {stale[t].name} is updated by the same graph")
+def _plan_in_place(
+    ordered: Sequence[Tensor], outputs: Sequence[Tensor], updates: Mapping[Tensor, Tensor]
+) -> tuple[frozenset[Tensor], dict[Tensor, list[Tensor]]]:
+    """Which overwriting nodes may work in place, and the nodes that must be computed before each of them.
+
+    A node may overwrite its source if all that reads the source's value can be computed earlier: if the value is
+    not wanted after the graph has run, and none of its readers depends on the node itself.
+    """
+    steps = [node for state, new in updates.items() for node in _steps(state, new)]
+    if not steps:
+        return frozenset(), {}
+    owner: dict[Tensor | None, Tensor] = {}  # in whose memory a value lies, as far as views go
+    readers: dict[Tensor, list[tuple[Tensor, int]]] = {}  # of that memory: the node, and which source
+    for t in ordered:
+        if t.op in VIEWS:
+            owner[t] = owner[t.sources[0]]
+            continue
+        owner[t] = t
+        for i, source in enumerate(t.sources):
+            if source is not None:
+                readers.setdefault(owner[source], []).append((t, i))
+    wanted = {owner[t] for t in (*outputs, *updates.values())}
+    in_place: set[Tensor] = set()
+    before: dict[Tensor, list[Tensor]] = {}
+    for node in steps:
+        value = owner[node.sources[0]]
+        others = [r for r, i in readers[value] if (r, i) != (node, 0)]
+        if value not in wanted and not _depend(others, node, before):
+            in_place.add(node)
+            if others:
+                before[node] = others
+    return frozenset(in_place), before
+
+
+def _steps(state: Tensor, new: Tensor) -> list[Tensor]:
+    """The overwriting nodes that lead from ``state`` to ``new``; none if ``new`` is made in another way."""
+    steps = []
+    t: Tensor | None = new
+    while t is not None and t.op in OVERWRITING:
+        steps.append(t)
+        t = t.sources[0]
+    return steps[::-1] if t is state else []
+
+
+def _depend(tensors: Sequence[Tensor], node: Tensor, before: Mapping[Tensor, Sequence[Tensor]]) -> bool:
+    """Whether one of ``tensors`` is ``node`` or must be computed after it."""
+    seen: set[Tensor | None] = {None}
+    pending: list[Tensor | None] = list(tensors)
+    while pending:
+        t = pending.pop()
+        if t is node:
+            return True
+        if t is not None and t not in seen:
+            seen.add(t)
+            pending += (*t.sources, *before.get(t, ()))
+    return False

@@ -33,12 +33,22 @@ class Memory:
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """Memory on one device. ``weights`` and ``cache`` are keyed by layer; -1 is what belongs to no layer."""
+    """Memory on one device.
+
+    ``weights`` and ``cache`` are keyed by layer: -1 is what is read before the first layer, the input embedding above
+    all, and n_layers what is read after the last. uuid: of the device, where its driver tells one.
+    """
 
     device: str
     weights: dict[int, Memory] = field(default_factory=dict)
     cache: dict[int, Memory] = field(default_factory=dict)
     graph: Memory = field(default_factory=Memory)
+    uuid: str | None = None
+
+    @property
+    def input_weights(self) -> Memory:
+        """The weights read before the first layer."""
+        return self.weights.get(-1, Memory())
 
     @property
     def total(self) -> int:
@@ -48,8 +58,18 @@ class DeviceMemory:
 
     @property
     def failed(self) -> bool:
-        parts = (*self.weights.values(), *self.cache.values(), self.graph)
-        return any(m.status is AllocationStatus.FAILED for m in parts)
+        return bool(self.failures)
+
+    @property
+    def failures(self) -> list[str]:
+        """What could not be had, in words: ``"cache of layer 3, 1.5 MiB"``, ``"graph"``."""
+        found = [
+            f"{what} of {'the input' if layer < 0 else f'layer {layer}'}, {format_bytes(memory.size)}"
+            for what, by_layer in (("weights", self.weights), ("cache", self.cache))
+            for layer, memory in by_layer.items()
+            if memory.status is AllocationStatus.FAILED
+        ]
+        return [*found, "graph"] if self.graph.status is AllocationStatus.FAILED else found
 
 
 @dataclass(slots=True)
@@ -85,10 +105,12 @@ class BackendMemory:
             failed = " FAILED" if d.failed else ""
             weights = sum(m.size for m in d.weights.values())
             cache = sum(m.size for m in d.cache.values())
+            of_input = f", {format_bytes(d.input_weights.size)} of them the input's" if d.input_weights.size else ""
             lines.append(
                 f"{d.device}: {format_bytes(d.total)}{failed} "
-                f"(weights {format_bytes(weights)}, cache {format_bytes(cache)}, graph {d.graph})"
+                f"(weights {format_bytes(weights)}{of_input}, cache {format_bytes(cache)}, graph {d.graph})"
             )
+            lines += [f"  failed: {what}" for what in d.failures if what != "graph"]
         return "\n".join(lines) or "nothing allocated"
 
 

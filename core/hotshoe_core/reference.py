@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from hotshoe_core.backend import Backend, WeightData
+    from hotshoe_core.dtypes import DType
+    from hotshoe_core.eager import EagerLibrary
 
-__all__ = ["DEVICE", "ReferenceProvider", "open_reference"]
+__all__ = ["DEVICE", "ReferenceProvider", "numpy_library", "open_reference"]
 
 DEVICE = Device(
     name="reference",
@@ -47,22 +49,36 @@ class ReferenceProvider:
 
 def open_reference(params: BackendParams | None = None) -> Backend:
     """The NumPy backend."""
+    from hotshoe_core.eager import EagerBackend
+
+    return EagerBackend("reference", DEVICE, params or BackendParams(), numpy_library())
+
+
+def numpy_library() -> EagerLibrary:
+    """NumPy as a library of the adapter: the op table's own functions."""
     import numpy as np
 
     import hotshoe_core.ops  # noqa: F401  (fills the table)
     from hotshoe_core.dtypes import DType
-    from hotshoe_core.eager import EagerBackend, EagerLibrary
+    from hotshoe_core.eager import EagerLibrary
     from hotshoe_core.tensor import TABLE
 
-    functions = {name: _in_f32(name, op.body) for name, op in TABLE.items() if not op.composite}
-    library = EagerLibrary(
-        functions=functions,
+    return EagerLibrary(
+        functions={name: _in_f32(name, op.body) for name, op in TABLE.items() if not op.composite},
         from_numpy=lambda array, dtype: array,
         to_numpy=np.asarray,
         weight=_weight,
         nbytes=lambda shape, dtype: (dtype if dtype.numpy is not None else DType.F32).nbytes(shape),
+        in_place={"set_rows": _set_rows_in_place},
+        copy=np.array,
     )
-    return EagerBackend("reference", DEVICE, params or BackendParams(), library)
+
+
+def _set_rows_in_place(x: Any, indices: Any, rows: Any, *, dtype: DType) -> Any:
+    from hotshoe_core.quants import round_to
+
+    x[indices] = round_to(rows, dtype)
+    return x
 
 
 _KEEP_TYPE = frozenset({"reshape", "permute", "expand", "slice", "concat", "set_rows", "cast"})

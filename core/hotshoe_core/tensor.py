@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from hotshoe_core.context import Context
 
-__all__ = ["LEAVES", "TABLE", "Op", "Shape", "Tensor", "constant", "nodes_created", "scope"]
+__all__ = ["LEAVES", "TABLE", "Op", "Shape", "Tensor", "constant", "nodes_created", "require_sizes", "scope"]
 
 Shape = tuple[int, ...]
 Rule = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Shape, DType]]
@@ -58,6 +58,12 @@ def scope(name: str, layer: int | None = None) -> Iterator[None]:
         yield
     finally:
         _scope.name, _scope.layer = outer, outer_layer
+
+
+def require_sizes(what: str, shape: Sequence[int]) -> None:
+    """Raise ShapeError unless all sizes are positive: no backend agrees with another on what is empty."""
+    if any(d < 1 for d in shape):
+        raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
 
 
 def nodes_created() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import weakref
 from collections.abc import Callable
@@ -139,10 +138,7 @@ def test_memory_errors_of_the_library_become_ours() -> None:
     assert not backend.memory().devices[0].failed
 
 
-def test_a_parameter_without_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "hotshoe.backend"):
-        Toy().backend(BackendParams(n_threads=4, flash_attention="on"))
-    assert "n_threads=4 has no effect" in caplog.text
-    assert "flash_attention='on' has no effect" in caplog.text
+def test_what_the_author_honours_is_said() -> None:
+    assert Toy().backend().honours == {"allocate"}
     with pytest.raises(BackendError, match="'fast'; expected auto, on or off"):
         BackendParams(flash_attention="fast")  # type: ignore[arg-type]

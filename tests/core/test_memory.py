@@ -41,9 +41,15 @@ def test_what_failed_is_marked_and_the_rest_is_kept(what: str, layer: int, befor
 
 def test_the_report_reads_well() -> None:
     memory = report()
-    assert str(memory).splitlines()[0] == "cuda:0: 1.1 KiB (weights 1.1 KiB, cache 30 B, graph 7 B)"
+    assert (
+        str(memory).splitlines()[0]
+        == "cuda:0: 1.1 KiB (weights 1.1 KiB, 100 B of them the input's, cache 30 B, graph 7 B)"
+    )
     memory.fail("cpu", "graph", 2048)
     assert str(memory).splitlines()[1] == "cpu: 2.0 KiB FAILED (weights 1 B, cache 0 B, graph 2.0 KiB (failed))"
+    memory.fail("cpu", "cache", 512, layer=3)
+    assert str(memory).splitlines()[2] == "  failed: cache of layer 3, 512 B"
+    assert memory.devices[0].input_weights == Memory(100, ALLOCATED)
     assert str(BackendMemory()) == "nothing allocated"
     error = InsufficientMemoryError("cpu has no 2.0 KiB", memory=memory, hint="buy some")
     assert str(error).splitlines() == ["cpu has no 2.0 KiB", "  hint: buy some", *str(memory).splitlines()]

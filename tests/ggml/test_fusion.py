@@ -50,8 +50,8 @@ def weight_data(dtype: DType) -> list[WeightData]:
     rng = np.random.default_rng(1)
     w, b = rng.standard_normal((M, K), np.float32), rng.standard_normal(M, np.float32)
     return [
-        WeightData("w", (M, K), dtype, quantize(w, dtype), ("linear",), many_rows=True),
-        WeightData("b", (M,), DType.F32, quantize(b, DType.F32), ("add",), many_rows=True),
+        WeightData("w", (M, K), dtype, quantize(w, dtype), ("linear",), compute_bound=True),
+        WeightData("b", (M,), DType.F32, quantize(b, DType.F32), ("add",), compute_bound=True),
     ]
 
 
@@ -134,14 +134,14 @@ def test_a_weight_of_few_rows_is_left_to_ggml(backend: Backend) -> None:
     assert not isinstance(backend.load([few])["w"].handle, PackedWeight)
 
 
-@pytest.mark.parametrize("many_rows", [False, True])
+@pytest.mark.parametrize("compute_bound", [False, True])
 @pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0, DType.F16], ids=lambda d: d.name)
-def test_an_embedding_that_is_the_output_too(dtype: DType, many_rows: bool, backend: Backend) -> None:
+def test_an_embedding_that_is_the_output_too(dtype: DType, compute_bound: bool, backend: Backend) -> None:
     """Rows are taken from the file's layout, the product may run in another."""
     values = np.random.default_rng(0).standard_normal((64, 64), np.float32)
     data = quantize(values, dtype)
     data.setflags(write=False)
-    w = WeightData("w", (64, 64), dtype, data, ("take", "linear"), many_rows=many_rows)
+    w = WeightData("w", (64, 64), dtype, data, ("take", "linear"), compute_bound=compute_bound)
     outputs = []
     for b in (backend, open_reference()):
         weight = b.load([w])["w"]

@@ -340,10 +340,10 @@ class LifecycleConformance:
         data = np.zeros(1024, np.uint8)
         weights = [WeightData(f"w{i}", (256,), DType.F32, data) for i in range(3)]
         with pytest.raises(KeyboardInterrupt):
-            self.backend.load(weights, cancel)
+            self.backend.load(weights, progress=cancel)
         assert self.backend.memory().total == before
         seen: list[float] = []
-        self.backend.release(list(self.backend.load(weights, seen.append).values()))
+        self.backend.release(list(self.backend.load(weights, progress=seen.append).values()))
         assert seen == sorted(seen)
         assert seen[-1] == 1.0
 

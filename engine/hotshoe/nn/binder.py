@@ -55,7 +55,7 @@ def bind(
     for name, use in uses.items():
         info = file.tensors[name]
         weights.append(WeightData(name, info.shape, info.dtype, file.data(name), use, layers[name], model.many_rows))
-    tensors = backend.load(weights, progress)
+    tensors = backend.load(weights, progress=progress)
     for name, p in chosen:
         setattr(p.module, p.attribute, tensors[name])
     model.drop_missing_parts()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe_core.backend import Executable, Placement
+from hotshoe_core.backend import Executable, NodePlacement
 from hotshoe_core.errors import ClosedError, GraphError, NativeError, UnsupportedOpError
-from hotshoe_core.graph import Graph
+from hotshoe_core.graph import OVERWRITING, Graph
 from hotshoe_core.memory import AllocationStatus, Memory
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._fusion import fuse
@@ -76,35 +76,50 @@ class GgmlExecutable(Executable):
                 if leaf.handle is None:
                     raise ClosedError(f"{leaf!r} was released")
                 native[leaf] = leaf.handle
-        in_place = _in_place(graph)
+        cgraph = g.ggml_new_graph_custom(self._context, size, False)
         fused, vanished = fuse(graph, lambda node: isinstance(native.get(node.sources[1]), PackedWeight))
         counters = self._backend.counters
         for node in graph.nodes:
             counters.lowered += 1
-            if node in fused:
-                native[node] = lower_fused(builder, node, fused[node], native)
-                continue
             if node in vanished:
                 continue
-            sources = [None if s is None else _laid_out_for(node.op, native[s]) for s in node.sources]
-            if node.op == "set_rows" and node not in in_place:
-                sources[0] = builder.call("cont", sources[0])
-            built = LOWERINGS[node.op](builder, node, *sources)
-            g.ggml_set_name(built, node.name.encode()[:63])
-            native[node] = built
-        cgraph = g.ggml_new_graph_custom(self._context, size, False)
-        for new in graph.updates.values():
-            g.ggml_build_forward_expand(cgraph, native[new])
+            if node in fused:
+                native[node] = lower_fused(builder, node, fused[node], native)
+            else:
+                sources = [None if s is None else _laid_out_for(node.op, native[s]) for s in node.sources]
+                if node.op in OVERWRITING and node not in graph.in_place:
+                    sources[0] = builder.call("cont", sources[0])
+                native[node] = LOWERINGS[node.op](builder, node, *sources)
+                g.ggml_set_name(native[node], node.name.encode()[:63])
+            g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
         for t in graph.outputs:
-            # a leaf's memory may be laid out for the device, and a view is not contiguous: read a copy
-            out = builder.call("cont", _laid_out_for("read", native[t])) if t.is_leaf else builder.cont(native[t])
+            # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
+            copied = t.is_leaf or graph.state_behind(t) is not None
+            out = builder.call("cont", _laid_out_for("read", native[t])) if copied else builder.cont(native[t])
             self._outputs[t] = out
             while out != ffi.NULL:  # the memory is that of the tensor viewed
                 g.ggml_set_output(out)
                 out = out.view_src
             g.ggml_build_forward_expand(cgraph, self._outputs[t])
+        self._update_states(builder, cgraph)
         self._check_support(cgraph)
         return cgraph
+
+    def _update_states(self, builder: Builder, cgraph: Any) -> None:
+        """Copies new values into the states that do not have them yet, after everything that reads the old ones."""
+        g, graph = lib(), self._graph
+        copies = []
+        for state, new in graph.updates.items():
+            behind = graph.state_behind(new)
+            if new is state or (behind is state and new in graph.in_place):
+                continue
+            value = _laid_out_for("read", self._native[new])
+            if behind in graph.updates:  # states may trade their values
+                value = builder.call("cont", value)
+                g.ggml_build_forward_expand(cgraph, value)
+            copies.append((value, self._native[state]))
+        for value, state in copies:
+            g.ggml_build_forward_expand(cgraph, builder.call("cpy", value, state))
 
     def _check_support(self, cgraph: Any) -> None:
         """ggml aborts the process on a node no device can run: refuse it here."""
@@ -177,7 +192,7 @@ class GgmlExecutable(Executable):
     def memory(self) -> Mapping[str, Memory]:
         return dict(self._sizes)
 
-    def placements(self) -> Sequence[Placement]:
+    def placements(self) -> Sequence[NodePlacement]:
         g, backends = lib(), self._backend.native_backends
         names = {int(ffi.cast("uintptr_t", b)): d.name for b, d in zip(backends, self._backend.devices)}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
@@ -190,7 +205,7 @@ class GgmlExecutable(Executable):
                 where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
             device = names.get(int(ffi.cast("uintptr_t", where)), first)  # a view has no backend of its own
             how = "decomposed" if node.name.startswith(decomposed) else "native"
-            placed.append(Placement(node.name, node.op, device, how if device == first else "fallback"))
+            placed.append(NodePlacement(node.name, node.op, device, how if device == first else "fallback"))
         return placed
 
     def close(self) -> None:
@@ -214,14 +229,3 @@ def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
 
 def _laid_out_for(op: str, native: Any) -> Any:
     return native.of(op) if isinstance(native, Tied) else native
-
-
-def _in_place(graph: Graph) -> set[Tensor]:
-    """The set_rows that make up the updates of states: they may overwrite, others must not."""
-    found: set[Tensor] = set()
-    for state, new in graph.updates.items():
-        t: Tensor | None = new
-        while t is not None and t is not state:
-            found.add(t)
-            t = t.sources[0]
-    return found

@@ -183,7 +183,7 @@ def hold_weights(
     groups: dict[tuple[str, int], tuple[Any, list[WeightData]]] = {}
     ours: list[tuple[WeightData, PackedFormat]] = []
     for w in weights:
-        format = packable(w) if own_kernels and repack and w.many_rows else None
+        format = packable(w) if own_kernels and repack and w.compute_bound else None
         if format is not None:
             ours.append((w, format))
             continue

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from hotshoe_core.backend import Backend, CacheConfig, Counters, Progress, WeightData, require_sizes
+from hotshoe_core.backend import Backend, CacheConfig, Counters, Placement, Progress, WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.tensor import Shape, Tensor, require_sizes
 from hotshoe_ggml._executable import GgmlExecutable
 from hotshoe_ggml._lowering import can_lower
 from hotshoe_ggml._native import ffi, lib, load_backend
@@ -35,6 +35,8 @@ AnyHolding = Holding | PackedHolding
 
 class GgmlBackend(Backend):
     """One ggml engine over the devices chosen, the preferred one first."""
+
+    honours = frozenset({"n_threads", "mmap", "repack", "flash_attention", "allocate"})
 
     def __init__(self, devices: Sequence[Device], params: BackendParams) -> None:
         if len(devices) != 1:
@@ -79,10 +81,13 @@ class GgmlBackend(Backend):
         self._pool = self.library.handle.ggml_threadpool_new(params)
         self.library.handle.ggml_backend_cpu_set_threadpool(backend, self._pool)
 
-    def load(self, weights: Sequence[WeightData], progress: Progress | None = None) -> dict[str, Tensor]:
+    def load(
+        self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
+    ) -> dict[str, Tensor]:
         self.require_process()
         with self.lock:
             self._require_open()
+            placement = self.require_placement(placement)
             try:
                 holdings = hold_weights(
                     self.library,
@@ -102,6 +107,7 @@ class GgmlBackend(Backend):
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
                 loaded[w.name] = self._hold(tensor, where[w.name], where.get(linear_name(w.name)))
+            self._placement = placement
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:

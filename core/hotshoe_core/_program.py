@@ -1,0 +1,188 @@
+"""A graph as a flat program for an eager library: where each node runs, what crosses devices, what is dropped when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from hotshoe_core.backend import Placement
+from hotshoe_core.dtypes import DType
+from hotshoe_core.graph import VIEWS, Graph
+from hotshoe_core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from hotshoe_core.eager import EagerLibrary
+
+__all__ = ["Program", "compile_program"]
+
+Native = Any
+NOTHING = -1  # the slot of an absent source; the last one of the environment, which stays None
+
+
+class Step(NamedTuple):
+    """One call: ``env[slot] = function(*sources, **attrs)``; ``dead`` slots are dropped after it."""
+
+    function: Callable[..., Native]
+    sources: tuple[int, ...]
+    attrs: Mapping[str, Any]
+    slot: int
+    dead: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What an executable runs.
+
+    run: takes the values of the graph's leaves; returns those of the outputs, and then the new ones of ``states``.
+    devices: of every tensor. peak: bytes of temporaries at most, by device, as the library counts them.
+    """
+
+    run: Callable[[list[Native]], list[Native]]
+    outputs: tuple[Tensor, ...]
+    states: tuple[Tensor, ...]
+    devices: Mapping[Tensor, str]
+    peak: Mapping[str, int]
+
+
+def compile_program(graph: Graph, placement: Placement, libraries: Mapping[str, EagerLibrary]) -> Program:
+    """The program of a graph over these devices, each with its library."""
+    devices = _devices(graph, placement, libraries)
+    builder = _Builder(graph, devices, libraries)
+    for node in graph.nodes:
+        builder.add(node)
+    updates = {state: new for state, new in graph.updates.items() if new is not state}
+    results = [builder.result(t) for t in graph.outputs]
+    results += [builder.update(state, new) for state, new in updates.items()]
+    run = _runner(builder.finish(set(results)), len(graph.leaves), builder.n_slots, results)
+    return Program(run, graph.outputs, tuple(updates), devices, _peak(graph, devices, libraries))
+
+
+def _devices(graph: Graph, placement: Placement, libraries: Mapping[str, EagerLibrary]) -> dict[Tensor, str]:
+    """Weights, states and nodes are on the device of their layer, if it has the op; the rest is with its readers."""
+    devices = {t: placement.device(t.layer) for t in graph.leaves if t.op in ("weight", "state")}
+    for node in graph.nodes:
+        before = next((devices[s] for s in node.sources if s is not None and not s.is_leaf), None)
+        device = placement.device(node.layer) if node.layer >= 0 or before is None else before
+        if node.op not in libraries[device].functions:
+            device = next(name for name, library in libraries.items() if node.op in library.functions)
+        devices[node] = device
+        for s in node.sources:
+            if s is not None:
+                devices.setdefault(s, device)  # an input or a constant
+    for t in graph.leaves:
+        devices.setdefault(t, placement.device(t.layer))
+    return devices
+
+
+class _Builder:
+    """Steps in order, with slots for values: leaves first, then what steps make."""
+
+    def __init__(self, graph: Graph, devices: Mapping[Tensor, str], libraries: Mapping[str, EagerLibrary]) -> None:
+        self._graph = graph
+        self._devices = devices
+        self._libraries = libraries
+        self._steps: list[Step] = []
+        self._slots = {(t, devices[t]): i for i, t in enumerate(graph.leaves)}
+        self.n_slots = len(graph.leaves)
+
+    def add(self, node: Tensor) -> None:
+        device = self._devices[node]
+        library = self._libraries[device]
+        function = library.functions[node.op]
+        source = node.sources[0] if node.sources else None
+        if node in self._graph.in_place and source is not None and self._devices[source] == device:
+            function = library.in_place.get(node.op, function)
+        sources = tuple(NOTHING if s is None else self._on(s, device) for s in node.sources)
+        self._slots[node, device] = self._step(function, sources, node.attrs)
+
+    def result(self, t: Tensor) -> int:
+        """The slot of an output. What lies in a state's memory is copied: a later step may overwrite it."""
+        device = self._devices[t]
+        library, slot = self._libraries[device], self._slots[t, device]
+        if library.copy is not None and library.in_place and self._graph.state_behind(t) is not None:
+            return self._step(library.copy, (slot,), {})
+        return slot
+
+    def update(self, state: Tensor, new: Tensor) -> int:
+        """The slot of a state's new value, on the state's device and in memory of its own."""
+        device = self._devices[state]
+        library, slot = self._libraries[device], self._on(new, device)
+        if library.copy is not None and library.in_place and self._graph.state_behind(new) is not state:
+            return self._step(library.copy, (slot,), {})
+        return slot
+
+    def finish(self, kept: set[int]) -> list[Step]:
+        """The steps, each with the slots that nothing reads after it."""
+        last_use = {s: i for i, step in enumerate(self._steps) for s in step.sources}
+        unread = {step.slot for step in self._steps} - last_use.keys()
+        finished = []
+        for i, step in enumerate(self._steps):
+            dead = {s for s in step.sources if s != NOTHING and last_use[s] == i} | ({step.slot} & unread)
+            finished.append(step._replace(dead=tuple(dead - kept)))
+        return finished
+
+    def _on(self, t: Tensor, device: str) -> int:
+        """The slot of a value on a device, brought there if it is on another."""
+        if (t, device) not in self._slots:
+            home = self._devices[t]
+            receive = self._libraries[device].receive or _through_numpy(
+                self._libraries[home], self._libraries[device], t.dtype
+            )
+            self._slots[t, device] = self._step(receive, (self._slots[t, home],), {})
+        return self._slots[t, device]
+
+    def _step(self, function: Callable[..., Native], sources: tuple[int, ...], attrs: Mapping[str, Any]) -> int:
+        self._steps.append(Step(function, sources, attrs, self.n_slots))
+        self.n_slots += 1
+        return self.n_slots - 1
+
+
+def _through_numpy(home: EagerLibrary, there: EagerLibrary, dtype: DType) -> Callable[[Native], Native]:
+    return lambda value: there.from_numpy(np.array(home.to_numpy(value)), dtype)
+
+
+def _runner(
+    steps: Sequence[Step], n_leaves: int, n_slots: int, results: Sequence[int]
+) -> Callable[[list[Native]], list[Native]]:
+    def run(given: list[Native]) -> list[Native]:
+        env: list[Native] = [*given, *[None] * (n_slots - n_leaves + 1)]
+        for function, sources, attrs, slot, dead in steps:
+            env[slot] = function(*[env[s] for s in sources], **attrs)
+            for s in dead:
+                env[s] = None
+        return [env[s] for s in results]
+
+    return run
+
+
+def _peak(graph: Graph, devices: Mapping[Tensor, str], libraries: Mapping[str, EagerLibrary]) -> dict[str, int]:
+    """The most bytes that inputs and temporaries take at once. A view takes none, and keeps what it shows alive."""
+    owner: dict[Tensor | None, Tensor] = {}
+    last: dict[Tensor, int] = {}
+    for t in (*graph.leaves, *graph.nodes):
+        owner[t] = owner[t.sources[0]] if t.op in VIEWS or t in graph.in_place else t
+    for i, node in enumerate(graph.nodes):
+        for s in (node, *node.sources):
+            if s is not None:
+                last[owner[s]] = i
+    for t in (*graph.outputs, *graph.updates.values()):
+        last[owner[t]] = len(graph.nodes)
+    ends: dict[int, list[Tensor]] = {}
+    for t, i in last.items():
+        if t.op not in ("weight", "state", "constant"):
+            ends.setdefault(i, []).append(t)
+    live = dict.fromkeys(libraries, 0)
+    for t in graph.inputs:
+        live[devices[t]] += libraries[devices[t]].nbytes(t.shape, t.dtype)
+    most = dict(live)
+    for i, node in enumerate(graph.nodes):
+        if owner[node] is node:
+            device = devices[node]
+            live[device] += libraries[device].nbytes(node.shape, node.dtype)
+            most[device] = max(most[device], live[device])
+        for t in ends.get(i, ()):
+            live[devices[t]] -= libraries[devices[t]].nbytes(t.shape, t.dtype)
+    return most
