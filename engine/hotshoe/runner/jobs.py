@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.prefix import Held
     from hotshoe.sampling import DeviceOp
 
-__all__ = ["Event", "FinishReason", "Generation", "Job", "LogitsJob", "Token"]
+__all__ = ["AllLogitsJob", "Event", "FinishReason", "Generation", "Job", "LogitsJob", "Token"]
 
 Array = np.ndarray[Any, Any]
 
@@ -22,6 +21,7 @@ FinishReason = Literal["stop", "length", "context", "cancelled"]
 """Why a generation ended: a stop token, stop text or finished grammar; max_tokens; a full context; or it was left."""
 
 _AHEAD = 8  # tokens a generation may be ahead of its reader, because others pulled
+_PIECES_AHEAD = 2  # pieces of logits that wait for their reader: each may be hundreds of MB
 _SPARE = 64  # room that must be left when a text joins others, or it would soon be thrown out again
 
 
@@ -61,6 +61,12 @@ class Job:
         """Whether the next step is for this one too."""
         raise NotImplementedError
 
+    def begin(self) -> None:
+        """Called before the sequence gets its place in a step."""
+
+    def placed(self, start: int) -> None:
+        """Called when a graph is to compute its rows from ``start`` on."""
+
     @property
     def settled(self) -> bool:
         """Whether whoever waits for it need not wait: it has something, or has ended."""
@@ -76,30 +82,16 @@ class Job:
 
 
 class LogitsJob(Job):
-    """The logits after the last token of a sequence, or after every one of them.
+    """The logits after the last token of a sequence."""
 
-    consumer: called with the rows of each graph, (rows, vocab), in order, instead of keeping them.
-    """
-
-    def __init__(
-        self,
-        sequence: Held,
-        *,
-        all_outputs: bool = False,
-        reuse: bool = True,
-        consumer: Callable[[Array], None] | None = None,
-    ) -> None:
+    def __init__(self, sequence: Held) -> None:
         super().__init__(sequence)
-        self.all_outputs = all_outputs
-        self.reuse = reuse
-        self.rows: list[Array] = []
-        self._consumer = consumer
-        self._n_left = len(sequence) if all_outputs else 1
+        self.logits: Array | None = None  # (1, vocab), a part of what the graph gave for all
         self._taken: Array | None = None
 
     @property
     def active(self) -> bool:
-        return self.error is None and self._n_left > 0
+        return self.error is None and self.logits is None
 
     @property
     def settled(self) -> bool:
@@ -107,19 +99,55 @@ class LogitsJob(Job):
 
     def take(self, results: list[Array], op: DeviceOp | None) -> None:
         (self._taken,) = results
-        if self._consumer is not None:
-            try:
-                self._consumer(self._taken)
-            except Exception as error:  # its owner's business, not that of whoever ran the step
-                self.error = error
+
+    def deliver(self) -> Event:
+        self.logits = self._taken
+        return Event(self, error=self.error)
+
+
+class AllLogitsJob(Job):
+    """The logits after every token of a sequence, all computed anew, in pieces that a reader fetches from ``ready``."""
+
+    all_outputs = True
+    reuse = False
+
+    def __init__(self, sequence: Held) -> None:
+        super().__init__(sequence)
+        self.ready: deque[Array] = deque()  # (rows, vocab) each, in order
+        self._n_delivered = 0
+        self._first = 0  # the row that the next results begin with
+        self._taken: Array | None = None
+
+    @property
+    def done(self) -> bool:
+        return self._n_delivered == len(self.sequence)
+
+    @property
+    def active(self) -> bool:
+        return self.error is None and not self.done and len(self.ready) < _PIECES_AHEAD
+
+    @property
+    def settled(self) -> bool:
+        return bool(self.ready) or self.done or self.error is not None
+
+    def begin(self) -> None:
+        # rows that were computed but never delivered, for an interrupt, are computed again
+        self.sequence.n_computed = min(self.sequence.n_computed, self._n_delivered)
+
+    def take(self, results: list[Array], op: DeviceOp | None) -> None:
+        (self._taken,) = results
 
     def deliver(self) -> Event:
         if self._taken is not None:
-            self._n_left -= len(self._taken)
-            if self._consumer is None:
-                self.rows.append(self._taken)
+            rows = self._taken[self._n_delivered - self._first :]
+            if len(rows):
+                self.ready.append(rows)
+            self._n_delivered += len(rows)
             self._taken = None
         return Event(self, error=self.error)
+
+    def placed(self, start: int) -> None:
+        self._first = start
 
 
 class Generation(Job):

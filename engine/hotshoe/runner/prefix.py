@@ -89,13 +89,15 @@ class Slots:
 
     # Places
 
-    def attach(self, sequence: Held, *, reuse: bool = True, keep: Iterable[Held] = ()) -> Slot:
+    def attach(
+        self, sequence: Held, *, reuse: bool = True, whole: bool = False, keep: Iterable[Held] = ()
+    ) -> Slot:
         """Give a sequence a slot, with as much of its beginning in it as any other has.
 
-        At least its last row is left to be computed. If all slots are taken, one whose owner is not among ``keep``
-        loses it. Raises CacheFullError if there is none.
+        At least its last row is left to be computed, for its logits; with ``whole`` all may be there. If all slots are
+        taken, one whose owner is not among ``keep`` loses it. Raises CacheFullError if there is none.
         """
-        last = max(0, len(sequence) - 1)
+        last = max(0, len(sequence) - (not whole))
         slot = self._slot_of(sequence)
         if slot is None:
             if all(s.owner is not None or s.busy for s in self._slots):
