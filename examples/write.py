@@ -28,7 +28,7 @@ def main() -> int:
     args = parser.parse_args()
     try:
         # one thread: with more, so small a model would wait for them longer than it computes
-        with hotshoe.load_model(MODEL, args.device, n_threads=1) as model:
+        with hotshoe.load_model(MODEL, args.device, params=hotshoe.BackendParams(n_threads=1)) as model:
             write(model, args.beginning, args.verses, args.seed)
     except hotshoe.HotshoeError as error:
         sys.stderr.write(f"{error}\n")

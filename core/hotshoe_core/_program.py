@@ -47,9 +47,11 @@ class Program:
     peak: Mapping[str, int]
 
 
-def compile_program(graph: Graph, placement: Placement, libraries: Mapping[str, EagerLibrary]) -> Program:
-    """The program of a graph over these devices, each with its library."""
-    devices = _devices(graph, placement, libraries)
+def compile_program(
+    graph: Graph, home: Callable[[Tensor], str], placement: Placement, libraries: Mapping[str, EagerLibrary]
+) -> Program:
+    """The program of a graph over these devices, each with its library. ``home``: which holds a weight or state."""
+    devices = _devices(graph, home, placement, libraries)
     builder = _Builder(graph, devices, libraries)
     for node in graph.nodes:
         builder.add(node)
@@ -60,9 +62,11 @@ def compile_program(graph: Graph, placement: Placement, libraries: Mapping[str, 
     return Program(run, graph.outputs, tuple(updates), devices, _peak(graph, devices, libraries))
 
 
-def _devices(graph: Graph, placement: Placement, libraries: Mapping[str, EagerLibrary]) -> dict[Tensor, str]:
-    """Weights, states and nodes are on the device of their layer, if it has the op; the rest is with its readers."""
-    devices = {t: placement.device(t.layer) for t in graph.leaves if t.op in ("weight", "state")}
+def _devices(
+    graph: Graph, home: Callable[[Tensor], str], placement: Placement, libraries: Mapping[str, EagerLibrary]
+) -> dict[Tensor, str]:
+    """Nodes are on the device of their layer, if it has the op; inputs and constants are with their first reader."""
+    devices = {t: home(t) for t in graph.leaves if t.op in ("weight", "state")}
     for node in graph.nodes:
         before = next((devices[s] for s in node.sources if s is not None and not s.is_leaf), None)
         device = placement.device(node.layer) if node.layer >= 0 or before is None else before

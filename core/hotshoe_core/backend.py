@@ -145,7 +145,7 @@ class Backend(ABC):
     """An opened engine on one or more devices. Calls from several threads are serialised by the backend.
 
     honours: the fields of BackendParams that have an effect here. Of the others, the loader tells a user who has set
-    them; a backend need not warn. ``load`` sets ``_placement``; before that all is on the first device.
+    them; a backend need not warn. ``load`` sets ``_placement``.
 
     It belongs to the process that opened it: methods call ``require_process`` before they take a lock, and
     ``close`` in another process does nothing. ``close`` sets ``_closed``.
@@ -189,7 +189,7 @@ class Backend(ABC):
 
     @property
     def placement(self) -> Placement:
-        """Which device holds which layer."""
+        """Which device holds which layer, as the last ``load`` said."""
         return self._placement or Placement(self.devices[0].name)
 
     def device_of(self, layer: int) -> Device:
@@ -198,9 +198,9 @@ class Backend(ABC):
         return next(d for d in self.devices if d.name == name)
 
     def require_placement(self, placement: Placement | None) -> Placement:
-        """``placement``, or all on the first device. Raises BackendError if it names a device that is not opened."""
+        """``placement``, or the one there is. Raises BackendError if it names a device that is not opened."""
         if placement is None:
-            return Placement(self.devices[0].name)
+            return self.placement
         known = [d.name for d in self.devices]
         unknown = [name for name in placement.devices if name not in known]
         if unknown:
@@ -216,9 +216,9 @@ class Backend(ABC):
     ) -> dict[str, Tensor]:
         """Take weights in, each on the device of its layer; returns a weight tensor for each name.
 
-        placement: kept for ``self.placement``; None for all on the first device. Raises BackendError for a device
-        that is not opened, InsufficientMemoryError with device and layer of the failure. If it raises, for these
-        or any other reason, nothing stays loaded.
+        placement: becomes ``self.placement``, by which later states and graphs go; None for the one there is, at
+        first all on the first device. Raises BackendError for a device that is not opened, InsufficientMemoryError
+        with device and layer of the failure. If it raises, for these or any other reason, nothing stays loaded.
         """
 
     @abstractmethod

@@ -99,7 +99,7 @@ class EagerBackend(Backend):
                 raise BackendError(f"{name}: a library with in_place functions needs copy, too")
         self.libraries = {d.name: library for d, library in zip(self.devices, chosen)}
         self.honours = frozenset({"allocate"}).union(*(library.honours for library in chosen))
-        self._held: dict[Tensor, Memory] = {}
+        self._held: dict[Tensor, tuple[str, Memory]] = {}
         self._graphs: dict[EagerExecutable, Mapping[str, Memory]] = {}
 
     @property
@@ -151,12 +151,17 @@ class EagerBackend(Backend):
 
     def _hold(self, tensor: Tensor, size: int, make: Callable[[], Native]) -> Tensor:
         what: Literal["weights", "cache"] = "weights" if tensor.op == "weight" else "cache"
+        device = self.placement.device(tensor.layer)
         tensor.owner = self
         if self.params.allocate:
-            with self._guard(self.placement.device(tensor.layer), what, size, tensor.layer):
+            with self._guard(device, what, size, tensor.layer):
                 tensor.handle = make()
-        self._held[tensor] = Memory(size, self._status)
+        self._held[tensor] = device, Memory(size, self._status)
         return tensor
+
+    def home(self, tensor: Tensor) -> str:
+        """The device that holds a weight or state."""
+        return self._held[tensor][0]
 
     def release(self, tensors: Sequence[Tensor]) -> None:
         with self.lock:
@@ -188,8 +193,8 @@ class EagerBackend(Backend):
             report = BackendMemory()
             for device in self.devices:
                 report.on(device.name)
-            for tensor, size in self._held.items():
-                entry = report.on(self.placement.device(tensor.layer))
+            for tensor, (name, size) in self._held.items():
+                entry = report.on(name)
                 where = entry.weights if tensor.op == "weight" else entry.cache
                 where[tensor.layer] = Memory(where.get(tensor.layer, Memory()).size + size.size, size.status)
             for entry in report.devices:
@@ -240,7 +245,7 @@ class EagerExecutable(Executable):
         self._backend = backend
         self._graph = graph
         self._decomposed = {name for name, _ in graph.decomposed}
-        self._program: Program = compile_program(graph, backend.placement, backend.libraries)
+        self._program: Program = compile_program(graph, backend.home, backend.placement, backend.libraries)
         backend.counters.lowered += len(graph.nodes)
         self._sizes = {device: Memory(size, backend._status) for device, size in self._program.peak.items()}
         self._slots = {t: i for i, t in enumerate(graph.leaves)}

@@ -64,7 +64,7 @@ def numpy_library() -> EagerLibrary:
     from hotshoe_core.tensor import TABLE
 
     return EagerLibrary(
-        functions={name: _in_f32(name, op.body) for name, op in TABLE.items() if not op.composite},
+        functions={name: _in_f32(name, op.reference) for name, op in TABLE.items() if op.reference is not None},
         from_numpy=lambda array, dtype: array,
         to_numpy=np.asarray,
         weight=_weight,

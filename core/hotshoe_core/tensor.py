@@ -77,17 +77,22 @@ class Op:
     The function it wraps is its meaning: for a *primitive* over NumPy arrays, which makes the reference
     backend; for a *composite* over Tensors, which is its decomposition. Positional parameters are
     tensors (default None: optional; ``*xs``: any number), keyword-only ones are attributes.
+
+    reference: a composite's meaning over NumPy arrays, where the decomposition is one that grows with the data.
     """
 
-    __slots__ = ("attrs", "body", "composite", "doc", "name", "required", "rule", "tensors", "variadic")
+    __slots__ = ("attrs", "body", "composite", "doc", "name", "reference", "required", "rule", "tensors", "variadic")
 
-    def __init__(self, body: Callable[..., Any], rule: Rule, *, composite: bool) -> None:
+    def __init__(
+        self, body: Callable[..., Any], rule: Rule, *, composite: bool, reference: Callable[..., Any] | None = None
+    ) -> None:
         parameters = inspect.signature(body).parameters.values()
         positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
         self.name = body.__name__.rstrip("_")
         self.body = body
         self.rule = rule
         self.composite = composite
+        self.reference = reference if composite else body
         self.doc = inspect.getdoc(body) or ""
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in positional)
         self.tensors = tuple(p.name for p in positional)
@@ -120,7 +125,9 @@ class Op:
             shape, dtype = self.rule(sources, full)
             context = _common_context(present)
         except HotshoeError as e:
-            raise type(e)(self._describe(sources, attrs, e.message), hint=e.hint) from None
+            error = type(e)(self._describe(sources, attrs, e.message), hint=e.hint)
+            error.operands = tuple(present)
+            raise error from None
         return Tensor(self.name, sources, full, shape, dtype, context=context)
 
     def _describe(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any], why: str) -> str:

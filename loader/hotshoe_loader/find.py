@@ -88,8 +88,8 @@ class LibraryCandidate:
         return f"ggml-{self.backend}-{self.variant}" if self.variant else f"ggml-{self.backend}"
 
 
-def find_plugins() -> Found:
-    """Every entry point of the group, in an order that depends on names alone.
+def find_plugins(group: str = GROUP) -> Found:
+    """Every entry point of a group, in an order that depends on names alone.
 
     Not through importlib.metadata: importing it takes longer (35 ms) than reading the few files that matter, one
     unreadable distribution ends its ``entry_points()``, and it parses every other group of every distribution.
@@ -100,7 +100,7 @@ def find_plugins() -> Found:
     first: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy Python sees
     for each in _distributions():
         installed.setdefault(normalise(each.name), each.version)
-        if GROUP not in each.entry_points:
+        if group not in each.entry_points:
             continue
         name, version = each.identity()
         here = (os.path.realpath(each.location), version)
@@ -110,7 +110,7 @@ def find_plugins() -> Found:
             shadow = f"{name} {seen[1]} in {seen[0]}"
         elif any((c.distribution, c.version, c.location) == (name, version, here[0]) for c in found):
             continue  # the same folder named twice in sys.path
-        found += _entries(each.entry_points, name, version, here[0], each.info, shadow)
+        found += _entries(each.entry_points, group, name, version, here[0], each.info, shadow)
     found.sort(key=lambda c: (c.name, normalise(c.distribution), c.shadowed_by is not None, c.value, c.origin))
     return Found(found, installed)
 
@@ -194,14 +194,16 @@ def _read(path: str) -> str | None:
         return None
 
 
-def _entries(text: str, name: str, version: str, location: str, info: str, shadow: str | None) -> list[PluginCandidate]:
+def _entries(
+    text: str, group: str, name: str, version: str, location: str, info: str, shadow: str | None
+) -> list[PluginCandidate]:
     # By hand: importing configparser takes longer than everything else here.
     entries: dict[str, str] = {}
     section = ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1].strip()
-        elif section == GROUP and line and line[0] not in "#;":
+        elif section == group and line and line[0] not in "#;":
             key, equals, value = (part.strip() for part in line.partition("="))
             if not (key and equals and value):
                 problem = f"its entry_points.txt cannot be read: {line!r} is not 'name = module:object'"

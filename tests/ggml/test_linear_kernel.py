@@ -13,9 +13,9 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 from hotshoe_core.backend import WeightData
 from hotshoe_core.dtypes import DType
 from hotshoe_ggml import _native
-from hotshoe_ggml._lowering import Builder
 from hotshoe_ggml._native import ffi
 from hotshoe_ggml._packed import PackedFormat, PackedWeight, linear_node, packable
+from hotshoe_ggml.lowering import Builder
 
 # (n, k, m): one of all; odd ones; more than one block of tokens, of features; remainders of tiles and panels
 SHAPES = [(1, 1, 1), (2, 3, 5), (5, 7, 33), (6, 384, 64), (15, 1537, 97), (29, 770, 96), (131, 385, 65), (230, 64, 40)]

@@ -5,6 +5,7 @@ Each name here is an Op, a row of the table: call it to record a node. The table
 """
 
 from hotshoe_core.ops.attention import RoPE, attention, rope
+from hotshoe_core.ops.convolution import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, im2col
 from hotshoe_core.ops.elementwise import (
     add,
     affine,
@@ -47,9 +48,37 @@ from hotshoe_core.ops.movement import (
     take_along,
     top_k,
 )
+from hotshoe_core.ops.recurrent import (
+    Recurrence,
+    gated_delta_rule,
+    gated_linear_attention,
+    rwkv_wkv6,
+    rwkv_wkv7,
+    ssm_conv,
+    ssm_scan,
+)
 from hotshoe_core.ops.reduce import cumsum, l2_norm, layer_norm, mean, rms_norm, softmax, sum_, variance
+from hotshoe_core.ops.resampling import avg_pool1d, avg_pool2d, interpolate, max_pool1d, max_pool2d
 
 __all__ = [
+    "ssm_scan",
+    "ssm_conv",
+    "rwkv_wkv7",
+    "rwkv_wkv6",
+    "gated_linear_attention",
+    "gated_delta_rule",
+    "Recurrence",
+    "max_pool2d",
+    "max_pool1d",
+    "interpolate",
+    "avg_pool2d",
+    "avg_pool1d",
+    "im2col",
+    "conv_transpose2d",
+    "conv_transpose1d",
+    "conv3d",
+    "conv2d",
+    "conv1d",
     "RoPE",
     "add",
     "affine",

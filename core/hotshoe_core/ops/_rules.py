@@ -21,9 +21,9 @@ def primitive(rule: Rule) -> Callable[[Callable[..., Any]], Op]:
     return lambda body: _add(Op(body, rule, composite=False))
 
 
-def composite(rule: Rule) -> Callable[[Callable[..., Any]], Op]:
-    """Add a row core can decompose. The body is the decomposition, over Tensors."""
-    return lambda body: _add(Op(body, rule, composite=True))
+def composite(rule: Rule, *, reference: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], Op]:
+    """Add a row core can decompose. The body is the decomposition, over Tensors; reference: see Op."""
+    return lambda body: _add(Op(body, rule, composite=True, reference=reference))
 
 
 def _add(op: Op) -> Op:

@@ -76,7 +76,7 @@ class OpConformance:
 
     def test_every_op_has_a_case(self) -> None:
         missing = TABLE.keys() - {case.op for case in OP_CASES}
-        assert not missing, f"add cases for {sorted(missing)} to hotshoe_core/testing/cases.py"
+        assert not missing, f"add cases for {sorted(missing)} to hotshoe_core/testing/cases"
 
     def test_answer(self, case: AnyCase) -> None:
         self._expecting(case, lambda: self._check(case, decompose=False))

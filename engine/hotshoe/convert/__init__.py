@@ -25,12 +25,15 @@ _FAMILIES = {
     "BertModel": _BERT,
     "BertForMaskedLM": _BERT,
     "BertForPreTraining": _BERT,
+    "BertForSequenceClassification": f"{_BERT}:plan_reranker",
     "Gemma3ForCausalLM": "hotshoe.convert.gemma3",
     "LlamaForCausalLM": "hotshoe.convert.llama",
     "MistralForCausalLM": "hotshoe.convert.llama",
+    "MixtralForCausalLM": "hotshoe.convert.mixtral",
     "Phi3ForCausalLM": "hotshoe.convert.phi3",
     "Qwen2ForCausalLM": "hotshoe.convert.qwen2",
     "Qwen3ForCausalLM": "hotshoe.convert.qwen3",
+    "Qwen3Model": "hotshoe.convert.qwen3",
     "Qwen3MoeForCausalLM": "hotshoe.convert.qwen3moe",
 }
 _MODEL_TYPES = {
@@ -38,6 +41,7 @@ _MODEL_TYPES = {
     "gemma3_text": "Gemma3ForCausalLM",
     "llama": "LlamaForCausalLM",
     "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
@@ -86,5 +90,6 @@ def _family(checkpoint: Checkpoint) -> Callable[[Checkpoint], Plan]:
             f"it converts: {', '.join(sorted(_FAMILIES))}",
             hint=did_you_mean(str(name), _FAMILIES),
         )
-    plan: Callable[[Checkpoint], Plan] = importlib.import_module(_FAMILIES[name]).plan
+    module, _, attribute = _FAMILIES[name].partition(":")
+    plan: Callable[[Checkpoint], Plan] = getattr(importlib.import_module(module), attribute or "plan")
     return plan

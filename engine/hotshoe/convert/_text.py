@@ -31,6 +31,7 @@ class Sizes:
     vocab: int
     context: int
     eps: float
+    states_head_dim: bool = False  # config.json does, rather than leave it to be derived
 
     @property
     def q(self) -> int:
@@ -43,7 +44,7 @@ class Sizes:
         return self.n_kv_heads * self.head_dim
 
     def metadata(self, arch: str, *, heads: bool = True) -> dict[str, Any]:
-        """``heads``: also the length of a head, which some architectures derive."""
+        """The keys. ``heads``: also the length of a head, unless readers derive it rightly from the others."""
         keys: dict[str, Any] = {
             f"{arch}.block_count": self.n_layers,
             f"{arch}.context_length": self.context,
@@ -53,7 +54,7 @@ class Sizes:
             f"{arch}.attention.head_count_kv": self.n_kv_heads,
             f"{arch}.attention.layer_norm_rms_epsilon": self.eps,
         }
-        if heads:
+        if heads and (self.states_head_dim or self.q != self.dim):
             keys |= {f"{arch}.attention.key_length": self.head_dim, f"{arch}.attention.value_length": self.head_dim}
         return keys
 
@@ -80,6 +81,7 @@ def read_sizes(checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_head
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
         eps=checkpoint.number("rms_norm_eps", 1e-6),
+        states_head_dim=checkpoint.config.get("head_dim") is not None,
     )
     if n_heads % sizes.n_kv_heads:
         raise ConversionError(
@@ -112,15 +114,26 @@ def linear(name: str, source: str, out: int, into: int, *, bias: bool = False) -
 
 
 def outer_recipes(checkpoint: Checkpoint, sizes: Sizes, *, tied: bool, norm_plus: float = 0.0) -> list[Recipe]:
-    """Embeddings, the last norm, and the head; ``tied`` is the architecture's default of tie_word_embeddings."""
+    """Embeddings, the last norm, and the head; ``tied`` is the architecture's default of tie_word_embeddings.
+
+    A model that gives embeddings may have no head: it needs none. Raises ConversionError for a model without a head
+    that does not say how a text's embedding is made of its tokens': the file would be taken for a text model's.
+    """
     recipes = [
         as_is("token_embd.weight", "model.embed_tokens.weight", (sizes.vocab, sizes.dim)),
         as_is("output_norm.weight", "model.norm.weight", (sizes.dim,), plus=norm_plus),
     ]
     stated = checkpoint.config.get("tie_word_embeddings")
     tied = tied if stated is None else bool(stated)
+    embeds = checkpoint.sentence.pooling is not None
+    if not embeds and checkpoint.architecture is not None and checkpoint.architecture.endswith("Model"):
+        raise ConversionError(
+            f"{checkpoint.model} is a {checkpoint.architecture}, a model without a head, and there is no modules.json "
+            "that says how its embeddings are pooled",
+            hint="copy modules.json and the folders it names from the sentence-transformers model",
+        )
     # some checkpoints hold a head although it is tied
-    if not tied or has(checkpoint, "lm_head.weight"):
+    if has(checkpoint, "lm_head.weight") or not (tied or embeds):
         recipes.append(as_is("output.weight", "lm_head.weight", (sizes.vocab, sizes.dim)))
     return recipes
 
@@ -129,6 +142,12 @@ def make_plan(
     checkpoint: Checkpoint, arch: str, sizes: Sizes, rope: Rope, recipes: Iterable[Recipe], metadata: dict[str, Any]
 ) -> Plan:
     """Puts together what a family has said; raises what reading the tokenizer raises, and for tensors that differ."""
+    if checkpoint.sentence.lowercase:
+        raise ConversionError(
+            f"{checkpoint.model / 'sentence_bert_config.json'}: do_lower_case is true; for a decoder a GGUF file "
+            "cannot say that texts are lowercased",
+            hint="set it to false, and give the model texts in lower case",
+        )
     tensors = plan_recipes(checkpoint, recipes)
     # after the tensors: their shapes have shown that vocab_size is true
     keys = metadata | rope.metadata(arch) | checkpoint.sentence.metadata(arch)

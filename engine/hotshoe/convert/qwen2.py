@@ -38,6 +38,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
         ]
-    # its heads always are hidden_size / heads; where config.json says otherwise, the file must
-    heads = checkpoint.config.get("head_dim") is not None
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, sizes.metadata(ARCH, heads=heads))
+    return make_plan(checkpoint, ARCH, sizes, rope, recipes, sizes.metadata(ARCH))

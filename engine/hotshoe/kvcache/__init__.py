@@ -26,7 +26,7 @@ from hotshoe.kvcache.recurrent import RecurrentCache
 from hotshoe.kvcache.spec import AttentionSpec, CrossSpec, LayerSpec, RecurrentSpec
 from hotshoe.kvcache.views import UncachedView
 from hotshoe_core import DType
-from hotshoe_core.errors import ModelError
+from hotshoe_core.errors import ModelDefinitionError
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend
@@ -68,17 +68,17 @@ def make_cache(
     n_batch: the most rows of a step; n_scratch: the most rows of padding in one, where
     steps are not uniform. dtype: element type of keys and values
     (recurrent states are F32). Raises InsufficientMemoryError; DTypeError for a type whose blocks do not fit the heads;
-    ModelError for a spec that no layer keeps anything by.
+    ModelDefinitionError for a spec that no layer keeps anything by.
     """
     for layer, entry in enumerate(spec):
         if not (entry is None or isinstance(entry, (AttentionSpec, RecurrentSpec, CrossSpec))):
-            raise ModelError(
+            raise ModelDefinitionError(
                 f"cache_spec: the entry of layer {layer} is a {type(entry).__name__}; "
                 "expected AttentionSpec, RecurrentSpec, CrossSpec or None"
             )
     kinds = {type(entry) for entry in spec if entry is not None}
     if not kinds:
-        raise ModelError(
+        raise ModelDefinitionError(
             "cache_spec: no layer keeps anything; a text model needs a cache",
             hint="a model that reads whole texts at once has task = Task.EMBEDDING or Task.RERANK",
         )

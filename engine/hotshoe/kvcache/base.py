@@ -7,7 +7,7 @@ if anything goes wrong between, it rolls back, and the cache is as before.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -78,7 +78,7 @@ class CrossView(Protocol):
         """Keys and values, (m, kv_heads, dim)."""
 
 
-LayerView = Union[AttentionView, RecurrentView, CrossView, None]  # noqa: UP007
+LayerView = AttentionView | RecurrentView | CrossView | None
 """What the model's layer gets; None where its spec is None."""
 
 

@@ -15,7 +15,7 @@ from hotshoe.kvcache.base import MAX_SEQUENCES, LayerView, Placed, Sizes
 from hotshoe.kvcache.spec import CrossSpec, LayerSpec
 from hotshoe.kvcache.views import require_rows
 from hotshoe_core import DType, Tensor
-from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelError
+from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend, Context
@@ -28,7 +28,7 @@ Array = np.ndarray[Any, Any]
 class CrossCache:
     """The encoder's keys and values for ``n_sequences`` sequences. All layers have the same number of positions.
 
-    spec: of each layer; other kinds than CrossSpec get None. Raises InsufficientMemoryError, DTypeError, ModelError.
+    spec: of each layer; other kinds than CrossSpec get None. Raises InsufficientMemoryError, DTypeError, ModelDefinitionError.
     """
 
     uniform = False
@@ -43,7 +43,7 @@ class CrossCache:
         self._n_layers = len(spec)
         lengths = {s.n_positions for s in self._layers.values()}
         if len(lengths) != 1:
-            raise ModelError(f"CrossSpec: layers have {sorted(lengths)} positions of the encoder; expected one number")
+            raise ModelDefinitionError(f"CrossSpec: layers have {sorted(lengths)} positions of the encoder; expected one number")
         (self.n_positions,) = lengths
         self.n_blocks = n_sequences
         self._block: dict[int, int] = {}  # sequence → block

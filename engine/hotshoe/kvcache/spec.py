@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING
 
-from hotshoe_core.errors import ModelError
+from hotshoe_core.errors import ModelDefinitionError
 
 if TYPE_CHECKING:
     from hotshoe_core import Shape, Tensor
@@ -43,19 +43,19 @@ class AttentionSpec:
         _positive("AttentionSpec", n_kv_heads=self.n_kv_heads, k_dim=self.k_dim)
         for name in ("v_dim", "v_in_k", "window", "chunk", "rope_start"):
             if getattr(self, name) < 0:
-                raise ModelError(f"AttentionSpec: {name} is {getattr(self, name)}; expected 0 or more")
+                raise ModelDefinitionError(f"AttentionSpec: {name} is {getattr(self, name)}; expected 0 or more")
         if self.v_in_k and (self.v_dim or self.v_in_k > self.k_dim):
-            raise ModelError(
+            raise ModelDefinitionError(
                 f"AttentionSpec: v_in_k is {self.v_in_k} with v_dim {self.v_dim} and k_dim {self.k_dim}; "
                 "expected at most k_dim elements, and no v_dim beside it"
             )
         if self.window and self.chunk:
-            raise ModelError(
+            raise ModelDefinitionError(
                 f"AttentionSpec: both window ({self.window}) and chunk ({self.chunk}) are given",
                 hint="a layer looks back either over a window or over its chunk",
             )
         if self.rope is not None and self.rope_start + self.rope.dim > self.k_dim:
-            raise ModelError(
+            raise ModelDefinitionError(
                 f"AttentionSpec: rope turns elements {self.rope_start} to {self.rope_start + self.rope.dim} "
                 f"of keys that have {self.k_dim}"
             )
@@ -77,10 +77,10 @@ class RecurrentSpec:
 
     def __post_init__(self) -> None:
         if not self.states:
-            raise ModelError("RecurrentSpec: no state is named", hint="a layer that keeps nothing has the entry None")
+            raise ModelDefinitionError("RecurrentSpec: no state is named", hint="a layer that keeps nothing has the entry None")
         for name, shape in self.states.items():
             if not shape or any(d < 1 for d in shape):
-                raise ModelError(f"RecurrentSpec: state {name!r} has shape {tuple(shape)}; expected positive sizes")
+                raise ModelDefinitionError(f"RecurrentSpec: state {name!r} has shape {tuple(shape)}; expected positive sizes")
 
     @property
     def n_elements(self) -> int:
@@ -107,11 +107,11 @@ class CrossSpec:
         )
 
 
-LayerSpec = Union[AttentionSpec, RecurrentSpec, CrossSpec, None]  # noqa: UP007  (evaluated in Python 3.10)
+LayerSpec = AttentionSpec | RecurrentSpec | CrossSpec | None
 """What one layer keeps; None: nothing."""
 
 
 def _positive(what: str, **sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
-            raise ModelError(f"{what}: {name} is {size}; expected 1 or more")
+            raise ModelDefinitionError(f"{what}: {name} is {size}; expected 1 or more")

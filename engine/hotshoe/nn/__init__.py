@@ -1,20 +1,41 @@
 """Building blocks for models."""
 
+from hotshoe.nn.attention import Attention, FusedAttention
 from hotshoe.nn.binder import bind
+from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, key, rope_key
+from hotshoe.nn.decoder import Block, Decoder, PreNormBlock
+from hotshoe.nn.experts import Experts, MixtureOfExperts
 from hotshoe.nn.layers import Embedding, LayerNorm, Linear, RMSNorm
+from hotshoe.nn.mlp import MLP, FusedGatedMLP, GatedMLP
 from hotshoe.nn.module import Module, layers, parameter, part, tensor
 from hotshoe.nn.rope import rope_from
 
 __all__ = [
+    "MLP",
+    "Attention",
+    "Block",
+    "Config",
+    "Decoder",
     "Embedding",
+    "Experts",
+    "FusedAttention",
+    "FusedGatedMLP",
+    "GatedMLP",
     "LayerNorm",
     "Linear",
+    "MixtureOfExperts",
     "Module",
+    "PreNormBlock",
     "RMSNorm",
+    "TextConfig",
+    "TransformerConfig",
     "bind",
+    "derived",
+    "key",
     "layers",
     "parameter",
     "part",
     "rope_from",
+    "rope_key",
     "tensor",
 ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hotshoe.nn.module import Module, parameter
 from hotshoe_core import Tensor, ops
+from hotshoe_core.errors import ShapeError
+from hotshoe_core.tensor import Shape
 
 __all__ = ["Embedding", "LayerNorm", "Linear", "RMSNorm"]
 
@@ -16,7 +18,9 @@ class Linear(Module):
 
     def __call__(self, x: Tensor) -> Tensor:
         y = ops.linear(x, self.weight)
-        return y if self.bias is None else y + self.bias
+        if self.bias is None:
+            return y
+        return y + _exactly(self.bias, self.weight.shape[:1], "the weight has as many rows")
 
 
 class Embedding(Module):
@@ -35,7 +39,9 @@ class LayerNorm(Module):
     bias: Tensor | None = parameter("bias", use="add", optional=True)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.layer_norm(x, self.weight, self.bias, eps=self.config.norm_eps)
+        weight, why = _exactly(self.weight, x.shape[-1:], "it normalises the last axis"), "its weight has that shape"
+        bias = None if self.bias is None else _exactly(self.bias, x.shape[-1:], why)
+        return ops.layer_norm(x, weight, bias, eps=self.config.norm_eps)
 
 
 class RMSNorm(Module):
@@ -44,4 +50,12 @@ class RMSNorm(Module):
     weight: Tensor = parameter("weight", use="mul")
 
     def __call__(self, x: Tensor) -> Tensor:
-        return ops.rms_norm(x, self.weight, eps=self.config.norm_eps)
+        weight = _exactly(self.weight, x.shape[-1:], "it normalises the last axis")
+        return ops.rms_norm(x, weight, eps=self.config.norm_eps)
+
+
+def _exactly(weight: Tensor, shape: Shape, why: str) -> Tensor:
+    """The weight, if it has this shape: an axis of size 1 would be broadcast, and the numbers silently wrong."""
+    if weight.shape != shape:
+        raise ShapeError(f"{weight.name} is {list(weight.shape)}; expected {list(shape)}: {why}")
+    return weight

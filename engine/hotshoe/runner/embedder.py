@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.models.bert import Batch
+from hotshoe.kvcache import UncachedView
+from hotshoe.models.batch import Batch
 from hotshoe.runner.base import LoadedModel
 from hotshoe.runner.contexts import Built
 from hotshoe_core import DType, Tensor, ops
@@ -16,6 +17,7 @@ from hotshoe_core.errors import InputTooLongError, ModelFileError, ShapeError
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
+    from hotshoe.runner.params import RunnerParams
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend
     from hotshoe_core.gguf import GGUFFile, Metadata
@@ -39,7 +41,15 @@ class EmbeddingModel(LoadedModel):
     """Texts to vectors. Made by ``hotshoe.load_model``; thread-safe."""
 
     def __init__(
-        self, model: Module, tokenizer: Tokenizer, backend: Backend, file: GGUFFile, *, n_ctx: int, why: str
+        self,
+        model: Module,
+        tokenizer: Tokenizer,
+        backend: Backend,
+        file: GGUFFile,
+        *,
+        n_ctx: int,
+        why: str,
+        params: RunnerParams,
     ) -> None:
         super().__init__(model, tokenizer, backend, file, n_ctx, why)
         self.dim: int = model.config.dim
@@ -118,9 +128,9 @@ class EmbeddingModel(LoadedModel):
         batch = Batch(
             ctx.input("tokens", (n_texts, n), DType.I32),
             ctx.input("positions", (n,), DType.I32),
-            ctx.input("mask", (n_texts, 1, 1, n)),
         )
-        output: Tensor = self._model(batch)  # (n_texts, n, dim)
+        view = UncachedView(ctx.input("mask", (n_texts, 1, 1, n)), batch.positions)
+        output: Tensor = self._model(batch, [view] * self._model.config.n_layers)  # (n_texts, n, dim)
         if pool:
             output = ctx.input("pooling", (n_texts, 1, n)) @ output
             output = ops.l2_norm(output) if self.normalize else output

@@ -15,7 +15,7 @@ from hotshoe.runner.items import Items, SpanRow
 from hotshoe.runner.prefix import Part
 from hotshoe.runner.scheduler import bucket
 from hotshoe_core import DType
-from hotshoe_core.errors import InputTooLongError, ModelError, ShapeError, TokenizerError
+from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
 
 if TYPE_CHECKING:
     from hotshoe.runner.base import TextModule
@@ -190,7 +190,7 @@ class TextForward:
         logits = self._model(batch, views)
         k = max(1, n_outputs)
         if logits.ndim != 2 or logits.shape[0] != k:
-            raise ModelError(
+            raise ModelDefinitionError(
                 f"{type(self._model).__name__} gave {logits.shape}; expected (outputs, vocab), one row for each of "
                 f"batch.outputs ({k})",
                 hint="x.take(batch.outputs) before the last norm and the output matrix",

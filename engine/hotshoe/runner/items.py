@@ -6,7 +6,7 @@ import hashlib
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,8 +70,8 @@ class SpanRow:
     index: int
 
 
-Item = Union[int, EmbeddingSpan]  # noqa: UP007  (evaluated in Python 3.10)
-Row = Union[int, SpanRow]  # noqa: UP007
+Item = int | EmbeddingSpan
+Row = int | SpanRow
 
 
 class SpanAt(NamedTuple):

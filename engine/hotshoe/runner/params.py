@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from hotshoe.kvcache import MAX_SEQUENCES
 from hotshoe_core import DType
-from hotshoe_core.errors import DTypeError, HotshoeError
+from hotshoe_core.errors import DTypeError, ModelError
 
 __all__ = ["RunnerParams"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerParams:
-    """Checked when it is made: raises HotshoeError, and DTypeError for a type that a cache cannot have."""
+    """Checked when it is made: raises ModelError, and DTypeError for a type that a cache cannot have."""
 
     n_batch: int = 512
     """Tokens that a step computes, of all sequences together: how long those that write wait for those that read."""
@@ -36,11 +36,11 @@ class RunnerParams:
             if value is None and name == "n_ubatch":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise HotshoeError(f"{name} is {value!r}; expected an integer of 1 or more")
+                raise ModelError(f"{name} is {value!r}; expected an integer of 1 or more")
         if self.max_sequences > MAX_SEQUENCES:
-            raise HotshoeError(f"max_sequences is {self.max_sequences}; a cache tells at most {MAX_SEQUENCES} apart")
+            raise ModelError(f"max_sequences is {self.max_sequences}; a cache tells at most {MAX_SEQUENCES} apart")
         if self.n_ubatch is not None and self.n_ubatch > self.n_batch:
-            raise HotshoeError(
+            raise ModelError(
                 f"n_ubatch is {self.n_ubatch}, but a step computes n_batch={self.n_batch} tokens",
                 hint="raise n_batch too, or leave n_ubatch out",
             )

@@ -13,10 +13,10 @@ from hotshoe_core.graph import OVERWRITING, Graph
 from hotshoe_core.memory import AllocationStatus, Memory
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._fusion import fuse
-from hotshoe_ggml._lowering import LOWERINGS, Builder, lower_fused
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml._packed import PackedWeight
 from hotshoe_ggml._weights import Holding, OutOfMemory, Tied, new_context
+from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend

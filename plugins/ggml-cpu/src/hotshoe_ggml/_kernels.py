@@ -13,7 +13,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_ggml._native import ffi, kernels
 
 if TYPE_CHECKING:
-    from hotshoe_ggml._lowering import Builder
+    from hotshoe_ggml.lowering import Builder
 
 __all__ = ["attention_node", "attention_types", "layer_norm_node", "rms_norm_node"]
 

@@ -15,7 +15,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_ggml._native import ffi, kernels, lib
 
 if TYPE_CHECKING:
-    from hotshoe_ggml._lowering import Builder
+    from hotshoe_ggml.lowering import Builder
 
 __all__ = ["PackedFormat", "PackedWeight", "linear_node", "packable"]
 

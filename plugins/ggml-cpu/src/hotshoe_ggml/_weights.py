@@ -17,9 +17,9 @@ import numpy as np
 from hotshoe_core.backend import Progress, WeightData
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError
-from hotshoe_ggml._lowering import extents
 from hotshoe_ggml._native import BackendLibrary, ffi, lib
 from hotshoe_ggml._packed import PackedFormat, PackedWeight, packable
+from hotshoe_ggml.lowering import extents
 
 __all__ = ["Holding", "OutOfMemory", "PackedHolding", "Tied", "hold_state", "hold_weights", "linear_name", "split_tied"]
 

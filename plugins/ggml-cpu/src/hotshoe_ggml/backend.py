@@ -14,7 +14,6 @@ from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
 from hotshoe_core.tensor import Shape, Tensor, require_sizes
 from hotshoe_ggml._executable import GgmlExecutable
-from hotshoe_ggml._lowering import can_lower
 from hotshoe_ggml._native import ffi, lib, load_backend
 from hotshoe_ggml._threads import default_threads
 from hotshoe_ggml._weights import (
@@ -27,6 +26,7 @@ from hotshoe_ggml._weights import (
     linear_name,
     split_tied,
 )
+from hotshoe_ggml.lowering import can_lower
 
 __all__ = ["GgmlBackend"]
 

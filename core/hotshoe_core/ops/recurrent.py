@@ -1,0 +1,318 @@
+"""Recurrences: layers whose memory is a state of fixed size instead of a cache of keys and values.
+
+Sequences come first, then time: x (n_seqs, t, …), state (n_seqs, …). Each op takes the state before the first step
+and gives that after the last, so a prompt may be computed in pieces. A node has one value; that of these ops is
+a vector of the outputs and the state behind each other, and the functions here take it apart.
+
+The decomposition is the recurrence written out, some ten nodes a step: enough for a backend that lacks an op to write
+tokens one by one, and slow but right for prompts. The same lines over NumPy arrays make the reference backend.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import ShapeError
+from hotshoe_core.ops._rules import F32, composite, require_float
+from hotshoe_core.ops.movement import concat
+from hotshoe_core.tensor import Rule, Shape, Tensor
+
+__all__ = [
+    "Recurrence", "gated_delta_rule", "gated_linear_attention", "rwkv_wkv6", "rwkv_wkv7", "ssm_conv", "ssm_scan",
+]  # fmt: skip
+
+Value = Any  # a Tensor, or a NumPy array in the reference backend
+
+
+class Recurrence(NamedTuple):
+    """What a recurrent op gives: y, the outputs of all steps, and the state after the last one. Both F32."""
+
+    y: Tensor
+    state: Tensor
+
+
+def _recurrence(rule: Rule, *, like: str) -> Callable[[Callable[..., Any]], Callable[..., Recurrence]]:
+    """Add a row whose body gives (y, state), and make the function that records it.
+
+    rule gives y's shape, which is that of the operand called ``like``. The operand ``state`` is the last.
+    """
+
+    def packed_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+        shape, dtype = rule(args, attrs)
+        return (math.prod(shape) + args[-1].size,), dtype
+
+    def add(body: Callable[..., Any]) -> Callable[..., Recurrence]:
+        @functools.wraps(body)
+        def packed(*operands: Value, **attrs: Any) -> Value:
+            y, state = body(*operands, **attrs)
+            return _join([y.reshape(-1), state.reshape(-1)], 0)
+
+        op = composite(packed_rule, reference=packed)(packed)
+        place = op.tensors.index(like)
+
+        @functools.wraps(body)
+        def record(*operands: Tensor, **attrs: Any) -> Recurrence:
+            node = op(*operands, **attrs)
+            y, state = node.sources[place], node.sources[-1]
+            assert y is not None
+            assert state is not None
+            return Recurrence(node[: y.size].reshape(*y.shape), node[y.size :].reshape(*state.shape))
+
+        return record
+
+    return add
+
+
+# What the bodies are written with, for Tensors and for arrays
+
+
+def _exp(x: Value) -> Value:
+    return x.exp() if isinstance(x, Tensor) else np.exp(x)
+
+
+def _softplus(x: Value) -> Value:
+    return x.softplus() if isinstance(x, Tensor) else np.logaddexp(x, np.float32(0))
+
+
+def _join(parts: list[Value], axis: int) -> Value:
+    return concat(*parts, axis=axis) if isinstance(parts[0], Tensor) else np.concatenate(parts, axis)
+
+
+def _steps(step: Callable[..., tuple[Value, Value]], state: Value, *series: Value) -> Recurrence:
+    """One step after the other: ``step(state, *each series at this time)`` gives (y, state). Series: (n_seqs, t, …)."""
+    ys = []
+    for t in range(series[0].shape[1]):
+        y, state = step(state, *(s[:, t] for s in series))
+        ys.append(y[:, None])
+    return Recurrence(_join(ys, 1), state)
+
+
+def _require(name: str, tensor: Tensor, *expected: Shape) -> None:
+    if tensor.shape not in expected:
+        raise ShapeError(f"{name} must be {' or '.join(map(str, expected))}; got {tensor.shape}")
+
+
+# State space models
+
+
+def _ssm_conv_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, state, weight, bias = args
+    require_float(x, state, weight, bias)
+    if x.ndim != 3 or weight.ndim != 2:
+        raise ShapeError("expected x (n_seqs, t, channels) and weight (channels, kernel)")
+    n, _, channels = x.shape
+    _require("weight", weight, (channels, weight.shape[1]))
+    if weight.shape[1] < 2:
+        raise ShapeError("a kernel of 1 needs no state: multiply instead")
+    _require("state", state, (n, weight.shape[1] - 1, channels))
+    if bias is not None:
+        _require("bias", bias, (channels,))
+    return x.shape, F32
+
+
+@composite(_ssm_conv_rule)
+def ssm_conv(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Causal depthwise convolution over time, of Mamba (Gu & Dao 2023, arXiv:2312.00752) and others.
+
+    Shapes: x (n_seqs, t, channels), state (n_seqs, kernel - 1, channels), which are the steps before x,
+    weight (channels, kernel), bias (channels,) give (n_seqs, t, channels). The state to keep is the tail of
+    both: ``concat(state, x, axis=1)[:, -(kernel - 1):]``.
+    """
+    t, kernel = x.shape[1], weight.shape[1]
+    seen = concat(state.cast(F32), x.cast(F32), axis=1)
+    y = seen[:, :t] * weight[:, 0]
+    for i in range(1, kernel):
+        y = y + seen[:, i : i + t] * weight[:, i]
+    return y if bias is None else y + bias
+
+
+def _ssm_scan_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, dt, a, b, c, state = args
+    require_float(*args)
+    if x.ndim != 4 or b.ndim != 4:
+        raise ShapeError("expected x (n_seqs, t, heads, head_dim), B and C (n_seqs, t, groups, d_state)")
+    (n, t, heads, head_dim), (groups, d_state) = x.shape, b.shape[2:]
+    _require("dt", dt, (n, t, heads))
+    _require("A", a, (heads,), (heads, 1), (heads, d_state))
+    _require("B", b, (n, t, groups, d_state))
+    _require("C", c, b.shape)
+    _require("state", state, (n, heads, head_dim, d_state))
+    if heads % groups:
+        raise ShapeError(f"{heads} heads cannot share {groups} groups of B and C: not a multiple")
+    return x.shape, F32
+
+
+@_recurrence(_ssm_scan_rule, like="x")
+def ssm_scan(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, state: Tensor, *, dt_softplus: bool = False
+) -> Recurrence:
+    """Selective scan of Mamba (Gu & Dao 2023, arXiv:2312.00752) and Mamba-2 (Dao & Gu 2024, arXiv:2405.21060).
+
+    ``h = exp(dt A) h + dt x Bᵀ`` and ``y = h C``, head by head. Shapes: x (n_seqs, t, heads, head_dim), dt
+    (n_seqs, t, heads), A (heads,) or (heads, 1) for Mamba-2, (heads, d_state) for Mamba, whose heads are
+    single channels; B and C (n_seqs, t, groups, d_state), of which head ``h`` reads group
+    ``h // (heads / groups)``; state h (n_seqs, heads, head_dim, d_state). Gives y (n_seqs, t, heads,
+    head_dim) and the new state. dt_softplus: ``softplus(dt)`` takes dt's place.
+    """
+    n, _, heads, head_dim = x.shape
+    groups, d_state = B.shape[2:]
+    dt = _softplus(dt) if dt_softplus else dt
+    rates = A.reshape(heads, -1)
+
+    def step(h: Value, x: Value, dt: Value, b: Value, c: Value) -> tuple[Value, Value]:
+        decay = _exp(dt[..., None] * rates)  # (n, heads, 1 or d_state)
+        given = (x * dt[..., None]).reshape(n, groups, -1, 1)
+        h = (h * decay[:, :, None]).reshape(n, groups, -1, d_state)  # the heads of a group in one axis
+        h = h + given * b[:, :, None]
+        y = (h * c[:, :, None]).sum(-1)
+        return y.reshape(n, heads, head_dim), h.reshape(n, heads, head_dim, d_state)
+
+    return _steps(step, state, x, dt, B, C)
+
+
+# Linear attention
+
+
+def _linear_attention_rule(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, *, values_first: bool = False, grouped: bool = False
+) -> tuple[int, int, int, int, int]:
+    """Checks the shapes all of them share; returns n_seqs, t, heads, dk, dv."""
+    if k.ndim != 4 or v.ndim != 4:
+        raise ShapeError("expected keys (n_seqs, t, heads, dk) and values (n_seqs, t, heads, dv)")
+    (n, t, heads, dv), (k_heads, dk) = v.shape, k.shape[2:]
+    if not grouped or heads % k_heads:
+        k_heads = heads
+    _require("the keys", k, (n, t, k_heads, dk))
+    _require("the queries", q, k.shape)
+    _require("state", state, (n, heads, dv, dk) if values_first else (n, heads, dk, dv))
+    return n, t, heads, dk, dv
+
+
+def _scale(attrs: dict[str, Any], dk: int) -> None:
+    if attrs["scale"] is None:
+        attrs["scale"] = dk**-0.5
+
+
+def _gated_delta_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    q, k, v, g, beta, state = args
+    require_float(*args)
+    n, t, heads, dk, _ = _linear_attention_rule(q, k, v, state, values_first=True, grouped=True)
+    _require("g", g, (n, t, heads), (n, t, heads, dk))
+    _require("beta", beta, (n, t, heads))
+    _scale(attrs, dk)
+    return v.shape, F32
+
+
+@_recurrence(_gated_delta_rule, like="v")
+def gated_delta_rule(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor, *, scale: float | None = None
+) -> Recurrence:
+    """Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464), and Kimi Delta Attention (2025, arXiv:2510.26692).
+
+    ``S = S diag(exp(g))``, then ``S = S + beta (v - S k) kᵀ`` and ``y = scale S q``, head by head. Shapes: q
+    and k (n_seqs, t, k_heads, dk), of which head ``h`` reads ``h // (heads / k_heads)``; v (n_seqs, t, heads,
+    dv); g, the logarithm of the decay, (n_seqs, t, heads), or (n_seqs, t, heads, dk) for one of each
+    element of a key; beta (n_seqs, t, heads); state S (n_seqs, heads, dv, dk), as in the paper: it maps a key
+    to a value. Gives y (n_seqs, t, heads, dv) and the new state. scale: ``1 / √dk``, if None.
+    """
+    n, _, heads, dv = v.shape
+    k_heads, dk = k.shape[2:]
+    decay = _exp(g).reshape(n, -1, heads, g.shape[-1] if g.ndim == 4 else 1)
+
+    def step(s: Value, q: Value, k: Value, v: Value, decay: Value, beta: Value) -> tuple[Value, Value]:
+        s = (s * decay[:, :, None]).reshape(n, k_heads, -1, dk)  # the heads that share a key in one axis
+        k = k[:, :, None]
+        error = v - (s * k).sum(-1).reshape(n, heads, dv)
+        s = s + (error * beta[..., None]).reshape(n, k_heads, -1, 1) * k
+        y = (s * q[:, :, None]).sum(-1) * scale
+        return y.reshape(n, heads, dv), s.reshape(n, heads, dv, dk)
+
+    return _steps(step, state, q, k, v, decay, beta)
+
+
+def _gated_linear_attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    q, k, v, g, state = args
+    require_float(*args)
+    *_, dk, _ = _linear_attention_rule(q, k, v, state)
+    _require("g", g, k.shape)
+    _scale(attrs, dk)
+    return v.shape, F32
+
+
+@_recurrence(_gated_linear_attention_rule, like="v")
+def gated_linear_attention(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, state: Tensor, *, scale: float | None = None
+) -> Recurrence:
+    """Gated linear attention (Yang et al. 2023, arXiv:2312.06635).
+
+    ``S = diag(exp(g)) S + k vᵀ`` and ``y = scale Sᵀ q``, head by head. Shapes: q, k and g, the logarithm of
+    the decay, (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), state S (n_seqs, heads, dk, dv). Gives y
+    (n_seqs, t, heads, dv) and the new state. scale: ``1 / √dk``, if None.
+    """
+
+    def step(s: Value, q: Value, k: Value, v: Value, decay: Value) -> tuple[Value, Value]:
+        s = s * decay[..., None] + k[..., None] * v[:, :, None]
+        return (s * q[..., None]).sum(-2) * scale, s
+
+    return _steps(step, state, q, k, v, _exp(g))
+
+
+# RWKV
+
+
+def _rwkv_wkv6_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    r, k, v, w, u, state = args
+    require_float(*args)
+    _, _, heads, dk, _ = _linear_attention_rule(r, k, v, state)
+    _require("w", w, k.shape)
+    _require("u", u, (heads, dk))
+    return v.shape, F32
+
+
+@_recurrence(_rwkv_wkv6_rule, like="v")
+def rwkv_wkv6(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tensor) -> Recurrence:
+    """The WKV operator of RWKV-6 "Finch" (Peng et al. 2024, arXiv:2404.05892).
+
+    ``y = (S + diag(u) k vᵀ)ᵀ r``, then ``S = diag(w) S + k vᵀ``, head by head. Shapes: r, k and w, the decay
+    itself, in 0 … 1, (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), u, the weight of the present step,
+    (heads, dk), state S (n_seqs, heads, dk, dv). Gives y (n_seqs, t, heads, dv) and the new state.
+    """
+
+    def step(s: Value, r: Value, k: Value, v: Value, w: Value) -> tuple[Value, Value]:
+        new = k[..., None] * v[:, :, None]  # (n, heads, dk, dv)
+        y = ((s + new * u[..., None]) * r[..., None]).sum(-2)
+        return y, s * w[..., None] + new
+
+    return _steps(step, state, r, k, v, w)
+
+
+def _rwkv_wkv7_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    r, w, k, v, a, b, state = args
+    require_float(*args)
+    _linear_attention_rule(r, k, v, state, values_first=True)
+    for name, t in (("w", w), ("a", a), ("b", b)):
+        _require(name, t, k.shape)
+    return v.shape, F32
+
+
+@_recurrence(_rwkv_wkv7_rule, like="v")
+def rwkv_wkv7(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor) -> Recurrence:
+    """The WKV operator of RWKV-7 "Goose" (Peng et al. 2025, arXiv:2503.14456).
+
+    ``S = S (diag(w) + a bᵀ) + v kᵀ``, then ``y = S r``, head by head. Shapes: r, w (the decay itself, in 0 …
+    1), k, a and b (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), state S (n_seqs, heads, dv, dk). Gives y
+    (n_seqs, t, heads, dv) and the new state.
+    """
+
+    def step(s: Value, r: Value, w: Value, k: Value, v: Value, a: Value, b: Value) -> tuple[Value, Value]:
+        removed = (s * a[:, :, None]).sum(-1)  # (n, heads, dv)
+        s = s * w[:, :, None] + removed[..., None] * b[:, :, None] + v[..., None] * k[:, :, None]
+        return (s * r[:, :, None]).sum(-1), s
+
+    return _steps(step, state, r, w, k, v, a, b)

@@ -1,0 +1,73 @@
+"""Cases of matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.tensor import Shape
+from hotshoe_core.testing.cases._shared import BF16, F16, F64, I64, LAYOUTS, Q4_0, Q4_K, Q6_K, Q8_0
+from hotshoe_core.testing.operands import Arg, Case, indices, weight
+from hotshoe_core.testing.run import F32
+
+__all__ = ["cases"]
+
+
+def matrix() -> Iterator[Case]:
+    for shape in ((64,), (1, 64), (5, 64), (2, 3, 64), (2, 2, 3, 64)):
+        for dtype in (F32, F16, BF16, Q8_0, Q4_0):
+            yield Case("linear", (Arg(shape), weight((6, 64), dtype)))
+    for dtype in (Q4_0, Q8_0, Q4_K, DType.Q5_K, Q6_K, DType.IQ4_NL, F16, F32):
+        for n in (1, 5):  # these may be repacked
+            yield Case("linear", (Arg((n, 512)), weight((32, 512), dtype, "linear")))
+    for dtype in (DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q2_K, DType.Q3_K, Q4_K, DType.Q5_K, Q6_K, DType.IQ4_XS):
+        yield Case("linear", (Arg((3, 256)), weight((5, 256), dtype)))
+    for layout in LAYOUTS:
+        yield Case("linear", (Arg((3, 2, 64), layout=layout), weight((6, 64), F16)))
+        yield Case("linear", (Arg((3, 64), layout=layout), weight((6, 64), Q8_0)))
+        yield Case("linear", (Arg((3, 8)), weight((6, 8), F32, layout=layout)))
+        yield Case("linear", (Arg((3, 8)), Arg((6, 8), layout=layout)))
+    yield Case("linear", (Arg((3, 64)), weight((6, 64), Q8_0, layout="sliced")))
+    yield Case("linear", (Arg((3, 64), F16), weight((6, 64), F16)))
+    yield Case("linear", (Arg((3, 64), BF16), weight((6, 64), Q4_0)))
+    yield Case("linear", (Arg((3, 64)), Arg((6, 64), Q8_0, "state")))
+
+    pairs: tuple[tuple[Shape, Shape], ...] = (
+        ((3, 4), (4, 5)), ((1, 4), (4, 1)), ((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
+        ((2, 6, 3, 4), (2, 1, 4, 5)), ((2, 1, 3, 4), (1, 3, 4, 5)), ((1, 3, 3, 4), (2, 1, 4, 5)),
+        ((3, 4), (2, 3, 4, 5)),
+    )  # fmt: skip
+    for a, b in pairs:
+        yield Case("matmul", (Arg(a), Arg(b)))
+        yield Case("matmul", (Arg(a), Arg((*b[:-2], b[-1], b[-2]))), {"transpose": True})
+    yield Case("matmul", (Arg((2, 3, 64)), Arg((2, 64, 5))), {"precision": "full"})
+    for transpose, shape in ((False, (2, 8, 5)), (True, (2, 5, 8))):
+        t = {"transpose": transpose}
+        for layout in LAYOUTS:
+            yield Case("matmul", (Arg((2, 3, 8), layout=layout), Arg(shape)), t)
+            yield Case("matmul", (Arg((2, 3, 8)), Arg(shape, layout=layout)), t)
+        for x, y in ((F16, F32), (F32, F16), (F16, F16), (F32, BF16), (BF16, F32)):
+            yield Case("matmul", (Arg((2, 3, 8), x), Arg(shape, y)), t)
+        yield Case("matmul", (Arg((2, 3, 8)), Arg(shape, F16, layout="permuted")), t)
+        yield Case("matmul", (Arg((2, 3, 8)), Arg(shape, F64)), t, optional=True)
+    for dtype in (Q8_0, Q4_0):
+        yield Case("matmul", (Arg((2, 3, 64)), weight((5, 64), dtype)), {"transpose": True})
+        yield Case("matmul", (Arg((3, 64)), weight((2, 5, 64), dtype)), {"transpose": True})
+    yield Case("matmul", (Arg((2, 3, 64)), weight((2, 5, 64), Q8_0, layout="swapped")), {"transpose": True})
+
+    for dtype in (F32, F16, Q8_0, Q4_0):
+        for rows in (1, 2):
+            yield Case("linear_experts", (Arg((3, rows, 64)), weight((4, 8, 64), dtype), indices((3, 2), 4)))
+    for dtype in (Q4_K, Q6_K, Q4_0, Q8_0):
+        operands = (Arg((5, 1, 256)), weight((4, 32, 256), dtype, "linear_experts"), indices((5, 2), 4))
+        yield Case("linear_experts", operands)
+    for layout in LAYOUTS:
+        yield Case("linear_experts", (Arg((3, 2, 8), layout=layout), weight((4, 5, 8)), indices((3, 2), 4)))
+        yield Case("linear_experts", (Arg((3, 1, 8)), weight((4, 5, 8)), indices((3, 2), 4, layout=layout)))
+        yield Case("linear_experts", (Arg((3, 1, 8)), weight((4, 5, 8), F32, layout=layout), indices((3, 2), 4)))
+    yield Case("linear_experts", (Arg((3, 1, 8), F16), weight((4, 5, 8), BF16), indices((3, 2), 4)))
+    yield Case("linear_experts", (Arg((3, 1, 8)), weight((4, 5, 8)), indices((3, 2), 4, dtype=I64)), optional=True)
+
+
+def cases() -> Iterator[Case]:
+    yield from matrix()
