@@ -13,15 +13,24 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 
-from hotshoe.convert._experts import experts, experts_used
-from hotshoe.convert._recipes import Array, Recipe, as_is
-from hotshoe.convert._rope import Rope, read_rope
-from hotshoe.convert._text import Sizes, linear, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import (
+    Array,
+    Recipe,
+    Rope,
+    Sizes,
+    as_is,
+    experts,
+    experts_used,
+    linear,
+    make_plan,
+    outer_recipes,
+    read_rope,
+    read_sizes,
+)
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.convert._recipes import Array, Recipe, as_is, has, reshaped
-from hotshoe.convert._text import linear, make_plan, refuse_quantized
+from hotshoe.convert import Array, Recipe, as_is, has, linear, make_plan, refuse_quantized, reshaped
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 

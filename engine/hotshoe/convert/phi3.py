@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._recipes import Array, Recipe, as_is
-from hotshoe.convert._rope import Rope, read_rope
-from hotshoe.convert._text import linear, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import Array, Recipe, Rope, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 
