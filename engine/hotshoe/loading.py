@@ -87,15 +87,8 @@ def load_model(
             finally:
                 wait([tokenizer])  # it reads the file
             kind = _runner_of(architecture.task)
-            return kind(
-                model,
-                tokenizer.result(),
-                backend,
-                file,
-                n_ctx=config.n_ctx,
-                why=registry.why(device),
-                params=runner,
-            )
+            words, why = tokenizer.result(), registry.why(device)
+            return kind(model, words, backend, file, n_ctx=config.n_ctx, why=why, params=runner)
         except BaseException:
             backend.close()
             raise
@@ -156,7 +149,7 @@ def _config(file: GGUFFile, architecture: type[Module]) -> Any:
     return config
 
 
-def _runner_of(task: Task) -> Any:
+def _runner_of(task: Task) -> type[TextModel | EmbeddingModel | RerankModel]:
     if task is Task.TEXT:
         from hotshoe.runner.text import TextModel
 

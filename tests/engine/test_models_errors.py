@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe import families, nn
-from hotshoe.families import Family
+from hotshoe import loading, nn
 from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, part, tensor
 from hotshoe_core import Tensor
 from hotshoe_core.errors import HotshoeError, ModelDefinitionError, ModelFileError, ShapeError, WeightsError
@@ -137,7 +136,7 @@ class Good(nn.Decoder):
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, data: Path) -> Callable[[Any], Any]:
     def get(model: Any) -> Any:
-        monkeypatch.setattr(families, "find", lambda group, name: Family(model))
+        monkeypatch.setattr(loading, "find_model", lambda metadata: model)
         return hotshoe.load_model(data / "llamacpp" / "LlamaForCausalLM.gguf", "reference")
 
     return get
@@ -180,6 +179,16 @@ def test_no_cache_spec(load: Callable[[Any], Any]) -> None:
 
     with pytest.raises(ModelDefinitionError, match=r"Mine has no cache_spec\(\)[\s\S]*def cache_spec"):
         load(Mine)
+
+
+def test_an_author_s_own_error_keeps_its_line(load: Callable[[Any], Any]) -> None:
+    class Mine(Good):
+        def __call__(self, batch: Any, cache: Any) -> Tensor:
+            return self.tokens(batch.tokens).reshape(-1, 7)  # the mistake
+
+    with pytest.raises(ShapeError, match="reshape") as e:
+        load(Mine)
+    assert "the mistake" in author_line(e)
 
 
 # What a file claims
