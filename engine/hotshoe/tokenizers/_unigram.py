@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
 from hotshoe.tokenizers._pieces import SpacePieces
-from hotshoe.tokenizers._roles import find_roles
+from hotshoe.tokenizers._roles import find_around, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError
@@ -53,8 +53,6 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     add_tokens(inner, vocabulary, tokens, types)
     found = inner.get_added_tokens_decoder()
 
-    add_bos = vocabulary.flag(PREFIX + "add_bos_token", False)
-    add_eos = vocabulary.flag(PREFIX + "add_eos_token", roles.special.eos is not None)
     return Tokenizer(
         inner,
         tokens,
@@ -62,8 +60,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         SpacePieces(tokens, types, strip=space_prefix or trim),
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
-        prefix=[vocabulary.require("bos", roles.special.bos)] if add_bos else [],
-        suffix=[vocabulary.require("eos", roles.special.eos)] if add_eos else [],
+        around=find_around(vocabulary, roles.special, bos=False, eos=roles.special.eos is not None),
         expand={number: [ids[token.content]] for number, token in found.items()},
     )
 
