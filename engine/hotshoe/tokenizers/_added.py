@@ -45,6 +45,7 @@ def add_tokens(
         )
 
     unusual = _unusual(types)
+    vocabulary.refuse_long_literals(tokens[i] for i, _ in unusual)
     # In two calls, because each builds the search automaton anew. Special ones last: where tokens are numbered as
     # they are added, the others have the same number in a tokenizer without special ones (Tokenizer makes one).
     inner.add_tokens([added(i, False) for i, k in unusual if k == TokenType.USER_DEFINED])

@@ -31,6 +31,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     import tokenizers
     from tokenizers import models, normalizers
 
+    vocabulary.refuse_long_tokens()
     tokens, ids = vocabulary.numbered()
     roles = find_roles(vocabulary, ids, _DEFAULTS)
     types = roles.types

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
+from hotshoe.tokenizers._charsmap import checked_charsmap
 from hotshoe.tokenizers._pieces import SpacePieces
 from hotshoe.tokenizers._roles import find_around, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
@@ -32,6 +33,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     import tokenizers
     from tokenizers import models
 
+    vocabulary.refuse_long_tokens()
     tokens, ids = vocabulary.numbered()
     scores = vocabulary.scores()
     roles = find_roles(vocabulary, ids, _DEFAULTS)
@@ -72,8 +74,8 @@ def _normalizer(vocabulary: Vocabulary, *, space_prefix: bool, trim: bool) -> no
     table: Any = vocabulary.metadata.get(KEY_TABLE)
     if table is not None:
         try:
-            steps.append(normalizers.Precompiled(bytes(int(b) & 0xFF for b in table)))
-        except Exception as e:
+            steps.append(normalizers.Precompiled(checked_charsmap(table)))
+        except Exception as e:  # the package raises bare Exception
             raise TokenizerError(f"{KEY_TABLE} is not a table of SentencePiece: {e}") from None
     if trim:
         steps += [

@@ -33,6 +33,7 @@ KEY_SPLIT_CHINESE = "hotshoe.tokenizer.split_chinese_characters"
 KEY_MAX_WORD = "hotshoe.tokenizer.max_characters_per_word"
 KEY_VERBATIM = "hotshoe.tokenizer.verbatim_ids"  # user-defined tokens matched before the text is normalized
 MAX_WORD = 100
+LONGEST_WORD = 1000  # to split a word takes up to the cube of its characters
 
 
 def phantom(token: str, kind: int) -> str:
@@ -109,6 +110,8 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
     lowercase = vocabulary.flag(KEY_LOWERCASE, True)
     max_word = vocabulary.integer(KEY_MAX_WORD, MAX_WORD)
+    if max_word > LONGEST_WORD:
+        raise TokenizerError(f"{KEY_MAX_WORD} is {max_word}; expected at most {LONGEST_WORD}")
     inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=tokens[unk], max_input_chars_per_word=max_word))
     inner.normalizer = normalizers.BertNormalizer(
         clean_text=vocabulary.flag(KEY_CLEAN_TEXT, True),
@@ -121,6 +124,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     control = {i for i, kind in enumerate(vocabulary.types) if kind == TokenType.CONTROL}
     control.update(i for i in special if i is not None)  # some converters mark no token as control
     user = [i for i, kind in enumerate(vocabulary.types) if kind == TokenType.USER_DEFINED and i not in control]
+    vocabulary.refuse_long_literals(tokens[i] for i in (*control, *user))
     added = tokenizers.AddedToken
     inner.add_special_tokens([added(tokens[i], special=True, normalized=False) for i in sorted(control)])
     inner.add_tokens([added(tokens[i], special=False, normalized=i not in verbatim) for i in user])
