@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 
 if TYPE_CHECKING:
@@ -53,6 +51,8 @@ def add_tokens(
 
 
 def _unusual(types: Sequence[int]) -> list[tuple[int, int]]:
+    import numpy as np
+
     # a vocabulary has 100,000 tokens and more, nearly all of them ordinary
     found = np.flatnonzero(np.fromiter(types, np.int64, len(types)) != int(TokenType.NORMAL))
     return [(i, types[i]) for i in found.tolist()]

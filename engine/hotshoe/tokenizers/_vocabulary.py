@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from hotshoe_core.errors import TokenizerError
 
 __all__ = ["TokenType", "Vocabulary"]
@@ -149,16 +147,16 @@ class Vocabulary:
 
     def refuse_long_tokens(self) -> None:
         """Raises TokenizerError for tokens so long that to cut them at every place takes minutes."""
-        lengths = np.fromiter(map(len, self.tokens), np.int64, len(self.tokens))
-        longest = int(lengths.argmax())
-        if lengths[longest] > LONGEST_TOKEN:
+        lengths = list(map(len, self.tokens))
+        longest = max(lengths)
+        if longest > LONGEST_TOKEN:
             raise TokenizerError(
-                f"{PREFIX}tokens[{longest}] has {lengths[longest]} characters; a token of a vocabulary of the kind "
-                f"{self.model!r} may have {LONGEST_TOKEN}"
+                f"{PREFIX}tokens[{lengths.index(longest)}] has {longest} characters; a token of a vocabulary of the "
+                f"kind {self.model!r} may have {LONGEST_TOKEN}"
             )
-        if int((lengths**2).sum()) > LARGEST_SQUARES:
+        if sum(map(operator.mul, lengths, lengths)) > LARGEST_SQUARES:
             raise TokenizerError(
-                f"the {len(self.tokens)} strings of {PREFIX}tokens have {int(lengths.sum())} characters, too many of "
+                f"the {len(self.tokens)} strings of {PREFIX}tokens have {sum(lengths)} characters, too many of "
                 f"them in long tokens for a vocabulary of the kind {self.model!r}"
             )
 
