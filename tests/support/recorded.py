@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.tiny_bert import make_tiny_bert, random_reranker, write_sentence_modules
-from tests.support.tiny_text import ARCHITECTURES, end_texts_with, make_tiny
+from tests.support.tiny_text import ARCHITECTURES, MORE_ARCHITECTURES, end_texts_with, make_tiny
 
 __all__ = ["MODELS", "make_recorded"]
 
@@ -52,7 +52,7 @@ def _reranker(folder: Path) -> Path:
 
 
 MODELS: dict[str, Callable[[Path], Path]] = {
-    **{name: _causal(name) for name in (*ARCHITECTURES, "MixtralForCausalLM")},
+    **{name: _causal(name) for name in (*ARCHITECTURES, *MORE_ARCHITECTURES)},
     "Qwen3Embedding": _embedding,
     "BertForSequenceClassification": _reranker,
 }

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import gguf
 
-from hotshoe.convert._names import match_tensors
-from hotshoe.convert._plan import Plan
-from hotshoe.convert._wordpiece import wordpiece_metadata
+from hotshoe.convert import Plan, match_tensors, wordpiece_metadata
 from hotshoe_core.errors import ConversionError, ModelFileError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.convert import Checkpoint
 
 __all__ = ["plan", "plan_reranker"]
 

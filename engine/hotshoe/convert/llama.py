@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._recipes import Recipe, as_is, rope_order
-from hotshoe.convert._rope import Rope, read_rope
-from hotshoe.convert._text import Sizes, linear, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import (
+    Recipe,
+    Rope,
+    Sizes,
+    as_is,
+    linear,
+    make_plan,
+    outer_recipes,
+    read_rope,
+    read_sizes,
+    rope_order,
+)
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["ARCH", "attention", "outer", "plan"]
 
@@ -29,7 +37,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim, bias=bias),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff, bias=bias),
         ]
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
 def outer(checkpoint: Checkpoint, n_kv_heads: int | None) -> tuple[Sizes, Rope, list[Recipe], dict[str, Any]]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert._experts import experts, experts_used
-from hotshoe.convert._recipes import as_is
-from hotshoe.convert._text import make_plan
+from hotshoe.convert import as_is, experts, experts_used, make_plan
 from hotshoe.convert.llama import ARCH, attention, outer
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 
@@ -34,4 +31,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
         f"{ARCH}.expert_count": n_experts,
         f"{ARCH}.expert_used_count": experts_used(checkpoint, n_experts, 2),
     }
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert._experts import experts, experts_used
-from hotshoe.convert._recipes import as_is
-from hotshoe.convert._rope import read_rope
-from hotshoe.convert._text import make_plan, outer_recipes, read_sizes
+from hotshoe.convert import as_is, experts, experts_used, make_plan, outer_recipes, read_rope, read_sizes
 from hotshoe.convert.qwen3 import attention
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 
@@ -46,4 +42,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
     if not checkpoint.config.get("norm_topk_prob", False):
         # llama.cpp writes no key and takes the weights of the chosen experts to sum to 1, as in every published model
         metadata[f"{ARCH}.expert_weights_norm"] = False
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805): encoder of MiniLM, BGE, GTE, E5 and other embedding models."""
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): encoder of MiniLM, BGE, GTE and E5, and of rerankers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
 from hotshoe.models.batch import Batch
-from hotshoe.nn import MLP, Embedding, LayerNorm, Module, TransformerConfig, key, layers, part, tensor
+from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, key, layers, part, tensor
 from hotshoe.tasks import Task
 from hotshoe_core import Tensor
+from hotshoe_core.gguf import Metadata
+
+_RANK = 4  # pooling_type of a model that scores pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class Block(Module):
         return self.mlp_norm(x + self.mlp(x))
 
 
-class Model(Module):
+class Encoder(Module):
     config: Config
     tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
     token_types: Embedding = tensor("token_types", shape=lambda c, i: (None, c.dim))
@@ -45,7 +48,6 @@ class Model(Module):
     blocks: list[Block] = layers("blk")
 
     Config = Config
-    task = Task.EMBEDDING
     compute_bound = True
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
@@ -58,4 +60,26 @@ class Model(Module):
         return x
 
 
-family = Family(Model)
+class Model(Encoder):
+    task = Task.EMBEDDING
+
+
+class Reranker(Encoder):
+    task = Task.RERANK
+    pooler: Linear | None = tensor("cls", optional=True, shape=lambda c, i: (None, c.dim))
+    classifier: Linear | None = tensor("cls.output", optional=True, shape=lambda c, i: (None, c.dim))
+
+    def score(self, pooled: Tensor) -> Tensor:
+        """The first tokens' states, (b, dim), to scores, (b, labels)."""
+        if self.pooler is not None:
+            pooled = self.pooler(pooled).tanh()
+        return pooled if self.classifier is None else self.classifier(pooled)
+
+
+def _variant(metadata: Metadata) -> type[Module]:
+    arch = metadata.arch
+    ranks = arch.get("pooling_type", 0) == _RANK or "classifier.output_labels" in arch
+    return Reranker if ranks else Model
+
+
+family = Family(_variant)
