@@ -31,8 +31,8 @@ Array = np.ndarray[Any, Any]
 class CausalCache:
     """Keys and values of ``n_tokens`` tokens of each of ``n_sequences`` sequences, or of more that are shorter.
 
-    spec: of each layer; other kinds than AttentionSpec get None. n_batch: the most rows of a step, for which the cells of
-    short reaches must have room too. n_scratch: the most rows of padding. dtype: element type of keys and values.
+    spec: of each layer; other kinds than AttentionSpec get None. n_batch: the most rows of a step, for which the cells
+    of short reaches must have room too. n_scratch: the most rows of padding. dtype: element type of keys and values.
     Raises InsufficientMemoryError, and DTypeError for a type whose blocks do not fit.
     """
 
@@ -107,11 +107,11 @@ class CausalCache:
             )
         positions = np.concatenate([np.arange(p.start, p.start + p.n) for p in step])
         sequences = np.repeat([p.sequence for p in step], [p.n for p in step])
-        until = _until(step, positions)
+        seen = _spans_of(step, positions)
         feeds: dict[str, Array] = {}
         for reach, cells in self.cells.items():
             feeds[f"cache.cells.{reach}"] = cells.place(positions, sequences, n_rows)
-            visible = cells.mask(positions, until, sequences)
+            visible = cells.mask(positions, sequences, seen)
             mask = np.full((n_rows, visible.shape[1]), -np.inf, self._mask_dtype.numpy)
             mask[:n][visible] = 0
             mask[n:, 0] = 0  # padding: some cell, whichever, for a softmax of nothing is NaN
@@ -223,17 +223,18 @@ def least_common(resumable: Sequence[Any], sequence: int, position: int) -> int:
         position = n
 
 
-def _until(step: Sequence[Placed], positions: Array) -> Array:
-    """The last position each row may look at: its own, or the end of the span that it is in."""
+def _spans_of(step: Sequence[Placed], positions: Array) -> tuple[Array, Array] | None:
+    """The first and the last position of the span that each row is in; itself where it is in none."""
     if not any(p.spans for p in step):
-        return positions
-    until, row = positions.copy(), 0
+        return None
+    first, last = positions.copy(), positions.copy()
+    row = 0
     for p in step:
         for start, stop in p.spans:
-            first, last = max(start, p.start), min(stop, p.start + p.n)
-            until[row + first - p.start : row + last - p.start] = stop - 1
+            inside = slice(row + max(start, p.start) - p.start, row + min(stop, p.start + p.n) - p.start)
+            first[inside], last[inside] = start, stop - 1
         row += p.n
-    return until
+    return first, last
 
 
 def _turned(rows: Tensor, by: Tensor, spec: AttentionSpec) -> Tensor:

@@ -79,7 +79,7 @@ class Cells:
         return int(self.n - np.count_nonzero(self.members & ~self._unseen() & keep))
 
     def fits(self, step: Sequence[Placed], keep: SequenceBits, spare: int, n_batch: int) -> bool:
-        """Whether these tokens find room. Layers of a short reach hold the ends of texts only, and a step on its way."""
+        """Whether these tokens find room. Layers of a short reach hold the ends of texts only, and a step."""
         most = self.reach.most
         if most:
             alone = keep & ~bits_of([p.sequence for p in step]) == 0
@@ -108,19 +108,24 @@ class Cells:
             self._tidy()
             self._placed = None
 
-    def mask(self, positions: Array, until: Array, sequences: Array) -> Array:
+    def mask(self, positions: Array, sequences: Array, seen: tuple[Array, Array] | None = None) -> Array:
         """Which of the first ``n_read`` cells each token may look at: (tokens, n_read) bool.
 
-        until: the last position each may look at, its own unless it is in a span that sees all of itself.
+        seen: the first and the last position that each looks at whatever the reach, those of the span that it is in.
         """
         n = self.n_read
         mine = (self.members[:n] >> sequences[:, None]) & 1
         cells = self.positions[:n]
-        visible: Array = (mine == 1) & (cells <= until[:, None])
+        at = positions[:, None]
+        visible: Array = cells <= at
         if self.reach.window:
-            visible &= positions[:, None] - cells < self.reach.window
+            visible &= at - cells < self.reach.window
         elif self.reach.chunk:
-            visible &= cells >= (positions - positions % self.reach.chunk)[:, None]
+            visible &= cells >= at - at % self.reach.chunk
+        if seen is not None:
+            first, last = seen
+            visible |= (cells >= first[:, None]) & (cells <= last[:, None])
+        visible &= mine == 1
         return visible
 
     @property

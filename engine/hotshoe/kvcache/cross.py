@@ -28,7 +28,8 @@ Array = np.ndarray[Any, Any]
 class CrossCache:
     """The encoder's keys and values for ``n_sequences`` sequences. All layers have the same number of positions.
 
-    spec: of each layer; other kinds than CrossSpec get None. Raises InsufficientMemoryError, DTypeError, ModelDefinitionError.
+    spec: of each layer; other kinds than CrossSpec get None. Raises InsufficientMemoryError, DTypeError, and
+    ModelDefinitionError for layers that differ.
     """
 
     uniform = False
@@ -43,7 +44,9 @@ class CrossCache:
         self._n_layers = len(spec)
         lengths = {s.n_positions for s in self._layers.values()}
         if len(lengths) != 1:
-            raise ModelDefinitionError(f"CrossSpec: layers have {sorted(lengths)} positions of the encoder; expected one number")
+            raise ModelDefinitionError(
+                f"CrossSpec: layers have {sorted(lengths)} positions of the encoder; expected one number"
+            )
         (self.n_positions,) = lengths
         self.n_blocks = n_sequences
         self._block: dict[int, int] = {}  # sequence → block

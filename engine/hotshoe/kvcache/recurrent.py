@@ -71,7 +71,8 @@ class RecurrentCache:
         n = step[0].n
         if any(p.n != n for p in step) or n_rows != n * len(step):
             raise GraphError(
-                f"sequences of {[p.n for p in step]} tokens in {n_rows} rows; a recurrent cache takes equal ones, unpadded"
+                f"sequences of {[p.n for p in step]} tokens in {n_rows} rows; "
+                "a recurrent cache takes equal ones, without padding"
             )
         reads, writes = self.rows.place(step)
         return {"cache.read": np.maximum(np.array(reads, np.int32), 0), "cache.write": np.array(writes, np.int32)}

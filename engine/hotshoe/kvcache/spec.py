@@ -77,10 +77,14 @@ class RecurrentSpec:
 
     def __post_init__(self) -> None:
         if not self.states:
-            raise ModelDefinitionError("RecurrentSpec: no state is named", hint="a layer that keeps nothing has the entry None")
+            raise ModelDefinitionError(
+                "RecurrentSpec: no state is named", hint="a layer that keeps nothing has the entry None"
+            )
         for name, shape in self.states.items():
             if not shape or any(d < 1 for d in shape):
-                raise ModelDefinitionError(f"RecurrentSpec: state {name!r} has shape {tuple(shape)}; expected positive sizes")
+                raise ModelDefinitionError(
+                    f"RecurrentSpec: state {name!r} has shape {tuple(shape)}; expected positive sizes"
+                )
 
     @property
     def n_elements(self) -> int:

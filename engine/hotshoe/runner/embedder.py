@@ -58,7 +58,8 @@ class EmbeddingModel(WholeTexts):
         """
         self._require_open()
         if isinstance(texts, str):
-            return self.embed([texts], truncate=truncate)[0]
+            vector: np.ndarray[Any, np.dtype[np.float32]] = self.embed([texts], truncate=truncate)[0]
+            return vector
         if batch_size < 1:
             raise ShapeError(f"batch_size is {batch_size}; expected 1 or more")
         ids = self._tokenize(list(texts), truncate)

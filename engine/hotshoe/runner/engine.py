@@ -52,10 +52,10 @@ class Forward(Protocol):
     def check(self, items: Items, before: int = 0) -> None:
         """Whether rows from ``before`` on are what the model can compute. Raises TokenizerError, ShapeError, …"""
 
-    def prepare(self, parts: Sequence[Part], op: DeviceOp | None) -> Work:
-        """Gather the inputs of a graph. Called under the engine's lock."""
+    def prepare(self, parts: Sequence[Part], op: DeviceOp | None) -> Any:
+        """Gather the inputs of a graph: a Work. Called under the engine's lock."""
 
-    def compute(self, work: Work) -> list[Array]:
+    def compute(self, work: Any) -> list[Array]:
         """Compute it: the logits of the rows asked for, in order, or what ``op`` names of them. Called without."""
 
 
@@ -353,7 +353,7 @@ class Engine:
                 for job, _ in graph:
                     job.served = self._n_steps
                     job.placed(job.sequence.n_computed)
-                work = self._forward.prepare(parts, op)
+                work: Work = self._forward.prepare(parts, op)
                 feeds = self._slots.place(parts, work.n_rows)
                 work.placed(feeds, self._slots.cache.sizes)
             results = self._forward.compute(work)
@@ -384,7 +384,7 @@ class Engine:
     # A worker
 
     def start(self, listener: Callable[[list[Event]], None] | None = None) -> None:
-        """Run the steps in a thread of the engine's own, for a server. ``listener`` is called there with their events."""
+        """Run the steps in a thread of the engine's own, for a server; ``listener`` is called there with the events."""
         with self.lock:
             self._require_open()
             if self._worker is not None:
@@ -457,7 +457,7 @@ def _stacked(rows: Sequence[Array | None]) -> Array:
     if not found:
         raise GraphError("no sequence was given; expected one or more")
     base = found[0].base
-    if base is not None and all(row.base is base for row in found) and len(base) == len(found):
-        if all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(found)):
-            return base
+    together = base is not None and len(base) == len(found) and all(row.base is base for row in found)
+    if together and all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(found)):
+        return base
     return np.concatenate(found)

@@ -14,7 +14,7 @@ from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import Items, SpanRow
 from hotshoe.runner.prefix import Part
 from hotshoe.runner.scheduler import bucket
-from hotshoe_core import DType
+from hotshoe_core import DType, Tensor
 from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
 
 if TYPE_CHECKING:
@@ -64,9 +64,11 @@ def most_padding(n_rows: int) -> int:
 
 
 class TextForward:
-    """The graphs of one model over one cache. Sizes are rounded up to buckets, so that mixed steps find theirs again."""
+    """The graphs of one model over one cache. Sizes are rounded up to buckets: mixed steps find their graphs again."""
 
-    def __init__(self, model: TextModule, backend: Backend, cache: Cache, spec: Sequence[LayerSpec], *, n_ctx: int, n_ubatch: int) -> None:
+    def __init__(
+        self, model: TextModule, backend: Backend, cache: Cache, spec: Sequence[LayerSpec], *, n_ctx: int, n_ubatch: int
+    ) -> None:
         self.n_vocab = 0  # known when the first graph is built
         self._model = model
         self._backend = backend
@@ -140,7 +142,7 @@ class TextForward:
                 positions[..., row:end] = items.positions(start, size, self._n_streams)
             else:
                 positions[..., row:end] = np.arange(start, start + size)
-            tokens[row:end] = given
+            tokens[row:end] = np.array(given)
             sequences[row:end] = i
             outputs += range(end - n_outputs, end)
             row = end
@@ -199,7 +201,7 @@ class TextForward:
         if n_outputs == 0:  # keys, values and states only
             return Built(ctx, ctx.inputs, ())
         if op is None:
-            results = (logits,)
+            results: tuple[Tensor, ...] = (logits,)
         elif op.op == "argmax":
             results = (logits.argmax(),)
         else:

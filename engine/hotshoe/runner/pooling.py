@@ -31,7 +31,8 @@ def pooling_of(metadata: Metadata, default: Pooling, *known: Pooling) -> Pooling
     if number not in known:
         names = ", ".join(f"{int(p)} ({p.name.lower()})" for p in known)
         raise ModelFileError(
-            f"pooling type {number} does not serve here; expected {names}", field=f"{metadata.architecture}.pooling_type"
+            f"pooling type {number} does not serve here; expected {names}",
+            field=f"{metadata.architecture}.pooling_type",
         )
     return Pooling(number)
 

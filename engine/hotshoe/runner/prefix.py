@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,9 +89,7 @@ class Slots:
 
     # Places
 
-    def attach(
-        self, sequence: Held, *, reuse: bool = True, whole: bool = False, keep: Iterable[Held] = ()
-    ) -> Slot:
+    def attach(self, sequence: Held, *, reuse: bool = True, whole: bool = False, keep: Iterable[Held] = ()) -> Slot:
         """Give a sequence a slot, with as much of its beginning in it as any other has.
 
         At least its last row is left to be computed, for its logits; with ``whole`` all may be there. If all slots are

@@ -27,9 +27,9 @@ _ACTIVATION = "hotshoe.rerank.activation"
 class RerankModel(WholeTexts):
     """Pairs of texts to scores. Made by ``hotshoe.load_model``; thread-safe.
 
-    A score is what sentence-transformers' CrossEncoder gives: the sigmoid of the classifier's logit, unless the file says
-    that the logit itself is meant (``hotshoe.rerank.activation`` "identity"). A causal model has two labels, "yes" and
-    "no" (Qwen3-Reranker): its score is the probability of the first.
+    A score is what sentence-transformers' CrossEncoder gives: the sigmoid of the classifier's logit, unless the file
+    says that the logit itself is meant (``hotshoe.rerank.activation`` "identity"). A causal model has two labels, "yes"
+    and "no" (Qwen3-Reranker): its score is the probability of the first.
     """
 
     def __init__(
@@ -137,5 +137,6 @@ class RerankModel(WholeTexts):
 
 
 def _sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    x = x.astype(np.float64)
-    return np.where(x >= 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
+    small: np.ndarray[Any, Any] = np.exp(-np.abs(x.astype(np.float64)))  # at most 1: no overflow
+    y: np.ndarray[Any, Any] = np.where(x >= 0, 1.0, small) / (1.0 + small)
+    return y

@@ -66,9 +66,9 @@ class TokenSequence(Held):
     def shift(self, keep: int, n: int) -> None:
         """Forget ``n`` rows after the first ``keep``, and move those that follow to the front.
 
-        Their keys are turned to the new positions, not computed anew: what they took from the forgotten tokens stays in
-        them. Raises GraphError if there are fewer rows than that, in the middle of a span, and with the reason where the
-        model's positions cannot be moved.
+        Their keys are turned to the new positions, not computed anew: what they took from the forgotten tokens stays
+        in them. Raises GraphError if there are fewer rows than that, in the middle of a span, and with the reason where
+        the model's positions cannot be moved.
         """
         self._require(keep >= 0 and n >= 0 and keep + n <= len(self), f"forget {n} after the first {keep}")
         self.engine.shift(self, keep, n)

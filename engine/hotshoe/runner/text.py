@@ -125,9 +125,7 @@ class TextModel(LoadedModel):
         """Drop from the cache what no living sequence needs: the next texts are computed from their beginning."""
         self.engine.forget()
 
-    def extend(
-        self, pairs: Iterable[tuple[TokenSequence, Iterable[Item]]]
-    ) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def extend(self, pairs: Iterable[tuple[TokenSequence, Iterable[Item]]]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Add tokens to several sequences, computed together: the logits after the last of each, (n, vocab)."""
         self._require_open()
         return self.engine.extend(pairs)
@@ -235,7 +233,8 @@ class TextModel(LoadedModel):
         refusal = self.engine.shift_refusal(sequence.items)
         if refusal is not None:
             raise SamplingError(
-                f"context_shift={keep} is not possible: {refusal}", hint="leave it out: a full context then ends the text"
+                f"context_shift={keep} is not possible: {refusal}",
+                hint="leave it out: a full context then ends the text",
             )
 
     def chat(

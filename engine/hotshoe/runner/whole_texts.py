@@ -63,7 +63,9 @@ class WholeTexts(LoadedModel):
         """What comes of the pooled states, (b, dim)."""
         raise NotImplementedError
 
-    def _compute(self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None, *, pooled: bool = True) -> Array:
+    def _compute(
+        self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None, *, pooled: bool = True
+    ) -> Array:
         """One batch. Padded rows and columns take part in nothing: the mask and the pooling weights are 0 there.
 
         Raises BackendError where the model gives NaN or infinity.
@@ -100,13 +102,16 @@ class WholeTexts(LoadedModel):
             token_types=ctx.input("token_types", (b, n), DType.I32) if typed else None,
         )
         masks = {
-            r: ctx.input(_mask_name(r), (b, 1, 1, n) if r is None else (b, 1, n, n)) for r in dict.fromkeys(self._reaches)
+            r: ctx.input(_mask_name(r), (b, 1, 1, n) if r is None else (b, 1, n, n))
+            for r in dict.fromkeys(self._reaches)
         }
         views = [UncachedView(masks[r], batch.positions) for r in self._reaches]
-        output: Tensor = self._model(batch, views)  # (b, n, dim)
+        model: Any = self._model
+        output: Tensor = model(batch, views)  # (b, n, dim)
         if output.ndim != 3 or output.shape[:2] != (b, n):
             raise ModelDefinitionError(
-                f"{type(self._model).__name__} gave {output.shape} for {b} texts of {n} tokens; expected ({b}, {n}, dim)"
+                f"{type(self._model).__name__} gave {output.shape} for {b} texts of {n} tokens; "
+                f"expected ({b}, {n}, dim)"
             )
         if pooled:
             vectors = ctx.input("pooling", (b, 1, n)) @ output  # (b, 1, dim)
