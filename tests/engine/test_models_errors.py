@@ -268,6 +268,39 @@ def test_per_layer_values_of_another_length(data: Path, tmp_path: Path) -> None:
         hotshoe.load_model(path, "reference")
 
 
+@pytest.mark.parametrize(
+    ("name", "keys", "words"),
+    [
+        ("MixtralForCausalLM", {"llama.expert_used_count": 5}, "5 experts used, and there are 4"),
+        ("MixtralForCausalLM", {"llama.expert_count": 3}, r"ffn_gate_inp\.weight is \[4, 32\]; the sizes .* \[3, 32\]"),
+        ("DeepseekV3ForCausalLM", {"deepseek2.expert_group_count": 3}, "8 experts do not divide into 3 equal groups"),
+        (
+            "DeepseekV3ForCausalLM",
+            {"deepseek2.expert_group_used_count": 9},
+            "9 groups of experts used, and there are 4",
+        ),
+        (
+            "DeepseekV3ForCausalLM",
+            {"deepseek2.expert_gating_func": 7},
+            r"expert_gating_func': is 7; expected 1 \(softmax",
+        ),
+        ("DeepseekV3ForCausalLM", {"deepseek2.attention.kv_lora_rank": 2**20}, r"attn_k_b\.weight is"),
+        ("Mamba2ForCausalLM", {"mamba2.ssm.state_size": 2**20}, r"ssm_conv1d\.weight is"),
+        ("Mamba2ForCausalLM", {"mamba2.ssm.conv_kernel": 1}, r"ssm\.conv_kernel': is 1; expected 2"),
+        ("Lfm2ForCausalLM", {"lfm2.shortconv.l_cache": 2**20}, r"shortconv\.conv\.weight is"),
+        (
+            "../bert-tiny-llamacpp",
+            {"bert.context_length": 2**20},
+            r"context of 1048576 tokens, but position_embd has 64",
+        ),
+    ],
+)
+def test_what_the_new_families_claim(name: str, keys: dict[str, Any], words: str, data: Path, tmp_path: Path) -> None:
+    path = rewrite(data / "llamacpp" / f"{name}.gguf", tmp_path / "m.gguf", keys)
+    with pytest.raises(hotshoe.errors.ModelError, match=words):
+        hotshoe.load_model(path, "reference")
+
+
 def test_keys_of_wrong_types(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"block_count.*found '2' of type str; expected int"):
         hotshoe.load_model(changed(data, tmp_path, block_count="2"), "reference")
