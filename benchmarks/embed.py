@@ -59,7 +59,7 @@ def main() -> int:
         contenders: dict[str, Embed] = {"PyTorch f32": theirs}
         for dtype in DTYPES:
             path = convert(folder, Path(scratch) / f"{dtype}.gguf", dtype)
-            model = hotshoe.load_model(path, args.device, n_threads=args.threads)
+            model = hotshoe.load_model(path, args.device, params=hotshoe.BackendParams(n_threads=args.threads))
             contenders[f"hotshoe {dtype}"] = lambda texts, model=model: model.embed(texts, batch_size=args.batch)
         expected = theirs(texts)
         cosines = {name: float((embed(texts) * expected).sum(axis=1).min()) for name, embed in contenders.items()}

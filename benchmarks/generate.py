@@ -47,7 +47,11 @@ for line in sys.stdin:
 
 HOTSHOE = {
     "single": {
-        "open": "import hotshoe; model = hotshoe.load_model(path, 'cpu', n_threads, context + steps + 1)",
+        "open": """
+import hotshoe
+params = hotshoe.BackendParams(n_threads=n_threads)
+model = hotshoe.load_model(path, "cpu", n_ctx=context + steps + 1, params=params)
+""",
         "measure": """
     model.forget()
     with model.sequence() as sequence:
@@ -63,7 +67,11 @@ HOTSHOE = {
 """,
     },
     "many": {
-        "open": "import hotshoe; model = hotshoe.load_model(path, 'cpu', n_threads, context + steps, n_sequences=n)",
+        "open": """
+import hotshoe
+params, runner = hotshoe.BackendParams(n_threads=n_threads), hotshoe.RunnerParams(n_sequences=n)
+model = hotshoe.load_model(path, "cpu", n_ctx=context + steps, params=params, runner=runner)
+""",
         "measure": """
     model.forget()
     many = [model.sequence() for _ in rows]
@@ -76,7 +84,8 @@ HOTSHOE = {
         s.close()
 """,
     },
-    "first": "import hotshoe\nmodel = hotshoe.load_model(path, 'cpu', n_threads, 600)\n"
+    "first": "import hotshoe\n"
+    "model = hotshoe.load_model(path, 'cpu', n_ctx=600, params=hotshoe.BackendParams(n_threads=n_threads))\n"
     "model.generate('The quick brown fox jumps', max_tokens=1, temperature=0)",
 }
 LLAMA_CPP = {

@@ -29,8 +29,8 @@ def main() -> int:
     try:
         device = hotshoe.load_all().select(args.device)[0]
         # one thread: with more, so small a model would wait for them longer than it computes. NumPy counts its own
-        n_threads = None if device.name == "reference" else 1
-        with hotshoe.load_model(MODEL, args.device, n_threads) as model:
+        params = hotshoe.BackendParams(n_threads=None if device.name == "reference" else 1)
+        with hotshoe.load_model(MODEL, args.device, params=params) as model:
             write(model, args.beginning, args.verses, args.seed)
     except hotshoe.HotshoeError as error:
         sys.stderr.write(f"{error}\n")

@@ -1,15 +1,21 @@
-"""Records tiny text models as llama.cpp's converter writes them, and transformers' logits: tests/data/llamacpp/.
+"""Records tiny models as llama.cpp's converter writes them, and transformers' logits: tests/data/llamacpp/.
 
-    python -m tools.record_converted LLAMA_CPP        (a folder with llama.cpp's source, as in llama-cpp-python's sdist)
+    python -m tools.record_converted LLAMA_CPP [NAME ...]
 
-Each model is made by tests.support.tiny_text with random weights; ids and logits go to ``expected.npz``. The converter
-recognizes a tokenizer by a table of those it has met, where a made-up one cannot be: its lookup is made to answer
-"qwen2". It writes the vocabulary of a SentencePiece model from ``tokenizer.model``, which these folders do not have; so
-that step is made to write their byte-level one instead. Nothing else of it is touched.
+LLAMA_CPP is a folder with llama.cpp's source, as in llama-cpp-python's sdist; NAME one of tests.support.recorded.MODELS
+(all of them, where none is given). Each model is made with random weights. What the converter writes with
+``--outtype f32`` is kept as a file; of what it writes with ``--outtype f16``, each tensor's type and hash, in
+``f16.json``. Ids and logits of the text models go to ``expected.npz``.
+
+The converter recognizes a tokenizer by a table of those it has met, where a made-up one cannot be: its lookup is made
+to answer "qwen2", or "default" for BERT. It writes the vocabulary of a SentencePiece model from ``tokenizer.model``,
+which these folders do not have; so that step is made to write their byte-level one instead. Nothing else of it is
+touched.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -17,47 +23,59 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.tiny_text import ARCHITECTURES, make_tiny
+from tests.support.converted import f16_digests
+from tests.support.recorded import MODELS, make_recorded
 
 TARGET = Path(__file__).parents[1] / "tests" / "data" / "llamacpp"
 IDS = np.random.default_rng(7).integers(2, 250, 24).tolist()
-SMALLER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-GEMMA = {"num_hidden_layers": 6}  # the last of six is global
 
 CONVERT = """
 import runpy, sys
 source = sys.argv[1]
 sys.path[:0] = [source, f"{source}/gguf-py"]
-from conversion import base, phi
-base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "qwen2"
+from conversion import base, bert, phi
+base.TextModel.get_vocab_base_pre = lambda self, tokenizer: "default" if isinstance(self, bert.BertModel) else "qwen2"
 base.TextModel._set_vocab_sentencepiece = lambda self, *a, **k: self._set_vocab_gpt2()
 phi.Phi3MiniModel.set_vocab = lambda self: self._set_vocab_gpt2()
-sys.argv = ["convert", sys.argv[2], "--outtype", "f32", "--outfile", sys.argv[3]]
+sys.argv = ["convert", sys.argv[2], "--outtype", sys.argv[3], "--outfile", sys.argv[4]]
 runpy.run_path(f"{source}/convert_hf_to_gguf.py", run_name="__main__")
 """
 
 
-def main(source: str) -> int:
-    import torch
-    import transformers
-
+def main(source: str, *names: str) -> int:
     TARGET.mkdir(parents=True, exist_ok=True)
-    expected = {"ids": np.array(IDS)}
-    for architecture in ARCHITECTURES:
+    digests_path, logits_path = TARGET / "f16.json", TARGET / "expected.npz"
+    digests = json.loads(digests_path.read_text()) if digests_path.is_file() else {}
+    logits = dict(np.load(logits_path)) if logits_path.is_file() else {}
+    logits["ids"] = np.array(IDS)
+    for name in names or MODELS:
         with tempfile.TemporaryDirectory() as scratch:
-            changes = SMALLER | (GEMMA if architecture.startswith("Gemma3") else {})
-            folder = make_tiny(architecture, Path(scratch) / architecture, **changes)
-            model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-            with torch.no_grad():
-                expected[architecture] = model(torch.tensor([IDS])).logits[0].numpy()
-            target = TARGET / f"{architecture}.gguf"
-            command = [sys.executable, "-c", CONVERT, source, str(folder), str(target)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(f"{architecture}: {done.stderr}")
-    np.savez_compressed(TARGET / "expected.npz", **expected)
+            folder = make_recorded(name, Path(scratch) / name)
+            if json.loads((folder / "config.json").read_text())["architectures"][0].endswith("ForCausalLM"):
+                logits[name] = _logits(folder)
+            _convert(source, folder, "f32", TARGET / f"{name}.gguf")
+            _convert(source, folder, "f16", Path(scratch) / "f16.gguf")
+            digests[name] = f16_digests(Path(scratch) / "f16.gguf")
+    digests_path.write_text(json.dumps(digests, indent=1, sort_keys=True) + "\n")
+    np.savez_compressed(logits_path, **logits)
     return 0
 
 
+def _logits(folder: Path) -> np.ndarray:
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return model(torch.tensor([IDS])).logits[0].numpy()
+
+
+def _convert(source: str, folder: Path, dtype: str, target: Path) -> None:
+    command = [sys.executable, "-c", CONVERT, source, str(folder), dtype, str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{folder.name}: {done.stderr}")
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(*sys.argv[1:]))

@@ -17,7 +17,8 @@
     ├── ModelError                             a model could not be loaded
     │   ├── ModelFileError                     a file or folder is not what it should be; names field and byte
     │   ├── UnknownArchitectureError           no model implementation for the file's architecture
-    │   └── WeightsError                       tensors missing, left over, or of the wrong shape
+    │   ├── WeightsError                       tensors missing, left over, or of the wrong shape
+    │   └── ModelDefinitionError (TypeError)   a model's class is not written as one must be
     ├── TokenizerError                         a vocabulary that cannot be turned into a tokenizer
     ├── InputTooLongError       (ValueError)   more tokens than the context holds
     ├── SamplingError           (ValueError)   sampling parameters or logits that no token can be chosen with
@@ -55,6 +56,7 @@ __all__ = [
     "InputTooLongError",
     "InsufficientMemoryError",
     "MissingPackageError",
+    "ModelDefinitionError",
     "ModelError",
     "ModelFileError",
     "NativeError",
@@ -72,7 +74,12 @@ __all__ = [
 
 
 class HotshoeError(Exception):
-    """Base of all errors raised on purpose; ``hint`` names the next step, if there is one."""
+    """Base of all errors raised on purpose; ``hint`` names the next step, if there is one.
+
+    operands: of an op that was refused, its tensors.
+    """
+
+    operands: tuple[Any, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -182,6 +189,10 @@ class UnknownArchitectureError(ModelError):
 
 class WeightsError(ModelError):
     """Tensors missing, left over, or of the wrong shape."""
+
+
+class ModelDefinitionError(ModelError, TypeError):
+    """A model's class is not written as one must be: its author's mistake, not that of a file or a user."""
 
 
 class TokenizerError(HotshoeError):

@@ -95,7 +95,9 @@ class Op:
             shape, dtype = self.rule(sources, full)
             context = _common_context(present)
         except HotshoeError as e:
-            raise type(e)(self._describe(sources, attrs, e.message), hint=e.hint) from None
+            error = type(e)(self._describe(sources, attrs, e.message), hint=e.hint)
+            error.operands = tuple(present)
+            raise error from None
         return Tensor(self.name, sources, full, shape, dtype, context=context)
 
     def _by_position(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any]) -> tuple[Tensor | None, ...]:

@@ -14,16 +14,32 @@ import importlib
 TYPE_CHECKING = False  # type checkers take it for typing's, whose import would be most of this one's cost
 if TYPE_CHECKING:
     from hotshoe.loading import load_all, load_model, load_tokenizer
+    from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import SamplingParams
-    from hotshoe_core import errors
+    from hotshoe.tasks import Task
+    from hotshoe_core import BackendParams, errors
     from hotshoe_core.errors import HotshoeError
 
 __version__ = "0.1.0"
-__all__ = ["HotshoeError", "SamplingParams", "__version__", "errors", "load_all", "load_model", "load_tokenizer"]
+__all__ = [
+    "BackendParams",
+    "HotshoeError",
+    "RunnerParams",
+    "SamplingParams",
+    "Task",
+    "__version__",
+    "errors",
+    "load_all",
+    "load_model",
+    "load_tokenizer",
+]
 
 _HOME = {
+    "BackendParams": ("hotshoe_core", "BackendParams"),
     "HotshoeError": ("hotshoe_core.errors", "HotshoeError"),
+    "RunnerParams": ("hotshoe.runner.params", "RunnerParams"),
     "SamplingParams": ("hotshoe.sampling", "SamplingParams"),
+    "Task": ("hotshoe.tasks", "Task"),
     "errors": ("hotshoe_core.errors", None),
     "load_all": ("hotshoe_loader", "load_all"),
     "load_model": ("hotshoe.loading", "load_model"),

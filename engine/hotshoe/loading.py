@@ -4,141 +4,171 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from hotshoe.models import find
-from hotshoe.nn import bind
+from hotshoe.families import find_model
+from hotshoe.nn.binder import bind, check_layers
+from hotshoe.runner.params import RunnerParams
+from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import BackendParams, DType
-from hotshoe_core.errors import HotshoeError, InputTooLongError, ModelFileError, UnknownArchitectureError
+from hotshoe_core import BackendParams
+from hotshoe_core.errors import (
+    InputTooLongError,
+    ModelDefinitionError,
+    ModelError,
+    ModelFileError,
+    UnknownArchitectureError,
+)
 from hotshoe_core.gguf import GGUFFile
 from hotshoe_loader import load_all
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe.runner.embedder import EmbeddingModel
+    from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core.backend import Progress
 
-__all__ = ["load_all", "load_model", "load_tokenizer"]
+__all__ = ["load_all", "load_model", "load_tokenizer", "task_of"]
 
 _DEFAULT_CONTEXT = 4096
-
-T = TypeVar("T")
+_OF_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "kv_dtype")
+"""Fields of RunnerParams that only a text model, which has a cache, uses."""
+_USE = {Task.TEXT: "run", Task.EMBEDDING: "embed", Task.RERANK: "rerank"}
 
 
 def load_model(
     path: str | os.PathLike[str],
     device: str | Iterable[str] | None = None,
-    n_threads: int | None = None,
+    *,
     n_ctx: int | None = None,
+    params: BackendParams | None = None,
+    runner: RunnerParams | None = None,
+    task: Task | str | None = None,
     progress: Progress | None = None,
-    kv_dtype: str | None = None,
-    n_sequences: int | None = None,
-    flash_attention: Literal["auto", "on", "off"] = "auto",
-) -> EmbeddingModel | TextModel:
+) -> TextModel | EmbeddingModel | RerankModel:
     """A model from a GGUF file, on a device, ready to use. Close it, or use it as a context manager.
 
     device: a name or type from ``load_all().devices`` ("cpu", "cuda:0", "gpu"); None for the best. A device
     asked for by name is used or the call fails: it is never replaced.
-    n_threads: CPU threads; None for the number of physical cores.
     n_ctx: tokens a text may have; None for what the model was trained for, at most 4096 for a text model,
     whose cache takes memory for each of them.
+    params: how the backend is opened: threads, attention, …
+    runner: how much is computed and kept at once.
+    task: what the model must be for: "text", "embedding" or "rerank"; the call fails early for a file of another
+    task. None takes any: the file says which it is.
     progress: called with the fraction loaded, 0 to 1; an exception it raises cancels the load.
-    kv_dtype: element type of a text model's key/value cache: f16 (the default), f32, q8_0 or q4_0.
-    n_sequences: for how many texts of ``n_ctx`` tokens a text model's cache has room at once, 1 by default; more texts
-    than that are generated together as long as they are shorter, and wait for each other when they are not.
-    flash_attention: "auto" for the quickest attention; "on" for the engine's own fused kernel, which computes as
-    llama.cpp does; "off" for none.
 
-    Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, DeviceNotFoundError or
-    InsufficientMemoryError; nothing stays loaded then.
+    Raises ModelFileError, UnknownArchitectureError, WeightsError, ModelError for a task or an option that does not
+    fit, TokenizerError, DeviceNotFoundError or InsufficientMemoryError; nothing stays loaded then.
     """
+    expected = None if task is None else Task.parse(task)
+    runner = RunnerParams() if runner is None else runner
     file = _open(path)
-    tokenizer: _Meanwhile[Tokenizer] | None = None
+    pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")  # a large vocabulary takes as long as copying the weights
     try:
-        try:
-            architecture = find(file.architecture)
-        except UnknownArchitectureError as e:
-            raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
-        config = architecture.Config.from_metadata(file.metadata)
+        architecture = _find(file)
+        _check_task(file, architecture.task, expected, runner)
+        config = _config(file, architecture)
         config = dataclasses.replace(config, n_ctx=_context(file, architecture, config.n_ctx, n_ctx))
-        for name, value in (("kv_dtype", kv_dtype), ("n_sequences", n_sequences)):
-            if architecture.many_rows and value is not None:
-                raise HotshoeError(f"{file.path}: {name} is {value!r}, but an encoder has no key/value cache")
-        if n_sequences is not None and n_sequences < 1:
-            raise HotshoeError(f"n_sequences is {n_sequences}; expected 1 or more")
-        cached = DType.parse(kv_dtype or "f16")
+        check_layers(file, config.n_layers)
         registry = load_all()
-        backend = registry.open(device, BackendParams(n_threads=n_threads, flash_attention=flash_attention))
+        backend = registry.open(device, params or BackendParams())
         try:
             # Not earlier: it would take Python's lock from the imports of the plugin, 5 ms at a time.
-            tokenizer = _Meanwhile(lambda: _tokenizer_of(file.metadata))
-            model = architecture(config)
-            bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
-            why = registry.why(device)
-            if architecture.many_rows:
-                from hotshoe.runner.embedder import EmbeddingModel
-
-                return EmbeddingModel(model, tokenizer.result(), backend, file, n_ctx=config.n_ctx, why=why)
-            from hotshoe.runner.text import TextModel
-
-            return TextModel(
-                model,
-                tokenizer.result(),
-                backend,
-                file,
-                n_ctx=config.n_ctx,
-                why=why,
-                kv_dtype=cached,
-                n_sequences=n_sequences or 1,
-            )
+            tokenizer = pool.submit(_tokenizer_of, file.metadata)
+            try:
+                model = architecture(config)
+                bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
+            finally:
+                wait([tokenizer])  # it reads the file
+            kind = _runner_of(architecture.task)
+            words, why = tokenizer.result(), registry.why(device)
+            return kind(model, words, backend, file, n_ctx=config.n_ctx, why=why, params=runner)
         except BaseException:
             backend.close()
             raise
     except BaseException:
-        if tokenizer is not None:
-            tokenizer.wait()  # it reads the file
         file.close()
         raise
+    finally:
+        pool.shutdown()
 
 
-class _Meanwhile(Generic[T]):
-    """A result that another thread works out. A large vocabulary takes as long as copying the weights."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._result: list[T] = []
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._result.append(self._work())
-        except BaseException as error:
-            self._error = error
-
-    def wait(self) -> None:
-        self._thread.join()
-
-    def result(self) -> T:
-        self.wait()
-        if self._error is not None:
-            raise self._error
-        return self._result[0]
+def task_of(path: str | os.PathLike[str]) -> Task:
+    """What the model in a file is for. Only the header is read. Raises as ``load_model`` does for such a file."""
+    with _open(path) as file:
+        return _find(file).task
 
 
-def _context(file: GGUFFile, architecture: type[Module], trained: int, wanted: int | None) -> int:
-    if wanted is None:
-        return trained if architecture.many_rows else min(trained, _DEFAULT_CONTEXT)
-    if not 1 <= wanted <= trained:
-        raise InputTooLongError(f"n_ctx is {wanted}; {file.path} was trained for 1 to {trained} tokens")
-    return wanted
+def _find(file: GGUFFile) -> type[Module]:
+    try:
+        return find_model(file.metadata)
+    except UnknownArchitectureError as e:
+        raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
+
+
+def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:
+    if expected is not None and expected is not task:
+        raise ModelError(
+            f"{file.path} is {task.words}; {expected.words} was asked for",
+            hint=f"use `hotshoe {_USE[task]}`, or task={task.value!r}",
+        )
+    for name in _OF_TEXT if task is not Task.TEXT else ():
+        value, default = getattr(runner, name), getattr(RunnerParams(), name)
+        if value != default:
+            raise ModelError(f"{file.path}: {name} is {value!r}, but {task.words} has no key/value cache")
+
+
+def _config(file: GGUFFile, architecture: type[Module]) -> Any:
+    """The config by the model's own class for it."""
+    kind = getattr(architecture, "Config", None)
+    where = f"{architecture.__module__}.{architecture.__qualname__}"
+    if not hasattr(kind, "from_metadata"):
+        raise ModelDefinitionError(
+            f"{where}.Config is {kind!r}; expected a class with from_metadata(metadata)",
+            hint="write `Config = Config` in the model's body, of a class derived from hotshoe.nn.TextConfig",
+        )
+    assert kind is not None
+    config = kind.from_metadata(file.metadata)
+    for name in ("n_layers", "n_ctx", "dim"):
+        if not isinstance(getattr(config, name, None), int):
+            raise ModelDefinitionError(
+                f"{kind.__module__}.{kind.__qualname__} has no {name}: int, which every model's config needs",
+                hint="derive it from hotshoe.nn.Config, or from hotshoe.nn.TextConfig",
+            )
+    if architecture.task is Task.TEXT and not hasattr(architecture, "cache_spec"):
+        raise ModelDefinitionError(
+            f"{where} has no cache_spec(), which says what each layer keeps between steps",
+            hint="write `def cache_spec(self): return tuple(block.attention.cache_spec() for block in self.blocks)`",
+        )
+    return config
+
+
+def _runner_of(task: Task) -> type[TextModel | EmbeddingModel | RerankModel]:
+    if task is Task.TEXT:
+        from hotshoe.runner.text import TextModel
+
+        return TextModel
+    if task is Task.RERANK:
+        from hotshoe.runner.reranker import RerankModel
+
+        return RerankModel
+    from hotshoe.runner.embedder import EmbeddingModel
+
+    return EmbeddingModel
+
+
+def _context(file: GGUFFile, architecture: type[Module], trained: int, n_ctx: int | None) -> int:
+    if n_ctx is None:
+        return min(trained, _DEFAULT_CONTEXT) if architecture.task is Task.TEXT else trained
+    if not 1 <= n_ctx <= trained:
+        raise InputTooLongError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {trained} tokens")
+    return n_ctx
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

@@ -69,8 +69,8 @@ class Found(NamedTuple):
     installed: dict[str, str]
 
 
-def find_plugins() -> Found:
-    """Every entry point of the group, in an order that depends on names alone.
+def find_plugins(group: str = GROUP) -> Found:
+    """Every entry point of a group, in an order that depends on names alone.
 
     Not through importlib.metadata: importing it takes longer (35 ms) than reading the few files that matter, one
     unreadable distribution ends its ``entry_points()``, and it parses every other group of every distribution.
@@ -82,7 +82,7 @@ def find_plugins() -> Found:
     listed: set[tuple[str, str, str]] = set()
     for each in _distributions():
         installed.setdefault(normalise(each.name), each.version)
-        if GROUP not in each.entry_points and not each.problem:
+        if group not in each.entry_points and not each.problem:
             continue
         name, version = each.identity()
         here = (os.path.realpath(each.location), version)
@@ -93,7 +93,7 @@ def find_plugins() -> Found:
         elif (name, *here) in listed:
             continue  # the same folder named twice in sys.path
         listed.add((name, *here))
-        found += _candidates(each, name, version, here[0], shadow)
+        found += _candidates(each, group, name, version, here[0], shadow)
     found.sort(key=lambda c: (c.name, normalise(c.distribution), c.shadowed_by is not None, c.value, c.origin))
     return Found(found, installed)
 
@@ -189,7 +189,7 @@ def _read(path: str) -> tuple[str, str]:
 
 
 def _candidates(
-    found: _Distribution, name: str, version: str, location: str, shadow: str | None
+    found: _Distribution, group: str, name: str, version: str, location: str, shadow: str | None
 ) -> list[PluginCandidate]:
     """The entry points of one distribution; one candidate that says so where they cannot be read."""
 
@@ -204,14 +204,15 @@ def _candidates(
     for line in map(str.strip, found.entry_points.splitlines()):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1].strip()
-        elif section == GROUP and line and line[0] not in "#;":
+        elif section == group and line and line[0] not in "#;":
             key, equals, value = (part.strip() for part in line.partition("="))
             if not (key and equals and value):
                 return [
                     candidate(name, "", f"its entry_points.txt cannot be read: {line!r} is not 'name = module:object'")
                 ]
             entries[key] = value
-    if len(entries) > _MOST_ENTRIES:
+    # each backend is probed in a process of its own; models, converters and tokenizers cost nothing until asked for
+    if group == GROUP and len(entries) > _MOST_ENTRIES:
         return [
             candidate(name, "", f"it has {len(entries)} entry points in {GROUP!r}; expected at most {_MOST_ENTRIES}")
         ]

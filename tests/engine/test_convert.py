@@ -19,7 +19,14 @@ from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.converted import keys, tensors
 from tests.support.minilm import load_reference
-from tests.support.tiny_bert import CONFIG, VOCAB, make_tiny_bert, random_weights, write_safetensors
+from tests.support.tiny_bert import (
+    CONFIG,
+    VOCAB,
+    make_tiny_bert,
+    random_reranker,
+    random_weights,
+    write_safetensors,
+)
 
 # in ours and not in llama.cpp's file, each for a reason that convert/ gives
 OURS_ONLY = {"hotshoe.embedding.normalize", "hotshoe.embedding.max_seq_length", "tokenizer.ggml.cls_token_id"}
@@ -292,3 +299,65 @@ def test_importing_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# --- rerankers
+
+
+def reranker(folder: Path, n_labels: int, **config: Any) -> Path:
+    config |= {"architectures": ["BertForSequenceClassification"]}
+    return make_tiny_bert(folder, config=config, weights=random_reranker(n_labels), sentence=False)
+
+
+@pytest.mark.parametrize(
+    ("n_labels", "config", "expected"),
+    [
+        (1, {"id2label": {"0": "LABEL_0"}}, ["LABEL_0"]),
+        (2, {}, None),  # what transformers leaves out of config.json
+        (3, {"id2label": {"2": "neutral", "0": "yes", "1": "no"}}, ["yes", "no", "neutral"]),
+        (11, {"id2label": {str(i): f"l{i}" for i in range(11)}}, [f"l{i}" for i in range(11)]),
+    ],
+)
+def test_a_reranker_keeps_its_pooler_and_its_labels(
+    tmp_path: Path, n_labels: int, config: dict[str, Any], expected: list[str] | None
+) -> None:
+    path = convert(reranker(tmp_path / "m", n_labels, **config), tmp_path / "m.gguf", "f32")
+    weights, found, metadata = random_reranker(n_labels), tensors(path), keys(path)
+    for name, source in (("cls", "bert.pooler.dense"), ("cls.output", "classifier")):
+        for kind in ("weight", "bias"):
+            np.testing.assert_array_equal(found[f"{name}.{kind}"][1], weights[f"{source}.{kind}"])
+    assert metadata["bert.pooling_type"] == 4
+    assert metadata.get("bert.classifier.output_labels") == expected
+
+
+@pytest.mark.parametrize("labels", [{}, [], {"0": 1}, {"1": "yes"}, {"yes": "0"}, {"0": "a", "2": "b"}])
+def test_labels_that_are_none(tmp_path: Path, labels: Any) -> None:
+    with pytest.raises(ModelFileError, match=r"id2label.*expected an object of labels, numbered from 0"):
+        convert(reranker(tmp_path / "m", 1, id2label=labels), tmp_path / "m.gguf")
+
+
+def test_a_reranker_without_its_classifier_is_not_converted(tmp_path: Path) -> None:
+    folder = make_tiny_bert(tmp_path / "m", config={"architectures": ["BertForSequenceClassification"]}, sentence=False)
+    with pytest.raises(ConversionError, match=r"missing: cls.bias, cls.output.bias, cls.output.weight, cls.weight"):
+        convert(folder, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, None),
+        ({"sentence_transformers": {"version": "4.1.0"}}, None),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "identity"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, "sigmoid"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
+    ],
+)
+def test_what_becomes_of_a_score(tmp_path: Path, config: dict[str, Any], expected: str | None) -> None:
+    path = convert(reranker(tmp_path / "m", 1, id2label={"0": "LABEL_0"}, **config), tmp_path / "m.gguf")
+    assert keys(path).get("hotshoe.rerank.activation") == expected
+
+
+def test_a_function_of_scores_that_hotshoe_does_not_have(tmp_path: Path) -> None:
+    config = {"id2label": {"0": "LABEL_0"}, "sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}
+    with pytest.raises(ConversionError, match=r"scores go through torch\.nn\.Tanh; hotshoe converts"):
+        convert(reranker(tmp_path / "m", 1, **config), tmp_path / "m.gguf")

@@ -11,8 +11,19 @@ import numpy as np
 import pytest
 
 from hotshoe.convert import convert
+from hotshoe.tokenizers import load_tokenizer
+from hotshoe_core.errors import ConversionError
+from hotshoe_core.gguf import GGUFFile
 from tests.support.converted import keys, tensors
-from tests.support.tiny_text import ARCHITECTURES, CHAT_TEMPLATE, VOCAB_SIZE, make_tiny, state_dict
+from tests.support.tiny_bert import edit_json, write_sentence_modules
+from tests.support.tiny_text import (
+    ARCHITECTURES,
+    CHAT_TEMPLATE,
+    VOCAB_SIZE,
+    end_texts_with,
+    make_tiny,
+    state_dict,
+)
 
 # the part of transformers' name after "model.layers.N.", and GGUF's after "blk.N."
 LAYER = {
@@ -356,3 +367,30 @@ def test_names_are_those_of_the_gguf_package(tmp_path: Path) -> None:
         }
         found = tensors(convert(folder, tmp_path / f"{arch}.gguf", overwrite=True)).keys()
         assert {name for name in found if "_exps" not in name} == names
+
+
+def test_embeddings_need_no_head_and_say_how_they_are_pooled(tmp_path: Path) -> None:
+    """As Qwen3 Embedding is published, tied or not, and as sentence-transformers saves a Qwen3Model."""
+    folder = make_tiny("Qwen3ForCausalLM", tmp_path / "m", tie_word_embeddings=True)
+    edit_json(folder, "config.json", architectures=["Qwen3Model"], tie_word_embeddings=False)
+    with pytest.raises(ConversionError, match=r"is a Qwen3Model, a model without a head(.|\n)*copy modules.json"):
+        convert(folder, tmp_path / "m.gguf")
+    write_sentence_modules(folder, 64, "lasttoken", max_seq_length=64)
+    path = convert(folder, tmp_path / "m.gguf")
+    assert "output.weight" not in tensors(path)
+    assert keys(path)["qwen3.pooling_type"] == 3
+    edit_json(folder, "sentence_bert_config.json", do_lower_case=True)
+    with pytest.raises(ConversionError, match="cannot say that texts are lowercased"):
+        convert(folder, tmp_path / "m.gguf", overwrite=True)
+
+
+@pytest.mark.parametrize(("token", "eot"), [("<|odd|>", 1), ("<|end|>", None)])
+def test_a_token_after_a_text(tmp_path: Path, token: str, eot: int | None) -> None:
+    folder = make_tiny("Qwen3ForCausalLM", tmp_path / "m", tie_word_embeddings=True)
+    end_texts_with(folder, token)
+    path = convert(folder, tmp_path / "m.gguf")
+    with GGUFFile(path) as file:
+        tokenizer = load_tokenizer(file.metadata)
+    assert tokenizer.token(tokenizer.encode("the camera")[-1]) == token
+    assert tokenizer.encode("the camera")[:-1] == tokenizer.encode("the camera", add_special=False)
+    assert keys(path).get("tokenizer.ggml.eot_token_id") == eot

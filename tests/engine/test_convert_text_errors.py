@@ -90,7 +90,7 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_e
         ),
         ("Qwen2", {"use_sliding_window": True}, ConversionError, "use_sliding_window is True"),
         ("Qwen3Moe", {"mlp_only_layers": [0]}, ConversionError, r"mlp_only_layers is \[0\]"),
-        ("Qwen3Moe", {"num_local_experts": 2**31}, ConversionError, "num_experts is 2147483648, and the weights are"),
+        ("Qwen3Moe", {"num_local_experts": 2**31}, ConversionError, "says 2147483648 experts, and the weights are"),
         ("Qwen3Moe", {"num_local_experts": 1, "num_experts": 1}, ConversionError, "num_experts_per_tok is 2"),
         (
             "Gemma3",

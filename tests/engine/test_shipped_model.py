@@ -31,8 +31,8 @@ def recorded(data: Path) -> list[dict[str, Any]]:
 def load(path: Path, device: str, flash_attention: Any = "auto") -> TextModel:
     if device not in [d.name for d in hotshoe.load_all().devices]:
         pytest.skip(f"no device {device!r}: hotshoe-ggml-cpu is not installed")
-    n_threads = 1  # so small a model waits more than it computes
-    model = hotshoe.load_model(path, device, n_threads, flash_attention=flash_attention)
+    params = hotshoe.BackendParams(n_threads=1, flash_attention=flash_attention)  # so small a model waits most
+    model = hotshoe.load_model(path, device, params=params)
     assert isinstance(model, TextModel)
     return model
 

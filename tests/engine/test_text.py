@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import hotshoe
+from hotshoe import RunnerParams
 from hotshoe.cli import main
 from hotshoe.runner.text import TextModel
 from hotshoe_core.errors import (
@@ -99,13 +100,10 @@ def test_variants(variant: str, device: str, folder: Callable[..., Path], gguf: 
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Gemma3ForCausalLM"])
-def test_pieces_agree_with_the_whole(
-    architecture: str, device: str, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_agree_with_the_whole(architecture: str, device: str, gguf: Callable[..., Path]) -> None:
     with load(gguf(architecture), device) as model:
         whole = model.logits(IDS)
-        monkeypatch.setattr("hotshoe.runner.text.CHUNK", 7)
-        monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", 7)
+    with load(gguf(architecture), device, n_batch=7) as model:
         assert_close(model.logits(IDS), whole, 1e-4)
         with model.sequence(IDS[:25]) as first, model.sequence(IDS) as second:
             assert_close(first.append(), whole[24], 1e-4)
@@ -260,9 +258,9 @@ def test_wrong_input(model: TextModel, gguf: Callable[..., Path], data: Path) ->
     with pytest.raises(HotshoeError, match="9999"):
         model.logits([9999])
     with pytest.raises(DTypeError, match="q9_0"):
-        hotshoe.load_model(gguf("LlamaForCausalLM"), kv_dtype="q9_0")
+        hotshoe.load_model(gguf("LlamaForCausalLM"), runner=RunnerParams(kv_dtype="q9_0"))
     with pytest.raises(HotshoeError, match="no key/value cache"):
-        hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", kv_dtype="f16")
+        hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", runner=RunnerParams(kv_dtype="f32"))
     model.close()
     with pytest.raises(ClosedError, match="load_model"):
         model.generate("x")
@@ -317,7 +315,7 @@ def test_the_chat_command(
     assert main(["chat", str(gguf("Qwen2ForCausalLM")), "--max-tokens", "4", "--temperature", "0"]) == 0
     assert list(given) == ["x"]
     out = capsys.readouterr()
-    with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name, n_ctx=None, kv_dtype=None) as model:
+    with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name, n_ctx=None, kv_dtype="f16") as model:
         options = {"max_tokens": 4, "temperature": 0}
         first = "".join(model.chat([{"role": "user", "content": "hello"}], **options))
         other = "".join(model.chat([{"role": "user", "content": "two\nlines"}], **options))

@@ -12,7 +12,17 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CONFIG", "SPECIAL", "VOCAB", "edit_json", "make_tiny_bert", "random_weights", "write_safetensors"]
+__all__ = [
+    "CONFIG",
+    "SPECIAL",
+    "VOCAB",
+    "edit_json",
+    "make_tiny_bert",
+    "random_reranker",
+    "random_weights",
+    "write_safetensors",
+    "write_sentence_modules",
+]
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 _WORDS = [
@@ -89,17 +99,22 @@ def make_tiny_bert(
         _json(folder / "tokenizer.json", _tokenizer(bool(settings["do_lower_case"])))
     write_safetensors(folder / "model.safetensors", random_weights(full) if weights is None else weights, dtype)
     if sentence:
-        kinds = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")
-        modules = [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (path, kind) in enumerate(kinds)
-        ]
-        _json(folder / "modules.json", modules)
-        (folder / "1_Pooling").mkdir(exist_ok=True)
-        pooling = {"word_embedding_dimension": full["hidden_size"], "pooling_mode_mean_tokens": True}
-        _json(folder / "1_Pooling" / "config.json", pooling)
-        _json(folder / "sentence_bert_config.json", {"max_seq_length": 48, "do_lower_case": False})
+        write_sentence_modules(folder, full["hidden_size"], "mean_tokens", max_seq_length=48)
     return folder
+
+
+def write_sentence_modules(folder: Path, dim: int, pooling: str, *, max_seq_length: int) -> None:
+    """What sentence-transformers writes around a model: pooling (the end of a key "pooling_mode_…"), and length 1."""
+    kinds = ("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(kinds)
+    ]
+    _json(folder / "modules.json", modules)
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    settings = {"word_embedding_dimension": dim, f"pooling_mode_{pooling}": True}
+    _json(folder / "1_Pooling" / "config.json", settings)
+    _json(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length, "do_lower_case": False})
 
 
 def random_weights(config: dict[str, Any] = CONFIG, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
@@ -132,6 +147,19 @@ def random_weights(config: dict[str, Any] = CONFIG, seed: int = 0) -> dict[str, 
         linear(f"{layer}.intermediate.dense", ff, dim)
         linear(f"{layer}.output.dense", dim, ff)
         norm(f"{layer}.output.LayerNorm")
+    return weights
+
+
+def random_reranker(
+    n_labels: int = 1, config: dict[str, Any] = CONFIG, seed: int = 0
+) -> dict[str, np.ndarray[Any, Any]]:
+    """The same encoder, with a pooler and a classifier behind it, as BertForSequenceClassification names them."""
+    rng = np.random.default_rng(seed + 1)
+    weights = {f"bert.{name}": value for name, value in random_weights(config, seed).items()}
+    dim = config["hidden_size"]
+    for name, out in (("bert.pooler.dense", dim), ("classifier", n_labels)):
+        weights[f"{name}.weight"] = rng.normal(0, 1.5 / np.sqrt(dim), (out, dim)).astype(np.float32)
+        weights[f"{name}.bias"] = rng.normal(0, 0.1, out).astype(np.float32)
     return weights
 
 

@@ -14,7 +14,17 @@ import pytest
 
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS
 
-__all__ = ["ARCHITECTURES", "CHAT_TEMPLATE", "SENTENCES", "VOCAB_SIZE", "make_tiny", "make_tokenizer", "state_dict"]
+__all__ = [
+    "ARCHITECTURES",
+    "CHAT_TEMPLATE",
+    "MORE_ARCHITECTURES",
+    "SENTENCES",
+    "VOCAB_SIZE",
+    "end_texts_with",
+    "make_tiny",
+    "make_tokenizer",
+    "state_dict",
+]
 
 VOCAB_SIZE = 320  # more than the tokenizer has, as in published models
 CHAT_TEMPLATE = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}"
@@ -68,6 +78,35 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         {"original_max_position_embeddings": 256, "sliding_window": None, "resid_pdrop": 0.0},
     ),
 }
+# as ARCHITECTURES: those that differ from the others by more than sizes, in their layers or in what they keep
+_MLA: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "moe_intermediate_size": 32,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+}
+MORE_ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "MixtralForCausalLM": ("MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "DeepseekV2ForCausalLM": (
+        "DeepseekV2Config",
+        _MLA | {"q_lora_rank": None, "n_routed_experts": 4, "n_shared_experts": 2, "n_group": 1, "topk_group": 1},
+    ),
+    "DeepseekV3ForCausalLM": (
+        "DeepseekV3Config",
+        _MLA
+        | {"q_lora_rank": 16, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 4, "topk_group": 2}
+        | {"scoring_func": "sigmoid", "routed_scaling_factor": 2.5, "norm_topk_prob": True},
+    ),
+    "Mamba2ForCausalLM": (
+        "Mamba2Config",
+        {"num_heads": 8, "head_dim": 16, "state_size": 16, "n_groups": 2, "expand": 2, "conv_kernel": 4},
+    ),
+    "Lfm2ForCausalLM": ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32}),
+}
 
 
 def make_tiny(
@@ -80,7 +119,7 @@ def make_tiny(
     """
     torch = pytest.importorskip("torch", reason="the tests of text models make theirs with torch")
     transformers = pytest.importorskip("transformers", reason="the tests of text models make theirs with transformers")
-    config_class, own = ARCHITECTURES[architecture]
+    config_class, own = (ARCHITECTURES | MORE_ARCHITECTURES)[architecture]
     config = getattr(transformers, config_class)(**_COMMON | own | changes)
     torch.manual_seed(seed)
     model = getattr(transformers, architecture)(config).eval()
@@ -88,12 +127,15 @@ def make_tiny(
     with torch.no_grad():
         for name, value in model.named_parameters():
             noise = torch.randn(value.shape, generator=generator)
-            if name.endswith("norm.weight"):
+            if name.endswith(("norm.weight", "norm_f.weight")):
                 value.copy_(noise * 0.2 + (0.0 if architecture.startswith("Gemma") else 1.0))
             elif value.ndim < 2:
                 value.copy_(noise * 0.2)
             else:
-                value.copy_(noise * (1.0 if "embed_tokens" in name else 1.5 / value.shape[-1] ** 0.5))
+                value.copy_(noise * (1.0 if "embed" in name else 1.5 / value.shape[-1] ** 0.5))
+        for name, value in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                value.copy_(torch.randn(value.shape, generator=generator) * 0.2)
     model.to(getattr(torch, dtype)).save_pretrained(folder)
     make_tokenizer(folder, pre)
     return folder
@@ -121,6 +163,17 @@ def make_tokenizer(folder: Path, pre: str = "qwen2", *, bos: bool | None = None)
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+
+
+def end_texts_with(folder: Path, token: str) -> None:
+    """Makes tokenizer.json put this token after a text, as the tokenizers of embedding models do."""
+    from tokenizers import Tokenizer, processors
+
+    inner = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    inner.post_processor = processors.TemplateProcessing(
+        single=f"$A {token}", pair=f"$A {token} $B {token}", special_tokens=[(token, inner.token_to_id(token))]
+    )
+    inner.save(str(folder / "tokenizer.json"))
 
 
 def state_dict(folder: Path) -> dict[str, Any]:

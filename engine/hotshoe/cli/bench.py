@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from hotshoe.cli.generating import add_attention_options
+from hotshoe.cli.generating import add_backend_options, add_runner_options, backend_params, runner_params
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -52,7 +52,16 @@ class Measured:
         return statistics.stdev(self.rates) if len(self.rates) > 1 else 0.0
 
 
-_OF_TEXT = {"prompt": [512], "generate": [128], "depth": [0], "sequences": [1], "kv_dtype": None}
+_OF_TEXT = {
+    "prompt": [512],
+    "generate": [128],
+    "depth": [0],
+    "sequences": [1],
+    "kv_dtype": None,
+    "n_batch": None,
+    "n_ubatch": None,
+    "max_sequences": None,
+}
 """Options that an embedding model has no use for, and their defaults."""
 
 
@@ -65,9 +74,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", help="a GGUF file")
-    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
-    parser.add_argument("--threads", type=_count, help="CPU threads; default: physical cores")
-    add_attention_options(parser)
+    add_backend_options(parser)
+    add_runner_options(parser, sequences=False)
     parser.add_argument("-p", "--prompt", type=_counts, metavar="N,…", help="default: 512; 0 for none")
     parser.add_argument("-n", "--generate", type=_counts, metavar="N,…", help="default: 128; 0 for none")
     parser.add_argument("-d", "--depth", type=_counts, metavar="N,…", help="tokens of context before; default: 0")
@@ -102,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     with model:
         text = isinstance(model, TextModel)
-        tests = _text_tests(model, args) if isinstance(model, TextModel) else _embedding_tests(model)
+        tests = _text_tests(model, args) if isinstance(model, TextModel) else _embedding_tests(cast("Any", model))
         about = {
             "model": args.model,
             "architecture": model.metadata.architecture,
@@ -134,25 +142,25 @@ def run(args: argparse.Namespace) -> int:
 
 def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> LoadedModel:
     import hotshoe
-    from hotshoe.models import find
-    from hotshoe_core.gguf import GGUFFile
+    from hotshoe.loading import task_of
 
-    with GGUFFile(args.model) as file:
-        encoder = find(file.architecture).many_rows
-    options: dict[str, Any] = {}
+    task = task_of(args.model)
+    if task is hotshoe.Task.RERANK:
+        raise hotshoe.HotshoeError(f"{args.model} is {task.words}; bench measures text and embedding models")
+    of_text = task is hotshoe.Task.TEXT
     for name, default in _OF_TEXT.items():
-        if encoder and getattr(args, name) is not None:
+        if not of_text and getattr(args, name) is not None:
             raise hotshoe.HotshoeError(
                 f"--{name.replace('_', '-')} is for text models; {args.model} is an embedding model",
                 hint="leave it out",
             )
         if getattr(args, name) is None:
             setattr(args, name, default)
-    if not encoder:
-        longest = max(args.depth) + max(*args.prompt, *args.generate, 1)
-        options = {"n_ctx": longest, "n_sequences": max(args.sequences), "kv_dtype": args.kv_dtype}
-    options["flash_attention"] = args.flash_attention
-    return hotshoe.load_model(args.model, args.device, args.threads, progress=progress, **options)
+    options: dict[str, Any] = {}
+    if of_text:
+        options["n_ctx"] = max(args.depth) + max(*args.prompt, *args.generate, 1)
+        options["runner"] = runner_params(args, n_sequences=max(args.sequences))
+    return hotshoe.load_model(args.model, args.device, params=backend_params(args), progress=progress, **options)
 
 
 def _repeat(once: Callable[[], float], tokens: int, n: int) -> list[float]:

@@ -6,10 +6,15 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from hotshoe.cli.generating import add_backend_options, backend_params
 from hotshoe.cli.progress import bar
+
+if TYPE_CHECKING:
+    from hotshoe.runner.embedder import EmbeddingModel
 
 __all__ = ["add_parser", "run"]
 
@@ -24,8 +29,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("model", help="a GGUF file of an embedding model")
     parser.add_argument("text", nargs="*", help="the texts; without any, one a line from standard input")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write float32 (n, dim) to a .npy file")
-    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
-    parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
+    add_backend_options(parser)
     parser.add_argument("--truncate", action="store_true", help="cut texts that are too long instead of failing")
     parser.add_argument("-v", "--verbose", action="store_true", help="say on stderr which device is used, and why")
     parser.set_defaults(run=run)
@@ -34,16 +38,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Prints or writes the vectors, in the order of the texts."""
     import hotshoe
-    from hotshoe.runner.embedder import EmbeddingModel
 
     if args.output is not None and args.output.suffix != ".npy":
         raise hotshoe.HotshoeError(f"--output {args.output}: expected a name that ends in .npy")
     texts = args.text or [line.rstrip("\n") for line in sys.stdin]
     with bar("loading") as progress:
-        model = hotshoe.load_model(args.model, args.device, args.threads, progress=progress)
+        loaded = hotshoe.load_model(
+            args.model, args.device, params=backend_params(args), task="embedding", progress=progress
+        )
+    model = cast("EmbeddingModel", loaded)
     with model:
-        if not isinstance(model, EmbeddingModel):
-            raise hotshoe.HotshoeError(f"{args.model} is a text model", hint="use `hotshoe run`")
         if args.verbose:
             print(model.why, file=sys.stderr)
         with bar("embedding") as progress:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
     from hotshoe.runner.generation import Completion
+    from hotshoe.runner.params import RunnerParams
     from hotshoe.runner.text import TextModel
+    from hotshoe_core import BackendParams
 
-__all__ = ["add_attention_options", "add_options", "load", "options", "summary"]
+__all__ = [
+    "add_backend_options",
+    "add_options",
+    "add_runner_options",
+    "backend_params",
+    "load",
+    "options",
+    "runner_params",
+    "summary",
+]
 
 _SAMPLING = {
     "temperature": float,
@@ -31,24 +42,50 @@ _SAMPLING = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Where to run, and how to choose tokens."""
     parser.add_argument("model", help="a GGUF file of a text model")
-    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
-    parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
     parser.add_argument("--ctx", type=int, help="tokens of context; default: the model's, at most 4096")
-    add_attention_options(parser)
+    add_backend_options(parser)
+    add_runner_options(parser)
     for name, kind in _SAMPLING.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N")
     parser.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; may be repeated")
 
 
-def add_attention_options(parser: argparse.ArgumentParser) -> None:
-    """How keys and values are kept, and what reads them."""
-    parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """Where to run, and the fields of BackendParams."""
+    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
     parser.add_argument(
         "--flash-attention",
         choices=("auto", "on", "off"),
         default="auto",
         help="auto: the quickest; on: the engine's own, as llama.cpp computes it; off: none",
     )
+
+
+def add_runner_options(parser: argparse.ArgumentParser, *, sequences: bool = True) -> None:
+    """The fields of RunnerParams; ``sequences``: also --sequences, for commands that do not use it otherwise."""
+    parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
+    parser.add_argument("--n-batch", type=int, metavar="N", help="tokens computed in a step; default: 512")
+    parser.add_argument("--n-ubatch", type=int, metavar="N", help="tokens of one graph; default: as --n-batch")
+    parser.add_argument("--max-sequences", type=int, metavar="N", help="texts in the cache at once; default: 63")
+    if sequences:
+        parser.add_argument("--sequences", type=int, metavar="N", help="texts of --ctx tokens there is room for")
+
+
+def backend_params(args: argparse.Namespace) -> BackendParams:
+    """What the options say of the backend."""
+    from hotshoe_core import BackendParams
+
+    return BackendParams(n_threads=args.threads, flash_attention=args.flash_attention)
+
+
+def runner_params(args: argparse.Namespace, **more: Any) -> RunnerParams:
+    """What the options say of the runner; ``more``: fields that the command sets itself."""
+    from hotshoe.runner.params import RunnerParams
+
+    names = ("kv_dtype", "n_batch", "n_ubatch", "max_sequences")
+    given = {name: value for name in names if (value := getattr(args, name, None)) is not None}
+    return RunnerParams(**given | more)
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
@@ -58,24 +95,22 @@ def options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def load(args: argparse.Namespace) -> TextModel:
-    """The model. Raises HotshoeError for one that does not generate."""
+    """The model. Raises ModelError for one that does not generate."""
     import hotshoe
-    from hotshoe.runner.text import TextModel
 
+    more = {} if args.sequences is None else {"n_sequences": args.sequences}
+    runner = runner_params(args, **more)
     with bar("loading") as progress:
         model = hotshoe.load_model(
             args.model,
             args.device,
-            args.threads,
-            args.ctx,
+            n_ctx=args.ctx,
+            params=backend_params(args),
+            runner=runner,
+            task="text",
             progress=progress,
-            kv_dtype=args.kv_dtype,
-            flash_attention=args.flash_attention,
         )
-    if not isinstance(model, TextModel):
-        model.close()
-        raise hotshoe.HotshoeError(f"{args.model} is an embedding model", hint="use `hotshoe embed`")
-    return model
+    return cast("TextModel", model)
 
 
 def summary(done: Completion) -> str:

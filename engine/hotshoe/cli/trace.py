@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hotshoe.cli.generating import add_attention_options
+from hotshoe.cli.generating import add_backend_options, add_runner_options, backend_params, runner_params
 from hotshoe.cli.progress import bar
 
 __all__ = ["add_parser", "run"]
@@ -18,7 +18,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="record what every node of a model computes",
         description="Record what every node of a model's forward pass over a text computes, for `hotshoe compare`.",
     )
-    parser.add_argument("model", help="a GGUF file of a text or embedding model")
+    parser.add_argument("model", help="a GGUF file")
     parser.add_argument("text", nargs="+", help="the text; several words are joined by spaces")
     parser.add_argument(
         "-o",
@@ -28,15 +28,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         required=True,
         help="statistics of each node as JSON Lines; all numbers too if the name ends in .npz",
     )
-    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
-    parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
-    add_attention_options(parser)
+    add_backend_options(parser)
+    add_runner_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Writes the file, and prints how many nodes it holds."""
     import hotshoe
+    from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
     from hotshoe_core.trace import trace
     from hotshoe_core.tracefile import read_trace
@@ -44,16 +44,13 @@ def run(args: argparse.Namespace) -> int:
     text = " ".join(args.text)
     with bar("loading") as progress:
         model = hotshoe.load_model(
-            args.model,
-            args.device,
-            args.threads,
-            progress=progress,
-            kv_dtype=args.kv_dtype,
-            flash_attention=args.flash_attention,
+            args.model, args.device, params=backend_params(args), runner=runner_params(args), progress=progress
         )
     with model, trace(args.output, about={**model.about, "text": text}):
         if isinstance(model, TextModel):
             model.logits(model.tokenizer.encode(text))
+        elif isinstance(model, RerankModel):
+            model.rank(text, [text])
         else:
             model.embed(text)
     with read_trace(args.output) as recorded:

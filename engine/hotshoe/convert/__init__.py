@@ -1,48 +1,119 @@
 """Hugging Face folders to GGUF files: ``convert(folder, "model-f16.gguf", "f16")``.
 
-A family of models is one module here with a function ``plan(checkpoint) -> Plan``: which tensors the file holds,
-of which shape, from which tensor of the checkpoint, and which metadata. Reading, element types, writing and the
-errors they share are done once, in ``_safetensors``, ``_checkpoint`` and ``_write``.
+A family of models is one module with a function ``plan(checkpoint) -> Plan``: which tensors the file holds, of which
+shape, from which tensors of the checkpoint, and which metadata. Reading, element types, writing and the errors they
+share are done once. ``plan`` is found by entry point, in whatever distribution it is:
+
+    [project.entry-points."hotshoe.converters"]
+    MineForCausalLM = "my_package.convert:plan"    # architectures[0] of config.json
+    mine = "my_package.convert:plan"               # model_type, for folders that state no architecture
+
+    from hotshoe.convert import Checkpoint, Plan, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
+
+    def plan(checkpoint: Checkpoint) -> Plan:
+        sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "yarn")
+        recipes = outer_recipes(checkpoint, sizes, tied=False)
+        for i in range(sizes.n_layers):
+            recipes += [as_is(f"blk.{i}.attn_norm.weight", f"model.layers.{i}.norm.weight", (sizes.dim,)), ...]
+        metadata = sizes.metadata("mine") | rope.metadata("mine")
+        return make_plan(checkpoint, "mine", recipes, metadata, vocab=sizes.vocab)
+
+What such a module builds on, all of it importable from here:
+
+- ``Checkpoint``: the folder: ``integer``, ``number``, ``require`` read config.json with errors that name the key.
+- ``Plan``, ``PlannedTensor``: what is to be written. Values of the metadata become the GGUF type of their Python type.
+- ``Recipe``, and functions that make one or more: ``as_is``, ``linear``, ``reshaped``, ``rope_order``, ``stacked``,
+  ``half_of``, ``experts``. ``Array`` is what a recipe computes with; ``has`` asks for a tensor of the checkpoint.
+- Text models: ``Sizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``outer_recipes``, ``make_plan``, ``experts_used``,
+  ``refuse_quantized``.
+- Others: ``plan_recipes`` gives the tensors alone, ``match_tensors`` does by the gguf package's table of names,
+  ``tokenizer_metadata`` and ``wordpiece_metadata`` the keys of BPE's
+  and of WordPiece's tokenizer files, ``checkpoint.sentence.metadata`` those of a sentence-transformers folder.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert._experts import experts, experts_used
+    from hotshoe.convert._names import match_tensors
+    from hotshoe.convert._plan import Plan, PlannedTensor
+    from hotshoe.convert._recipes import (
+        Array,
+        Recipe,
+        as_is,
+        half_of,
+        has,
+        plan_recipes,
+        reshaped,
+        rope_order,
+        stacked,
+    )
+    from hotshoe.convert._rope import Rope, read_rope
+    from hotshoe.convert._text import Sizes, linear, make_plan, outer_recipes, read_sizes, refuse_quantized
+    from hotshoe.convert._tokens import tokenizer_metadata
+    from hotshoe.convert._wordpiece import wordpiece_metadata
 
-__all__ = ["DTYPES", "convert"]
+__all__ = [
+    "DTYPES",
+    "Array",
+    "Checkpoint",
+    "Plan",
+    "PlannedTensor",
+    "Recipe",
+    "Rope",
+    "Sizes",
+    "as_is",
+    "convert",
+    "experts",
+    "experts_used",
+    "half_of",
+    "has",
+    "linear",
+    "make_plan",
+    "match_tensors",
+    "outer_recipes",
+    "plan_recipes",
+    "read_rope",
+    "read_sizes",
+    "refuse_quantized",
+    "reshaped",
+    "rope_order",
+    "stacked",
+    "tokenizer_metadata",
+    "wordpiece_metadata",
+]
 
 DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
 
-# ``architectures[0]`` of config.json, and ``model_type`` where a folder states no architecture
-_BERT = "hotshoe.convert.bert"
-_FAMILIES = {
-    "BertModel": _BERT,
-    "BertForMaskedLM": _BERT,
-    "BertForPreTraining": _BERT,
-    "Gemma3ForCausalLM": "hotshoe.convert.gemma3",
-    "LlamaForCausalLM": "hotshoe.convert.llama",
-    "MistralForCausalLM": "hotshoe.convert.llama",
-    "Phi3ForCausalLM": "hotshoe.convert.phi3",
-    "Qwen2ForCausalLM": "hotshoe.convert.qwen2",
-    "Qwen3ForCausalLM": "hotshoe.convert.qwen3",
-    "Qwen3MoeForCausalLM": "hotshoe.convert.qwen3moe",
+# imported on first use: the command line asks for DTYPES and nothing else
+_HOMES = {
+    "_checkpoint": ("Checkpoint",),
+    "_experts": ("experts", "experts_used"),
+    "_names": ("match_tensors",),
+    "_plan": ("Plan", "PlannedTensor"),
+    "_recipes": (*("Array", "Recipe", "as_is", "half_of", "has", "plan_recipes", "reshaped", "rope_order", "stacked"),),
+    "_rope": ("Rope", "read_rope"),
+    "_text": ("Sizes", "linear", "make_plan", "outer_recipes", "read_sizes", "refuse_quantized"),
+    "_tokens": ("tokenizer_metadata",),
+    "_wordpiece": ("wordpiece_metadata",),
 }
-_MODEL_TYPES = {
-    "bert": "BertModel",
-    "gemma3_text": "Gemma3ForCausalLM",
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "phi3": "Phi3ForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def convert(
@@ -61,30 +132,37 @@ def convert(
     0 to 1. The file appears under its name only when it is complete; until then nothing by that name is touched.
 
     Raises ModelFileError for a folder or file that is not what it should be, UnknownArchitectureError for a
-    model that hotshoe cannot convert, ConversionError for a checkpoint or request that cannot be met.
+    model that no installed distribution converts, ModelError where several claim to, ConversionError for a checkpoint
+    or request that cannot be met.
     """
     from hotshoe.convert._checkpoint import open_checkpoint
     from hotshoe.convert._write import check_request, write
 
     target, element = check_request(destination, dtype, overwrite)
     checkpoint = open_checkpoint(source)
-    plan = _family(checkpoint)(checkpoint)
-    write(plan, checkpoint, target, element, progress)
+    write(_plan_of(checkpoint), checkpoint, target, element, progress)
     return target
 
 
-def _family(checkpoint: Checkpoint) -> Callable[[Checkpoint], Plan]:
-    import importlib
+def _plan_of(checkpoint: Checkpoint) -> Plan:
+    from hotshoe import families
+    from hotshoe.convert._plan import Plan
+    from hotshoe_core.errors import ModelError, UnknownArchitectureError, did_you_mean
 
-    from hotshoe_core.errors import UnknownArchitectureError, did_you_mean
-
-    name = checkpoint.architecture or _MODEL_TYPES.get(str(checkpoint.config.get("model_type")))
-    if name not in _FAMILIES:
-        what = f"a {name}" if name else "a model of no architecture that config.json names"
+    name = checkpoint.architecture or checkpoint.config.get("model_type")
+    known = families.names(families.CONVERTERS)
+    if not isinstance(name, str) or name not in known:
+        what = f"a {name}" if isinstance(name, str) else "a model of no architecture that config.json names"
+        # the others are model types, each beside its architecture
+        architectures = [other for other in known if other[:1].isupper()]
         raise UnknownArchitectureError(
-            f"{checkpoint.folder} holds {what}, which hotshoe cannot convert; "
-            f"it converts: {', '.join(sorted(_FAMILIES))}",
-            hint=did_you_mean(str(name), _FAMILIES),
+            f"{checkpoint.folder} holds {what}, which hotshoe cannot convert; it converts: {', '.join(architectures)}",
+            hint=did_you_mean(str(name), known),
         )
-    plan: Callable[[Checkpoint], Plan] = importlib.import_module(_FAMILIES[name]).plan
+    plan = families.find(families.CONVERTERS, name)(checkpoint)
+    if not isinstance(plan, Plan):
+        raise ModelError(
+            f"the entry point {name!r} of {families.CONVERTERS!r} gave a {type(plan).__name__}; "
+            "expected a function of a Checkpoint that returns a hotshoe.convert.Plan"
+        )
     return plan

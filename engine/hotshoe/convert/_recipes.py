@@ -19,13 +19,15 @@ from hotshoe_core.errors import ConversionError
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["Array", "Recipe", "as_is", "half_of", "has", "plan_recipes", "rope_order", "stacked"]
+__all__ = ["Array", "Recipe", "as_is", "half_of", "has", "plan_recipes", "reshaped", "rope_order", "stacked"]
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 
 _PREFIX = "model."
 # buffers that are not weights: old transformers saved them
 _NOT_WEIGHTS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
+# what engines read as f32 although it has two axes
+_FULL_PRECISION = ("_norm.weight", ".ffn_gate_inp.weight", ".ssm_conv1d.weight", ".shortconv.conv.weight")
 _OUTPUTS = ("output.weight", "token_embd.weight")
 
 
@@ -44,6 +46,11 @@ def as_is(name: str, source: str, shape: tuple[int, ...], *, plus: float = 0.0) 
     return Recipe(
         name, shape, ((source, shape),), lambda parts: next(parts) + np.float32(plus) if plus else next(parts)
     )
+
+
+def reshaped(name: str, source: str, stored: tuple[int, ...], shape: tuple[int, ...]) -> Recipe:
+    """One tensor with its elements as they are, ``stored`` in the checkpoint's shape."""
+    return Recipe(name, shape, ((source, stored),), lambda parts: next(parts).reshape(shape))
 
 
 def rope_order(name: str, source: str, shape: tuple[int, ...], n_heads: int) -> Recipe:
@@ -82,27 +89,30 @@ def half_of(name: str, source: str, shape: tuple[int, ...], which: int) -> Recip
     )
 
 
-def plan_recipes(checkpoint: Checkpoint, recipes: Iterable[Recipe]) -> tuple[PlannedTensor, ...]:
+def plan_recipes(
+    checkpoint: Checkpoint, recipes: Iterable[Recipe], ignored: tuple[str, ...] = ()
+) -> tuple[PlannedTensor, ...]:
     """The tensors to write, in the order of the checkpoint's names; recipes without sources come first.
 
+    Tensors of the checkpoint whose names start with one of ``ignored`` are left out.
     Raises ConversionError for tensors that are missing, not known, or of another shape.
     """
-    wanted = tuple(recipes)
+    recipes = tuple(recipes)
     found = _names(checkpoint)
     wrong = [
         f"{found[source]} is {actual}, expected {shape}"
-        for recipe in wanted
+        for recipe in recipes
         for source, shape in recipe.sources
         if source in found and (actual := checkpoint.tensors[found[source]].shape) != shape
     ]
-    sources = {source for recipe in wanted for source, _ in recipe.sources}
+    sources = {source for recipe in recipes for source, _ in recipe.sources}
     check_complete(
         checkpoint,
         missing=sorted(sources - found.keys()),
-        extra=sorted(found[name] for name in found.keys() - sources),
+        extra=sorted(found[name] for name in found.keys() - sources if not name.startswith(ignored)),
         wrong=sorted(set(wrong)),
     )
-    outputs = {recipe.name for recipe in wanted}.intersection(_OUTPUTS)
+    outputs = {recipe.name for recipe in recipes}.intersection(_OUTPUTS)
     output = "output.weight" if "output.weight" in outputs else "token_embd.weight"
     return tuple(
         PlannedTensor(
@@ -113,7 +123,7 @@ def plan_recipes(checkpoint: Checkpoint, recipes: Iterable[Recipe]) -> tuple[Pla
             output=recipe.name == output,
             make=_reader(checkpoint, recipe, found),
         )
-        for recipe in sorted(wanted, key=lambda r: r.sources[:1])
+        for recipe in sorted(recipes, key=lambda r: [found[source] for source, _ in r.sources[:1]])
     )
 
 
@@ -133,8 +143,8 @@ def _names(checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def _is_small(recipe: Recipe) -> bool:
-    # vectors, and the router of experts: quantized, it would choose other experts
-    return len(recipe.shape) < 2 or recipe.name.endswith(".ffn_gate_inp.weight")
+    # vectors and norms; what is no matrix of a product; and the router of experts: quantized, it would choose others
+    return len(recipe.shape) < 2 or not recipe.name.endswith(".weight") or recipe.name.endswith(_FULL_PRECISION)
 
 
 def _reader(checkpoint: Checkpoint, recipe: Recipe, found: dict[str, str]) -> Callable[[], Array]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._plan import Plan
 from hotshoe.convert._recipes import Recipe, as_is, has, plan_recipes
-from hotshoe.convert._rope import Rope
 from hotshoe.convert._tokens import tokenizer_metadata
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["Sizes", "linear", "make_plan", "outer_recipes", "read_sizes"]
+__all__ = ["Sizes", "linear", "make_plan", "outer_recipes", "read_sizes", "refuse_quantized"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,7 @@ class Sizes:
     vocab: int
     context: int
     eps: float
+    states_head_dim: bool = False  # config.json does, rather than leave it to be derived
 
     @property
     def q(self) -> int:
@@ -43,7 +43,7 @@ class Sizes:
         return self.n_kv_heads * self.head_dim
 
     def metadata(self, arch: str, *, heads: bool = True) -> dict[str, Any]:
-        """``heads``: also the length of a head, which some architectures derive."""
+        """The keys. ``heads``: also the length of a head, unless readers derive it rightly from the others."""
         keys: dict[str, Any] = {
             f"{arch}.block_count": self.n_layers,
             f"{arch}.context_length": self.context,
@@ -53,18 +53,22 @@ class Sizes:
             f"{arch}.attention.head_count_kv": self.n_kv_heads,
             f"{arch}.attention.layer_norm_rms_epsilon": self.eps,
         }
-        if heads:
+        if heads and (self.states_head_dim or self.q != self.dim):
             keys |= {f"{arch}.attention.key_length": self.head_dim, f"{arch}.attention.value_length": self.head_dim}
         return keys
 
 
-def read_sizes(checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_heads: int | None = None) -> Sizes:
+def read_sizes(
+    checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_heads: int | None = None, eps: str = "rms_norm_eps"
+) -> Sizes:
     """The defaults are the architecture's own; without them a head is hidden_size / heads, and there are as many.
+
+    ``eps`` is the key for the norms' epsilon.
 
     Raises ModelFileError for sizes that are missing or no numbers, ConversionError for ones that cannot be, and for
     a checkpoint that is quantized.
     """
-    _refuse_quantized(checkpoint)
+    refuse_quantized(checkpoint)
     n_layers = checkpoint.layers()
     dim, n_heads = checkpoint.integer("hidden_size"), checkpoint.integer("num_attention_heads")
     path = checkpoint.model / "config.json"
@@ -79,7 +83,8 @@ def read_sizes(checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_head
         ff=checkpoint.integer("intermediate_size"),
         vocab=checkpoint.integer("vocab_size"),
         context=checkpoint.integer("max_position_embeddings"),
-        eps=checkpoint.number("rms_norm_eps", 1e-6),
+        eps=checkpoint.number(eps, 1e-6),
+        states_head_dim=checkpoint.config.get("head_dim") is not None,
     )
     if n_heads % sizes.n_kv_heads:
         raise ConversionError(
@@ -90,7 +95,7 @@ def read_sizes(checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_head
     return sizes
 
 
-def _refuse_quantized(checkpoint: Checkpoint) -> None:
+def refuse_quantized(checkpoint: Checkpoint) -> None:
     """Raises ConversionError for a checkpoint whose weights were quantized for another engine."""
     stated = checkpoint.config.get("quantization_config")
     if stated is None:
@@ -111,25 +116,61 @@ def linear(name: str, source: str, out: int, into: int, *, bias: bool = False) -
     return recipes + ([as_is(f"{name}.bias", f"{source}.bias", (out,))] if bias else [])
 
 
-def outer_recipes(checkpoint: Checkpoint, sizes: Sizes, *, tied: bool, norm_plus: float = 0.0) -> list[Recipe]:
-    """Embeddings, the last norm, and the head; ``tied`` is the architecture's default of tie_word_embeddings."""
+def outer_recipes(
+    checkpoint: Checkpoint,
+    sizes: Sizes,
+    *,
+    tied: bool,
+    norm: tuple[str, str] = ("output_norm", "model.norm"),
+    norm_plus: float = 0.0,
+) -> list[Recipe]:
+    """Embeddings, the last norm, and the head; ``tied`` is the architecture's default of tie_word_embeddings.
+
+    ``norm`` is the last norm's name in the file and in the checkpoint; ``norm_plus`` is added to its weights.
+
+    A model that gives embeddings may have no head: it needs none. Raises ConversionError for a model without a head
+    that does not say how a text's embedding is made of its tokens': the file would be taken for a text model's.
+    """
     recipes = [
         as_is("token_embd.weight", "model.embed_tokens.weight", (sizes.vocab, sizes.dim)),
-        as_is("output_norm.weight", "model.norm.weight", (sizes.dim,), plus=norm_plus),
+        as_is(f"{norm[0]}.weight", f"{norm[1]}.weight", (sizes.dim,), plus=norm_plus),
     ]
     stated = checkpoint.config.get("tie_word_embeddings")
     tied = tied if stated is None else bool(stated)
+    embeds = checkpoint.sentence.pooling is not None
+    if not embeds and checkpoint.architecture is not None and checkpoint.architecture.endswith("Model"):
+        raise ConversionError(
+            f"{checkpoint.model} is a {checkpoint.architecture}, a model without a head, and there is no modules.json "
+            "that says how its embeddings are pooled",
+            hint="copy modules.json and the folders it names from the sentence-transformers model",
+        )
     # some checkpoints hold a head although it is tied
-    if not tied or has(checkpoint, "lm_head.weight"):
+    if has(checkpoint, "lm_head.weight") or not (tied or embeds):
         recipes.append(as_is("output.weight", "lm_head.weight", (sizes.vocab, sizes.dim)))
     return recipes
 
 
 def make_plan(
-    checkpoint: Checkpoint, arch: str, sizes: Sizes, rope: Rope, recipes: Iterable[Recipe], metadata: dict[str, Any]
+    checkpoint: Checkpoint,
+    arch: str,
+    recipes: Iterable[Recipe],
+    metadata: Mapping[str, Any],
+    *,
+    vocab: int,
+    ignored: tuple[str, ...] = (),
 ) -> Plan:
-    """Puts together what a family has said; raises what reading the tokenizer raises, and for tensors that differ."""
-    tensors = plan_recipes(checkpoint, recipes)
-    # after the tensors: their shapes have shown that vocab_size is true
-    keys = metadata | rope.metadata(arch) | checkpoint.sentence.metadata(arch)
-    return Plan(arch, keys | tokenizer_metadata(checkpoint, sizes.vocab), tensors)
+    """A text model's file: what the family says, and the keys of its tokenizer, which has ``vocab`` tokens.
+
+    ``ignored`` is how names of tensors begin that the family has no use for. Raises what reading the tokenizer raises,
+    and ConversionError for tensors that are missing, not known, or of another shape.
+    """
+    if checkpoint.sentence.lowercase:
+        raise ConversionError(
+            f"{checkpoint.model / 'sentence_bert_config.json'}: do_lower_case is true; for a decoder a GGUF file "
+            "cannot say that texts are lowercased",
+            hint="set it to false, and give the model texts in lower case",
+        )
+    tensors = plan_recipes(checkpoint, recipes, ignored)
+    # after the tensors: their shapes have shown that ``vocab`` is true
+    keys = dict(metadata) | checkpoint.sentence.metadata(arch)
+    return Plan(arch, keys | tokenizer_metadata(checkpoint, vocab), tensors)

@@ -82,10 +82,10 @@ class TextTokenizer:
             raise ModelFileError("expected an array of pairs of tokens", path=self.path, field="model.merges")
         return [(a, b) for a, b in pairs]  # type: ignore[misc]
 
-    def own_ids(self, text: str, special: bool) -> list[int]:
-        """What the folder's own tokenizer makes of a text. Raises ModelFileError where the package cannot."""
+    def own_ids(self, text: str, special: bool, pair: str | None = None) -> list[int]:
+        """What the folder's own tokenizer makes of a text or of two. Raises ModelFileError where the package cannot."""
         try:
-            ids: list[int] = [] if self.own is None else self.own.encode(text, add_special_tokens=special).ids
+            ids: list[int] = [] if self.own is None else self.own.encode(text, pair, add_special_tokens=special).ids
         except BaseException as error:
             # how the package fails at a template that names tokens it does not define
             if type(error).__name__ != "PanicException" and not isinstance(error, Exception):

@@ -116,7 +116,24 @@ def _around(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
         if tokens and roles.setdefault(role, tokens[0]) != tokens[0]:
             # what ends a text is not what ends a turn: embedding models of chat models
             roles["eot"], roles["eos"] = roles["eos"], tokens[0]
-    return {role: bool(tokens) for role, tokens in around.items()}
+    add = {role: bool(tokens) for role, tokens in around.items()}
+    between = _between(files, middle, around["bos"], around["eos"])
+    if between:
+        # what is there beside the end of the first text
+        add["sep"] = between != around["eos"]
+        if add["sep"]:
+            roles.setdefault("sep", between[-1])
+    return add
+
+
+def _between(files: TextTokenizer, middle: list[int], before: list[int], after: list[int]) -> list[int]:
+    """What the tokenizer puts between two texts; [] for what a GGUF file cannot say."""
+    pair = files.own_ids("a", True, "a")
+    start, stop = len(before) + len(middle), len(pair) - len(after) - len(middle)
+    between = pair[start:stop]
+    if pair != [*before, *middle, *between, *middle, *after] or len(between) > len(after) + 1:
+        return []
+    return between if between[: len(after)] == after else []
 
 
 def _chat_templates(files: TextTokenizer) -> dict[str, Any]:

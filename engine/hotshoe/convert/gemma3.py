@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._recipes import Recipe, as_is
-from hotshoe.convert._rope import read_rope
-from hotshoe.convert._text import linear, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import Recipe, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 
@@ -51,7 +48,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
         ]
     metadata = sizes.metadata(ARCH) | _attention_metadata(checkpoint, head)
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
 def _norm(name: str, source: str, dim: int) -> Recipe:

@@ -2,42 +2,50 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._recipes import Recipe, as_is, rope_order
-from hotshoe.convert._rope import read_rope
-from hotshoe.convert._text import linear, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import (
+    Recipe,
+    Rope,
+    Sizes,
+    as_is,
+    linear,
+    make_plan,
+    outer_recipes,
+    read_rope,
+    read_sizes,
+    rope_order,
+)
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
-__all__ = ["plan"]
+__all__ = ["ARCH", "attention", "outer", "plan"]
 
 ARCH = "llama"
 
 
 def plan(checkpoint: Checkpoint) -> Plan:
     """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
-    checkpoint.require("hidden_act", "silu", "silu")
-    sizes = read_sizes(checkpoint, n_kv_heads=8 if checkpoint.architecture == "MistralForCausalLM" else None)
-    rope = read_rope(checkpoint, "linear", "llama3", "yarn")
-    bias, mlp_bias = (checkpoint.config.get(key) is True for key in ("attention_bias", "mlp_bias"))
-    recipes = outer_recipes(checkpoint, sizes, tied=False) + rope.llama3_factors(sizes.head_dim)
-    dim, ff = sizes.dim, sizes.ff
+    sizes, rope, recipes, metadata = outer(checkpoint, 8 if checkpoint.architecture == "MistralForCausalLM" else None)
+    dim, ff, bias = sizes.dim, sizes.ff, checkpoint.config.get("mlp_bias") is True
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         recipes += [
-            as_is(f"{block}.attn_norm.weight", f"{layer}.input_layernorm.weight", (dim,)),
-            as_is(f"{block}.ffn_norm.weight", f"{layer}.post_attention_layernorm.weight", (dim,)),
-            *_rotated(f"{block}.attn_q", f"{layer}.self_attn.q_proj", sizes.q, dim, sizes.n_heads, bias),
-            *_rotated(f"{block}.attn_k", f"{layer}.self_attn.k_proj", sizes.kv, dim, sizes.n_kv_heads, bias),
-            *linear(f"{block}.attn_v", f"{layer}.self_attn.v_proj", sizes.kv, dim, bias=bias),
-            *linear(f"{block}.attn_output", f"{layer}.self_attn.o_proj", dim, sizes.q, bias=bias),
-            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", ff, dim, bias=mlp_bias),
-            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim, bias=mlp_bias),
-            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff, bias=mlp_bias),
+            *attention(checkpoint, sizes, i),
+            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", ff, dim, bias=bias),
+            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim, bias=bias),
+            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff, bias=bias),
         ]
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
+
+
+def outer(checkpoint: Checkpoint, n_kv_heads: int | None) -> tuple[Sizes, Rope, list[Recipe], dict[str, Any]]:
+    """All but the layers; ``n_kv_heads`` is what the model has where config.json says nothing."""
+    checkpoint.require("hidden_act", "silu", "silu")
+    sizes = read_sizes(checkpoint, n_kv_heads=n_kv_heads)
+    rope = read_rope(checkpoint, "linear", "llama3", "yarn")
+    recipes = outer_recipes(checkpoint, sizes, tied=False) + rope.llama3_factors(sizes.head_dim)
     metadata = sizes.metadata(ARCH) | {
         f"{ARCH}.vocab_size": sizes.vocab,
         f"{ARCH}.rope.dimension_count": sizes.head_dim,
@@ -45,7 +53,21 @@ def plan(checkpoint: Checkpoint) -> Plan:
     if checkpoint.config.get("sliding_window") is not None:
         # the first Mistral; llama.cpp writes no key for it, and lets that model see everything
         metadata[f"{ARCH}.attention.sliding_window"] = checkpoint.integer("sliding_window")
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return sizes, rope, recipes, metadata
+
+
+def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[Recipe]:
+    """Norms and attention of layer ``i``."""
+    block, layer = f"blk.{i}", f"model.layers.{i}"
+    dim, bias = sizes.dim, checkpoint.config.get("attention_bias") is True
+    return [
+        as_is(f"{block}.attn_norm.weight", f"{layer}.input_layernorm.weight", (dim,)),
+        as_is(f"{block}.ffn_norm.weight", f"{layer}.post_attention_layernorm.weight", (dim,)),
+        *_rotated(f"{block}.attn_q", f"{layer}.self_attn.q_proj", sizes.q, dim, sizes.n_heads, bias),
+        *_rotated(f"{block}.attn_k", f"{layer}.self_attn.k_proj", sizes.kv, dim, sizes.n_kv_heads, bias),
+        *linear(f"{block}.attn_v", f"{layer}.self_attn.v_proj", sizes.kv, dim, bias=bias),
+        *linear(f"{block}.attn_output", f"{layer}.self_attn.o_proj", dim, sizes.q, bias=bias),
+    ]
 
 
 def _rotated(name: str, source: str, out: int, into: int, n_heads: int, bias: bool) -> list[Recipe]:

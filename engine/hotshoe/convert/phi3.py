@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._recipes import Array, Recipe, as_is
-from hotshoe.convert._rope import Rope, read_rope
-from hotshoe.convert._text import linear, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import Array, Recipe, Rope, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 
@@ -50,7 +47,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
         f"{ARCH}.attention.sliding_window": 0 if window is None else checkpoint.integer("sliding_window"),
         **_scale(checkpoint, rope),
     }
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
 def _factors(rope: Rope, n_rotated: int) -> list[Recipe]:

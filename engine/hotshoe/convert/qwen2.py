@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert._recipes import as_is
-from hotshoe.convert._rope import read_rope
-from hotshoe.convert._text import linear, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 
@@ -38,6 +35,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
         ]
-    # its heads always are hidden_size / heads; where config.json says otherwise, the file must
-    heads = checkpoint.config.get("head_dim") is not None
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, sizes.metadata(ARCH, heads=heads))
+    return make_plan(checkpoint, ARCH, recipes, sizes.metadata(ARCH) | rope.metadata(ARCH), vocab=sizes.vocab)

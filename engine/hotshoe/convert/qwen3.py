@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert._recipes import Recipe, as_is
-from hotshoe.convert._rope import read_rope
-from hotshoe.convert._text import Sizes, linear, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import Recipe, Sizes, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["attention", "plan"]
 
@@ -32,7 +29,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", sizes.ff, sizes.dim),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", sizes.dim, sizes.ff),
         ]
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, sizes.metadata(ARCH))
+    return make_plan(checkpoint, ARCH, recipes, sizes.metadata(ARCH) | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
 def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[Recipe]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert._recipes import Recipe, as_is, half_of, has, stacked
-from hotshoe.convert._rope import read_rope
-from hotshoe.convert._text import Sizes, make_plan, outer_recipes, read_sizes
+from hotshoe.convert import as_is, experts, experts_used, make_plan, outer_recipes, read_rope, read_sizes
 from hotshoe.convert.qwen3 import attention
-from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan
+    from hotshoe.convert import Checkpoint, Plan
 
 __all__ = ["plan"]
 
@@ -28,19 +24,15 @@ def plan(checkpoint: Checkpoint) -> Plan:
     sizes = read_sizes(checkpoint)
     rope = read_rope(checkpoint, "linear", "yarn")
     n_experts = checkpoint.integer("num_local_experts" if "num_local_experts" in checkpoint.config else "num_experts")
-    n_used = checkpoint.integer("num_experts_per_tok", 8)
+    n_used = experts_used(checkpoint, n_experts, 8)
     expert_ff = checkpoint.integer("moe_intermediate_size")
-    if n_used > n_experts:
-        raise ConversionError(
-            f"{checkpoint.model / 'config.json'}: num_experts_per_tok is {n_used}, and there are {n_experts} experts"
-        )
     recipes = outer_recipes(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         router = f"model.layers.{i}.mlp.gate.weight"
         recipes += [
             *attention(checkpoint, sizes, i),
             as_is(f"blk.{i}.ffn_gate_inp.weight", router, (n_experts, sizes.dim)),
-            *_experts(checkpoint, sizes, i, n_experts, expert_ff),
+            *experts(checkpoint, f"blk.{i}", f"model.layers.{i}.mlp.experts", n_experts, expert_ff, sizes.dim),
         ]
     metadata = sizes.metadata(ARCH) | {
         f"{ARCH}.expert_count": n_experts,
@@ -50,29 +42,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
     if not checkpoint.config.get("norm_topk_prob", False):
         # llama.cpp writes no key and takes the weights of the chosen experts to sum to 1, as in every published model
         metadata[f"{ARCH}.expert_weights_norm"] = False
-    return make_plan(checkpoint, ARCH, sizes, rope, recipes, metadata)
-
-
-def _experts(checkpoint: Checkpoint, sizes: Sizes, i: int, n: int, ff: int) -> list[Recipe]:
-    block, experts = f"blk.{i}", f"model.layers.{i}.mlp.experts"
-    if has(checkpoint, f"{experts}.gate_up_proj"):
-        return [
-            half_of(f"{block}.ffn_gate_exps.weight", f"{experts}.gate_up_proj", (n, ff, sizes.dim), 0),
-            half_of(f"{block}.ffn_up_exps.weight", f"{experts}.gate_up_proj", (n, ff, sizes.dim), 1),
-            as_is(f"{block}.ffn_down_exps.weight", f"{experts}.down_proj", (n, sizes.dim, ff)),
-        ]
-    if n > len(checkpoint.tensors):
-        # before a list of so many names is made
-        raise ConversionError(
-            f"{checkpoint.model / 'config.json'}: num_experts is {n}, and the weights are "
-            f"{len(checkpoint.tensors)} tensors",
-            hint="check that the weights belong to this config.json, and that no file is missing",
-        )
-    return [
-        stacked(
-            f"{block}.ffn_{part}_exps.weight",
-            [f"{experts}.{expert}.{part}_proj.weight" for expert in range(n)],
-            (sizes.dim, ff) if part == "down" else (ff, sizes.dim),
-        )
-        for part in ("gate", "up", "down")
-    ]
+    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)

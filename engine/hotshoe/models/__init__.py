@@ -1,5 +1,1 @@
-"""Model implementations, one module an architecture."""
-
-from hotshoe.models.registry import find, register
-
-__all__ = ["find", "register"]
+"""Model implementations, one module an architecture, each found by its entry point: see hotshoe.families."""

@@ -1,97 +1,89 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805): encoder of MiniLM, BGE, GTE, E5 and other embedding models."""
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): encoder of MiniLM, BGE, GTE and E5, and of rerankers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
-from hotshoe.models.registry import register
-from hotshoe.nn import Embedding, LayerNorm, Linear, Module, layers, part, tensor
-from hotshoe_core import Tensor, ops
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.kvcache import AttentionView
+from hotshoe.models.batch import Batch
+from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, key, layers, part, tensor
+from hotshoe.tasks import Task
+from hotshoe_core import Tensor
+from hotshoe_core.errors import WeightsError
 from hotshoe_core.gguf import Metadata
 
-
-class Batch(NamedTuple):
-    """Texts padded to one length. Inputs of a graph, all but the first of which follow from the lengths."""
-
-    tokens: Tensor  # (batch, n) I32
-    positions: Tensor  # (n,) I32
-    mask: Tensor  # (batch, 1, 1, n): 0, or -inf on padding
+_RANK = 4  # pooling_type of a model that scores pairs
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
-    n_layers: int
-    n_heads: int
-    dim: int
-    n_ctx: int
-    norm_eps: float
-
-    @classmethod
-    def from_metadata(cls, metadata: Metadata) -> Config:
-        arch = metadata.arch
-        return cls(
-            n_layers=arch.require("block_count", int),
-            n_heads=arch.require("attention.head_count", int),
-            dim=arch.require("embedding_length", int),
-            n_ctx=arch.require("context_length", int),
-            norm_eps=arch.require("attention.layer_norm_epsilon", float),
-        )
-
-    @property
-    def head_dim(self) -> int:
-        return self.dim // self.n_heads
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(TransformerConfig):
+    norm_eps: float = key("attention.layer_norm_epsilon", least=0)
 
 
-class Attention(Module):
-    config: Config
-    q: Linear = tensor("attn_q")
-    k: Linear = tensor("attn_k")
-    v: Linear = tensor("attn_v")
-    out: Linear = tensor("attn_output")
-
-    def __call__(self, x: Tensor, mask: Tensor) -> Tensor:
-        heads = (*x.shape[:-1], self.config.n_heads, self.config.head_dim)  # (batch, n, heads, head_dim)
-        q, k, v = self.q(x).reshape(*heads), self.k(x).reshape(*heads), self.v(x).reshape(*heads)
-        y = ops.attention(q, k, v, mask, scale=self.config.head_dim**-0.5)
-        return self.out(y.reshape(*x.shape))
-
-
-class MLP(Module):
-    up: Linear = tensor("ffn_up")
-    down: Linear = tensor("ffn_down")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.down(self.up(x).gelu())
+class Attention(nn.Attention):
+    rope = None  # positions are learned, and added to the tokens
 
 
 class Block(Module):
-    attention: Attention = part()
-    attention_norm: LayerNorm = tensor("attn_output_norm")
-    mlp: MLP = part()
-    mlp_norm: LayerNorm = tensor("layer_output_norm")
+    """A norm after each half."""
 
-    def __call__(self, x: Tensor, mask: Tensor) -> Tensor:
-        x = self.attention_norm(x + self.attention(x, mask))
+    attention: Attention = part()
+    attention_norm: LayerNorm = tensor("attn_output_norm", shape=lambda c, i: (c.dim,))
+    mlp: MLP = part()
+    mlp_norm: LayerNorm = tensor("layer_output_norm", shape=lambda c, i: (c.dim,))
+
+    def __call__(self, x: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
+        x = self.attention_norm(x + self.attention(x, batch, cache))
         return self.mlp_norm(x + self.mlp(x))
 
 
-@register("bert")
-class Model(Module):
+class Encoder(Module):
     config: Config
-    tokens: Embedding = tensor("token_embd")
-    token_types: Embedding = tensor("token_types")
-    positions: Embedding = tensor("position_embd")
-    norm: LayerNorm = tensor("token_embd_norm")
+    tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
+    token_types: Embedding = tensor("token_types", shape=lambda c, i: (None, c.dim))
+    positions: Embedding = tensor("position_embd", shape=lambda c, i: (None, c.dim))
+    norm: LayerNorm = tensor("token_embd_norm", shape=lambda c, i: (c.dim,))
     blocks: list[Block] = layers("blk")
 
     Config = Config
-    many_rows = True
+    compute_bound = True
 
-    def __call__(self, batch: Batch) -> Tensor:
-        """Hidden states of the last layer: (batch, n, dim)."""
-        x = self.tokens(batch.tokens) + self.positions(batch.positions)
-        x = self.norm(x + self.token_types.weight[0])  # one text alone is of type 0
-        for block in self.blocks:
-            x = block(x, batch.mask)
+    def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
+        """Hidden states of the last layer: (b, n, dim)."""
+        n_positions = self.positions.weight.shape[0]
+        if n_positions < self.config.n_ctx:
+            raise WeightsError(f"a context of {self.config.n_ctx} tokens, but position_embd has {n_positions} rows")
+        x = batch.embed(self.tokens) + self.positions(batch.positions)
+        types = self.token_types.weight[0] if batch.token_types is None else self.token_types(batch.token_types)
+        x = self.norm(x + types)  # one text alone is of type 0
+        for block, view in zip(self.blocks, cache, strict=True):
+            x = block(x, batch, view)
         return x
+
+
+class Model(Encoder):
+    task = Task.EMBEDDING
+
+
+class Reranker(Encoder):
+    task = Task.RERANK
+    pooler: Linear | None = tensor("cls", optional=True, shape=lambda c, i: (None, c.dim))
+    classifier: Linear | None = tensor("cls.output", optional=True, shape=lambda c, i: (None, c.dim))
+
+    def score(self, pooled: Tensor) -> Tensor:
+        """The first tokens' states, (b, dim), to scores, (b, labels)."""
+        if self.pooler is not None:
+            pooled = self.pooler(pooled).tanh()
+        return pooled if self.classifier is None else self.classifier(pooled)
+
+
+def _variant(metadata: Metadata) -> type[Module]:
+    arch = metadata.arch
+    ranks = arch.get("pooling_type", 0) == _RANK or "classifier.output_labels" in arch
+    return Reranker if ranks else Model
+
+
+family = Family(_variant)

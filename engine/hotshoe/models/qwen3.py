@@ -1,34 +1,48 @@
-"""Qwen3 (Yang et al. 2025, arXiv:2505.09388): Qwen2 without biases, with queries and keys normalised per head."""
+"""Qwen3 (Yang et al. 2025, arXiv:2505.09388), and Qwen3 Embedding (Zhang et al. 2025, arXiv:2506.05176)."""
 
 from __future__ import annotations
 
-from hotshoe.kvcache import LayerCache
-from hotshoe.models import llama, qwen2
-from hotshoe.models.registry import register
-from hotshoe.models.text import Batch
-from hotshoe.nn import RMSNorm, layers, part, tensor
-from hotshoe_core import Tensor, ops
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.nn import GatedMLP, Module, RMSNorm, TextConfig, layers, part, tensor
+from hotshoe.tasks import Task
+from hotshoe_core.gguf import Metadata
+
+_POOLED = (1, 2, 3)  # pooling_type: mean, first, last
 
 
-class Attention(llama.Attention):
+class Attention(nn.Attention):
     q_norm: RMSNorm = tensor("attn_q_norm")
     k_norm: RMSNorm = tensor("attn_k_norm")
 
-    def __call__(self, x: Tensor, batch: Batch, cache: LayerCache, factors: Tensor | None) -> Tensor:
-        cfg = self.config
-        q = self.q_norm(self.q(x).reshape(-1, cfg.n_heads, cfg.head_dim))  # (n, heads, head_dim)
-        k = self.k_norm(self.k(x).reshape(-1, cfg.n_kv_heads, cfg.head_dim))
-        v = self.v(x).reshape(-1, cfg.n_kv_heads, cfg.head_dim)
-        q = ops.rope(q, batch.positions, factors, config=cfg.rope)
-        k = ops.rope(k, batch.positions, factors, config=cfg.rope)
-        y = ops.attention(q, *cache.update(k, v), cache.mask, scale=cfg.head_dim**-0.5)
-        return self.out(y.reshape(-1, cfg.n_heads * cfg.head_dim))
 
-
-class Block(llama.Block):
+class Block(nn.PreNormBlock):
     attention: Attention = part()
+    mlp: GatedMLP = part()
 
 
-@register("qwen3")
-class Model(qwen2.Model):
+class Model(nn.Decoder):
+    config: TextConfig
     blocks: list[Block] = layers("blk")
+
+    Config = TextConfig
+
+
+class EmbeddingModel(nn.Backbone):
+    """The same blocks; a text's vector is the state of its last token."""
+
+    config: TextConfig
+    blocks: list[Block] = layers("blk")
+
+    Config = TextConfig
+    task = Task.EMBEDDING
+    causal = True
+    compute_bound = True
+    unused_tensors = frozenset({"output.weight"})
+
+
+def _variant(metadata: Metadata) -> type[Module]:
+    return EmbeddingModel if metadata.arch.get("pooling_type", 0) in _POOLED else Model
+
+
+family = Family(_variant)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from hotshoe.nn.module import Module, Parameter
@@ -13,10 +14,23 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend
     from hotshoe_core.backend import Progress
     from hotshoe_core.gguf import GGUFFile
+    from hotshoe_core.tensor import Shape
 
-__all__ = ["bind"]
+__all__ = ["bind", "check_layers"]
 
 _MANY = 8  # names listed in a message
+_BLOCK = re.compile(r"blk\.(\d{1,9})\.")
+
+
+def check_layers(file: GGUFFile, n_layers: int) -> None:
+    """Raise ModelFileError if the file holds no tensors of that many layers: modules are made for each of them."""
+    last = max((int(found[1]) for name in file.tensors if (found := _BLOCK.match(name))), default=-1)
+    if n_layers > last + 1 and last >= 0:
+        raise file.metadata.arch.error(
+            "block_count",
+            f"the model has {n_layers} layers; the file's tensors are those of {last + 1}",
+            "the file is incomplete, or its metadata belongs to another model",
+        )
 
 
 def bind(
@@ -30,7 +44,7 @@ def bind(
     """Load every parameter of ``model`` from ``file`` into ``backend``.
 
     ``ignore`` names tensors the file may hold and the model has no use for. Raises WeightsError naming the
-    tensors that are missing or left over, before anything is loaded.
+    tensors that are missing, left over or of the wrong shape, before anything is loaded.
     """
     chosen, missing = _resolve(model, file)
     left_over = file.tensors.keys() - {name for name, _ in chosen} - set(ignore)
@@ -46,15 +60,25 @@ def bind(
             f"{_list(sorted(left_over))}",
             hint="the file was made for a variant of the architecture that hotshoe does not implement",
         )
+    for name, p in chosen:
+        shape = file.tensors[name].shape
+        if p.shape is not None and not _fits(shape, p.shape):
+            expected = ", ".join("any" if n is None else str(n) for n in p.shape)
+            raise WeightsError(
+                f"{file.path}: {name} is {list(shape)}; the sizes in the file's metadata make it [{expected}]",
+                hint="`hotshoe inspect` shows both; the metadata or the tensor belongs to another model",
+            )
     uses: dict[str, tuple[str, ...]] = {}
     layers: dict[str, int] = {}
     for name, p in chosen:
-        uses[name] = (*uses.get(name, ()), p.use)
+        uses[name] = (*uses.get(name, ()), *(() if p.use in uses.get(name, ()) else (p.use,)))
         layers.setdefault(name, p.layer)
     weights = []
     for name, use in uses.items():
         info = file.tensors[name]
-        weights.append(WeightData(name, info.shape, info.dtype, file.data(name), use, layers[name], model.many_rows))
+        weights.append(
+            WeightData(name, info.shape, info.dtype, file.data(name), use, layers[name], model.compute_bound)
+        )
     tensors = backend.load(weights, progress=progress)
     for name, p in chosen:
         setattr(p.module, p.attribute, tensors[name])
@@ -83,6 +107,10 @@ def _optional_and_absent(model: Module, found: set[Parameter]) -> set[Parameter]
         else:
             absent |= _optional_and_absent(child, found)
     return absent
+
+
+def _fits(shape: Shape, expected: Sequence[int | None]) -> bool:
+    return len(shape) == len(expected) and all(e is None or n == e for n, e in zip(shape, expected, strict=True))
 
 
 def _list(names: list[str]) -> str:

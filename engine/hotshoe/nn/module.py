@@ -14,52 +14,68 @@ scope of its name, so that an error or a drawing says ``blk.3.ffn_up``.
 from __future__ import annotations
 
 import functools
-import inspect
-import typing
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from hotshoe.nn._declarations import Declaration, check_class, declarations, definition_error
+from hotshoe.tasks import Task
 from hotshoe_core import scope
 
 __all__ = ["Module", "Parameter", "layers", "parameter", "part", "tensor"]
 
-
-@dataclass(frozen=True, slots=True)
-class _Declaration:
-    kind: str  # "tensor", "part", "layers" or "parameter"
-    names: tuple[str, ...] = ()
-    optional: bool = False
-    use: str = ""
+Sizes = Sequence["int | None"]
+"""A shape in which None stands for any size."""
+ShapeOf = Callable[[Any, int], Sizes]
+"""The shape a weight must have, by the model's config and the layer's index."""
 
 
-def tensor(name: str, *alternatives: str, optional: bool = False) -> Any:
+def tensor(
+    name: str,
+    *alternatives: str,
+    optional: bool = False,
+    when: Callable[[Any, int], bool] | None = None,
+    shape: ShapeOf | None = None,
+    of_model: bool = False,
+) -> Any:
     """A module of one weight (and perhaps a bias), named ``<prefix>.<name>`` in the file.
 
     alternatives are tried in order where the name is missing. An optional module whose tensors are all
-    missing becomes None.
+    missing becomes None; one that ``when(config, layer)`` says the model has not is None too, and is not looked for.
+    shape: what the weight's shape must be: ``lambda config, layer: (config.dim,)``, with None
+    for any size. of_model: the name has no prefix, wherever the module is: a tensor that all layers share.
     """
-    return _Declaration("tensor", (name, *alternatives), optional)
+    return Declaration("tensor", (name, *alternatives), optional, shape=shape, of_model=of_model, when=when)
 
 
-def part() -> Any:
-    """A module whose tensors carry the same prefix as this one's: attention inside a block."""
-    return _Declaration("part")
+def part(*, when: Callable[[Any, int], bool] | None = None) -> Any:
+    """A module whose tensors carry the same prefix as this one's: attention inside a block.
+
+    when: by config and the layer's index, whether the model has it; None stands for one that it has not.
+    """
+    return Declaration("part", when=when)
 
 
-def layers(name: str) -> Any:
-    """A list of ``config.n_layers`` modules, named ``<name>.0``, ``<name>.1``, …"""
-    return _Declaration("layers", (name,))
+def layers(name: str, *, kind: Callable[[Any, int], type[Module]] | None = None) -> Any:
+    """A list of ``config.n_layers`` modules, named ``<name>.0``, ``<name>.1``, …
+
+    kind: the class of each, by config and index, where not all layers are alike. What a model declares before its
+    layers belongs to the input, what it declares after them to the output: memory and placement go by it.
+    """
+    return Declaration("layers", (name,), kind_of=kind)
 
 
-def parameter(name: str, *, use: str, optional: bool = False) -> Any:
-    """One tensor of the file: ``<prefix>.<name>``. ``use`` is the op that reads it."""
-    return _Declaration("parameter", (name,), optional, use)
+def parameter(
+    name: str, *, use: str, optional: bool = False, shape: ShapeOf | None = None, of_model: bool = False
+) -> Any:
+    """One tensor of the file: ``<prefix>.<name>``. ``use`` is the op that reads it; the rest is as for ``tensor``."""
+    return Declaration("parameter", (name,), optional, use, shape, of_model)
 
 
 @dataclass(slots=True, eq=False)
 class Parameter:
-    """A tensor still to be bound: where it goes, what it may be called, which op reads it."""
+    """A tensor still to be bound: where it goes, what it may be called, which op reads it, which shape it must have."""
 
     module: Module
     attribute: str
@@ -67,52 +83,98 @@ class Parameter:
     optional: bool
     use: str
     layer: int
+    shape: Sizes | None = None
 
 
 class Module:
-    """Base of every part of a model. ``config`` is the model's, shared by all its parts."""
+    """Base of every part of a model. ``config`` is the model's, shared by all its parts.
+
+    Raises ModelDefinitionError, where the class is made or at the latest where a model of it is, for a declaration
+    that cannot be followed.
+    """
 
     config: Any
-    unused_tensors: frozenset[str] = frozenset()
-    """Tensors a file of this model may hold and the model has no use for."""
-    many_rows = False
-    """Whether the model always computes many tokens at once, as an encoder does: see WeightData."""
+    task: ClassVar[Task] = Task.TEXT
+    """Of a model: what it is for, and so what runs it."""
+    causal: ClassVar[bool] = False
+    """Of an embedding model or reranker: whether a token sees those before it only."""
+    compute_bound: ClassVar[bool] = False
+    """Of a model: whether it always computes many rows at once, as an encoder does: see WeightData."""
+    unused_tensors: ClassVar[frozenset[str]] = frozenset()
+    """Of a model: tensors its file may hold that it has no use for."""
+    _kinds: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._kinds = check_class(
+            cls, Module, sys._getframe(1).f_locals
+        )  # names of the function a class is made in, if it is
         if "__call__" in cls.__dict__:
             cls.__call__ = _in_scope(cls.__dict__["__call__"])  # type: ignore[method-assign]
 
     def __init__(self, config: Any, prefixes: tuple[str, ...] = ("",), name: str = "", layer: int = -1) -> None:
         self.config = config
-        self._name = name
         self.layer = layer
+        self._name = name
         self._parameters: list[Parameter] = []
         self._optional_parts: list[str] = []
-        for attribute, (declared, kind) in _declarations(type(self)).items():
-            names = tuple(_join(p, n) for n in declared.names for p in prefixes)
+        for attribute, (declared, kind) in declarations(type(self), Module).items():
+            here = -1 if declared.of_model else layer
+            names = tuple(_join(p, n) for n in declared.names for p in (("",) if declared.of_model else prefixes))
+            shape = declared.shape(config, layer) if declared.shape else None
+            value: Any = None
+            if declared.when is not None and not declared.when(config, layer):
+                setattr(self, attribute, None)
+                continue
             if declared.kind == "parameter":
-                self._parameters.append(Parameter(self, attribute, names, declared.optional, declared.use, layer))
-                value: Any = None
+                self._parameters.append(Parameter(self, attribute, names, declared.optional, declared.use, here, shape))
             elif declared.kind == "part":
                 value = kind(config, prefixes, "", layer)  # no scope: errors name what the file names
             elif declared.kind == "layers":
-                value = [kind(config, (f"{names[0]}.{i}",), f"{names[0]}.{i}", i) for i in range(config.n_layers)]
+                value = self._layers(attribute, declared, kind, names[0])
+                layer = len(value) if layer < 0 else layer  # what follows is the output's
             else:
-                value = kind(config, names, declared.names[0], layer)
+                value = kind(config, names, declared.names[0], here)
+                if shape is not None:
+                    value._require_shape(type(self), attribute, shape)
                 if declared.optional:
                     self._optional_parts.append(attribute)
             setattr(self, attribute, value)
 
+    def _layers(self, attribute: str, declared: Declaration, kind: type[Module], name: str) -> list[Module]:
+        n = getattr(self.config, "n_layers", None)
+        if not isinstance(n, int):
+            raise definition_error(
+                type(self), attribute, f"layers({name!r}) makes n_layers modules, and the config has no n_layers",
+                hint="give the Config a field `n_layers: int`, or derive it from hotshoe.nn.TextConfig",
+            )  # fmt: skip
+        made = []
+        for i in range(n):
+            each = declared.kind_of(self.config, i) if declared.kind_of else kind
+            if not (isinstance(each, type) and issubclass(each, Module)):
+                raise definition_error(
+                    type(self), attribute, f"kind gave {each!r} for layer {i}; expected a subclass of Module"
+                )
+            made.append(each(self.config, (f"{name}.{i}",), f"{name}.{i}", i))
+        return made
+
+    def _require_shape(self, owner: type[Module], attribute: str, shape: Sizes) -> None:
+        weight = next((p for p in self._parameters if p.attribute == "weight"), None)
+        if weight is None:
+            raise definition_error(
+                owner, attribute, f"shape= is of the parameter `weight`, and {type(self).__name__} has none",
+                hint="give shape= to the parameters of that class instead",
+            )  # fmt: skip
+        weight.shape = shape
+
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter of this module and of those below it."""
         yield from self._parameters
-        for value in vars(self).values():
-            for child in value if isinstance(value, list) else [value]:
-                if isinstance(child, Module):
-                    yield from child.parameters()
+        for _, child in self.children():
+            yield from child.parameters()
 
     def children(self) -> Iterator[tuple[str, Module]]:
+        """Attribute and module, for each module directly below this one."""
         for attribute, value in list(vars(self).items()):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, Module):
@@ -126,26 +188,12 @@ class Module:
                 setattr(self, attribute, None)
 
     def is_bound(self) -> bool:
+        """Whether any tensor of this module, or of those below it, was found."""
         return any(getattr(p.module, p.attribute) is not None for p in self.parameters())
-
-    __call__: Callable[..., Any]
 
 
 def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
-
-
-@functools.cache
-def _declarations(cls: type[Module]) -> dict[str, tuple[_Declaration, Any]]:
-    """Attribute name → its declaration and the module class its annotation names."""
-    found = {}
-    hints = typing.get_type_hints(cls)
-    for name, annotation in hints.items():
-        declared = inspect.getattr_static(cls, name, None)
-        if isinstance(declared, _Declaration):
-            options = [a for a in typing.get_args(annotation) if a is not type(None)]
-            found[name] = (declared, options[0] if options else annotation)
-    return found
 
 
 def _in_scope(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,47 +1,72 @@
 """Text to token ids and back, from the vocabulary in a GGUF file.
 
 ``load_tokenizer(metadata)`` reads the ``tokenizer.ggml.*`` keys and builds a ``Tokenizer`` around an object of
-the ``tokenizers`` package. Each kind of vocabulary (``tokenizer.ggml.model``) has a module of its own beside this
-one, with a function ``build(vocabulary) -> Tokenizer``; it is imported when a file asks for it.
+the ``tokenizers`` package. Each kind of vocabulary (``tokenizer.ggml.model``) has a function
+``build(vocabulary: Vocabulary) -> Tokenizer``, found by entry point in whatever distribution it is, and imported when
+a file asks for it:
+
+    [project.entry-points."hotshoe.tokenizers"]
+    mine = "my_package.tokenizer:build"
+
+What such a function builds on is importable from here: ``Vocabulary`` and ``TokenType``, the file's keys, checked;
+``find_roles`` and ``find_around`` (which tokens have a role, which go around a text), ``add_tokens`` (those that are
+found in a text as a whole), ``hidden_ids``; and for decoding ``Pieces``, of which ``BytePieces`` and ``SpacePieces``
+are two kinds.
 ``Tokenizer.stream()`` decodes one token after another.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from hotshoe.tokenizers._pieces import StreamDecoder
-from hotshoe.tokenizers._tokenizer import SpecialIds, Tokenizer
-from hotshoe.tokenizers._vocabulary import Vocabulary
-from hotshoe_core.errors import TokenizerError, did_you_mean
+from hotshoe import families
+from hotshoe.tokenizers._added import add_tokens, hidden_ids
+from hotshoe.tokenizers._pieces import BytePieces, Pieces, SpacePieces, StreamDecoder
+from hotshoe.tokenizers._roles import Roles, find_around, find_roles
+from hotshoe.tokenizers._tokenizer import Around, EncodedPair, SpecialIds, Tokenizer
+from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
+from hotshoe_core.errors import TokenizerError, UnknownArchitectureError
 
-__all__ = ["SpecialIds", "StreamDecoder", "Tokenizer", "load_tokenizer"]
-
-_MODELS = {
-    "bert": "hotshoe.tokenizers._wordpiece",
-    "gemma4": "hotshoe.tokenizers._bpe",
-    "gpt2": "hotshoe.tokenizers._bpe",
-    "llama": "hotshoe.tokenizers._sentencepiece",
-    "t5": "hotshoe.tokenizers._unigram",
-    "whitespace": "hotshoe.tokenizers._bpe",
-}
+__all__ = [
+    "Around",
+    "BytePieces",
+    "EncodedPair",
+    "Pieces",
+    "Roles",
+    "SpacePieces",
+    "SpecialIds",
+    "StreamDecoder",
+    "TokenType",
+    "Tokenizer",
+    "Vocabulary",
+    "add_tokens",
+    "find_around",
+    "find_roles",
+    "hidden_ids",
+    "load_tokenizer",
+]
 
 
 def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer a GGUF file describes. ``metadata`` maps the file's keys to plain values.
 
     Raises TokenizerError for a kind of vocabulary or pre-tokenizer that hotshoe does not know, and for a
-    vocabulary that is not consistent; the message names the key.
+    vocabulary that is not consistent; the message names the key. Raises ModelError where several distributions offer
+    this kind.
     """
     vocabulary = Vocabulary.from_metadata(metadata)
     try:
-        module = importlib.import_module(_MODELS[vocabulary.model])
-    except KeyError:
+        build = families.find(families.TOKENIZERS, vocabulary.model)
+    except UnknownArchitectureError as error:
+        known = ", ".join(families.names(families.TOKENIZERS))
         raise TokenizerError(
-            f"tokenizer.ggml.model is {vocabulary.model!r}; hotshoe has tokenizers for: {', '.join(sorted(_MODELS))}",
-            hint=did_you_mean(vocabulary.model, _MODELS),
+            f"tokenizer.ggml.model is {vocabulary.model!r}; hotshoe has tokenizers for: {known}", hint=error.hint
         ) from None
-    tokenizer: Tokenizer = module.build(vocabulary)
+    tokenizer = build(vocabulary)
+    if not isinstance(tokenizer, Tokenizer):
+        raise TokenizerError(
+            f"the entry point {vocabulary.model!r} of {families.TOKENIZERS!r} gave a {type(tokenizer).__name__}; "
+            "expected a function of a Vocabulary that returns a hotshoe.tokenizers.Tokenizer"
+        )
     return tokenizer

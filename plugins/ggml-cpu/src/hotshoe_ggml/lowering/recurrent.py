@@ -6,6 +6,7 @@ All but the delta rule take the sequences' steps in one axis, sequence by sequen
 from __future__ import annotations
 
 from hotshoe_core.tensor import Tensor
+from hotshoe_ggml.cpu.kernels import activation_node
 from hotshoe_ggml.lowering.builder import Builder, Ptr, lowers
 
 __all__: list[str] = []
@@ -37,8 +38,12 @@ def _ssm_conv(b: Builder, node: Tensor, x: Ptr, state: Ptr, weight: Ptr, bias: P
     return y if bias is None else b.call("add", y, _plain(b, bias))
 
 
+_LIFT = 2.0**40
+"""What dt is multiplied by on its way through ggml's scan, and rates and x are divided by: no digit is lost."""
+
+
 def _scans(node: Tensor) -> bool:
-    """ggml takes the softplus of dt itself. With one decay an element of the state, SVE needs whole vectors of them."""
+    """ggml takes a softplus of dt. With one decay an element of the state, SVE needs whole vectors of them."""
     a, d_state = _shape(node, 2), _shape(node, 5)[-1]
     per_head = len(a) == 1 or a[1] == 1
     return bool(node.attrs["dt_softplus"]) and (per_head or d_state % 16 == 0)
@@ -48,6 +53,12 @@ def _scans(node: Tensor) -> bool:
 def _ssm_scan(b: Builder, node: Tensor, x: Ptr, dt: Ptr, a: Ptr, bb: Ptr, c: Ptr, state: Ptr) -> Ptr:
     n_seqs, _, heads, _ = _shape(node, 0)
     rates = b.reshape(b.f32(a), (heads, -(-a.ne[0] * a.ne[1] // heads)))
+    # ggml's softplus, log(1 + exp(dt)), has few digits where dt is small, as Mamba's are. Above 20 it takes dt as it
+    # is: so the softplus is computed before, and lifted there.
+    dt = _plain(b, dt)
+    dt = activation_node(b, "softplus", dt) if b.custom else b.call("softplus", dt)
+    dt, x, rates = b.call("scale", dt, _LIFT), b.call("scale", _plain(b, x), 1 / _LIFT), _plain(b, rates)
+    rates = b.call("scale", rates, 1 / _LIFT)
     each_its_own = b.call("argsort", b.call("arange", 0.0, float(n_seqs), 1.0), b.g.GGML_SORT_ORDER_ASC)
     operands = (_plain(b, t) for t in (state, x, dt, rates, bb, c))
     return b.reshape(b.call("ssm_scan", *operands, each_its_own, 1), node.shape)

@@ -1,0 +1,69 @@
+"""Feed-forward networks: plain ones, and ones whose hidden states are gated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+from hotshoe.nn.layers import Linear
+from hotshoe.nn.module import Module, tensor
+from hotshoe_core import Tensor, ops
+
+__all__ = ["MLP", "Activation", "FusedGatedMLP", "GatedMLP", "gated"]
+
+Activation = Literal["silu", "gelu", "gelu_tanh", "gelu_quick", "relu"]
+
+_GATED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "silu": lambda gate, up: ops.swiglu(gate, up),
+    "gelu": lambda gate, up: ops.geglu(gate, up, approximate="none"),
+    "gelu_tanh": lambda gate, up: ops.geglu(gate, up, approximate="tanh"),
+    "gelu_quick": lambda gate, up: ops.geglu(gate, up, approximate="quick"),
+    "relu": lambda gate, up: ops.reglu(gate, up),
+}
+_PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": Tensor.silu,
+    "gelu": Tensor.gelu,
+    "gelu_tanh": lambda x: x.gelu("tanh"),
+    "gelu_quick": lambda x: x.gelu("quick"),
+    "relu": Tensor.relu,
+}
+
+
+def gated(activation: Activation, gate: Tensor, up: Tensor) -> Tensor:
+    """``activation(gate) * up`` (Shazeer 2020, arXiv:2002.05202)."""
+    return _GATED[activation](gate, up)
+
+
+class MLP(Module):
+    """Two matrices and an activation between them: (..., dim) to the same."""
+
+    activation: ClassVar[Activation] = "gelu"
+    up: Linear = tensor("ffn_up")
+    down: Linear = tensor("ffn_down")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(_PLAIN[self.activation](self.up(x)))
+
+
+class GatedMLP(Module):
+    """Three matrices, one of which gates the hidden states: (..., dim) to the same."""
+
+    activation: ClassVar[Activation] = "silu"
+    gate: Linear = tensor("ffn_gate")
+    up: Linear = tensor("ffn_up")
+    down: Linear = tensor("ffn_down")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(gated(self.activation, self.gate(x), self.up(x)))
+
+
+class FusedGatedMLP(Module):
+    """As GatedMLP, with gate and up in one matrix, one after the other."""
+
+    activation: ClassVar[Activation] = "silu"
+    gate_up: Linear = tensor("ffn_up")
+    down: Linear = tensor("ffn_down")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2)
+        return self.down(gated(self.activation, gate, up))
