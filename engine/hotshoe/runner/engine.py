@@ -252,8 +252,8 @@ class Engine:
             self._give_turn(me)  # again: a Ctrl-C in the first must not keep the turn for ever
 
     def _give_turn(self, me: object) -> None:
-        with self._lock:
-            if self._turn is me:
+        if self._turn is me:  # not so in a forked child, which must not wait for the lock
+            with self._lock:
                 self._turn = None
                 self._changed.notify_all()
 
@@ -290,6 +290,8 @@ class Engine:
         events: list[Event] = []
         for job in list(self._jobs):
             if not isinstance(job, Generation):
+                if job.done:  # whoever asked was interrupted before it could take the job away
+                    self._jobs.remove(job)
                 continue
             if job.finish == "cancelled":
                 self.remove(job)
