@@ -136,8 +136,9 @@ class Engine:
         """
         with self.lock:
             self._require_open()
-            added = [(sequence, len(sequence), list(items)) for sequence, items in pairs]
-            self._require_own(sequence for sequence, _, _ in added)
+            given = list(pairs)
+            self._require_own(sequence for sequence, _ in given)
+            added = [(sequence, len(sequence), items) for sequence, items in given]
             try:
                 for sequence, before, items in added:
                     sequence.items.extend(items)
