@@ -101,3 +101,53 @@ def test_generation_goes_on(kv_dtype: str, device: str, gguf: Callable[..., Path
             model.generate(IDS[:20], context_shift=31)
         with pytest.raises(SamplingError, match="context_shift"):
             model.generate(IDS[:20], context_shift=-1)
+
+
+def test_a_shifted_sequence_is_nobodys_prefix(device: str, gguf: Callable[..., Path]) -> None:
+    """Its keys were turned, and took part in what is gone: a text of the same tokens is computed by itself."""
+    left = [*IDS[:3], *IDS[3 + GONE :]]
+    with load(gguf("LlamaForCausalLM"), device) as fresh:
+        expected = fresh.logits([*left, 5])
+    with load(gguf("LlamaForCausalLM"), device) as model:
+        with model.sequence() as sequence:
+            sequence.append(*IDS[:BEFORE])
+            sequence.shift(3, GONE)
+            turned = sequence.append(*IDS[BEFORE:])
+            assert np.abs(turned - expected[-2]).max() > 0.1 * np.abs(expected[-2]).max()
+            assert sequence.ids == left
+            twin = sequence.fork()  # one that is meant to go on with it does
+            assert twin.n_computed == sequence.n_computed == len(left)
+            np.testing.assert_allclose(twin.append(5), sequence.append(5), atol=1e-5)
+            twin.close()
+            with model.sequence(left) as other:  # while it lives
+                assert_close(other.append(), expected[-2])
+                model.forget()
+        model.forget()
+        with model.sequence() as sequence:
+            sequence.append(*IDS[:BEFORE])
+            sequence.shift(3, GONE)
+            sequence.append(*IDS[BEFORE:])
+        with model.sequence([*left, 5]) as other:  # and when it is gone
+            assert_close(other.append(), expected[-1])
+
+
+def test_what_stands_before_a_shift_serves_others(model: TextModel) -> None:
+    with model.sequence() as sequence:
+        sequence.append(*IDS[:BEFORE])
+        sequence.shift(7, GONE)
+        done = model.generate([*IDS[:7], *IDS[7 + GONE :]], max_tokens=1)
+        assert done.n_cached == 7
+
+
+def test_a_generation_that_has_shifted_leaves_no_prefix(gguf: Callable[..., Path], device: str) -> None:
+    options: dict[str, Any] = {"temperature": 0, "stop_tokens": [], "logit_bias": {1: -100.0}}
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=32) as model:
+        shifted = model.generate(IDS[:20], max_tokens=40, context_shift=0, **options)
+        held = max(model.engine._slots._slots, key=lambda slot: len(slot.rows))
+        assert held.shifted_from == 0
+        text = [int(row) for row in held.rows]  # type: ignore[arg-type]
+        assert text == shifted.tokens[-len(text) - 1 : -1]
+        with load(gguf("LlamaForCausalLM"), device, n_ctx=32) as fresh:
+            expected = fresh.logits(text)[-1]
+        with model.sequence(text) as sequence:
+            assert_close(sequence.append(), expected)

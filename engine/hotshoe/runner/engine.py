@@ -136,8 +136,9 @@ class Engine:
         """
         with self.lock:
             self._require_open()
-            added = [(sequence, len(sequence), list(items)) for sequence, items in pairs]
-            self._require_own(sequence for sequence, _, _ in added)
+            given = list(pairs)
+            self._require_own(sequence for sequence, _ in given)
+            added = [(sequence, len(sequence), items) for sequence, items in given]
             try:
                 for sequence, before, items in added:
                     sequence.items.extend(items)
@@ -252,8 +253,8 @@ class Engine:
             self._give_turn(me)  # again: a Ctrl-C in the first must not keep the turn for ever
 
     def _give_turn(self, me: object) -> None:
-        with self._lock:
-            if self._turn is me:
+        if self._turn is me:  # not so in a forked child, which must not wait for the lock
+            with self._lock:
                 self._turn = None
                 self._changed.notify_all()
 
@@ -290,6 +291,8 @@ class Engine:
         events: list[Event] = []
         for job in list(self._jobs):
             if not isinstance(job, Generation):
+                if job.done:  # whoever asked was interrupted before it could take the job away
+                    self._jobs.remove(job)
                 continue
             if job.finish == "cancelled":
                 self.remove(job)

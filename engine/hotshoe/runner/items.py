@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ class EmbeddingSpan:
     on after the largest of them. bidirectional: whether its rows see each other, those behind them included.
     """
 
-    array: Array
+    array: Array = field(repr=False)
     hash: bytes = b""
     positions: Array | None = None
     bidirectional: bool = False

@@ -68,6 +68,11 @@ class Job:
         """Called when a graph is to compute its rows from ``start`` on."""
 
     @property
+    def done(self) -> bool:
+        """Whether nothing is left to be computed."""
+        raise NotImplementedError
+
+    @property
     def settled(self) -> bool:
         """Whether whoever waits for it need not wait: it has something, or has ended."""
         raise NotImplementedError
@@ -90,8 +95,12 @@ class LogitsJob(Job):
         self._taken: Array | None = None
 
     @property
+    def done(self) -> bool:
+        return self.logits is not None
+
+    @property
     def active(self) -> bool:
-        return self.error is None and self.logits is None
+        return self.error is None and not self.done
 
     @property
     def settled(self) -> bool:
@@ -169,6 +178,10 @@ class Generation(Job):
     @property
     def device_op(self) -> DeviceOp | None:  # type: ignore[override]
         return self.sampler.device_op
+
+    @property
+    def done(self) -> bool:
+        return self.finish is not None
 
     @property
     def active(self) -> bool:

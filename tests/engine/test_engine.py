@@ -1,0 +1,400 @@
+"""The engine with a model that is no model: threads, locks, interrupts and workers, with no tensor and no timing."""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe.kvcache import AttentionSpec, CausalCache, RecurrentCache, RecurrentSpec
+from hotshoe.runner.engine import Engine
+from hotshoe.runner.items import Items
+from hotshoe.runner.jobs import Generation
+from hotshoe.runner.prefix import Part, Slots
+from hotshoe.runner.scheduler import Limits
+from hotshoe.runner.sequence import TokenSequence
+from hotshoe.sampling import DeviceOp, Sampler, SamplingParams
+from hotshoe_core import Backend, DType
+from hotshoe_core.errors import ClosedError, ForkedProcessError, GraphError, HotshoeError
+from hotshoe_core.reference import open_reference
+
+N_VOCAB, PATIENCE = 50, 60  # seconds after which a test that hangs has failed
+
+
+class Work:
+    def __init__(self, parts: Sequence[Part], op: DeviceOp | None) -> None:
+        self.op = op
+        self.n_rows = sum(p.n for p in parts)
+        self.asked: list[list[Any]] = []
+        for sequence, n, outputs in parts:
+            end = sequence.n_computed + n
+            self.asked += [sequence.items.rows[: end - i] for i in reversed(range(outputs))]
+
+    def placed(self, feeds: dict[str, Any], sizes: tuple[int, ...]) -> None: ...
+
+
+def next_token(rows: Sequence[Any]) -> int:
+    """What follows a text: it depends on all of it."""
+    return (sum((i + 1) * int(r) for i, r in enumerate(rows)) + len(rows)) % N_VOCAB
+
+
+class FakeForward:
+    """Logits by arithmetic. ``gate``: called in each graph with its number of rows, while nobody holds the lock."""
+
+    def __init__(self) -> None:
+        self.gate: Callable[[int], None] = lambda n: None
+        self.graphs: list[int] = []
+
+    def check(self, items: Items, before: int = 0) -> None: ...
+
+    def prepare(self, parts: Sequence[Part], op: DeviceOp | None) -> Work:
+        return Work(parts, op)
+
+    def compute(self, work: Work) -> list[np.ndarray]:
+        self.graphs.append(work.n_rows)
+        self.gate(work.n_rows)
+        logits = np.zeros((len(work.asked), N_VOCAB), np.float32)
+        for row, rows in zip(logits, work.asked, strict=True):
+            row[next_token(rows)] = 10
+        return [logits if work.op is None else logits.argmax(axis=-1)]  # greedy: no other op is asked for
+
+
+class Rig:
+    """An engine over a real cache and the fake forward."""
+
+    def __init__(self, *, n_batch: int = 512, n_ubatch: int = 32, n_ctx: int = 1024, uniform: bool = False) -> None:
+        self.backend: Backend = open_reference()
+        kind: Any = RecurrentCache if uniform else CausalCache
+        spec = RecurrentSpec({"x": (1,)}) if uniform else AttentionSpec(1, 4)
+        sizes = {} if uniform else {"n_tokens": n_ctx, "n_batch": n_ubatch, "dtype": DType.F32}
+        self.cache = kind(self.backend, (spec,), n_sequences=2, **sizes)
+        self.forward = FakeForward()
+        self.slots = Slots(self.cache, 8)
+        limits = Limits(n_batch, n_ubatch, 8, uniform)
+        self.engine = Engine(self.backend, self.forward, self.slots, limits, n_ctx=n_ctx)
+
+    def sequence(self, ids: Sequence[int] = ()) -> TokenSequence:
+        return TokenSequence(self.engine, ids)
+
+    def generation(self, ids: Sequence[int], n: int = 5) -> Generation:
+        sampler = Sampler(SamplingParams(temperature=0, max_tokens=n), N_VOCAB)
+        return Generation(self.sequence(ids), sampler, frozenset())
+
+    def read(self, generation: Generation) -> list[int]:
+        tokens = []
+        while (token := self.engine.next(generation)) is not None:
+            tokens.append(token.sampled.id)
+        return tokens
+
+
+def expected(ids: Sequence[int], n: int = 5) -> list[int]:
+    rows = list(ids)
+    for _ in range(n):
+        rows.append(next_token(rows))
+    return rows[len(ids) :]
+
+
+def in_thread(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def held() -> Iterator[tuple[Rig, threading.Event, threading.Event]]:
+    """An engine whose third graph of 32 rows waits until it is let go: rig, "it is there", "go on"."""
+    rig, there, go = Rig(), threading.Event(), threading.Event()
+
+    def gate(n: int) -> None:
+        if len(rig.forward.graphs) == 3:
+            there.set()
+            assert go.wait(PATIENCE)
+
+    rig.forward.gate = gate
+    yield rig, there, go
+    go.set()
+
+
+PROMPT = [i % N_VOCAB for i in range(512)]
+
+
+def test_nobody_waits_while_a_long_prompt_is_computed(held: tuple[Rig, threading.Event, threading.Event]) -> None:
+    rig, there, go = held
+    other = rig.sequence([9] * 9)
+    other.append(3)
+    rig.forward.graphs.clear()
+    cancelled, long = rig.generation([7, 7]), rig.generation(PROMPT)
+    rig.engine.add(cancelled)
+    read: list[list[int]] = []
+    reader = in_thread(lambda: read.append(rig.read(long)))
+    assert there.wait(PATIENCE)
+    done = threading.Event()
+
+    def everything() -> None:
+        assert not go.is_set()
+        rig.engine.remove(cancelled)  # what Stream.close does
+        late = rig.generation([1, 2, 3])
+        rig.engine.add(late)
+        assert late in rig.engine.jobs
+        assert cancelled not in rig.engine.jobs
+        twin = other.fork()
+        assert twin.n_computed == other.n_computed == 10
+        other.truncate(4)
+        assert (len(other), len(twin)) == (4, 10)
+        assert long.sequence.n_computed == 2 * 32 - 2  # one of the others went with the first graph
+        twin.close()
+        rig.engine.forget()
+        rig.engine.remove(late)
+        done.set()
+
+    in_thread(everything).join(PATIENCE)
+    assert done.is_set()  # all of it, while the graph stands still
+    assert not go.is_set()
+    go.set()
+    reader.join(PATIENCE)
+    assert read == [expected(PROMPT)]
+    assert max(rig.forward.graphs) == 32
+
+
+def test_a_prompt_that_is_left_ends_with_its_graph(held: tuple[Rig, threading.Event, threading.Event]) -> None:
+    rig, there, go = held
+    long = rig.generation(PROMPT)
+    reader = in_thread(lambda: rig.read(long))
+    assert there.wait(PATIENCE)
+    long.finish = "cancelled"
+    rig.engine.remove(long)
+    go.set()
+    reader.join(PATIENCE)
+    assert rig.forward.graphs == [32] * 3
+    assert rig.read(rig.generation([*PROMPT[:96], 4])) == expected([*PROMPT[:96], 4])
+    assert rig.forward.graphs[3] == 1  # what was computed of it serves others
+
+
+def test_a_sequence_cut_while_it_is_computed(held: tuple[Rig, threading.Event, threading.Event]) -> None:
+    rig, there, go = held
+    sequence = rig.sequence()
+    worker = in_thread(lambda: sequence.append(*PROMPT))
+    assert there.wait(PATIENCE)
+    sequence.truncate(70)
+    assert sequence.n_computed == 64
+    go.set()
+    worker.join(PATIENCE)
+    assert int(rig.sequence([*PROMPT[:70], 1]).append().argmax()) == next_token([*PROMPT[:70], 1])
+    assert int(sequence.append(2).argmax()) == next_token([*PROMPT[:70], 2])
+
+
+def test_closing_waits_for_the_graph_only(held: tuple[Rig, threading.Event, threading.Event]) -> None:
+    rig, there, go = held
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            rig.read(rig.generation(PROMPT))
+        except HotshoeError as error:
+            errors.append(error)
+
+    reader = in_thread(read)
+    assert there.wait(PATIENCE)
+    freed = threading.Event()
+    closer = in_thread(lambda: rig.engine.close(freed.set))
+    while not rig.engine._closed:
+        assert reader.is_alive()
+    assert not freed.is_set()
+    with pytest.raises(ClosedError):
+        rig.engine.add(rig.generation([1]))
+    go.set()
+    closer.join(PATIENCE)
+    reader.join(PATIENCE)
+    assert freed.is_set()
+    assert [type(e) for e in errors] == [ClosedError]
+    assert len(rig.forward.graphs) == 3
+
+
+def test_many_threads_get_what_they_would_alone() -> None:
+    rig = Rig(n_batch=64)
+    prompts = [[i, *range(3 * i)] for i in range(8)]
+    got: dict[int, list[int]] = {}
+
+    def work(i: int) -> None:
+        got[i] = rig.read(rig.generation(prompts[i]))
+
+    threads = [in_thread(lambda i=i: work(i)) for i in range(8)]  # type: ignore[misc]
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert got == {i: expected(p) for i, p in enumerate(prompts)}
+
+
+def test_a_worker_runs_the_steps_for_all() -> None:
+    rig = Rig()
+    threads: set[str] = set()
+    rig.forward.gate = lambda n: threads.add(threading.current_thread().name)
+    events: list[Any] = []
+    rig.engine.start(events.extend)
+    with pytest.raises(GraphError, match="worker already"):
+        rig.engine.start()
+    generations = [rig.generation([i], n=20) for i in range(3)]
+    assert [rig.read(g) for g in generations] == [expected([i], 20) for i in range(3)]
+    assert int(rig.sequence([5, 6]).append().argmax()) == next_token([5, 6])
+    assert threads == {"hotshoe-engine"}
+    rig.engine.stop()
+    rig.engine.stop()
+    assert [e.token.sampled.id for e in events if e.job is generations[1]] == expected([1], 20)
+    assert [e.finish for e in events if e.job is generations[1]][-1] == "length"
+    assert rig.read(rig.generation([9])) == expected([9])  # and without it
+    assert len(threads) == 2
+
+
+def test_an_error_in_the_worker_reaches_who_waits() -> None:
+    rig = Rig()
+
+    def fail(n: int) -> None:
+        raise GraphError("out of luck")
+
+    rig.forward.gate = fail
+    rig.engine.start()
+    with pytest.raises(GraphError, match="luck"):
+        rig.read(rig.generation([1]))
+    with pytest.raises(GraphError, match="luck"):
+        rig.sequence([1, 2]).append()
+    rig.forward.gate = lambda n: None
+    assert rig.read(rig.generation([1])) == expected([1])
+    rig.engine.stop()
+
+
+# Interrupts
+
+
+def interrupted_at(k: int, work: Callable[[], object]) -> bool:
+    """Run ``work`` and raise KeyboardInterrupt at the k-th line of the runner or the cache. False: it ended before."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal count
+        name = frame.f_code.co_filename
+        if "/hotshoe/runner/" not in name and "/hotshoe/kvcache/" not in name:
+            return None
+        if frame.f_code.co_name == "<genexpr>":  # one that is dropped is entered once more, and what it raises is lost
+            return None
+        if event == "call" or (event == "line" and not never_interrupted(name, frame.f_lineno)):
+            count += 1
+            if count == k:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+        return False
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+
+
+@functools.cache
+def never_interrupted(path: str, line: int) -> bool:
+    """Where a tracer may raise and a signal never does: it is looked at in calls, and when a loop goes back.
+
+    ``with`` is met again at the end of its block, and belongs to it no more; ``try`` does nothing.
+    """
+    return linecache.getline(path, line).lstrip().startswith(("with ", "try:"))
+
+
+@pytest.mark.parametrize("uniform", [False, True])
+def test_an_interrupt_anywhere_leaves_nothing_behind(uniform: bool) -> None:
+    """At every line of a step that reads two prompts in pieces and writes: no cell, row, turn or lock stays taken."""
+    rig = Rig(n_batch=8, n_ubatch=4, n_ctx=64, uniform=uniform)
+    k = 1
+    while interrupted_once(rig, k):
+        k += 1
+    assert k > 300
+
+
+def interrupted_once(rig: Rig, k: int) -> bool:
+    generation = rig.generation([k % N_VOCAB, *range(5)], n=2)
+    rig.engine.add(generation)
+    sequence = rig.sequence([k % N_VOCAB, 3])
+
+    def work() -> None:
+        sequence.append(*range(4))
+        rig.read(generation)
+
+    interrupted = interrupted_at(k, work)
+    rig.engine.remove(generation)
+    got: list[int] = []
+    in_thread(lambda: got.append(int(sequence.append(4).argmax()))).join(PATIENCE)
+    assert got == [next_token(sequence.items.rows)], k
+    assert len(sequence) in (3, 7)
+    sequence.close()
+    rig.engine.forget()
+    assert [rig.cache.length(slot) for slot in range(8)] == [0] * 8, k
+    if not rig.cache.uniform:
+        assert rig.cache.room() == 128, k
+    assert not any(slot.busy for slot in rig.slots._slots)
+    assert rig.engine.jobs == ()
+    return interrupted
+
+
+# Forks
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on POSIX only")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_is_refused_at_once_though_a_lock_is_held() -> None:
+    """Also while another thread of the parent computes, and holds the short lock as well."""
+    rig = Rig()
+    sequence, generation = rig.sequence([1, 2]), rig.generation([3])
+    sequence.append(3)
+    taken, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        def work() -> None:
+            with rig.engine.lock:
+                taken.set()
+                assert go.wait(PATIENCE)
+
+        rig.engine.in_turn(work)
+
+    holder = in_thread(hold)
+    assert taken.wait(PATIENCE)
+    refused = [
+        lambda: sequence.append(1),
+        lambda: sequence.truncate(1),
+        lambda: sequence.shift(0, 1),
+        sequence.fork,
+        lambda: rig.engine.next(generation),
+        lambda: rig.engine.add(generation),
+        lambda: list(rig.engine.all_logits(sequence)),
+        rig.engine.forget,
+        rig.engine.start,
+    ]
+    pid = os.fork()
+    if pid == 0:  # nothing but os._exit may end the child
+        signal.alarm(30)
+        code = 1
+        try:
+            for call in refused:
+                with pytest.raises(ForkedProcessError):
+                    call()
+            sequence.close()
+            rig.engine.remove(generation)
+            rig.engine.stop()
+            rig.engine.close(lambda: None)
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    go.set()
+    holder.join(PATIENCE)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert rig.read(generation) == expected([3])
