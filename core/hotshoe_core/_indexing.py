@@ -6,11 +6,29 @@ import operator
 from typing import Any
 
 from hotshoe_core.errors import ShapeError
-from hotshoe_core.tensor import TABLE, Slice, Tensor
+from hotshoe_core.tensor import TABLE, Shape, Slice, Tensor
 
 
 def index(x: Tensor, key: Any) -> Tensor:
     """``x[key]``. Raises ShapeError for what symbolic basic indexing cannot do."""
+    slices, shape = _normalised(x, key)
+    if all(s == (0, size, 1) for s, size in zip(slices, x.shape)):
+        cut = x
+    else:
+        cut = TABLE["slice"](x, slices=slices)
+    return cut if cut.shape == shape else cut.reshape(*shape)
+
+
+def replace(x: Tensor, key: Any, values: Tensor) -> Tensor:
+    """``x`` with ``x[key] = values``. Raises ShapeError where ``index`` does, and for values that do not broadcast."""
+    slices, shape = _normalised(x, key)
+    values = values if values.shape == shape else TABLE["expand"](values, shape=shape)
+    sizes = tuple(-(-(s.stop - s.start) // s.step) for s in slices)
+    return TABLE["set_slice"](x, values if values.shape == sizes else values.reshape(*sizes), slices=slices)
+
+
+def _normalised(x: Tensor, key: Any) -> tuple[tuple[Slice, ...], Shape]:
+    """One slice an axis, and the shape of what they select once integers have dropped axes and None has added some."""
     keys = list(key) if isinstance(key, tuple) else [key]
     n_axes = sum(k is not None and k is not Ellipsis for k in keys)
     if n_axes > x.ndim:
@@ -37,11 +55,7 @@ def index(x: Tensor, key: Any) -> Tensor:
             shape.append(-(-(stop - start) // step))
         else:
             slices.append(_single(x, k, len(slices), size))
-    if all(s == (0, size, 1) for s, size in zip(slices, x.shape)):
-        cut = x
-    else:
-        cut = TABLE["slice"](x, slices=tuple(slices))
-    return cut if cut.shape == tuple(shape) else cut.reshape(*shape)
+    return tuple(slices), tuple(shape)
 
 
 def _single(x: Tensor, k: Any, axis: int, size: int) -> Slice:

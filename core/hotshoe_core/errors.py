@@ -70,7 +70,12 @@ __all__ = [
 
 
 class HotshoeError(Exception):
-    """Base of all errors raised on purpose; ``hint`` names the next step, if there is one."""
+    """Base of all errors raised on purpose; ``hint`` names the next step, if there is one.
+
+    operands: of an op that was refused, its tensors.
+    """
+
+    operands: tuple[Any, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)

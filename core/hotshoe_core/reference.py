@@ -81,7 +81,7 @@ def _set_rows_in_place(x: Any, indices: Any, rows: Any, *, dtype: DType) -> Any:
     return x
 
 
-_KEEP_TYPE = frozenset({"reshape", "permute", "expand", "slice", "concat", "set_rows", "cast"})
+_KEEP_TYPE = frozenset({"reshape", "permute", "expand", "slice", "concat", "set_rows", "set_slice", "cast"})
 
 
 def _in_f32(name: str, body: Callable[..., Any]) -> Callable[..., Any]:

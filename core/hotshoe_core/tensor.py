@@ -4,7 +4,8 @@ A Tensor is symbolic: it records an op, its sources and attributes, and knows it
 Nothing is computed until a Context compiles the graph. Shapes are NumPy's: the last axis is contiguous.
 
 Dtype rule: arithmetic takes any float type and gives F32; movement keeps the type. So storage may be
-anything, and no backend has to guess what a model author meant.
+anything, and no backend has to guess what a model author meant. Integer arithmetic (two operands of one integer
+type) keeps that type and wraps around; a comparison gives F32, ones and zeros.
 """
 
 from __future__ import annotations
@@ -14,22 +15,26 @@ import inspect
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
+from hotshoe_core.errors import DTypeError, GraphError, HotshoeError, ShapeError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from hotshoe_core.context import Context
 
-__all__ = ["LEAVES", "TABLE", "Op", "Shape", "Tensor", "constant", "nodes_created", "require_sizes", "scope"]
+__all__ = [
+    "LEAVES", "TABLE", "Axis", "Indexed", "Op", "Shape", "Tensor", "constant", "nodes_created", "require_sizes",
+    "scope",
+]  # fmt: skip
 
 Shape = tuple[int, ...]
+Axis = int | tuple[int, ...] | None  # one axis, several, or all
 Rule = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Shape, DType]]
 
 TABLE: dict[str, Op] = {}
@@ -71,6 +76,14 @@ def nodes_created() -> int:
     return int(repr(_ids)[6:-1])  # itertools.count shows its next value: reading it consumes none
 
 
+class Indexed(NamedTuple):
+    """Operand ``indices`` of an op counts along ``axis`` of ``source``; both operands by their positions."""
+
+    source: int
+    indices: int
+    axis: int
+
+
 class Op:
     """One row of the op table: name, arguments, shape and dtype rule, meaning.
 
@@ -78,29 +91,50 @@ class Op:
     backend; for a *composite* over Tensors, which is its decomposition. Positional parameters are
     tensors (default None: optional; ``*xs``: any number), keyword-only ones are attributes.
 
+    indexed: which operands are indices, and into what. movement: the result may be a view of the first source's
+    memory. overwrites: the result is the first source but for a part, so a backend may work in place.
     reference: a composite's meaning over NumPy arrays, where the decomposition is one that grows with the data.
     """
 
-    __slots__ = ("attrs", "body", "composite", "doc", "name", "reference", "required", "rule", "tensors", "variadic")
-
     def __init__(
-        self, body: Callable[..., Any], rule: Rule, *, composite: bool, reference: Callable[..., Any] | None = None
+        self,
+        body: Callable[..., Any],
+        rule: Rule,
+        *,
+        composite: bool,
+        indexed: Mapping[str, tuple[str, int]] | None = None,
+        movement: bool = False,
+        overwrites: bool = False,
+        reference: Callable[..., Any] | None = None,
     ) -> None:
-        parameters = inspect.signature(body).parameters.values()
+        signature = inspect.signature(body)
+        parameters = signature.parameters.values()
         positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        self.name = body.__name__.rstrip("_")
+        self.name = self.__name__ = body.__name__.rstrip("_")
+        self.__doc__ = inspect.getdoc(body) or ""
+        self.__module__ = body.__module__
+        self.__signature__ = signature.replace(
+            parameters=[_as_tensor(p) if p in positional else p for p in parameters], return_annotation="Tensor"
+        )
         self.body = body
         self.rule = rule
         self.composite = composite
         self.reference = reference if composite else body
-        self.doc = inspect.getdoc(body) or ""
         self.variadic = any(p.kind is p.VAR_POSITIONAL for p in positional)
         self.tensors = tuple(p.name for p in positional)
         self.required = sum(p.default is p.empty for p in positional)
         self.attrs = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self.indexed = tuple(
+            Indexed(self.tensors.index(source), self.tensors.index(indices), axis)
+            for indices, (source, axis) in (indexed or {}).items()
+        )
+        self.movement = movement
+        self.overwrites = overwrites
 
     def __call__(self, *sources: Tensor | None, **attrs: Any) -> Tensor:
         """A new node. Raises ShapeError or DTypeError naming op, operands and the part of the model."""
+        if not self.variadic:
+            sources = self._by_position(sources, attrs)
         present = [t for t in sources if t is not None]
         for t in present:
             if not isinstance(t, Tensor):
@@ -108,11 +142,7 @@ class Op:
                     f"{self.name}: got a {type(t).__name__}, expected a Tensor",
                     hint="wrap arrays in hotshoe_core.constant(array), or make them an input of the context",
                 )
-        if not self.variadic:
-            if len(sources) > len(self.tensors) or len(sources) < self.required:
-                raise GraphError(f"{self.name} takes ({', '.join(self.tensors)}); got {len(sources)} tensors")
-            sources += (None,) * (len(self.tensors) - len(sources))
-        elif not present:
+        if self.variadic and not present:
             raise GraphError(f"{self.name} needs at least one tensor; got none")
         unknown = attrs.keys() - self.attrs.keys()
         if unknown:
@@ -125,8 +155,22 @@ class Op:
             shape, dtype = self.rule(sources, full)
             context = _common_context(present)
         except HotshoeError as e:
-            raise type(e)(self._describe(sources, attrs, e.message), hint=e.hint) from None
+            error = type(e)(self._describe(sources, attrs, e.message), hint=e.hint)
+            error.operands = tuple(present)
+            raise error from None
         return Tensor(self.name, sources, full, shape, dtype, context=context)
+
+    def _by_position(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any]) -> tuple[Tensor | None, ...]:
+        """All operands in order; those given by name are taken out of ``attrs``."""
+        named = {name: attrs.pop(name) for name in self.tensors if name in attrs}
+        twice = [name for name in self.tensors[: len(sources)] if name in named]
+        if twice:
+            raise GraphError(f"{self.name} got its operand {', '.join(twice)} twice, by position and by name")
+        given = (*sources, *(named.get(name) for name in self.tensors[len(sources) :]))
+        if len(given) > len(self.tensors) or any(t is None for t in given[: self.required]):
+            n = sum(t is not None for t in given)
+            raise GraphError(f"{self.name} takes ({', '.join(self.tensors)}); got {n} tensors")
+        return given
 
     def _describe(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any], why: str) -> str:
         names = itertools.repeat("x") if self.variadic else self.tensors
@@ -136,7 +180,13 @@ class Op:
         return f"{self.name}({', '.join(operands)}){where}: {why}"
 
     def __repr__(self) -> str:
-        return f"<{'composite' if self.composite else 'primitive'} op {self.name}({', '.join(self.tensors)})>"
+        parameters = [p.replace(annotation=p.empty) for p in self.__signature__.parameters.values()]
+        plain = self.__signature__.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
+        return f"<{'composite' if self.composite else 'primitive'} op {self.name}{plain}>"
+
+
+def _as_tensor(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(annotation="Tensor" if parameter.default is parameter.empty else "Tensor | None")
 
 
 class Slice(NamedTuple):
@@ -235,33 +285,76 @@ class Tensor:
     # Arithmetic, with NumPy broadcasting
 
     def __add__(self, other: Tensor | float) -> Tensor:
-        return _affine(self, 1.0, other) if _scalar(other) else TABLE["add"](self, other)
+        return self._with(other, "add", 1.0, other)
 
     __radd__ = __add__
 
     def __sub__(self, other: Tensor | float) -> Tensor:
-        return _affine(self, 1.0, -other) if _scalar(other) else TABLE["sub"](self, other)
+        return self._with(other, "sub", 1.0, -other if _scalar(other) else other)
 
     def __rsub__(self, other: float) -> Tensor:
-        return _affine(self, -1.0, other)
+        return TABLE["sub"](_like(self, other), self) if self.dtype.is_integer else _affine(self, -1.0, other)
 
     def __mul__(self, other: Tensor | float) -> Tensor:
-        return _affine(self, other, 0.0) if _scalar(other) else TABLE["mul"](self, other)
+        return self._with(other, "mul", other, 0.0)
 
     __rmul__ = __mul__
 
+    def _with(self, other: Tensor | float, op: str, scale: Any, bias: Any) -> Tensor:
+        """With a number: ``scale * self + bias`` in one op, or exactly where this tensor holds integers."""
+        if _scalar(other) and not self.dtype.is_integer:
+            return _affine(self, scale, bias)
+        return TABLE[op](self, _like(self, other))
+
     def __truediv__(self, other: Tensor | float) -> Tensor:
-        if _scalar(other):
+        if _scalar(other) and not self.dtype.is_integer:
             if other == 0:
                 raise ZeroDivisionError(f"{self.name} / 0")
             return _affine(self, 1.0 / other, 0.0)
-        return TABLE["div"](self, other)
+        return TABLE["div"](self, _like(self, other))
 
     def __rtruediv__(self, other: float) -> Tensor:
         return TABLE["reciprocal"](self) * other
 
+    def __floordiv__(self, other: Tensor | float) -> Tensor:
+        return TABLE["floor_divide"](self, _like(self, other))
+
+    def __mod__(self, other: Tensor | float) -> Tensor:
+        return TABLE["mod"](self, _like(self, other))
+
+    def __abs__(self) -> Tensor:
+        return TABLE["abs"](self)
+
     def __neg__(self) -> Tensor:
-        return TABLE["neg"](self)
+        return 0 - self if self.dtype.is_integer else TABLE["neg"](self)
+
+    # Comparison: ones where it holds, zeros elsewhere. ``==`` asks whether two Tensors are one: use ``equal``.
+
+    def __lt__(self, other: Tensor | float) -> Tensor:
+        return TABLE["less"](self, _like(self, other))
+
+    def __le__(self, other: Tensor | float) -> Tensor:
+        return TABLE["less_equal"](self, _like(self, other))
+
+    def __gt__(self, other: Tensor | float) -> Tensor:
+        return TABLE["greater"](self, _like(self, other))
+
+    def __ge__(self, other: Tensor | float) -> Tensor:
+        return TABLE["greater_equal"](self, _like(self, other))
+
+    def equal(self, other: Tensor | float) -> Tensor:
+        return TABLE["equal"](self, _like(self, other))
+
+    def not_equal(self, other: Tensor | float) -> Tensor:
+        return TABLE["not_equal"](self, _like(self, other))
+
+    def minimum(self, other: Tensor | float) -> Tensor:
+        """The smaller of two, element by element."""
+        return TABLE["minimum"](self, _like(self, other))
+
+    def maximum(self, other: Tensor | float) -> Tensor:
+        """The larger of two, element by element."""
+        return TABLE["maximum"](self, _like(self, other))
 
     def __matmul__(self, other: Tensor) -> Tensor:
         return TABLE["matmul"](self, other)
@@ -315,6 +408,22 @@ class Tensor:
         """Gaussian error linear unit: exact, by tanh, or ``x * sigmoid(1.702 x)``."""
         return TABLE["gelu"](self, approximate=approximate)
 
+    def abs(self) -> Tensor:
+        return TABLE["abs"](self)
+
+    def sign(self) -> Tensor:
+        return TABLE["sign"](self)
+
+    def floor(self) -> Tensor:
+        return TABLE["floor"](self)
+
+    def ceil(self) -> Tensor:
+        return TABLE["ceil"](self)
+
+    def round(self) -> Tensor:
+        """To the nearest whole number; halves go to the even one."""
+        return TABLE["round"](self)
+
     def clamp(self, min: float = -math.inf, max: float = math.inf) -> Tensor:
         return TABLE["clamp"](self, min=min, max=max)
 
@@ -323,16 +432,22 @@ class Tensor:
 
     # Reductions
 
-    def sum(self, axis: int = -1, keepdims: bool = False) -> Tensor:
+    def sum(self, axis: Axis = -1, keepdims: bool = False) -> Tensor:
         return TABLE["sum"](self, axis=axis, keepdims=keepdims)
 
-    def mean(self, axis: int = -1, keepdims: bool = False) -> Tensor:
+    def mean(self, axis: Axis = -1, keepdims: bool = False) -> Tensor:
         return TABLE["mean"](self, axis=axis, keepdims=keepdims)
 
-    def variance(self, axis: int = -1, keepdims: bool = False) -> Tensor:
+    def max(self, axis: Axis = -1, keepdims: bool = False) -> Tensor:
+        return TABLE["max"](self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Axis = -1, keepdims: bool = False) -> Tensor:
+        return TABLE["min"](self, axis=axis, keepdims=keepdims)
+
+    def variance(self, axis: Axis = -1, keepdims: bool = False) -> Tensor:
         return TABLE["variance"](self, axis=axis, keepdims=keepdims)
 
-    def stddev(self, axis: int = -1, keepdims: bool = False) -> Tensor:
+    def stddev(self, axis: Axis = -1, keepdims: bool = False) -> Tensor:
         return TABLE["variance"](self, axis=axis, keepdims=keepdims).sqrt()
 
     def softmax(self, mask: Tensor | None = None, *, scale: float = 1.0) -> Tensor:
@@ -340,7 +455,12 @@ class Tensor:
         return TABLE["softmax"](self, mask, scale=scale)
 
     def argmax(self) -> Tensor:
+        """Index of the largest of the last axis; of equals the first."""
         return TABLE["argmax"](self)
+
+    def argmin(self) -> Tensor:
+        """Index of the smallest of the last axis; of equals the first."""
+        return TABLE["argmin"](self)
 
     def argsort(self, descending: bool = False) -> Tensor:
         return TABLE["argsort"](self, descending=descending)
@@ -374,6 +494,34 @@ class Tensor:
         """Zeros before and after, one pair an axis."""
         return TABLE["pad"](self, widths=widths)
 
+    def tile(self, *reps: int) -> Tensor:
+        """The whole tensor again and again along each axis, as ``numpy.tile``."""
+        return TABLE["tile"](self, reps=reps)
+
+    def repeat(self, repeats: int, axis: int = -1) -> Tensor:
+        """Each element ``repeats`` times in a row along ``axis``, as ``numpy.repeat``."""
+        return TABLE["repeat"](self, repeats=repeats, axis=axis)
+
+    def roll(self, shift: int, axis: int = -1) -> Tensor:
+        """Elements moved along ``axis``; what leaves at the end comes in at the start, as ``numpy.roll``."""
+        return TABLE["roll"](self, shift=shift, axis=axis)
+
+    def flip(self, axis: Axis = None) -> Tensor:
+        """In reverse order along ``axis``, as ``numpy.flip``."""
+        return TABLE["flip"](self, axis=axis)
+
+    def tril(self, k: int = 0) -> Tensor:
+        """Zeros above diagonal ``k`` of the last two axes, as ``numpy.tril``."""
+        return TABLE["tril"](self, k=k)
+
+    def triu(self, k: int = 0) -> Tensor:
+        """Zeros below diagonal ``k`` of the last two axes, as ``numpy.triu``."""
+        return TABLE["triu"](self, k=k)
+
+    def diag(self) -> Tensor:
+        """Matrices with the last axis on their diagonal: (..., n) gives (..., n, n)."""
+        return TABLE["diag"](self)
+
     def chunk(self, n: int, axis: int = -1) -> list[Tensor]:
         """``n`` equal parts along ``axis``."""
         axis %= self.ndim
@@ -388,6 +536,12 @@ class Tensor:
         from hotshoe_core._indexing import index
 
         return index(self, key)
+
+    def set(self, key: Any, values: Tensor | float) -> Tensor:
+        """This tensor with ``self[key] = values``: basic indexing, and values that broadcast to that part."""
+        from hotshoe_core._indexing import replace
+
+        return replace(self, key, _like(self, values))
 
     # Rows
 
@@ -416,6 +570,17 @@ def constant(array: np.ndarray[Any, Any] | Sequence[float], name: str = "constan
 
 def _scalar(value: object) -> TypeIs[float]:
     return isinstance(value, (int, float, np.number))
+
+
+def _like(x: Tensor, value: Tensor | float) -> Tensor:
+    """A number as a constant that ``x`` can be computed with."""
+    if not _scalar(value):
+        return value
+    if not x.dtype.is_integer:
+        return constant(np.float32(value), str(value))
+    if value != int(value):
+        raise DTypeError(f"{x!r} holds integers, and {value} is none", hint="cast it first: x.cast(F32)")
+    return constant(np.asarray(int(value), x.dtype.numpy), str(value))
 
 
 def _affine(x: Tensor, scale: Any, bias: Any) -> Tensor:

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.nn.module import Module
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
 from hotshoe_loader.find import PluginCandidate, find_plugins
 from hotshoe_loader.options import normalise
 
 if TYPE_CHECKING:
-    from hotshoe.nn import Module
     from hotshoe_core.gguf import Metadata
 
 __all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names"]
@@ -88,7 +88,12 @@ def find_model(metadata: Metadata) -> type[Module]:
             f"the entry point {architecture!r} of {MODELS!r} is a {type(family).__name__}; expected a Family",
             hint="name a module attribute such as `family = Family(Model)`",
         )
-    return family.model_for(metadata)
+    model = family.model_for(metadata)
+    if not (isinstance(model, type) and issubclass(model, Module)):
+        raise ModelDefinitionError(
+            f"the family of {architecture!r}, {family.model!r}, gives {model!r}; expected a subclass of Module"
+        )
+    return model
 
 
 def _entries(group: str) -> Iterator[PluginCandidate]:

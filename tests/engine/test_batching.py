@@ -58,11 +58,15 @@ def test_many_are_as_one_by_one(architecture: str, device: str, gguf: Callable[.
         assert [(c.n_prompt, c.finish_reason) for c in some] == [(c.n_prompt, c.finish_reason) for c in alone]
 
 
-def test_prompts_in_chunks_leave_room_for_others(model: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("n_batch", "n_ubatch"), [(7, None), (7, 3), (64, 5), (1, 1), (3, 1)])
+def test_prompts_in_pieces_leave_room_for_others(
+    n_batch: int, n_ubatch: int | None, model: TextModel, steps: list[int]
+) -> None:
     expected = [model.generate(p, **GREEDY).tokens for p in PROMPTS]
-    monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", 7)
-    model.forget()  # nothing is there to be reused
-    assert [c.tokens for c in model.generate(PROMPTS, **GREEDY)] == expected
+    with load(Path(model._file.path), model.device.name, n_batch=n_batch, n_ubatch=n_ubatch) as other:
+        steps.clear()
+        assert [c.tokens for c in other.generate(PROMPTS, **GREEDY)] == expected
+        assert max(steps) == (n_ubatch or n_batch)
 
 
 @pytest.mark.parametrize("n_ctx", [44, 48, 64])
@@ -127,7 +131,7 @@ def test_a_stream_that_was_left_takes_no_part(model: TextModel, steps: list[int]
     with model.stream(PROMPTS[0], temperature=0) as closed:
         next(closed)
     assert closed.completion.finish_reason == "cancelled"
-    assert model._batcher._active == []
+    assert model.engine.jobs == ()
 
 
 def test_one_that_goes_wrong_does_not_hurt_the_others(model: TextModel) -> None:
@@ -177,9 +181,9 @@ def test_top_k_on_the_device_is_that_of_the_host(device: str, gguf: Callable[...
     with load(gguf("LlamaForCausalLM"), device) as model:
         options = {"seed": 3, "max_tokens": 10, "temperature": 1.2}
         expected = [c.tokens for c in model.generate(PROMPTS, **options)]
-        model._batcher._on_device = True
+        model.engine.on_device = True
         assert [c.tokens for c in model.generate(PROMPTS, **options)] == expected
-        assert {key[3].op for key in model._contexts._built if key[3]} == {"top_k"}
+        assert {s.op.op for s in model._forward.contexts.signatures if s.op} == {"top_k"}
         mixed = model.generate(PROMPTS[:2], [SamplingParams(seed=1, max_tokens=5), SamplingParams(**GREEDY)])
         assert mixed[1].tokens == model.generate(PROMPTS[1], **GREEDY).tokens[:12]
 
@@ -192,26 +196,21 @@ def test_more_sequences_than_the_cache_can_tell_apart(model: TextModel) -> None:
     assert_close(model.extend((s, []) for s in held[1:]), np.stack(first[1:]), 1e-4)
 
 
-def test_a_prompt_of_several_chunks(device: str, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prompt_of_several_pieces(device: str, gguf: Callable[..., Path]) -> None:
     with load(gguf("LlamaForCausalLM"), device) as model:
         expected = model.logits(PROMPTS[3])[-1]
-        model.forget()
-        monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", 7)
+    with load(gguf("LlamaForCausalLM"), device, n_batch=7) as model:
         assert_close(model.sequence(PROMPTS[3]).append(), expected, 1e-4)
 
 
-def test_long_texts_of_windowed_layers_go_together(
-    gguf: Callable[..., Path], steps: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_texts_of_windowed_layers_go_together(gguf: Callable[..., Path], steps: list[int]) -> None:
     """A window of 16 keeps few of the 60 tokens of each text; there is room for two of them, and for no third."""
-    for module in ("text", "sequences"):
-        monkeypatch.setattr(f"hotshoe.runner.{module}.CHUNK", 8)
     prompts = [RNG.integers(0, 250, 60).tolist() for _ in range(3)]
     options = {"temperature": 0.0, "max_tokens": 20, "logit_bias": {1: -100.0}}
-    with load(gguf("Gemma3ForCausalLM"), "reference", n_ctx=100) as model:
+    with load(gguf("Gemma3ForCausalLM"), "reference", n_ctx=100, n_batch=8) as model:
         expected = [model.generate(p, **options).tokens for p in prompts]
         alone = len(steps)
-    with load(gguf("Gemma3ForCausalLM"), "reference", n_ctx=100, n_sequences=2) as model:
+    with load(gguf("Gemma3ForCausalLM"), "reference", n_ctx=100, n_batch=8, n_sequences=2) as model:
         steps.clear()
         assert [c.tokens for c in model.generate(prompts[:2], **options)] == expected[:2]
         assert len(steps) < 2 * alone / 3
@@ -227,17 +226,17 @@ def test_what_is_no_token_is_refused_before_it_meets_others(model: TextModel) ->
     for call in (lambda: sequence.truncate(-1), lambda: sequence.truncate(4), lambda: sequence.shift(2, 2)):
         with pytest.raises(GraphError, match="3 tokens"):
             call()
-    assert len(sequence.append(4)) == model._n_vocab
+    assert len(sequence.append(4)) == model._forward.n_vocab
     model.close()
     with pytest.raises(ClosedError):
         sequence.append(5)
 
 
-def test_sequences_extended_together(device: str, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    with load(gguf("LlamaForCausalLM"), device, n_ctx=64) as model:
+@pytest.mark.parametrize("n_batch", [512, 20])
+def test_sequences_extended_together(n_batch: int, device: str, gguf: Callable[..., Path]) -> None:
+    with load(gguf("LlamaForCausalLM"), device, n_ctx=64, n_batch=n_batch) as model:
         expected = [model.logits([*p, 3])[-1] for p in PROMPTS]
-        for chunk in (512, 20):
-            monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", chunk)
+        for _ in range(2):
             many = [model.sequence() for _ in PROMPTS]
             model.extend(zip(many, PROMPTS, strict=True))
             assert_close(model.extend((s, [3]) for s in many), np.stack(expected), 1e-4)

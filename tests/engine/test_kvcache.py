@@ -1,22 +1,25 @@
-"""CausalCache against a naive model of it: a set of (sequence, position) and what each token may look at."""
+"""Caches of keys and values against a naive model of them: a set of (sequence, position) and what each may look at."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.kvcache import CausalCache
+from hotshoe.kvcache import AttentionSpec, Cache, CausalCache, LayerSpec, Placed, RecurrentSpec, make_cache
+from hotshoe.kvcache.cells import Reach
 from hotshoe_core import Backend, DType, ops
-from hotshoe_core.errors import CacheFullError, DTypeError, GraphError
+from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError, ShapeError
 from hotshoe_core.ops import RoPE
 from hotshoe_core.reference import open_reference
 from hotshoe_loader import load_all
 
-N_TOKENS, N_BATCH, WINDOW, HEADS, DIM = 24, 6, 4, 2, 8
+N_TOKENS, N_BATCH, WINDOW, CHUNK, HEADS, DIM = 24, 6, 4, 4, 2, 8
+ALL, NEAR, CHUNKED = Reach(), Reach(window=WINDOW), Reach(chunk=CHUNK)
 
 
 @pytest.fixture(params=["reference", "cpu"])
@@ -27,15 +30,27 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
         yield opened
 
 
-def make(backend: Backend, windows: tuple[int, ...] = (0, WINDOW), dtype: DType = DType.F32) -> CausalCache:
-    return CausalCache(
-        backend, n_tokens=N_TOKENS, n_kv_heads=HEADS, head_dim=DIM, windows=windows, n_batch=N_BATCH, dtype=dtype
-    )
+def attention(**changes: Any) -> AttentionSpec:
+    return AttentionSpec(**{"n_kv_heads": HEADS, "k_dim": DIM} | changes)
 
 
-def visible(cache: CausalCache, sequence: int, position: int, window: int) -> set[int]:
+LAYERS = (attention(), attention(window=WINDOW), attention(chunk=CHUNK), None)
+
+
+def make(backend: Backend, spec: Sequence[LayerSpec] = LAYERS, dtype: DType = DType.F32, **sizes: int) -> CausalCache:
+    return CausalCache(backend, spec, **{"n_tokens": N_TOKENS, "n_batch": N_BATCH} | sizes, dtype=dtype)
+
+
+def place(cache: Cache, *step: Placed, n_rows: int = 0) -> dict[str, np.ndarray]:
+    """Place and commit, as if it had been computed."""
+    feeds = cache.place(step, n_rows or sum(p.n for p in step))
+    cache.commit()
+    return feeds
+
+
+def visible(cache: CausalCache, sequence: int, position: int, reach: Reach) -> set[int]:
     """Positions a token may look at."""
-    cells = cache.cells[window]
+    cells = cache.cells[reach]
     mask = cells.mask(np.array([position]), np.array([sequence]))[0]
     return {int(p) for p in cells.positions[: len(mask)][mask]}
 
@@ -49,46 +64,63 @@ operations = st.one_of(
 
 
 @given(st.lists(operations, max_size=25))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, object]]) -> None:
     cache = make(open_reference())
     naive: dict[int, dict[int, int]] = {s: {} for s in range(4)}  # sequence → position → token
     n_tokens = 0
 
-    def seen_next(sequence: int) -> set[int]:
-        """Positions in the window of the token that comes next."""
-        return {p for p in naive[sequence] if p > max(naive[sequence]) + 1 - WINDOW} if naive[sequence] else set()
+    def seen(positions: set[int], at: int, reach: Reach) -> set[int]:
+        first = at - WINDOW + 1 if reach.window else at // CHUNK * CHUNK if reach.chunk else 0
+        return {p for p in positions if first <= p <= at}
+
+    def seen_next(sequence: int, reach: Reach) -> set[int]:
+        """Positions that the token which comes next looks at."""
+        return seen(set(naive[sequence]), max(naive[sequence]) + 1, reach) if naive[sequence] else set()
 
     def room() -> int:
         held = {t for tokens in naive.values() for t in tokens.values()}
-        in_window = {naive[s][p] for s in naive for p in seen_next(s)}
-        return min(N_TOKENS - len(held), WINDOW + N_BATCH - len(in_window))
+        near = [N_TOKENS - len(held)]
+        for reach in (NEAR, CHUNKED):
+            needed = {naive[s][p] for s in naive for p in seen_next(s, reach)}
+            near.append(reach.most + N_BATCH - len(needed))
+        return min(near)
 
     for name, sequence, argument in steps:
         if name == "put":
             n = int(argument)  # type: ignore[call-overload]
-            positions = np.arange(cache.length(sequence), cache.length(sequence) + n)
+            start = cache.length(sequence)
+            positions = range(start, start + n)
             if n > room():
                 with pytest.raises(CacheFullError, match=f"room for {room()}"):
-                    cache.place(positions, np.full(n, sequence))
+                    cache.place([Placed(sequence, start, n)], n)
+                cache.rollback()
                 continue
-            feeds = cache.place(positions, np.full(n, sequence))
-            for window, cells in cache.cells.items():
-                assert cells.positions[feeds[f"cache.cells.{window}"]].tolist() == positions.tolist()
-                mask = feeds[f"cache.mask.{window}"]
+            before = [cells.members.copy() for cells in cache.cells.values()]
+            cache.place([Placed(sequence, start, n)], n)
+            cache.rollback()  # as if Ctrl-C had come: nothing that anybody may look at is lost
+            assert cache.length(sequence) == start
+            assert cache.can_resume(sequence, start)
+            assert all(np.count_nonzero(c.members) <= np.count_nonzero(m) for c, m in zip(cache.cells.values(), before))
+            feeds = place(cache, Placed(sequence, start, n))
+            for reach, cells in cache.cells.items():
+                assert cells.positions[feeds[f"cache.cells.{reach}"]].tolist() == list(positions)
+                mask = feeds[f"cache.mask.{reach}"]
                 assert set(np.unique(mask)) <= {0, -np.inf}
-                for row, p in zip(mask, positions, strict=True):  # all that the window shows is still there
-                    before = {q for q in {*naive[sequence], *positions.tolist()} if q <= p and p - q < (window or 99)}
-                    assert {int(q) for q in cells.positions[: len(row)][row == 0]} == before
-            naive[sequence].update((int(p), n_tokens + i) for i, p in enumerate(positions))
+                for row, p in zip(mask, positions, strict=True):  # all that it may look at is still there
+                    expected = seen({*naive[sequence], *positions}, p, reach)
+                    assert {int(q) for q in cells.positions[: len(row)][row == 0]} == expected
+                    assert set(feeds[f"cache.positions.{reach}"][row == 0].tolist()) == expected
+            naive[sequence].update((p, n_tokens + i) for i, p in enumerate(positions))
             n_tokens += n
         elif name == "remove":
             start, _ = argument  # type: ignore[misc]
             cache.remove(sequence, start)
             naive[sequence] = {p: c for p, c in naive[sequence].items() if p < start}
-            if not cache.can_resume(sequence, len(naive[sequence])):  # the window has passed: what runners do then
-                cache.remove(sequence)
-                naive[sequence] = {}
+            n = cache.resumable(sequence, len(naive[sequence]))  # a window may have passed: what runners do then
+            assert n == len(naive[sequence]) or not cache.can_resume(sequence, len(naive[sequence]))
+            cache.remove(sequence, n)
+            naive[sequence] = {p: c for p, c in naive[sequence].items() if p < n}
         elif name == "copy":
             target, n = argument  # type: ignore[misc]
             if target != sequence and cache.can_resume(sequence, min(n, len(naive[sequence]))):
@@ -98,117 +130,198 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
             for s in naive:
                 cache.remove(s)
             naive = {s: {} for s in range(4)}
-        assert cache.room(0b1111) == room()
+        assert cache.room({0, 1, 2, 3}) == room()
         for s, tokens in naive.items():
             assert cache.length(s) == len(tokens)
-            assert visible(cache, s, len(tokens), 0) == set(tokens)
-            assert visible(cache, s, len(tokens), WINDOW) == seen_next(s)
-            assert visible(cache, s, 2, 0) == {p for p in tokens if p <= 2}
+            assert visible(cache, s, len(tokens), ALL) == set(tokens)
+            assert visible(cache, s, len(tokens), NEAR) == seen_next(s, NEAR)
+            assert visible(cache, s, len(tokens), CHUNKED) == seen_next(s, CHUNKED)
+            assert visible(cache, s, 2, ALL) == {p for p in tokens if p <= 2}
             assert cache.can_resume(s, len(tokens))
             assert not cache.can_resume(s, len(tokens) + 1)
 
 
 def test_positions_in_the_middle_are_removed() -> None:
-    cache = make(open_reference(), windows=(0,))
-    cache.place(np.arange(6), np.zeros(6, np.int64))
+    cache = make(open_reference(), (attention(),))
+    place(cache, Placed(0, 0, 6))
     cache.remove(0, 2, 4)
-    assert visible(cache, 0, 6, 0) == {0, 1, 4, 5}
+    assert visible(cache, 0, 6, ALL) == {0, 1, 4, 5}
     assert [cache.can_resume(0, p) for p in (2, 3, 6)] == [True, False, False]
 
 
 def test_a_window_needs_few_cells() -> None:
-    cache = make(open_reference(), windows=(0, WINDOW))
+    cache = make(open_reference(), (attention(), attention(window=WINDOW)))
     for start in range(0, N_TOKENS, 3):
-        feeds = cache.place(np.arange(start, start + 3), np.zeros(3, np.int64))
-    assert cache.cells[0].n == N_TOKENS
-    assert cache.cells[WINDOW].n == WINDOW + N_BATCH
-    assert (feeds[f"cache.mask.{WINDOW}"] == 0).sum() == 3 * WINDOW
+        feeds = place(cache, Placed(0, start, 3))
+    assert cache.cells[ALL].n == N_TOKENS
+    assert cache.cells[NEAR].n == WINDOW + N_BATCH
+    assert (feeds[f"cache.mask.{NEAR}"] == 0).sum() == 3 * WINDOW
     assert cache.can_resume(0, N_TOKENS - 1)
-    assert not cache.can_resume(0, 12)
+    assert [cache.resumable(0, n) for n in (N_TOKENS, 12, 3)] == [N_TOKENS, 0, 0]
 
 
+def test_a_chunk_may_be_resumed_at_its_beginning() -> None:
+    cache = make(open_reference(), (attention(), attention(chunk=CHUNK)))
+    for start in range(0, N_TOKENS, 3):
+        place(cache, Placed(0, start, 3))
+    assert cache.cells[CHUNKED].n == CHUNK + N_BATCH
+    assert [cache.resumable(0, n) for n in (N_TOKENS, 11, 8, 3)] == [N_TOKENS, 8, 8, 0]
+
+
+def test_rows_of_padding_have_cells_of_their_own_and_see_something() -> None:
+    cache = make(open_reference(), n_scratch=5)
+    cells = {}
+    for start in (0, 6, 12, 18):
+        feeds = place(cache, Placed(0, start, 6), n_rows=11)
+        for reach in cache.cells:
+            at, mask = feeds[f"cache.cells.{reach}"], feeds[f"cache.mask.{reach}"]
+            assert len(set(at)) == 11
+            assert cells.setdefault(reach, set(at[6:])) == set(at[6:])
+            assert min(at[6:]) >= cache.cells[reach].n
+            assert (mask[6:] == 0).any(axis=1).all()
+            assert not (mask[:6, min(at[6:]) :] == 0).any()
+    assert cache.length(0) == N_TOKENS
+
+
+def test_a_span_sees_all_of_itself() -> None:
+    cache = make(open_reference(), (attention(), attention(window=2)))
+    feeds = place(cache, Placed(0, 0, 6, spans=((2, 5),)))
+    for reach in cache.cells:
+        mask = feeds[f"cache.mask.{reach}"][:, :6] == 0
+        expected = np.tril(np.ones((6, 6), bool))
+        if reach.window:
+            expected &= ~np.tril(np.ones((6, 6), bool), -2)
+        expected[2:5, 2:5] = True
+        assert (mask == expected).all()
+
+
+SIZES = {
+    "keys as values": AttentionSpec(2, 32),
+    "values of another size": AttentionSpec(3, 64, v_dim=32),
+    "values inside keys": AttentionSpec(1, 96, v_in_k=64),
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.Q8_0])
-def test_rows_come_back(backend: Backend, dtype: DType) -> None:
-    heads, dim = 2, 32  # a head is a block of Q8_0
-    cache = CausalCache(backend, n_tokens=8, n_kv_heads=heads, head_dim=dim, windows=(0,), dtype=dtype)
+def test_rows_come_back(sizes: str, backend: Backend, dtype: DType) -> None:
+    """Layers of other sizes lie in the same cells."""
+    spec = SIZES[sizes]
+    cache = make(backend, (AttentionSpec(1, 32), spec), dtype, n_tokens=8)
     rng = np.random.default_rng(0)
-    stored = []
+    keys, values = [], []
     for position in range(3):
-        feeds = cache.place(np.array([position]), np.array([0]))
+        feeds = place(cache, Placed(0, position, 1))
         with backend.new_context() as ctx:
-            k, v = ctx.input("k", (1, heads, dim)), ctx.input("v", (1, heads, dim))
-            (layer,) = cache.layers(ctx, 1, cache.sizes)
+            k = ctx.input("k", (1, spec.n_kv_heads, spec.k_dim))
+            v = None if spec.v_in_k else ctx.input("v", (1, spec.n_kv_heads, spec.value_dim))
+            _, layer = cache.layers(ctx, 1, 1, cache.sizes)
             all_k, all_v = (t.cast(DType.F32) for t in layer.update(k, v))
-            seen = layer.mask.cast(DType.F32)
-            ctx.forward(all_k, all_v, seen)
-            rows = rng.standard_normal((2, 1, heads, dim), np.float32)
-            stored.append(rows)
-            ctx.compute({k: rows[0], v: rows[1]} | {ctx.inputs[name]: value for name, value in feeds.items()})
-            read = np.stack([all_k.read(), all_v.read()])
-        used = np.flatnonzero(cache.cells[0].members)
-        np.testing.assert_allclose(
-            read[:, used], np.concatenate(stored, axis=1), atol=0.02 if dtype is DType.Q8_0 else 2e-3
-        )
+            ctx.forward(all_k, all_v, layer.mask.cast(DType.F32))
+            keys.append(rng.standard_normal(k.shape, np.float32))
+            values.append(keys[-1][..., : spec.v_in_k] if v is None else rng.standard_normal(v.shape, np.float32))
+            given = {k: keys[-1]} | ({} if v is None else {v: values[-1]})
+            ctx.compute(given | {ctx.inputs[n]: f for n, f in feeds.items() if n in ctx.inputs})
+            read_k, read_v = all_k.read(), all_v.read()
+        used = np.flatnonzero(cache.cells[ALL].members)
+        least = 0.02 if dtype is DType.Q8_0 else 2e-3
+        np.testing.assert_allclose(read_k[used], np.concatenate(keys), atol=least)
+        np.testing.assert_allclose(read_v[used], np.concatenate(values), atol=least)
 
 
+def test_values_inside_keys_are_stored_once() -> None:
+    backend = open_reference()
+    make(backend, (AttentionSpec(1, 96, v_in_k=64),), n_tokens=8).close()
+    inside = make(backend, (AttentionSpec(1, 96, v_in_k=64),), n_tokens=8)
+    assert len(inside._made) == 1
+    assert make(backend, (AttentionSpec(1, 96),), n_tokens=8)._made[1].shape[1] == 96
+
+
+def test_a_layer_that_does_not_keep_to_its_spec() -> None:
+    backend = open_reference()
+    cache = make(backend, (attention(), AttentionSpec(1, 8, v_in_k=4)))
+    with backend.new_context() as ctx:
+        first, second = cache.layers(ctx, 2, 1, cache.sizes)
+        k = ctx.input("k", (2, HEADS, DIM))
+        with pytest.raises(ShapeError, match=r"layer 0: keys are \(2, 1, 16\); .*cache_spec says \(2, 2, 8\)"):
+            first.update(k.reshape(2, 1, 16), k)
+        with pytest.raises(GraphError, match=r"layer 1: update got values; .*v_in_k=4"):
+            second.update(k, k)
+    with backend.new_context() as ctx:
+        first, _ = cache.layers(ctx, 2, 1, cache.sizes)
+        k = ctx.input("k", (2, HEADS, DIM))
+        with pytest.raises(GraphError, match="got no values"):
+            first.update(k)
+        first.update(k, k)
+        with pytest.raises(GraphError, match="twice"):
+            first.update(k, k)
+
+
+@pytest.mark.parametrize("start", [0, 4])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_a_shift_turns_keys_as_their_new_positions_would(backend: Backend, interleaved: bool) -> None:
+def test_a_shift_turns_keys_as_their_new_positions_would(backend: Backend, interleaved: bool, start: int) -> None:
     rope = RoPE(DIM, interleaved=interleaved)
-    cache = make(backend, windows=(0,))
+    dim = start + DIM
+    spec = attention(k_dim=dim, rope=rope, rope_start=start)
+    cache = make(backend, (spec, attention()))  # keys of the second hold no positions: they stay
     rng = np.random.default_rng(0)
-    plain = rng.standard_normal((6, HEADS, DIM), np.float32)
+    plain = rng.standard_normal((6, HEADS, dim), np.float32)
 
     def turned(positions: np.ndarray) -> np.ndarray:
         with open_reference().new_context() as ctx:
-            x, p = ctx.input("x", plain.shape), ctx.input("p", (6,), DType.I32)
+            x, p = ctx.input("x", plain[..., start:].shape), ctx.input("p", (6,), DType.I32)
             y = ops.rope(x, p, config=rope)
-            return ctx.forward(y).compute({x: plain, p: positions}).read(y)
+            read = ctx.forward(y).compute({x: plain[..., start:], p: positions}).read(y)
+            return np.concatenate((plain[..., :start], read), axis=-1)
 
-    positions = np.arange(6)
-    feeds = cache.place(positions, np.zeros(6, np.int64))
-    cells = feeds["cache.cells.0"]
-    put(backend, cache, feeds, turned(positions))
-    cache.remove(0, 1, 3)
-    cache.shift(0, 3, -2, lambda layer: (rope, None))
-    assert visible(cache, 0, 4, 0) == {0, 1, 2, 3}
-    expected = turned(np.array([0, 0, 0, 1, 2, 3]))
-    np.testing.assert_allclose(read_keys(backend, cache)[cells[3:]], expected[3:], atol=2e-5)
-    np.testing.assert_allclose(read_keys(backend, cache)[cells[0]], expected[0], atol=2e-5)
-
-
-def put(backend: Backend, cache: CausalCache, feeds: dict[str, np.ndarray], keys: np.ndarray) -> None:
+    feeds = place(cache, Placed(0, 0, 6))
+    cells = feeds[f"cache.cells.{ALL}"]
     with backend.new_context() as ctx:
-        k = ctx.input("k", keys.shape)
-        (layer,) = cache.layers(ctx, len(keys), cache.sizes)
-        ctx.forward(layer.update(k, k)[0].cast(DType.F32), layer.mask.cast(DType.F32))
-        ctx.compute({k: keys} | {ctx.inputs[name]: value for name, value in feeds.items()})
+        k, other = ctx.input("k", plain.shape), ctx.input("other", (6, HEADS, DIM))
+        first, second = cache.layers(ctx, 6, 1, cache.sizes)
+        ctx.forward(first.update(k, k)[0].cast(DType.F32), second.update(other, other)[0].cast(DType.F32))
+        given = {k: turned(np.arange(6)), other: plain[..., :DIM]}
+        ctx.compute(given | {ctx.inputs[n]: f for n, f in feeds.items() if n in ctx.inputs})
+    built = backend.counters.compiled
+    cache.remove(0, 1, 3)
+    cache.shift(0, 3, -2)
+    assert backend.counters.compiled == built + 1  # all in one graph
+    assert visible(cache, 0, 4, ALL) == {0, 1, 2, 3}
+    expected = turned(np.array([0, 0, 0, 1, 2, 3]))
+    found = read_keys(backend, cache, 0, dim)
+    np.testing.assert_allclose(found[cells[3:]], expected[3:], atol=2e-5)
+    np.testing.assert_allclose(found[cells[0]], expected[0], atol=2e-5)
+    np.testing.assert_array_equal(read_keys(backend, cache, 1, DIM)[cells], plain[..., :DIM])
 
 
-def read_keys(backend: Backend, cache: CausalCache) -> np.ndarray:
-    n = cache.cells[0].n
+def read_keys(backend: Backend, cache: CausalCache, layer: int, dim: int) -> np.ndarray:
+    n = cache.cells[ALL].n
     with backend.new_context() as ctx:
         cells = ctx.input("cells", (n,), DType.I32)
-        rows = cache._states[0][0].take(cells)
+        rows = cache._states[layer][0].take(cells)
         ctx.forward(rows).compute({cells: np.arange(n)})
-        return rows.read().reshape(n, HEADS, DIM)
+        return rows.read().reshape(n, HEADS, dim)
 
 
-def test_shared_cells_do_not_shift() -> None:
-    cache = make(open_reference())
-    cache.place(np.arange(4), np.zeros(4, np.int64))
+def test_what_does_not_shift() -> None:
+    cache = make(open_reference(), (attention(rope=RoPE(DIM)),))
+    place(cache, Placed(0, 0, 4))
     cache.copy_prefix(0, 1, 4)
     with pytest.raises(GraphError, match="shared"):
-        cache.shift(0, 2, -1, lambda layer: (RoPE(DIM), None))
+        cache.shift(0, 2, -1)
     cache.remove(1)
     with pytest.raises(GraphError, match="negative"):
-        cache.shift(0, 2, -3, lambda layer: (RoPE(DIM), None))
-    with pytest.raises(GraphError, match="out of range"):
-        cache.length(63)
+        cache.shift(0, 2, -3)
+    for spec, reason in ((attention(shiftable=False), "layer 1 says"), (attention(chunk=4), "chunks of 4 positions")):
+        with pytest.raises(GraphError, match=reason):
+            make(open_reference(), (attention(), spec)).shift(0, 0, 1)
 
 
 def test_a_type_whose_blocks_do_not_fit_a_head() -> None:
-    with pytest.raises(DTypeError, match="heads of 8 elements"):
+    with pytest.raises(DTypeError, match="layer 0 has heads of 8 elements"):
         make(open_reference(), dtype=DType.Q8_0)
+    with pytest.raises(DTypeError, match="layer 1 has heads of 40 elements"):
+        make(open_reference(), (AttentionSpec(1, 32), AttentionSpec(1, 64, v_in_k=40)), dtype=DType.Q8_0)
 
 
 def test_closing_frees_the_memory(backend: Backend) -> None:
@@ -217,3 +330,29 @@ def test_closing_frees_the_memory(backend: Backend) -> None:
     assert backend.memory().total > before
     cache.close()
     assert backend.memory().total == before
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "no heads": (lambda: attention(n_kv_heads=0), "n_kv_heads is 0"),
+    "a negative window": (lambda: attention(window=-1), "window is -1"),
+    "two reaches": (lambda: attention(window=4, chunk=4), "both window"),
+    "more value than key": (lambda: attention(v_in_k=9), "v_in_k is 9"),
+    "rope beyond the key": (lambda: attention(rope=RoPE(8), rope_start=2), "turns elements 2 to 10"),
+    "no state": (lambda: RecurrentSpec({}), "no state"),
+    "an empty state": (lambda: RecurrentSpec({"x": (0,)}), "'x'"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_specs_that_make_no_sense(wrong: str) -> None:
+    make_it, message = WRONG[wrong]
+    with pytest.raises(ModelDefinitionError, match=message):
+        make_it()
+
+
+def test_make_cache_refuses_what_is_no_spec() -> None:
+    sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_batch": 4, "dtype": DType.F32}
+    with pytest.raises(ModelDefinitionError, match="layer 1 is a tuple"):
+        make_cache(open_reference(), (attention(), (1, 2)), **sizes)  # type: ignore[arg-type]
+    with pytest.raises(ModelDefinitionError, match="no layer keeps anything"):
+        make_cache(open_reference(), (None, None), **sizes)

@@ -100,13 +100,10 @@ def test_variants(variant: str, device: str, folder: Callable[..., Path], gguf: 
 
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "Gemma3ForCausalLM"])
-def test_pieces_agree_with_the_whole(
-    architecture: str, device: str, gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pieces_agree_with_the_whole(architecture: str, device: str, gguf: Callable[..., Path]) -> None:
     with load(gguf(architecture), device) as model:
         whole = model.logits(IDS)
-        monkeypatch.setattr("hotshoe.runner.text.CHUNK", 7)
-        monkeypatch.setattr("hotshoe.runner.sequences.CHUNK", 7)
+    with load(gguf(architecture), device, n_batch=7) as model:
         assert_close(model.logits(IDS), whole, 1e-4)
         with model.sequence(IDS[:25]) as first, model.sequence(IDS) as second:
             assert_close(first.append(), whole[24], 1e-4)

@@ -143,34 +143,54 @@ def test_an_input_keeps_its_data_between_replays_only_as_output(engine: Engine, 
     assert np.array_equal(engine.read(a, data.shape), data) is as_output
 
 
-@pytest.mark.parametrize("shape", [(37, 100), (1, 1000), (3, 5)])
-def test_gelu_is_the_exact_one(engine: Engine, shape: tuple[int, int]) -> None:
-    lib = engine.lib
-    values = np.linspace(-14, 14, math.prod(shape), dtype=np.float32).reshape(shape)
-    leaves, context = engine.context(), engine.context()
-    x = lib.ggml_new_tensor_2d(leaves, lib.GGML_TYPE_F32, shape[1], shape[0])
-    buffer = lib.ggml_backend_alloc_ctx_tensors(leaves, engine.backend)
-    engine.write(x, values)
-    function = ffi.addressof(_native.kernels(), "hotshoe_gelu_erf")
-    y = lib.ggml_map_custom1(context, x, function, lib.GGML_N_TASKS_MAX, ffi.NULL)
-    engine.run(*engine.scheduler(context, y))
-    got = engine.read(y, shape).astype(float)
-    exact = np.vectorize(lambda v: 0.5 * v * math.erfc(-v / math.sqrt(2)))(values.astype(float))
-    error = np.abs(got - exact)
-    assert np.minimum(error, error / np.maximum(np.abs(exact), 1e-300)).max() < 3e-7
-    engine.frees.append(lambda: lib.ggml_backend_buffer_free(buffer))
-
-
-def test_gelu_of_values_that_are_not_finite(engine: Engine) -> None:
+def activated(engine: Engine, kind: str, *operands: np.ndarray) -> np.ndarray:
+    """Our activation of one operand, or of a gate and what it multiplies."""
     lib, leaves, context = engine.lib, engine.context(), engine.context()
-    x = lib.ggml_new_tensor_1d(leaves, lib.GGML_TYPE_F32, 4)
+    shape = operands[0].shape
+    xs = [lib.ggml_new_tensor_2d(leaves, lib.GGML_TYPE_F32, shape[1], shape[0]) for _ in operands]
     buffer = lib.ggml_backend_alloc_ctx_tensors(leaves, engine.backend)
-    engine.write(x, np.array([np.nan, np.inf, -np.inf, 0], np.float32))
-    function = ffi.addressof(_native.kernels(), "hotshoe_gelu_erf")
-    y = lib.ggml_map_custom1(context, x, function, lib.GGML_N_TASKS_MAX, ffi.NULL)
+    for x, values in zip(xs, operands):
+        engine.write(x, np.ascontiguousarray(values, np.float32))
+    params = ffi.new("int32_t *", getattr(_native.kernels(), f"HOTSHOE_{kind}"))
+    function = ffi.addressof(_native.kernels(), "hotshoe_activation")
+    ne, sources = (shape[1], shape[0], 1, 1), ffi.new("struct ggml_tensor *[]", xs)
+    y = lib.ggml_custom_4d(context, lib.GGML_TYPE_F32, *ne, sources, len(xs), function, lib.GGML_N_TASKS_MAX, params)
     engine.run(*engine.scheduler(context, y))
-    np.testing.assert_array_equal(engine.read(y, (4,)), np.array([np.nan, np.inf, 0, 0], np.float32))
     engine.frees.append(lambda: lib.ggml_backend_buffer_free(buffer))
+    return engine.read(y, shape)
+
+
+def sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x > -700 else 0.0
+
+
+ACTIVATIONS = {
+    "GELU_ERF": lambda v: 0.5 * v * math.erfc(-v / math.sqrt(2)),
+    "GELU_TANH": lambda v: v * sigmoid(2 * math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)),
+    "GELU_QUICK": lambda v: v * sigmoid(1.702 * v),
+    "SOFTPLUS": lambda v: max(v, 0) + math.log1p(math.exp(-abs(v))),
+}
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("shape", [(37, 100), (1, 1000), (3, 5)])
+def test_activations(engine: Engine, kind: str, shape: tuple[int, int]) -> None:
+    values = np.linspace(-14, 14, math.prod(shape), dtype=np.float32).reshape(shape)
+    exact = np.vectorize(ACTIVATIONS[kind])(values.astype(float))
+    for got, want in (
+        (activated(engine, kind, values), exact),
+        *([(activated(engine, kind, values, values[::-1]), exact * values[::-1])] if kind != "SOFTPLUS" else []),
+    ):
+        error = np.abs(got.astype(float) - want)
+        assert np.minimum(error, error / np.maximum(np.abs(want), 1e-300)).max() < 1e-6
+
+
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+def test_activations_of_values_that_are_not_finite(engine: Engine, kind: str) -> None:
+    got = activated(engine, kind, np.array([[np.nan, np.inf, 1e4, -1e4, 0]], np.float32))[0]
+    want = [np.nan, np.inf, 1e4, 0, math.log(2) if kind == "SOFTPLUS" else 0]
+    np.testing.assert_allclose(got, np.array(want, np.float32), rtol=1e-6, atol=1e-30)
+    assert abs(activated(engine, kind, np.array([[-np.inf]], np.float32))[0, 0]) < 1e-30
 
 
 def test_messages_go_to_logging_line_by_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -20,8 +20,10 @@ def rewrite(
     drop: str = "",
     rename: tuple[str, str] = ("", ""),
     transpose: str = "",
+    narrow: tuple[str, int] = ("", 0),
 ) -> Path:
-    """Copies ``source`` with metadata replaced or added, and one tensor dropped, renamed or transposed."""
+    """Copies ``source`` with metadata replaced or added, and one tensor dropped, renamed, transposed, or narrowed to
+    one element along an axis."""
     changes = dict(metadata or {})
     reader = gguf.GGUFReader(source)
     architecture = changes.pop("general.architecture", reader.fields["general.architecture"].contents())
@@ -31,6 +33,10 @@ def rewrite(
             continue
         value = changes.pop(key, field.contents())
         kind = field.types[0]
+        if isinstance(value, (str, list)):  # perhaps in place of a number
+            kind = gguf.GGUFValueType.get_type(value)
+        elif kind == gguf.GGUFValueType.UINT32 and not 0 <= value < 2**32:
+            kind = gguf.GGUFValueType.INT64
         if kind == gguf.GGUFValueType.ARRAY:
             writer.add_array(key, value)
         else:
@@ -42,6 +48,8 @@ def rewrite(
             continue
         name = rename[1] if t.name == rename[0] else t.name
         data = np.ascontiguousarray(t.data.T) if name == transpose else t.data
+        if name == narrow[0]:
+            data = np.ascontiguousarray(data.take([0], narrow[1]))
         writer.add_tensor(name, data, raw_dtype=t.tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

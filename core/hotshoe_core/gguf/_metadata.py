@@ -82,7 +82,7 @@ class Metadata(Mapping[str, Any]):
         if not isinstance(value, GGUFArray):
             return [self._as(key, value, type)] * n_layers
         if len(value) != n_layers:
-            raise self._error(key, f"an array of {len(value)} values; expected {n_layers}, one for each layer")
+            raise self.error(key, f"an array of {len(value)} values; expected {n_layers}, one for each layer")
         return [self._as(f"{key}[{i}]", v, type) for i, v in enumerate(value)]
 
     def value_type(self, key: str) -> ValueType:
@@ -122,10 +122,11 @@ class Metadata(Mapping[str, Any]):
         if want not in (int, float, bool, str, list, GGUFArray):
             raise TypeError(f"metadata values are int, float, bool, str, list or GGUFArray, not {want.__name__}")
         shown = repr(value) if found is not str else quoted(value)
-        raise self._error(key, f"found {shown} of type {found.__name__}; expected {want.__name__}")
+        raise self.error(key, f"found {shown} of type {found.__name__}; expected {want.__name__}")
 
-    def _error(self, key: str, message: str) -> ModelFileError:
-        return ModelFileError(message, path=self._path, field=f"key {quoted(self._prefix + key)}")
+    def error(self, key: str, message: str, hint: str | None = None) -> ModelFileError:
+        """What to raise for a value that makes no sense: it names the file and the key."""
+        return ModelFileError(message, path=self._path, field=f"key {quoted(self._prefix + key)}", hint=hint)
 
     def _missing(self, key: str) -> MetadataKeyError:
         # Compared without the prefix, which is common to all: it would make every key look near.

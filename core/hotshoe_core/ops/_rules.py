@@ -6,24 +6,44 @@ dtype. It raises ShapeError or DTypeError saying only why; Op adds what and wher
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.tensor import TABLE, Op, Rule, Shape, Tensor
+from hotshoe_core.tensor import TABLE, Axis, Op, Rule, Shape, Tensor
 
 F32, I32 = DType.F32, DType.I32
 
 
-def primitive(rule: Rule) -> Callable[[Callable[..., Any]], Op]:
-    """Add a row every backend must lower. The body computes it over NumPy arrays."""
-    return lambda body: _add(Op(body, rule, composite=False))
+Row = Callable[[Callable[..., Any]], Op]
 
 
-def composite(rule: Rule, *, reference: Callable[..., Any] | None = None) -> Callable[[Callable[..., Any]], Op]:
+def primitive(
+    rule: Rule,
+    *,
+    indexed: Mapping[str, tuple[str, int]] | None = None,
+    movement: bool = False,
+    overwrites: bool = False,
+) -> Row:
+    """Add a row every backend must lower. The body computes it over NumPy arrays.
+
+    indexed: for each operand that holds indices, the operand and the axis that they count along. movement and
+    overwrites: see Op.
+    """
+    flags = {"indexed": indexed, "movement": movement, "overwrites": overwrites}
+    return lambda body: _add(Op(body, rule, composite=False, **flags))  # type: ignore[arg-type]
+
+
+def composite(
+    rule: Rule,
+    *,
+    indexed: Mapping[str, tuple[str, int]] | None = None,
+    reference: Callable[..., Any] | None = None,
+) -> Row:
     """Add a row core can decompose. The body is the decomposition, over Tensors; reference: see Op."""
-    return lambda body: _add(Op(body, rule, composite=True, reference=reference))
+    return lambda body: _add(Op(body, rule, composite=True, indexed=indexed, reference=reference))
 
 
 def _add(op: Op) -> Op:
@@ -61,10 +81,26 @@ def broadcast(*shapes: Shape) -> Shape:
     return tuple(reversed(out))
 
 
+def require_finite(attrs: Mapping[str, Any], *names: str) -> None:
+    for name in names:
+        if not math.isfinite(attrs[name]):
+            raise ShapeError(f"{name} is {attrs[name]}; expected a finite number")
+
+
+def require_eps(attrs: Mapping[str, Any]) -> None:
+    if not (math.isfinite(attrs["eps"]) and attrs["eps"] >= 0):
+        raise ShapeError(f"eps is {attrs['eps']}; expected a finite number of 0 or more")
+
+
 def unary(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """Elementwise on one float operand."""
     require_float(args[0])
     return args[0].shape, F32
+
+
+def unary_number(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    """Elementwise on one operand, float or integer."""
+    return args[0].shape, common_type(*args)
 
 
 def along_last(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
@@ -79,10 +115,43 @@ def binary(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     return broadcast(args[0].shape, args[1].shape), F32
 
 
+def common_type(*tensors: Tensor) -> DType:
+    """What arithmetic of these gives: F32 of floats, or the one integer type they have."""
+    first = tensors[0].dtype
+    if first in (I32, DType.I64) and all(t.dtype is first for t in tensors):
+        return first
+    if any(t.dtype.is_integer for t in tensors):
+        types = ", ".join(t.dtype.name for t in tensors)
+        raise DTypeError(f"expected floats, or integers of one type, I32 or I64; got {types}", hint="cast: x.cast(F32)")
+    require_float(*tensors)
+    return F32
+
+
+def binary_number(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    """Elementwise on two operands that broadcast: floats, or integers of one type."""
+    return broadcast(args[0].shape, args[1].shape), common_type(*args)
+
+
+def comparison(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    """As binary_number, but the answer is ones and zeros."""
+    return binary_number(args, attrs)[0], F32
+
+
+def require_axes(shape: Shape, axis: Axis) -> tuple[int, ...]:
+    """One axis, several, or all (None), as numbers from 0, in order."""
+    if axis is None:
+        return tuple(range(len(shape)))
+    axes = sorted(require_axis(shape, a) for a in (axis if isinstance(axis, (tuple, list)) else (axis,)))
+    if len(set(axes)) < len(axes):
+        raise ShapeError(f"axes {axis} name one twice")
+    return tuple(axes)
+
+
 def reduction(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
-    """One axis reduced; normalises ``axis``."""
+    """One axis, several or all of them reduced; normalises ``axis`` to a tuple."""
     (x,) = args
     require_float(x)
-    axis = attrs["axis"] = require_axis(x.shape, attrs["axis"])
-    kept = (1,) if attrs["keepdims"] else ()
-    return x.shape[:axis] + kept + x.shape[axis + 1 :], F32
+    axes = attrs["axis"] = require_axes(x.shape, attrs["axis"])
+    if attrs["keepdims"]:
+        return tuple(1 if i in axes else d for i, d in enumerate(x.shape)), F32
+    return tuple(d for i, d in enumerate(x.shape) if i not in axes), F32

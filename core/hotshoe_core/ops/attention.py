@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import F32, broadcast, composite, require_float, require_integer
+from hotshoe_core.ops._rules import F32, broadcast, composite, require_finite, require_float, require_integer
 from hotshoe_core.ops.movement import concat
 from hotshoe_core.tensor import Shape, Tensor, constant
 
 
 def _attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
-    q, k, v, mask, sinks = args
-    require_float(q, mask, sinks)
+    q, k, v, mask, sinks, slopes = args
+    require_float(q, mask, sinks, slopes)
+    require_finite(attrs, "scale", "softcap")
+    if attrs["softcap"] < 0:
+        raise ShapeError(f"softcap is {attrs['softcap']}; expected 0 (none) or more")
     for t in (k, v):
         if t.dtype.is_integer:
             raise DTypeError(f"keys and values must be float or quantized; got {t.dtype.name}")
@@ -35,6 +40,10 @@ def _attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape
         raise ShapeError(f"mask {mask.shape} does not broadcast to (..., heads, n, m) = {scores}")
     if sinks is not None and sinks.shape != (heads,):
         raise ShapeError(f"sinks must be ({heads},), one logit a head; got {sinks.shape}")
+    if slopes is not None and slopes.shape != (heads,):
+        raise ShapeError(f"slopes must be ({heads},), one factor a head; got {slopes.shape}")
+    if slopes is not None and mask is None:
+        raise ShapeError("slopes multiply the mask, and there is none", hint="mask = -|i - j|, and -inf where hidden")
     return (*batch, n, heads, v.shape[-1]), F32
 
 
@@ -45,6 +54,7 @@ def attention(
     v: Tensor,
     mask: Tensor | None = None,
     sinks: Tensor | None = None,
+    slopes: Tensor | None = None,
     *,
     scale: float,
     softcap: float = 0.0,
@@ -54,9 +64,12 @@ def attention(
     Shapes: q (..., n, heads, dim), k (..., m, kv_heads, dim), v (..., m, kv_heads, v_dim), mask broadcast
     to (..., heads, n, m) and added to the scores; gives (..., n, heads, v_dim). Head ``h`` reads key/value
     head ``h // (heads / kv_heads)``. softcap limits scores to ``±softcap`` by tanh; sinks (heads,) are
-    logits that take part in the softmax and have no value (gpt-oss).
+    logits that take part in the softmax and have no value (gpt-oss). slopes (heads,), above 0, are what each head
+    multiplies the mask by: with a mask of ``-|i - j|``, ALiBi (Press et al. 2022, arXiv:2108.12409).
     """
     *batch, n, heads, dim = q.shape
+    if mask is not None and slopes is not None:
+        mask = mask * slopes.reshape(heads, 1, 1)
     m, kv_heads, v_dim = v.shape[-3:]
     rows = heads // kv_heads * n  # the heads of a group share keys: stack their queries, and no key is repeated
     queries = _heads_first(q).reshape(*batch, kv_heads, rows, dim)
@@ -82,6 +95,9 @@ def _heads_first(x: Tensor) -> Tensor:
     return x.permute(*range(b), b + 1, b, b + 2)
 
 
+SectionLayout = Literal["contiguous", "interleaved", "restarting"]
+
+
 @dataclass(frozen=True, slots=True)
 class RoPE:
     """Parameters of a rotary position embedding.
@@ -91,6 +107,11 @@ class RoPE:
     scale: positions are multiplied by it (linear interpolation, arXiv:2306.15595).
     ext_factor, attn_factor, beta_fast, beta_slow, original_context: YaRN (arXiv:2309.00071); off at
     ext_factor 0.
+    sections: where a token has several positions (time, row, column), how many pairs each of them turns; dim / 2 in
+    all. section_layout says which pairs: "contiguous" the first ones by the first position, and so on (Qwen2-VL,
+    arXiv:2409.12191); "interleaved" pairs 1, 1 + k, … of the k positions by the second, 2, 2 + k, … by the third, what
+    is left by the first (Qwen3-VL); "restarting" as contiguous, but each section is a RoPE of its own, whose
+    frequencies start at 1 again (the vision encoder of Qwen2-VL).
     """
 
     dim: int
@@ -102,10 +123,15 @@ class RoPE:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     original_context: int = 0
+    sections: tuple[int, ...] = ()
+    section_layout: SectionLayout = "contiguous"
 
     def frequencies(self) -> np.ndarray[Any, Any]:
         """Radians per position of each pair, float32 of shape (dim / 2,)."""
         pairs = np.arange(self.dim // 2)
+        if self.sections and self.section_layout == "restarting":
+            each = [self.base ** (-np.arange(n) / n) for n in self.sections if n]
+            return (np.concatenate(each) * self.scale).astype(np.float32)
         extrapolated = self.base ** (-2.0 * pairs / self.dim)
         if not self.ext_factor:
             return (extrapolated * self.scale).astype(np.float32)
@@ -114,6 +140,16 @@ class RoPE:
         ramp = np.clip((pairs - low) / max(0.001, high - low), 0, 1)
         mix = (1 - ramp) * self.ext_factor
         return (extrapolated * (self.scale * (1 - mix) + mix)).astype(np.float32)
+
+    def streams(self) -> np.ndarray[Any, Any]:
+        """Which of a token's positions turns each pair, integers of shape (dim / 2,)."""
+        k = len(self.sections)
+        if self.section_layout != "interleaved":
+            return np.repeat(np.arange(k), self.sections)
+        found = np.zeros(self.dim // 2, np.int64)
+        for i, n in enumerate(self.sections[1:], 1):
+            found[i : k * n : k] = i
+        return found
 
     def magnitude(self) -> float:
         """What sine and cosine are multiplied by: YaRN's attention temperature."""
@@ -133,15 +169,34 @@ def _rope_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     require_integer(positions)
     if x.ndim < 3:
         raise ShapeError("x must be (..., n, heads, dim)")
-    if positions.shape not in (x.shape[-3:-2], x.shape[:-2]):
-        raise ShapeError(f"positions must be {x.shape[-3:-2]} or {x.shape[:-2]}; got {positions.shape}")
-    if config.dim % 2 or not 0 < config.dim <= x.shape[-1]:
-        raise ShapeError(f"rotates {config.dim} elements of a head of {x.shape[-1]}: expected an even number within it")
-    if config.ext_factor and config.original_context < 1:
-        raise ShapeError("YaRN (ext_factor) needs original_context")
+    k = (len(config.sections),) if config.sections else ()
+    if positions.shape not in ((*k, *x.shape[-3:-2]), (*k, *x.shape[:-2])):
+        raise ShapeError(f"positions must be {(*k, *x.shape[-3:-2])} or {(*k, *x.shape[:-2])}; got {positions.shape}")
+    _check_config(config, x.shape[-1])
     if factors is not None and factors.shape != (config.dim // 2,):
         raise ShapeError(f"factors must be ({config.dim // 2},); got {factors.shape}")
     return x.shape, F32
+
+
+def _check_config(config: RoPE, head_dim: int) -> None:
+    if config.dim % 2 or not 0 < config.dim <= head_dim:
+        raise ShapeError(f"rotates {config.dim} elements of a head of {head_dim}: expected an even number within it")
+    for name in ("base", "scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow"):
+        value = getattr(config, name)
+        if not math.isfinite(value) or (name in ("base", "scale") and value <= 0):
+            raise ShapeError(f"{name} is {value}; expected a finite number{' above 0' if name in 'base scale' else ''}")
+    if config.ext_factor and config.original_context < 1:
+        raise ShapeError("YaRN (ext_factor) needs original_context")
+    if not config.sections:
+        return
+    if min(config.sections) < 0 or sum(config.sections) != config.dim // 2:
+        raise ShapeError(f"sections {config.sections} must add up to {config.dim // 2}, half of dim")
+    if config.section_layout == "interleaved":
+        k = len(config.sections)
+        if any(k * n > config.dim // 2 for n in config.sections[1:]):
+            raise ShapeError(f"sections {config.sections}: at most {config.dim // 2 // k} pairs each can interleave")
+    elif config.section_layout == "restarting" and config.ext_factor:
+        raise ShapeError("YaRN (ext_factor) is not defined for sections that restart")
 
 
 @composite(_rope_rule)
@@ -149,13 +204,10 @@ def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config:
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
     Shapes: x (..., n, heads, dim), positions (n,) or (..., n), factors (dim / 2,), which divide the
-    frequencies (Llama 3, LongRoPE).
+    frequencies (Llama 3, LongRoPE). With k sections positions are (k, n) or (k, ..., n): see RoPE.
     """
     half, dim = config.dim // 2, config.dim
-    frequencies = constant(config.frequencies(), "rope_frequencies")
-    if factors is not None:
-        frequencies = frequencies / factors
-    angles = positions.cast(F32).reshape(*positions.shape, 1, 1) * frequencies  # (n, 1, dim / 2)
+    angles = _angles(positions.cast(F32), factors, config)  # (n, 1, dim / 2)
     cos, sin = angles.cos() * config.magnitude(), angles.sin() * config.magnitude()
     if config.interleaved:
         a, b = x[..., 0:dim:2], x[..., 1:dim:2]
@@ -165,3 +217,21 @@ def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config:
         a, b = x[..., :half], x[..., half:dim]
         y = concat(a * cos - b * sin, a * sin + b * cos, axis=-1)
     return y if dim == x.shape[-1] else concat(y, x[..., dim:].cast(F32), axis=-1)
+
+
+def _angles(positions: Tensor, factors: Tensor | None, config: RoPE) -> Tensor:
+    """What each pair turns by: (..., 1, dim / 2) for positions (...), or (k, ...) with k sections."""
+    frequencies = config.frequencies()
+    if not config.sections:
+        return positions.reshape(*positions.shape, 1, 1) * _divided(frequencies, factors)
+    streams, each = config.streams(), positions.shape[1:]
+    parts = [
+        positions[i].reshape(*each, 1, 1) * _divided(frequencies * (streams == i), factors)
+        for i in range(len(config.sections))
+    ]
+    return functools.reduce(operator.add, parts)
+
+
+def _divided(frequencies: np.ndarray[Any, Any], factors: Tensor | None) -> Tensor:
+    leaf = constant(frequencies, "rope_frequencies")
+    return leaf if factors is None else leaf / factors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from typing import Any, Literal
 
@@ -9,25 +10,38 @@ import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import binary, broadcast, composite, primitive, require_float, unary
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.ops._rules import (
+    binary,
+    binary_number,
+    broadcast,
+    common_type,
+    comparison,
+    composite,
+    primitive,
+    require_finite,
+    require_float,
+    unary,
+    unary_number,
+)
+from hotshoe_core.quants import round_to
+from hotshoe_core.tensor import Shape, Tensor, constant
 
 Array = np.ndarray[Any, Any]
 
 
-@primitive(binary)
+@primitive(binary_number)
 def add(a: Array, b: Array) -> Array:
     """Sum, with NumPy broadcasting."""
     return np.add(a, b)
 
 
-@primitive(binary)
+@primitive(binary_number)
 def sub(a: Array, b: Array) -> Array:
     """Difference, with NumPy broadcasting."""
     return np.subtract(a, b)
 
 
-@primitive(binary)
+@primitive(binary_number)
 def mul(a: Array, b: Array) -> Array:
     """Product, with NumPy broadcasting."""
     return np.multiply(a, b)
@@ -39,7 +53,91 @@ def div(a: Array, b: Array) -> Array:
     return np.divide(a, b)
 
 
-@primitive(unary)
+@primitive(binary_number)
+def floor_divide(a: Array, b: Array) -> Array:
+    """``⌊a / b⌋``, with NumPy broadcasting. Of integers, x // 0 is 0."""
+    return np.floor_divide(a, b)
+
+
+@primitive(binary_number)
+def mod(a: Array, b: Array) -> Array:
+    """``a - ⌊a / b⌋ b``, which has the sign of ``b`` (``numpy.mod``), with broadcasting. Of integers, x % 0 is 0."""
+    return np.mod(a, b)
+
+
+@composite(binary_number)
+def minimum(a: Tensor, b: Tensor) -> Tensor:
+    """The smaller of the two, with NumPy broadcasting; NaN where either is."""
+    return where(not_equal(a, a), a, where(less(a, b), a, b))
+
+
+@composite(binary_number)
+def maximum(a: Tensor, b: Tensor) -> Tensor:
+    """The larger of the two, with NumPy broadcasting; NaN where either is."""
+    return where(not_equal(a, a), a, where(less(b, a), a, b))
+
+
+# Comparison: ones and zeros in F32, a mask to multiply by or to choose with. A comparison with NaN does not hold.
+
+
+@primitive(comparison)
+def equal(a: Array, b: Array) -> Array:
+    """1 where ``a == b``, else 0, with NumPy broadcasting."""
+    return np.equal(a, b).astype(np.float32)
+
+
+@primitive(comparison)
+def less(a: Array, b: Array) -> Array:
+    """1 where ``a < b``, else 0, with NumPy broadcasting."""
+    return np.less(a, b).astype(np.float32)
+
+
+@primitive(comparison)
+def less_equal(a: Array, b: Array) -> Array:
+    """1 where ``a <= b``, else 0, with NumPy broadcasting."""
+    return np.less_equal(a, b).astype(np.float32)
+
+
+@composite(comparison)
+def not_equal(a: Tensor, b: Tensor) -> Tensor:
+    """1 where ``a != b``, else 0, with NumPy broadcasting. NaN is not equal to anything."""
+    return 1 - equal(a, b)
+
+
+@composite(comparison)
+def greater(a: Tensor, b: Tensor) -> Tensor:
+    """1 where ``a > b``, else 0, with NumPy broadcasting."""
+    return less(b, a)
+
+
+@composite(comparison)
+def greater_equal(a: Tensor, b: Tensor) -> Tensor:
+    """1 where ``a >= b``, else 0, with NumPy broadcasting."""
+    return less_equal(b, a)
+
+
+def _where_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    condition, a, b = args
+    common_type(condition)
+    return broadcast(condition.shape, a.shape, b.shape), common_type(a, b)
+
+
+@primitive(_where_rule)
+def where(condition: Array, a: Array, b: Array) -> Array:
+    """``a`` where the condition is not 0, else ``b``, with NumPy broadcasting.
+
+    A choice, not arithmetic: infinity or NaN in the operand that is not chosen leaves no trace.
+    """
+    return np.where(condition, a, b)
+
+
+def _affine_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    if math.isnan(attrs["scale"]) or math.isnan(attrs["bias"]):
+        raise ShapeError(f"scale is {attrs['scale']}, bias {attrs['bias']}; expected numbers")
+    return unary(args, attrs)
+
+
+@primitive(_affine_rule)
 def affine(x: Array, *, scale: float, bias: float) -> Array:
     """``scale * x + bias`` with Python numbers; what ``x * 2``, ``x - 1`` and ``1 - x`` record."""
     return x * np.float32(scale) + np.float32(bias)
@@ -49,6 +147,36 @@ def affine(x: Array, *, scale: float, bias: float) -> Array:
 def neg(x: Array) -> Array:
     """``-x``."""
     return np.negative(x)
+
+
+@primitive(unary_number)
+def abs_(x: Array) -> Array:
+    """``|x|``."""
+    return np.abs(x)
+
+
+@primitive(unary)
+def floor(x: Array) -> Array:
+    """The largest whole number that is not above ``x``."""
+    return np.floor(x)
+
+
+@composite(unary)
+def ceil(x: Tensor) -> Tensor:
+    """The smallest whole number that is not below ``x``."""
+    return -(-x).floor()
+
+
+@primitive(unary)
+def round_(x: Array) -> Array:
+    """The nearest whole number; halves go to the even one, as ``numpy.round`` and IEEE 754."""
+    return np.rint(x)
+
+
+@composite(unary)
+def sign(x: Tensor) -> Tensor:
+    """-1, 0 or 1 as ``x`` is below, at or above 0; NaN stays NaN."""
+    return where(not_equal(x, x), x, (x > 0) - (x < 0))
 
 
 @primitive(unary)
@@ -96,7 +224,8 @@ def tanh(x: Array) -> Array:
 @primitive(unary)
 def sigmoid(x: Array) -> Array:
     """``1 / (1 + e⁻ˣ)``."""
-    return np.float32(0.5) * (np.tanh(np.float32(0.5) * x) + np.float32(1))  # this form never overflows
+    e = np.exp(-np.abs(x))  # at most 1: nothing overflows, and small values keep their digits
+    return np.where(x < 0, e, np.float32(1)) / (1 + e)
 
 
 @primitive(unary)
@@ -145,14 +274,22 @@ def _erf(x: Array) -> Array:
 
 
 def _clamp_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
-    if attrs["min"] > attrs["max"]:
-        raise ShapeError(f"min {attrs['min']} is above max {attrs['max']}")
-    return unary(args, attrs)
+    low, high = attrs["min"], attrs["max"]
+    if not low <= high:
+        raise ShapeError(f"min is {low}, max {high}; expected numbers with min <= max")
+    (x,) = args
+    if x.dtype.is_integer and any(math.isfinite(limit) and limit != int(limit) for limit in (low, high)):
+        raise DTypeError(f"x is {x.dtype.name}: min {low} and max {high} must be whole numbers")
+    return unary_number(args, attrs)
 
 
 @primitive(_clamp_rule)
 def clamp(x: Array, *, min: float = -math.inf, max: float = math.inf) -> Array:
-    """``x`` limited to ``min .. max``."""
+    """``x`` limited to ``min .. max``. Integers stay integers."""
+    if x.dtype.kind == "i":
+        limits = np.iinfo(x.dtype)
+        low, high = builtins.max(min, limits.min), builtins.min(max, limits.max)
+        return np.clip(x, int(low), int(high))
     return np.clip(x, np.float32(min), np.float32(max))
 
 
@@ -168,8 +305,6 @@ def _cast_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
 @primitive(_cast_rule)
 def cast(x: Array, *, dtype: DType) -> Array:
     """The same values as another element type; quantized types lose precision."""
-    from hotshoe_core.quants import round_to
-
     return round_to(x, dtype)
 
 
@@ -182,8 +317,6 @@ def rsqrt(x: Tensor) -> Tensor:
 @composite(unary)
 def reciprocal(x: Tensor) -> Tensor:
     """``1 / x``."""
-    from hotshoe_core.tensor import constant
-
     return div(constant(np.ones((1,) * max(x.ndim, 1), np.float32), "one"), x)
 
 
@@ -199,6 +332,20 @@ def _gated_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DT
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """``silu(gate) * up`` (Shazeer 2020, arXiv:2002.05202)."""
     return gate.silu() * up
+
+
+def _clamped_swiglu_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    require_finite(attrs, "alpha", "limit")
+    if attrs["limit"] < 0:
+        raise ShapeError(f"limit is {attrs['limit']}; expected 0 or more")
+    return _gated_rule(args, attrs)
+
+
+@composite(_clamped_swiglu_rule)
+def clamped_swiglu(gate: Tensor, up: Tensor, *, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
+    """``g * sigmoid(alpha g) * (u + 1)`` with ``g = min(gate, limit)`` and u = up within ``±limit`` (gpt-oss)."""
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * (gate * alpha).sigmoid() * (up + 1)
 
 
 @composite(_gated_rule)

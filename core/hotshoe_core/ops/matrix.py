@@ -8,8 +8,9 @@ import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import F32, broadcast, primitive, require_float, require_integer
-from hotshoe_core.tensor import Shape
+from hotshoe_core.ops._rules import F32, broadcast, composite, primitive, require_float, require_integer
+from hotshoe_core.ops.elementwise import where
+from hotshoe_core.tensor import Shape, Tensor, constant
 
 Array = np.ndarray[Any, Any]
 
@@ -77,7 +78,7 @@ def _linear_experts_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[
     return (*experts.shape, weight.shape[1]), F32
 
 
-@primitive(_linear_experts_rule)
+@primitive(_linear_experts_rule, indexed={"experts": ("weight", 0)})
 def linear_experts(x: Array, weight: Array, experts: Array) -> Array:
     """``x[i, j] @ weight[experts[i, j]].T``: each row by the expert chosen for it.
 
@@ -89,3 +90,79 @@ def linear_experts(x: Array, weight: Array, experts: Array) -> Array:
         chosen = experts == e
         out[chosen] = x[chosen] @ weight[e].T
     return out
+
+
+def _add_experts_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, bias, experts = args
+    require_float(x)
+    require_integer(experts)
+    if bias.dtype.is_integer:
+        raise DTypeError(f"bias is {bias.dtype.name}; expected a float or quantized type")
+    if x.ndim != 3 or experts.shape != x.shape[:2] or bias.ndim != 2 or bias.shape[1] != x.shape[2]:
+        raise ShapeError("expected x (n, k, d), bias (n_experts, d) and experts (n, k)")
+    return x.shape, F32
+
+
+@composite(_add_experts_rule, indexed={"experts": ("bias", 0)})
+def add_experts(x: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
+    """``x[i, j] + bias[experts[i, j]]``: the biases that belong to ``linear_experts``.
+
+    Shapes x (n, k, d), bias (n_experts, d), experts (n, k) give (n, k, d).
+    """
+    return x + bias.take(experts)
+
+
+def _square_system(a: Tensor, b: Tensor, *, left: bool) -> None:
+    require_float(a, b)
+    if a.ndim < 2 or a.ndim != b.ndim or a.shape[-1] != a.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+        raise ShapeError("expected a (..., n, n), and b of as many axes with the same batch")
+    if b.shape[-2 if left else -1] != a.shape[-1]:
+        form = "(..., n, k)" if left else "(..., k, n)"
+        raise ShapeError(f"b must be {form} with n = {a.shape[-1]}; got {b.shape}")
+
+
+def _solve_lower_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    _square_system(*args, left=True)
+    return args[1].shape, F32
+
+
+@primitive(_solve_lower_rule)
+def solve_lower(a: Array, b: Array) -> Array:
+    """X of ``a @ X = b`` for a lower triangular ``a``, by forward substitution; what is above its diagonal is not read.
+
+    Shapes (..., n, n) and (..., n, k) give (..., n, k). ``solve_triangular`` is the general one.
+    """
+    x = np.zeros(b.shape, np.float32)
+    for i in range(a.shape[-1]):
+        rest = b[..., i, :] - (a[..., i : i + 1, :i] @ x[..., :i, :])[..., 0, :]
+        x[..., i, :] = rest / a[..., i, i, None]
+    return x
+
+
+def _solve_triangular_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    _square_system(*args, left=attrs["left"])
+    return args[1].shape, F32
+
+
+@composite(_solve_triangular_rule)
+def solve_triangular(
+    a: Tensor, b: Tensor, *, upper: bool = False, left: bool = True, unitriangular: bool = False
+) -> Tensor:
+    """X of ``a @ X = b`` (or, if not ``left``, of ``X @ a = b``) for a triangular ``a``.
+
+    Shapes: a (..., n, n), b (..., n, k), or (..., k, n) if not left; gives b's. Only a's lower (or ``upper``) triangle
+    is read, and if ``unitriangular`` its diagonal is taken to be 1. As ``torch.linalg.solve_triangular``.
+    """
+    if not left:
+        a, b = _transposed(a), _transposed(b)
+        return _transposed(solve_triangular(a, b, upper=not upper, unitriangular=unitriangular))
+    if unitriangular:
+        n = a.shape[-1]
+        a = where(constant(np.eye(n, dtype=np.float32), "diagonal"), constant(np.float32(1)), a)
+    if upper:  # read from the end, it is lower triangular
+        return solve_lower(a.flip((-2, -1)), b.flip(-2)).flip(-2)
+    return solve_lower(a, b)
+
+
+def _transposed(x: Tensor) -> Tensor:
+    return x.permute(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)

@@ -19,6 +19,7 @@ from hotshoe_core.ops._rules import (
     require_float,
     require_integer,
 )
+from hotshoe_core.quants import round_to
 from hotshoe_core.tensor import Shape
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +42,7 @@ def _reshape_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
     return tuple(shape), x.dtype
 
 
-@primitive(_reshape_rule)
+@primitive(_reshape_rule, movement=True)
 def reshape(x: Array, *, shape: Shape) -> Array:
     """Same elements in the same order, another shape."""
     return np.reshape(x, shape)
@@ -58,7 +59,7 @@ def _permute_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
     return tuple(x.shape[a] for a in axes), x.dtype
 
 
-@primitive(_permute_rule)
+@primitive(_permute_rule, movement=True)
 def permute(x: Array, *, axes: tuple[int, ...]) -> Array:
     """Axes in another order."""
     return np.transpose(x, axes)
@@ -73,7 +74,7 @@ def _expand_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
     return shape, x.dtype
 
 
-@primitive(_expand_rule)
+@primitive(_expand_rule, movement=True)
 def expand(x: Array, *, shape: Shape) -> Array:
     """Axes of size 1 repeated."""
     return np.broadcast_to(x, shape)
@@ -96,7 +97,7 @@ def _slice_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DT
     return tuple(shape), x.dtype
 
 
-@primitive(_slice_rule)
+@primitive(_slice_rule, movement=True)
 def slice_(x: Array, *, slices: tuple[tuple[int, int, int], ...]) -> Array:
     """``x[start:stop:step, ...]``, one (start, stop, step) an axis."""
     return x[tuple(slice(*s) for s in slices)]
@@ -144,11 +145,12 @@ def _take_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     return (*indices.shape, *x.shape[1:]), x.dtype if x.dtype.is_integer else F32
 
 
-@primitive(_take_rule)
+@primitive(_take_rule, indexed={"indices": ("x", 0)})
 def take(x: Array, indices: Array) -> Array:
     """``x[indices]`` along the first axis: an embedding. Quantized rows come out as F32.
 
-    An index out of range is an error where the indices are an input; elsewhere it is undefined.
+    An index out of range is an error where the indices are an input or a constant. Where a graph computes them it is
+    for the backend: the reference raises IndexError, others may take another row. None reads foreign memory.
     """
     rows = np.take(x, indices, axis=0)
     return rows if np.issubdtype(rows.dtype, np.integer) else rows.astype(np.float32, copy=False)
@@ -163,7 +165,7 @@ def _take_along_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shap
     return indices.shape, F32
 
 
-@primitive(_take_along_rule)
+@primitive(_take_along_rule, indexed={"indices": ("x", -1)})
 def take_along(x: Array, indices: Array) -> Array:
     """``x[..., indices]`` row by row along the last axis: (..., n) and (..., k) give (..., k).
 
@@ -184,13 +186,35 @@ def _set_rows_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape,
     return x.shape, x.dtype
 
 
-@primitive(_set_rows_rule)
+@primitive(_set_rows_rule, indexed={"indices": ("x", 0)}, overwrites=True)
 def set_rows(x: Array, indices: Array, rows: Array, *, dtype: DType = F32) -> Array:
     """``x`` with ``x[indices[i]] = rows[i]``, rounded to ``dtype``, which is x's. Indices must not repeat."""
-    from hotshoe_core.quants import round_to
-
     out = np.array(x)
     out[indices] = round_to(rows, dtype)
+    return out
+
+
+def _set_slice_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, values = args
+    cut, _ = _slice_rule((x,), attrs)
+    if x.dtype.is_quantized:
+        raise DTypeError(f"x is {x.dtype.name}; expected a type without blocks", hint="set_rows writes whole rows")
+    if x.dtype.is_integer:
+        if values.dtype is not x.dtype:
+            raise DTypeError(f"values are {values.dtype.name}; expected {x.dtype.name}, as x")
+    else:
+        require_float(values)
+    if values.shape != cut:
+        raise ShapeError(f"values are {values.shape}; the slices select {cut}")
+    attrs["dtype"] = x.dtype
+    return x.shape, x.dtype
+
+
+@primitive(_set_slice_rule, overwrites=True)
+def set_slice(x: Array, values: Array, *, slices: tuple[tuple[int, int, int], ...], dtype: DType = F32) -> Array:
+    """``x`` with ``x[start:stop:step, ...] = values``, rounded to ``dtype``, which is x's. See ``Tensor.set``."""
+    out = np.array(x)
+    out[tuple(slice(*s) for s in slices)] = round_to(values, dtype)
     return out
 
 
@@ -200,7 +224,7 @@ def _argsort_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
 
 @primitive(_argsort_rule)
 def argsort(x: Array, *, descending: bool = False) -> Array:
-    """Indices that sort the last axis. The order of equal elements is not defined."""
+    """Indices that sort the last axis. Each comes once, NaNs stand last; the order of equal elements is not defined."""
     return np.argsort(-x if descending else x, axis=-1, kind="stable").astype(np.int32)
 
 
@@ -214,7 +238,10 @@ def _top_k_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DT
 
 @primitive(_top_k_rule)
 def top_k(x: Array, *, k: int) -> Array:
-    """Indices of the ``k`` largest of the last axis, largest first."""
+    """Indices of the ``k`` largest of the last axis, largest first, all different.
+
+    Which of equal elements come, and in which order, is not defined. NaNs come last.
+    """
     return np.argsort(-x, axis=-1, kind="stable")[..., :k].astype(np.int32)
 
 
@@ -224,5 +251,5 @@ def _argmax_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 
 @primitive(_argmax_rule)
 def argmax(x: Array) -> Array:
-    """Index of the largest of the last axis."""
+    """Index of the largest of the last axis; of equals the first, and NaN is the largest of all."""
     return np.argmax(x, axis=-1).astype(np.int32)

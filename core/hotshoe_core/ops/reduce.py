@@ -10,34 +10,58 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops._rules import (
     F32,
+    I32,
     along_last,
     broadcast,
     composite,
     primitive,
     reduction,
     require_axis,
+    require_eps,
+    require_finite,
     require_float,
 )
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.tensor import Axis, Shape, Tensor
 
 Array = np.ndarray[Any, Any]
 
 
+# ``axis`` is one axis, several, or None for all, as in NumPy.
+
+
 @primitive(reduction)
-def sum_(x: Array, *, axis: int = -1, keepdims: bool = False) -> Array:
-    """Sum along one axis."""
+def sum_(x: Array, *, axis: Axis = -1, keepdims: bool = False) -> Array:
+    """Sum along ``axis``: one, several or all (None)."""
     return np.asarray(np.sum(x, axis=axis, keepdims=keepdims, dtype=np.float32))
 
 
 @primitive(reduction)
-def mean(x: Array, *, axis: int = -1, keepdims: bool = False) -> Array:
-    """Arithmetic mean along one axis."""
+def mean(x: Array, *, axis: Axis = -1, keepdims: bool = False) -> Array:
+    """Arithmetic mean along ``axis``: one, several or all (None)."""
     return np.asarray(np.mean(x, axis=axis, keepdims=keepdims, dtype=np.float32))
 
 
+@primitive(reduction)
+def max_(x: Array, *, axis: Axis = -1, keepdims: bool = False) -> Array:
+    """The largest along ``axis``: one, several or all (None); NaN if one of them is."""
+    return np.asarray(np.max(x, axis=axis, keepdims=keepdims))
+
+
 @composite(reduction)
-def variance(x: Tensor, *, axis: int = -1, keepdims: bool = False) -> Tensor:
-    """Population variance along one axis."""
+def min_(x: Tensor, *, axis: Axis = -1, keepdims: bool = False) -> Tensor:
+    """The smallest along ``axis``: one, several or all (None); NaN if one of them is."""
+    return -(-x).max(axis, keepdims)
+
+
+@composite(lambda args, attrs: (along_last(args, attrs)[0][:-1], I32))
+def argmin(x: Tensor) -> Tensor:
+    """Index of the smallest of the last axis; of equals the first, and NaN is the smallest of all."""
+    return (-x).argmax()
+
+
+@composite(reduction)
+def variance(x: Tensor, *, axis: Axis = -1, keepdims: bool = False) -> Tensor:
+    """Population variance along ``axis``: one, several or all (None)."""
     return (x - x.mean(axis, keepdims=True)).sqr().mean(axis, keepdims)
 
 
@@ -49,6 +73,7 @@ def cumsum(x: Array) -> Array:
 
 def _softmax_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, mask = args
+    require_finite(attrs, "scale")
     require_axis(x.shape, -1)
     require_float(x, mask)
     if mask is not None and broadcast(x.shape, mask.shape) != x.shape:
@@ -68,6 +93,7 @@ def softmax(x: Array, mask: Array | None = None, *, scale: float = 1.0) -> Array
 
 def _norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, *vectors = args
+    require_eps(attrs)
     require_axis(x.shape, -1)
     require_float(x, *vectors)
     for v in vectors:
@@ -92,7 +118,40 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     return y if bias is None else y + bias
 
 
-@composite(along_last)
+def _l2_norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    require_eps(attrs)
+    return along_last(args, attrs)
+
+
+@composite(_l2_norm_rule)
 def l2_norm(x: Tensor, *, eps: float = 1e-12) -> Tensor:
     """``x / max(‖x‖₂, eps)`` over the last axis, as ``torch.nn.functional.normalize``."""
     return x / x.sqr().sum(keepdims=True).sqrt().clamp(min=eps)
+
+
+def _group_norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
+    x, *vectors = args
+    require_eps(attrs)
+    require_float(x, *vectors)
+    if x.ndim < 2:
+        raise ShapeError("x must be (n, channels, *spatial)")
+    if attrs["n_groups"] < 1 or x.shape[1] % attrs["n_groups"]:
+        raise ShapeError(f"{x.shape[1]} channels do not divide into {attrs['n_groups']} groups")
+    for v in vectors:
+        if v is not None and v.shape != x.shape[1:2]:
+            raise ShapeError(f"weight and bias must be {x.shape[1:2]}, as x's channels; got {v.shape}")
+    return x.shape, F32
+
+
+@composite(_group_norm_rule)
+def group_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, n_groups: int, eps: float = 1e-5
+) -> Tensor:
+    """Each sample's groups of channels normalised over channels and space (Wu & He 2018, arXiv:1803.08494).
+
+    Shapes: x (n, channels, *spatial), weight and bias (channels,): those of ``torch.nn.functional.group_norm``.
+    """
+    y = layer_norm(x.reshape(x.shape[0], n_groups, -1), eps=eps).reshape(*x.shape)
+    each_channel = (-1, *(1,) * (x.ndim - 2))
+    y = y if weight is None else y * weight.reshape(*each_channel)
+    return y if bias is None else y + bias.reshape(*each_channel)

@@ -56,12 +56,6 @@ def _pool(dims: int, x: Tensor, reduce: Callable[[Tensor], Tensor], fill: float,
     return reduce(gather(rows, at, fill)).permute(1, 0).reshape(*shape)
 
 
-def _largest(windows: Tensor) -> Tensor:
-    across = windows.permute(0, 2, 1)  # (spots, width, taps)
-    spots, width, _ = across.shape
-    return across.take_along(across.argmax().reshape(spots, width, 1)).reshape(spots, width)
-
-
 @composite(_pool_rule(1))
 def max_pool1d(
     x: Tensor,
@@ -75,10 +69,11 @@ def max_pool1d(
     """The largest element of each window, as ``torch.nn.functional.max_pool1d``.
 
     Shapes: x (n, channels, size) or (channels, size) give (n, channels, out_size). stride: kernel_size,
-    if None. ceil_mode: a last window that reaches beyond the padding counts too.
+    if None. ceil_mode: a last window that reaches beyond the padding counts too. Of a window with a NaN, or
+    with nothing above -inf, a backend may give another number than torch does.
     """
     return _pool(
-        1, x, _largest, -math.inf,
+        1, x, lambda windows: windows.max(1), -math.inf,
         kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode,
     )  # fmt: skip
 
@@ -96,10 +91,10 @@ def max_pool2d(
     """The largest element of each window, as ``torch.nn.functional.max_pool2d``.
 
     Shapes: x (n, channels, h, w) or (channels, h, w) give (n, channels, out_h, out_w). stride:
-    kernel_size, if None. ceil_mode: a last window that reaches beyond the padding counts too.
+    kernel_size, if None. ceil_mode, and what holds of NaN and -inf: as ``max_pool1d``.
     """
     return _pool(
-        2, x, _largest, -math.inf,
+        2, x, lambda windows: windows.max(1), -math.inf,
         kernel_size=kernel_size, stride=stride, padding=padding, dilation=dilation, ceil_mode=ceil_mode,
     )  # fmt: skip
 

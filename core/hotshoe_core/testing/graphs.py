@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from hotshoe_core.dtypes import DType
-from hotshoe_core.ops import RoPE, attention, concat, linear, rms_norm, rope, swiglu
-from hotshoe_core.tensor import Tensor, constant
+from hotshoe_core.ops import RoPE, attention, concat, linear, linear_experts, one_hot, rms_norm, rope, stack, swiglu
+from hotshoe_core.tensor import Shape, Tensor, constant
 from hotshoe_core.testing.run import F32, I32, GraphCase, Maker
 
 __all__ = ["GRAPH_CASES"]
@@ -334,6 +335,86 @@ def keys_turned_where_they_lie(m: Maker) -> Sequence[Tensor]:
     turned = rope(keys.take(ids).reshape(3, 2, 16), by, config=RoPE(16))
     new = m.update(keys, keys.set_rows(ids, turned.reshape(3, 32)))
     return [new.cast(F32)]
+
+
+# Indices
+
+_TIES = (9, 12)
+
+
+def _ties(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
+    return rng.integers(0, 4, shape).astype(np.float32)
+
+
+@graph()
+def an_order_of_equal_elements(m: Maker) -> Sequence[Tensor]:
+    """Which order is not defined; that it sorts, and names each once, is."""
+    x = m.input(_TIES, values=_ties)
+    outputs = []
+    for order in (x.argsort(), x.argsort(descending=True)):
+        outputs += [x.take_along(order), one_hot(order, n=_TIES[1]).sum(-2)]
+    for k in (1, 3, 8, 12):
+        best = x.top_k(k)
+        outputs += [x.take_along(best), one_hot(best, n=_TIES[1]).sum(-2).max()]
+    return outputs
+
+
+@graph()
+def indices_from_integer_arithmetic(m: Maker) -> Sequence[Tensor]:
+    """Positions in a ring, buckets, and a neighbour's row, limited to what there is."""
+    x, table = m.input((3, 7)), m.weight((7, 8))
+    best = x.argmax()
+    ring, before = (best + 3) % 7, (best - 1).clamp(min=0, max=6)
+    buckets = (best * 5 // 2).minimum(6)
+    return [table.take(ring), table.take(before), table.take(buckets), ring, before, buckets, best.equal(ring)]
+
+
+@graph(DType.Q4_0)
+def experts_chosen_by_a_router(m: Maker) -> Sequence[Tensor]:
+    x, weight = m.input((5, 256)), m.weight((4, 32, 256), DType.Q4_0, uses=("linear_experts",))
+    chosen = m.input((5, 4)).top_k(2)
+    rows = x.reshape(5, 1, 256)
+    return [linear_experts(rows, weight, chosen), linear_experts(rows, weight, (chosen + chosen) % 4)]
+
+
+# Many operands, and parts of the whole
+
+
+@graph()
+def a_concatenation_of_a_hundred(m: Maker) -> Sequence[Tensor]:
+    x = m.input((100, 3))
+    parts = [x[i : i + 1] * float(i) for i in range(100)]
+    return [
+        concat(*parts),
+        concat(*(p.reshape(3, 1) for p in parts), axis=1),
+        stack(*(x[i] for i in range(90)), axis=-1),
+    ]
+
+
+@graph()
+def values_set_over_slices(m: Maker) -> Sequence[Tensor]:
+    x, part = m.input((4, 6)), m.input((2, 3))
+    h = x.exp()
+    changed = h.set(np.s_[1:3, ::2], part)
+    again = changed.set(np.s_[0], 7.0).set(np.s_[..., -1], part[:, 0].sum())
+    return [changed, again, h, changed - h]
+
+
+@graph(F16)
+def a_state_set_over_a_slice(m: Maker) -> Sequence[Tensor]:
+    state = m.operand((4, 6), F16, kind="state")
+    new = m.update(state, state.set(np.s_[1:3], m.input((2, 6))))
+    return [new.cast(F32), new[1].cast(F32)]
+
+
+@graph()
+def keys_that_hold_the_values(m: Maker) -> Sequence[Tensor]:
+    """Latent attention (DeepSeek-V2): the values are the first part of each key."""
+    outputs = []
+    for dim, v_dim in ((576, 512), (24, 16)):
+        keys, mask = m.input((7, 1, dim)), m.input((5, 7))
+        outputs += [attention(m.input((n, 4, dim)), keys, keys[..., :v_dim], mask[:n], scale=dim**-0.5) for n in (1, 5)]
+    return outputs
 
 
 # A layer as models have them

@@ -44,9 +44,12 @@ class OpConformance:
     def tolerance(self, case: AnyCase) -> float:
         """The largest relative error (``run.error``) that counts as right.
 
-        By the operands' types. 1e-4: F32. 2e-3: F16, whose products may be made in half precision.
+        By the operands' types. 0: casts between types without blocks. 1e-4: F32. 2e-3: F16, whose products may be
+        made in half precision.
         1e-2: BF16. 2e-2: quantized weights, whose activations a backend may quantize to 8 bits as well.
         """
+        if case.op == "cast" and not any(d.is_quantized for d in case.dtypes):
+            return 0.0  # to the nearest, halves to even, as IEEE 754: there is one answer
         if case.dtypes <= _EXACT:
             return 1e-4
         if any(d.is_quantized for d in case.dtypes):

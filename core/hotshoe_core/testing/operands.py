@@ -13,14 +13,19 @@ from hotshoe_core.ops import RoPE
 from hotshoe_core.tensor import TABLE, Shape, Slice, Tensor
 from hotshoe_core.testing.run import F32, I32, Array, Kind, Layout, Maker, Values, normal
 
-__all__ = ["Arg", "Below", "Case", "distinct", "indices", "mask", "nonzero", "normal", "positive", "weight"]
+__all__ = [
+    "Arg", "Below", "Case", "Cycle", "Rows", "distinct", "few", "halves", "indices", "integers", "mask", "nonzero",
+    "normal", "positive", "weight",
+]  # fmt: skip
 
 Rng = np.random.Generator
 
 
 @dataclass(frozen=True)
 class Arg:
-    """One operand. ``uses`` goes into WeightData: it allows a backend to repack the weight."""
+    """One operand. ``uses`` goes into WeightData: it allows a backend to repack the weight. ``note`` marks values that
+    are particular: cases have their ids of it.
+    """
 
     shape: Shape
     dtype: DType = F32
@@ -28,10 +33,18 @@ class Arg:
     layout: Layout = "plain"
     values: Values = normal
     uses: tuple[str, ...] = ()
+    note: str = ""
 
     def __str__(self) -> str:
         marks = [m for m, plain in ((self.kind, "input"), (self.layout, "plain")) if m != plain]
-        return "-".join([f"{self.dtype.name}{list(self.shape)}".replace(" ", ""), *marks, *self.uses])
+        return "-".join(
+            [
+                f"{self.dtype.name}{list(self.shape)}".replace(" ", ""),
+                *marks,
+                *self.uses,
+                *([self.note] if self.note else []),
+            ]
+        )
 
 
 @dataclass(frozen=True)
@@ -45,7 +58,9 @@ class Case:
 
     @property
     def id(self) -> str:
-        operands = [str(a) for a in self.args if a is not None]
+        operands = ["-" if a is None else str(a) for a in self.args]
+        while operands[-1] == "-":
+            operands.pop()
         return " ".join([self.op, *operands, *(f"{k}={_short(v)}" for k, v in self.attrs.items())])
 
     @property
@@ -84,6 +99,43 @@ def nonzero(rng: Rng, shape: Shape) -> Array:
 def distinct(rng: Rng, shape: Shape) -> Array:
     """No two alike, even in half precision: sorting them has one answer."""
     return (rng.permutation(int(np.prod(shape))) - 3.0).reshape(shape).astype(np.float32)
+
+
+def few(rng: Rng, shape: Shape) -> Array:
+    """-2 to 2: many equal ones."""
+    return rng.integers(-2, 3, shape).astype(np.float32)
+
+
+def halves(rng: Rng, shape: Shape) -> Array:
+    """Whole numbers and halves, below zero too: what is exact in every type, and where roundings part."""
+    return (rng.integers(-9, 10, shape) / 2).astype(np.float32)
+
+
+def integers(rng: Rng, shape: Shape) -> Array:
+    """-20 to 20 without 0."""
+    return np.asarray(rng.integers(1, 21, shape) * rng.choice([-1, 1], shape))
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """These numbers again and again."""
+
+    numbers: tuple[float, ...]
+
+    def __call__(self, rng: Rng, shape: Shape) -> Array:
+        return np.resize(np.array(self.numbers, np.float32), shape)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Normal numbers times one of these factors a row: of a 0 all of it is 0. ``offset`` is added."""
+
+    factors: tuple[float, ...]
+    offset: float = 0.0
+
+    def __call__(self, rng: Rng, shape: Shape) -> Array:
+        each = np.resize(np.array(self.factors, np.float32), shape[:-1])
+        return np.asarray(rng.standard_normal(shape, np.float32) * each[..., None] + np.float32(self.offset))
 
 
 def mask(rng: Rng, shape: Shape) -> Array:

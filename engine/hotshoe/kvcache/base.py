@@ -1,115 +1,159 @@
-"""The half of the contract a model sees: what one layer keeps, within a graph."""
+"""The contract of a cache, in two halves: what a model calls while its graph is built, and what the runner calls.
+
+A *step* is what one graph computes: the next tokens of some sequences. The runner places them, computes, and commits;
+if anything goes wrong between, it rolls back, and the cache is as before.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from hotshoe_core import Tensor
-from hotshoe_core.errors import GraphError
+import numpy as np
 
 if TYPE_CHECKING:
-    from hotshoe_core import Context
+    from hotshoe_core import Context, Tensor
 
-__all__ = ["AttentionView", "LayerCache", "LayerInputs", "RecurrentView", "UncachedView"]
+__all__ = ["MAX_SEQUENCES", "AttentionView", "Cache", "CrossView", "LayerView", "Placed", "RecurrentView", "Sizes"]
+
+MAX_SEQUENCES = 63  # a cache numbers its sequences from 0 on; one bit each of an int64
+
+Array = np.ndarray[Any, Any]
+Sizes = tuple[int, ...]
+"""How many cells a graph reads, one number for each kind of cells."""
+
+
+# What a model calls
 
 
 class AttentionView(Protocol):
-    """One layer's keys and values."""
+    """One layer's keys and values. n: rows of the graph; m: cells it reads."""
 
     @property
     def mask(self) -> Tensor:
-        """(n, m), or what broadcasts to (..., heads, n, m): 0 where a token may look, -inf elsewhere."""
+        """(n, m), or broadcastable to (…, heads, n, m): 0 where a token may look, -inf elsewhere."""
 
     @property
     def cell_positions(self) -> Tensor:
-        """(m,) I32: the position of the token in each cell that is read."""
+        """(m,) I32: the position of the token in each cell, for models that ask (ALiBi, …)."""
 
     def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Store this step's keys and values, (n, kv_heads, dim); returns all that the layer reads, (m, kv_heads, dim).
+        """Keep the step's keys and values, (n, kv_heads, dim); returns all that the layer reads, (m, kv_heads, dim).
 
-        v: None where the layer's values are part of its keys.
+        ``v`` is None only where the spec says ``v_in_k``.
         """
 
 
 class RecurrentView(Protocol):
-    """One layer's states. Each sequence of a step has the same number of tokens, t; its rows are together."""
+    """One layer's states. Every sequence of the step has the same number of tokens t, and its rows are together."""
 
     @property
     def n_sequences(self) -> int:
         """Sequences of the step."""
 
     def split(self, x: Tensor) -> Tensor:
-        """(n, ...) to (n_sequences, t, ...)."""
+        """(n, …) to (n_sequences, t, …)."""
 
     def merge(self, x: Tensor) -> Tensor:
-        """(n_sequences, t, ...) to (n, ...)."""
+        """(n_sequences, t, …) to (n, …)."""
 
     def read(self, name: str) -> Tensor:
-        """(n_sequences, *shape) F32: the state before this step; zeros at the start of a sequence."""
+        """The state before this step, (n_sequences, *shape) F32; zeros where a sequence starts."""
 
     def write(self, name: str, new: Tensor) -> None:
-        """The state after this step, (n_sequences, *shape)."""
+        """The state after this step, of the shape that ``read`` gave."""
 
 
-@dataclass(frozen=True, slots=True)
-class UncachedView:
-    """An AttentionView over nothing kept: whole texts, padded to one length, as encoders read them.
-
-    mask: (batch, 1, 1, n), or (batch, 1, n, n) where a token looks back only. positions: (n,).
-    """
-
-    mask: Tensor
-    positions: Tensor
-
-    @property
-    def cell_positions(self) -> Tensor:
-        return self.positions
-
-    def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        if v is None:
-            raise GraphError("attention without a cache was given keys and no values; pass the values too")
-        return k, v
-
-
-@dataclass(frozen=True, slots=True)
-class LayerInputs:
-    """A graph's inputs that say where its tokens go and what they see; layers of the same window share them.
-
-    cells: (n,) I32, a cell for each token of the batch. mask: (n, m) with 0 where the token may look and -inf
-    elsewhere; m is how many cells the graph reads.
-    """
-
-    cells: Tensor
-    mask: Tensor
-
-
-class LayerCache:
-    """One layer's view of the cache while a graph is built."""
-
-    def __init__(self, ctx: Context, inputs: LayerInputs, keys: Tensor, values: Tensor) -> None:
-        self._ctx = ctx
-        self._inputs = inputs
-        self._keys = keys
-        self._values = values
+class CrossView(Protocol):
+    """One layer's keys and values of the encoder. b: sequences whose encoder ran; m: positions read, of all of them."""
 
     @property
     def mask(self) -> Tensor:
-        """(n, m): what each token of the batch may look at, in this layer."""
-        return self._inputs.mask
+        """(n, m): 0 where a token's own sequence is, -inf elsewhere."""
+
+    def put(self, k: Tensor, v: Tensor) -> None:
+        """Keep what the encoder gave for one sequence: (n_positions, kv_heads, dim)."""
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        """Keys and values, (m, kv_heads, dim)."""
+
+
+LayerView = AttentionView | RecurrentView | CrossView | None
+"""What the model's layer gets; None where its spec is None."""
+
+
+# What the runner calls
+
+
+class Placed(NamedTuple):
+    """The next tokens of a sequence: rows ``start`` to ``start + n`` of it, its own positions of the cache.
+
+    spans: pieces [from, to) of the sequence in which every row sees all others, those behind it included.
+    """
+
+    sequence: int
+    start: int
+    n: int
+    spans: tuple[tuple[int, int], ...] = ()
+
+
+class Cache(Protocol):
+    """What the runner asks. Sequences are numbers below MAX_SEQUENCES; positions count a sequence's rows from 0."""
 
     @property
-    def cell_positions(self) -> Tensor:
-        raise NotImplementedError
+    def uniform(self) -> bool:
+        """Whether the sequences of a step must have the same number of tokens."""
 
-    def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Store the batch's keys and values, (n, kv_heads, head_dim); returns all of them: (m, kv_heads, head_dim)."""
-        assert v is not None
-        return self._put(self._keys, k), self._put(self._values, v)
+    @property
+    def shift_refusal(self) -> str | None:
+        """Why positions cannot be moved; None if they can."""
 
-    def _put(self, state: Tensor, rows: Tensor) -> Tensor:
-        # a row of the state holds all heads: quantized types store blocks along it
-        new = state.set_rows(self._inputs.cells, rows.reshape(rows.shape[0], -1))
-        self._ctx.update(state, new)
-        m = self._inputs.mask.shape[1]
-        return new[:m].reshape(m, *rows.shape[1:])
+    @property
+    def sizes(self) -> Sizes:
+        """What a graph must read now. Part of its shape signature."""
+
+    def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
+        """Make room for a step; returns what the inputs of its graph are fed with, by name.
+
+        n_rows: rows of the graph; those beyond the step's own are padding, which nobody reads. Raises CacheFullError.
+        Whatever happens then, ``commit`` or ``rollback`` must follow.
+        """
+
+    def commit(self) -> None:
+        """The step was computed: what it placed is the sequences' now."""
+
+    def rollback(self) -> None:
+        """The step was not computed, or not to its end: forget what it placed. Idempotent."""
+
+    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+        """A view for each layer, to be handed to the model, of a graph of so many rows."""
+
+    def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+        """Whether all these tokens could be placed, now or in several steps, and ``spare`` more.
+
+        keep: the other sequences that must stay; None for all.
+        """
+
+    def length(self, sequence: int) -> int:
+        """Positions of a sequence: one more than its last; 0 if nothing of it is here."""
+
+    def copy_prefix(self, source: int, target: int, n: int) -> None:
+        """``target`` begins as the first ``n`` positions of ``source`` do. Nothing is copied: both share it."""
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether a token at ``position`` would find all that it depends on."""
+
+    def resumable(self, sequence: int, position: int) -> int:
+        """The greatest position up to this one that can be resumed at; 0 always can."""
+
+    def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
+        """Take positions ``start`` to ``stop`` out of a sequence. Those after ``stop`` keep theirs: see ``shift``."""
+
+    def sharing(self, sequence: int, start: int) -> frozenset[int]:
+        """The other sequences that have something from position ``start`` on in common with this one."""
+
+    def shift(self, sequence: int, start: int, by: int) -> None:
+        """Move positions from ``start`` on by ``by``. Raises GraphError where that is refused; computes a graph."""
+
+    def close(self) -> None:
+        """Free the memory."""

@@ -1,19 +1,21 @@
-"""CausalCache: keys and values of several sequences, with full or sliding-window attention over them.
+"""CausalCache: keys and values of several sequences, for layers that look back over all, over a window or a chunk.
 
-Layers of the same window share their cells (kvcache/cells.py), so those of a sliding window need few. Positions are
-kept in keys (RoPE), so shifting them needs a graph: see ``shift``.
+Layers of the same reach share their cells (kvcache/cells.py), so those of a short one need few. Positions are kept in
+keys (RoPE), so moving them turns keys: see ``shift``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import LayerCache, LayerInputs
-from hotshoe.kvcache.cells import MAX_SEQUENCES, Cells
+from hotshoe.kvcache.base import LayerView, Placed, Sizes
+from hotshoe.kvcache.cells import Cells, Reach, SequenceBits, bits_of, sequences_of
+from hotshoe.kvcache.spec import AttentionSpec, LayerSpec
+from hotshoe.kvcache.views import CellInputs, KeyValueView
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError
 
@@ -21,200 +23,227 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend, Context
     from hotshoe_core.ops import RoPE
 
-__all__ = ["CausalCache", "RopeOf"]
+__all__ = ["CausalCache"]
 
 Array = np.ndarray[Any, Any]
-RopeOf = Callable[[int], "tuple[RoPE, Tensor | None]"]
-"""Of a layer: how it turns keys, and the factors of the frequencies."""
 
 
 class CausalCache:
     """Keys and values of ``n_tokens`` tokens of each of ``n_sequences`` sequences, or of more that are shorter.
 
-    windows: for each layer, how many positions back it looks, itself included; 0 for all. n_batch: the most tokens
-    that ``place`` is called with, for which a window's cells must have room too. dtype: element type of keys and
-    values. Raises InsufficientMemoryError, and DTypeError for a type whose blocks do not fit.
+    spec: of each layer; other kinds than AttentionSpec get None. n_batch: the most rows of a step, for which the cells
+    of short reaches must have room too. n_scratch: the most rows of padding. dtype: element type of keys and values.
+    Raises InsufficientMemoryError, and DTypeError for a type whose blocks do not fit.
     """
+
+    uniform = False
 
     def __init__(
         self,
         backend: Backend,
+        spec: Sequence[LayerSpec],
         *,
         n_tokens: int,
-        n_kv_heads: int,
-        head_dim: int,
-        windows: Sequence[int],
         n_sequences: int = 1,
         n_batch: int = 512,
+        n_scratch: int = 0,
         dtype: DType = DType.F16,
     ) -> None:
-        if head_dim % dtype.block_size:
-            raise DTypeError(
-                f"a {dtype.name} cache stores blocks of {dtype.block_size}; the model has heads of {head_dim} elements",
-                hint="use f16",
-            )
         config = backend.cache_config()
         self.padding = config.padding
         self.dtype = dtype
-        self.windows = tuple(windows)
+        self._layers = {i: s for i, s in enumerate(spec) if isinstance(s, AttentionSpec)}
+        self._n_layers = len(spec)
+        for layer, s in self._layers.items():
+            _require_blocks(layer, s, dtype)
+        self._reach = {i: Reach(s.window, s.chunk) for i, s in self._layers.items()}
         self._backend = backend
         self._mask_dtype = config.mask_dtype
-        self._head_dim = head_dim
-        self._row = n_kv_heads * head_dim
         self._n_batch = n_batch
         total = n_tokens * n_sequences
         self.cells = {
-            w: Cells(min(total, w * n_sequences + n_batch) if w else total, w, config.padding)
-            for w in sorted(set(windows))
+            reach: Cells(
+                min(total, reach.most * n_sequences + n_batch) if reach.most else total,
+                reach,
+                config.padding,
+                n_scratch,
+            )
+            for reach in sorted(set(self._reach.values()))
         }
-        self._states: list[tuple[Tensor, Tensor]] = []
+        self._states: dict[int, tuple[Tensor, Tensor | None]] = {}
         self._made: list[Tensor] = []
         try:
-            for layer, window in enumerate(windows):
-                rows = (self.cells[window].n_padded, self._row)
-                for name in ("k", "v"):
-                    self._made.append(backend.state(rows, dtype, f"cache.{layer}.{name}", layer))
+            for i, s in self._layers.items():
+                n_rows = self.cells[self._reach[i]].n_rows
+                k = self._make(n_rows, s.n_kv_heads * s.k_dim, f"cache.{i}.k", i)
+                v = None if s.v_in_k else self._make(n_rows, s.n_kv_heads * s.value_dim, f"cache.{i}.v", i)
+                self._states[i] = (k, v)
         except BaseException:
             self.close()
             raise
-        self._states = list(zip(self._made[::2], self._made[1::2], strict=True))
 
-    # What the runner calls
-
-    def place(self, positions: Array, sequences: Array) -> dict[str, Array]:
-        """Take cells for the tokens of a batch; returns what the inputs of its graph are fed with, by name.
-
-        positions, sequences: (n,), of each token. Raises CacheFullError, and then takes none.
-        """
-        room = self.room()
-        if room < len(positions):
-            raise CacheFullError(
-                f"the cache has room for {room} more tokens; {len(positions)} are to be added",
-                hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
-            )
-        feeds: dict[str, Array] = {}
-        for window, cells in self.cells.items():
-            feeds[f"cache.cells.{window}"] = cells.place(positions, sequences)
-            mask = np.where(cells.mask(positions, sequences), np.float32(0), np.float32(-np.inf)).astype(
-                self._mask_dtype.numpy
-            )
-            feeds[f"cache.mask.{window}"] = mask
-        return feeds
+    def _make(self, n_rows: int, row: int, name: str, layer: int) -> Tensor:
+        # a row of the state holds all heads: quantized types store blocks along it
+        self._made.append(self._backend.state((n_rows, row), self.dtype, name, layer))
+        return self._made[-1]
 
     @property
-    def sizes(self) -> tuple[int, ...]:
-        """How many cells a graph must read, for each window, padded as the backend likes it."""
+    def shift_refusal(self) -> str | None:
+        for i, s in self._layers.items():
+            if not s.shiftable:
+                return f"layer {i} says that its positions cannot be moved"
+            if s.chunk:
+                return f"layer {i} attends within chunks of {s.chunk} positions, which moving would cut elsewhere"
+        return None
+
+    def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
+        """Take cells for the rows of a step. Raises CacheFullError, and then takes none."""
+        n = sum(p.n for p in step)
+        room = self.room()
+        if room < n:
+            raise CacheFullError(
+                f"the cache has room for {room} more tokens; {n} are to be added",
+                hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
+            )
+        positions = np.concatenate([np.arange(p.start, p.start + p.n) for p in step])
+        sequences = np.repeat([p.sequence for p in step], [p.n for p in step])
+        seen = _spans_of(step, positions)
+        feeds: dict[str, Array] = {}
+        for reach, cells in self.cells.items():
+            feeds[f"cache.cells.{reach}"] = cells.place(positions, sequences, n_rows)
+            visible = cells.mask(positions, sequences, seen)
+            mask = np.full((n_rows, visible.shape[1]), -np.inf, self._mask_dtype.numpy)
+            mask[:n][visible] = 0
+            mask[n:, 0] = 0  # padding: some cell, whichever, for a softmax of nothing is NaN
+            feeds[f"cache.mask.{reach}"] = mask
+            feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[: mask.shape[1]], 0).astype(np.int32)
+        return feeds
+
+    def commit(self) -> None:
+        for cells in self.cells.values():
+            cells.commit()
+
+    def rollback(self) -> None:
+        for cells in self.cells.values():
+            cells.rollback()
+
+    @property
+    def sizes(self) -> Sizes:
         return tuple(cells.n_read for cells in self.cells.values())
 
-    def layers(self, ctx: Context, n_tokens: int, sizes: Sequence[int]) -> list[LayerCache]:
-        """A view for each layer, to be handed to the model, of a graph that puts ``n_tokens`` and reads ``sizes``."""
+    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
         inputs = {
-            window: LayerInputs(
-                ctx.input(f"cache.cells.{window}", (n_tokens,), DType.I32),
-                ctx.input(f"cache.mask.{window}", (n_tokens, size), self._mask_dtype),
-            )
-            for window, size in zip(self.cells, sizes, strict=True)
+            reach: CellInputs(ctx, str(reach), n_rows, size, self._mask_dtype)
+            for reach, size in zip(self.cells, sizes, strict=True)
         }
-        return [LayerCache(ctx, inputs[w], k, v) for w, (k, v) in zip(self.windows, self._states, strict=True)]
+        views: list[LayerView] = [None] * self._n_layers
+        for i, s in self._layers.items():
+            views[i] = KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i])
+        return views
 
-    def room(self, keep: int = -1) -> int:
-        """How many tokens could be placed if only the sequences of ``keep``, a bit each, stayed; -1 for all."""
-        return min(cells.room(keep) for cells in self.cells.values())
+    def room(self, keep: Collection[int] | None = None) -> int:
+        """How many tokens could be placed if only the sequences of ``keep`` stayed; None for all."""
+        bits = bits_of(keep)
+        return min(cells.room(bits) for cells in self.cells.values())
 
-    def fits(self, lengths: Sequence[int], pending: int, keep: int = -1) -> bool:
-        """Whether sequences of these lengths can be computed together, ``pending`` tokens of which are not here yet.
-
-        The sequences of ``keep``, a bit each, stay; -1 for all.
-        """
-        return all(cells.fits(lengths, pending, keep, self._n_batch) for cells in self.cells.values())
+    def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+        bits: SequenceBits = bits_of(None if keep is None else {*keep, *(p.sequence for p in step)})
+        return all(cells.fits(step, bits, spare, self._n_batch) for cells in self.cells.values())
 
     def length(self, sequence: int) -> int:
-        """Positions of a sequence: one more than its last; 0 if it has no token here."""
-        _require_sequence(sequence)
-        cells = next(iter(self.cells.values()))
-        mine = cells.of(sequence)
-        return int(cells.positions[mine].max()) + 1 if mine.any() else 0
+        return next(iter(self.cells.values())).length(sequence)
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
-        """``target`` begins with the first ``n`` positions of ``source``. Nothing is copied: the cells are shared."""
         self.remove(target)
         for cells in self.cells.values():
-            cells.share(_require_sequence(source), target, n)
+            cells.share(source, target, n)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether a token at ``position`` would still find all that it may look at."""
-        _require_sequence(sequence)
-        return all(cells.can_resume(sequence, position) for cells in self.cells.values())
+        return self.resumable(sequence, position) == position
+
+    def resumable(self, sequence: int, position: int) -> int:
+        return least_common([cells.resumable for cells in self.cells.values()], sequence, position)
 
     def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
-        """Take positions ``start`` to ``stop`` out of a sequence. Those after ``stop`` keep theirs: see ``shift``."""
         for cells in self.cells.values():
-            cells.remove(_require_sequence(sequence), start, stop)
+            cells.remove(sequence, start, stop)
 
-    def sharing(self, sequence: int, start: int) -> int:
-        """The other sequences, a bit each, that have cells from position ``start`` on in common with this one."""
-        found = 0
+    def sharing(self, sequence: int, start: int) -> frozenset[int]:
+        bits = 0
         for cells in self.cells.values():
-            mine = cells.of(_require_sequence(sequence)) & (cells.positions >= start)
-            found |= int(np.bitwise_or.reduce(cells.members[mine]))
-        return found & ~(1 << sequence)
+            bits |= cells.sharing(sequence, start)
+        return sequences_of(bits)
 
-    def shift(self, sequence: int, start: int, by: int, rope_of: RopeOf) -> None:
-        """Move positions from ``start`` on by ``by``, and turn their keys as ``rope_of(layer)`` does.
+    def shift(self, sequence: int, start: int, by: int) -> None:
+        """Move positions and turn the keys, in one graph on the device.
 
-        RoPE turns a key by its position, and turns add up: turning by the difference gives what the new
-        position would have. Raises GraphError if a cell is shared with another sequence, whose positions stay.
+        RoPE turns a key by its position, and turns add up: turning by the difference gives what the new position would
+        have. Raises GraphError where the spec refuses it, positions would become negative, or a cell is shared with
+        another sequence, whose positions stay.
         """
+        if self.shift_refusal is not None:
+            raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
         if self.sharing(sequence, start):
             raise GraphError(f"positions of sequence {sequence} from {start} on are shared and cannot shift")
-        moved = {w: np.flatnonzero(c.of(sequence) & (c.positions >= start)) for w, c in self.cells.items()}
-        for window, cells in self.cells.items():
-            if len(moved[window]) and cells.positions[moved[window]].min() + by < 0:
+        moved = {r: np.flatnonzero(c.of(sequence) & (c.positions >= start)) for r, c in self.cells.items()}
+        for reach, cells in self.cells.items():
+            if len(moved[reach]) and cells.positions[moved[reach]].min() + by < 0:
                 raise GraphError(f"shifting by {by} would make positions negative")
-        if by == 0:
-            return
-        self._turn(moved, by, rope_of)
-        for window, cells in self.cells.items():
-            cells.positions[moved[window]] += by
+        if by:
+            self._turn({r: m for r, m in moved.items() if len(m)}, by)
+            for reach, cells in self.cells.items():
+                cells.positions[moved[reach]] += by
 
-    def _turn(self, moved: dict[int, Array], by: int, rope_of: RopeOf) -> None:
-        """A graph that updates a state may not read its old value: so turning keys and writing them are two graphs."""
-        chosen = [
-            (w, keys, rope_of(i)) for i, (w, (keys, _)) in enumerate(zip(self.windows, self._states, strict=True))
-        ]
-        chosen = [entry for entry in chosen if len(moved[entry[0]])]
-        if not chosen:
+    def _turn(self, moved: dict[Reach, Array], by: int) -> None:
+        turned = [i for i, s in self._layers.items() if s.rope is not None and self._reach[i] in moved]
+        if not turned:
             return
         with self._backend.new_context() as ctx:
-            at = {w: ctx.input(f"cells.{w}", (len(c),), DType.I32) for w, c in moved.items() if len(c)}
-            offsets = {w: ctx.input(f"offsets.{w}", (len(moved[w]),), DType.I32) for w in at}
-            turned = []
-            for window, keys, (rope, factors) in chosen:
-                heads = keys.take(at[window]).reshape(len(moved[window]), -1, self._head_dim)
-                y = ops.rope(heads, offsets[window], factors, config=_without_magnitude(rope))
-                turned.append(y.reshape(-1, self._row))
-            feeds = {x: moved[w] for w, x in at.items()}
-            ctx.forward(*turned).compute(feeds | {x: np.full(x.shape, by) for x in offsets.values()})
-            values = [y.read() for y in turned]
-        with self._backend.new_context() as ctx:
-            at = {w: ctx.input(f"cells.{w}", (len(c),), DType.I32) for w, c in moved.items() if len(c)}
-            feeds = {x: moved[w] for w, x in at.items()}
-            for i, ((window, keys, _), value) in enumerate(zip(chosen, values, strict=True)):
-                new = ctx.input(f"keys.{i}", value.shape)
-                feeds[new] = value
-                ctx.update(keys, keys.set_rows(at[window], new))
-            ctx.compute(feeds)
+            at = {r: ctx.input(f"cells.{r}", (len(m),), DType.I32) for r, m in moved.items()}
+            by_row = {r: ctx.input(f"by.{r}", (len(m),), DType.I32) for r, m in moved.items()}
+            for i in turned:
+                spec, reach, keys = self._layers[i], self._reach[i], self._states[i][0]
+                rows = keys.take(at[reach]).reshape(-1, spec.n_kv_heads, spec.k_dim)  # (moved, kv_heads, k_dim)
+                rows = _turned(rows, by_row[reach], spec)
+                ctx.update(keys, keys.set_rows(at[reach], rows.reshape(len(moved[reach]), -1)))
+            feeds: dict[Tensor, Array] = {at[r]: m for r, m in moved.items()}
+            ctx.compute(feeds | {by_row[r]: np.full(len(m), by) for r, m in moved.items()})
 
     def close(self) -> None:
-        """Free the memory."""
         self._backend.release(self._made)
         self._made = []
 
 
-def _require_sequence(sequence: int) -> int:
-    if not 0 <= sequence < MAX_SEQUENCES:
-        raise GraphError(f"sequence {sequence} is out of range: 0 to {MAX_SEQUENCES - 1}")
-    return sequence
+def least_common(resumable: Sequence[Any], sequence: int, position: int) -> int:
+    """The greatest position up to this one on which all agree, each of which knows its own."""
+    while True:
+        n = min((f(sequence, position) for f in resumable), default=position)
+        if n == position:
+            return int(n)
+        position = n
+
+
+def _spans_of(step: Sequence[Placed], positions: Array) -> tuple[Array, Array] | None:
+    """The first and the last position of the span that each row is in; itself where it is in none."""
+    if not any(p.spans for p in step):
+        return None
+    first, last = positions.copy(), positions.copy()
+    row = 0
+    for p in step:
+        for start, stop in p.spans:
+            inside = slice(row + max(start, p.start) - p.start, row + min(stop, p.start + p.n) - p.start)
+            first[inside], last[inside] = start, stop - 1
+        row += p.n
+    return first, last
+
+
+def _turned(rows: Tensor, by: Tensor, spec: AttentionSpec) -> Tensor:
+    assert spec.rope is not None
+    rope = _without_magnitude(spec.rope)
+    if not spec.rope_start:
+        return ops.rope(rows, by, spec.rope_factors, config=rope)
+    turned = ops.rope(rows[..., spec.rope_start :], by, spec.rope_factors, config=rope)
+    return ops.concat(rows[..., : spec.rope_start], turned, axis=-1)
 
 
 def _without_magnitude(rope: RoPE) -> RoPE:
@@ -222,3 +251,12 @@ def _without_magnitude(rope: RoPE) -> RoPE:
     if not rope.ext_factor:
         return dataclasses.replace(rope, attn_factor=1.0)
     return dataclasses.replace(rope, attn_factor=rope.attn_factor / rope.magnitude())
+
+
+def _require_blocks(layer: int, spec: AttentionSpec, dtype: DType) -> None:
+    for size in (spec.k_dim, spec.value_dim):
+        if size % dtype.block_size:
+            raise DTypeError(
+                f"a {dtype.name} cache stores blocks of {dtype.block_size}; layer {layer} has heads of {size} elements",
+                hint="use f16",
+            )

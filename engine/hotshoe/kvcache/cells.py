@@ -1,69 +1,131 @@
 """Which token each cell of a cache holds. Book-keeping on the host: no tensor is touched here.
 
-A cell holds the keys and values of one token, which may belong to several sequences (a bit each): so a prefix is
-shared by setting bits, and a sequence is removed by clearing them.
+A cell holds the keys and values of one token, which may belong to several sequences: so a prefix is shared by setting
+bits, and a sequence is removed by clearing them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["MAX_SEQUENCES", "Cells"]
+from hotshoe.kvcache.base import Placed
 
-MAX_SEQUENCES = 63  # one bit each of an int64
+__all__ = ["EVERYONE", "Cells", "Reach", "SequenceBits", "bits_of", "sequences_of"]
+
 _FREE = -1
 
 Array = np.ndarray[Any, Any]
+SequenceBits = int
+"""A set of sequences, bit s for sequence s."""
+EVERYONE: SequenceBits = -1
+
+
+def bits_of(sequences: Collection[int] | None) -> SequenceBits:
+    """None: everyone."""
+    if sequences is None:
+        return EVERYONE
+    bits = 0
+    for s in sequences:
+        bits |= 1 << s
+    return bits
+
+
+def sequences_of(bits: SequenceBits) -> frozenset[int]:
+    return frozenset(s for s in range(bits.bit_length()) if bits >> s & 1)
+
+
+class Reach(NamedTuple):
+    """How far layers look back: over a window (the token itself included), within a chunk, or, both 0, over all."""
+
+    window: int = 0
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        return f"window{self.window}" if self.window else f"chunk{self.chunk}" if self.chunk else "all"
+
+    @property
+    def most(self) -> int:
+        """The most tokens one can look at; 0 for all."""
+        return self.window or self.chunk
+
+    def first_seen(self, position: int) -> int:
+        """The least position that a token at this one looks at."""
+        if self.window:
+            return max(0, position + 1 - self.window)
+        return position - position % self.chunk if self.chunk else 0
 
 
 class Cells:
-    """``n`` cells, for layers that look ``window`` positions back, themselves included; 0 for all.
+    """``n`` cells for layers of one reach, and behind them ``n_scratch`` that the padding of a step writes to.
 
-    A backend reads them in multiples of ``padding``: those that this adds stay empty.
+    A backend reads them in multiples of ``padding``.
     """
 
-    def __init__(self, n: int, window: int, padding: int = 1) -> None:
+    def __init__(self, n: int, reach: Reach, padding: int = 1, n_scratch: int = 0) -> None:
         self.n = n
-        self.window = window
+        self.reach = reach
         self.padding = padding
-        self.n_padded = -(-n // padding) * padding
-        self.positions = np.full(self.n_padded, _FREE, np.int64)
-        self.members = np.zeros(self.n_padded, np.int64)
+        self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
+        self.positions = np.full(self.n_rows, _FREE, np.int64)
+        self.members = np.zeros(self.n_rows, np.int64)
+        self._placed: Array | None = None  # cells of a step that is not committed yet
+        self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
 
-    def room(self, keep: int) -> int:
-        """How many cells would be free if only the sequences of ``keep`` (a bit each) stayed."""
+    def room(self, keep: SequenceBits = EVERYONE) -> int:
+        """How many cells would be free if only the sequences of ``keep`` stayed."""
         return int(self.n - np.count_nonzero(self.members & ~self._unseen() & keep))
 
-    def fits(self, lengths: Sequence[int], pending: int, keep: int, n_batch: int) -> bool:
-        """Whether sequences of these lengths find room, ``pending`` tokens of which are not here yet.
+    def fits(self, step: Sequence[Placed], keep: SequenceBits, spare: int, n_batch: int) -> bool:
+        """Whether these tokens find room. Layers of a short reach hold the ends of texts only, and a step."""
+        most = self.reach.most
+        if most:
+            alone = keep & ~bits_of([p.sequence for p in step]) == 0
+            if alone and sum(min(p.start + p.n, most) for p in step) + n_batch <= self.n:
+                return True
+        return sum(p.n for p in step) + spare <= self.room(keep)
 
-        The sequences of ``keep`` (a bit each) stay. A window holds the ends of long ones only, and a batch on its way.
-        """
-        if self.window and sum(min(n, self.window) for n in lengths) + n_batch <= self.n:
-            return True
-        return pending <= self.room(keep)
-
-    def place(self, positions: Array, sequences: Array) -> Array:
-        """Take a cell for each token, (n,) I32. There must be room: older tokens make it where no window shows them."""
-        if np.count_nonzero(self.members[: self.n] == 0) < len(positions):
+    def place(self, positions: Array, sequences: Array, n_rows: int) -> Array:
+        """A cell for each row, (n_rows,) I32. There must be room: older tokens make it where none sees them."""
+        n = len(positions)
+        if np.count_nonzero(self.members[: self.n] == 0) < n:
             self.members &= ~self._unseen()
             self._tidy()
-        cells = np.flatnonzero(self.members[: self.n] == 0)[: len(positions)]
+        cells = np.flatnonzero(self.members[: self.n] == 0)[:n]
+        self._placed = cells
         self.positions[cells] = positions
         self.members[cells] = np.int64(1) << sequences.astype(np.int64)
-        return cells.astype(np.int32)
+        return np.concatenate((cells.astype(np.int32), self._scratch[: n_rows - n]))
 
-    def mask(self, positions: Array, sequences: Array) -> Array:
-        """Which of the first ``n_read`` cells each token may look at: (tokens, n_read) bool."""
+    def commit(self) -> None:
+        self._placed = None
+
+    def rollback(self) -> None:
+        if self._placed is not None:
+            self.members[self._placed] = 0
+            self._tidy()
+            self._placed = None
+
+    def mask(self, positions: Array, sequences: Array, seen: tuple[Array, Array] | None = None) -> Array:
+        """Which of the first ``n_read`` cells each token may look at: (tokens, n_read) bool.
+
+        seen: the first and the last position that each looks at whatever the reach, those of the span that it is in.
+        """
         n = self.n_read
         mine = (self.members[:n] >> sequences[:, None]) & 1
-        back = positions[:, None] - self.positions[:n]
-        visible: Array = (mine == 1) & (back >= 0)
-        if self.window:
-            visible &= back < self.window
+        cells = self.positions[:n]
+        at = positions[:, None]
+        visible: Array = cells <= at
+        if self.reach.window:
+            visible &= at - cells < self.reach.window
+        elif self.reach.chunk:
+            visible &= cells >= at - at % self.reach.chunk
+        if seen is not None:
+            first, last = seen
+            visible |= (cells >= first[:, None]) & (cells <= last[:, None])
+        visible &= mine == 1
         return visible
 
     @property
@@ -74,18 +136,31 @@ class Cells:
         return -(-n // self.padding) * self.padding
 
     def of(self, sequence: int) -> Array:
-        """Where the tokens of a sequence are: (n,) bool."""
+        """Where the tokens of a sequence are: (n_rows,) bool."""
         found: Array = (self.members >> sequence) & 1 == 1
         return found
+
+    def length(self, sequence: int) -> int:
+        mine = self.of(sequence)
+        return int(self.positions[mine].max()) + 1 if mine.any() else 0
 
     def share(self, source: int, target: int, n: int) -> None:
         self.members[self.of(source) & (self.positions < n)] |= np.int64(1) << np.int64(target)
 
-    def can_resume(self, sequence: int, position: int) -> bool:
-        """Whether a token at ``position`` would still find all that it may look at."""
-        reach = min(self.window - 1, position) if self.window else position
+    def resumable(self, sequence: int, position: int) -> int:
+        """The greatest position up to this one at which a token would find all that it may look at."""
+        if position == 0 or self._holds(sequence, position):
+            return position
+        # a window has passed, or the sequence ends earlier
+        n = min(position, self.length(sequence))
+        if n < position and self._holds(sequence, n):
+            return n
+        return self.reach.first_seen(n) if self.reach.chunk else 0
+
+    def _holds(self, sequence: int, position: int) -> bool:
+        first = self.reach.first_seen(position)
         there = self.positions[self.of(sequence)]
-        return int(np.count_nonzero((there >= position - reach) & (there < position))) == reach
+        return int(np.count_nonzero((there >= first) & (there < position))) == position - first
 
     def remove(self, sequence: int, start: int, stop: int | None) -> None:
         gone = self.of(sequence) & (self.positions >= start)
@@ -94,15 +169,19 @@ class Cells:
         self.members[gone] &= ~(np.int64(1) << np.int64(sequence))
         self._tidy()
 
+    def sharing(self, sequence: int, start: int) -> SequenceBits:
+        mine = self.of(sequence) & (self.positions >= start)
+        return int(np.bitwise_or.reduce(self.members[mine])) & ~(1 << sequence)
+
     def _unseen(self) -> Array:
-        """For each cell, the sequences (a bit each) whose next token will not look at it."""
-        unseen = np.zeros(self.n_padded if self.window else 1, np.int64)
-        present = int(np.bitwise_or.reduce(self.members)) if self.window else 0
-        for s in range(present.bit_length()):
-            if present >> s & 1:
-                mine = self.of(s)
-                old = mine & (self.positions <= self.positions[mine].max() + 1 - self.window)
-                unseen[old] |= np.int64(1) << np.int64(s)
+        """For each cell, the sequences whose next token will not look at it."""
+        short = self.reach.most > 0
+        unseen = np.zeros(self.n_rows if short else 1, np.int64)
+        present = int(np.bitwise_or.reduce(self.members)) if short else 0
+        for s in sequences_of(present):
+            mine = self.of(s)
+            old = mine & (self.positions < self.reach.first_seen(int(self.positions[mine].max()) + 1))
+            unseen[old] |= np.int64(1) << np.int64(s)
         return unseen
 
     def _tidy(self) -> None:

@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805): encoder of MiniLM, BGE, GTE, E5 and other embedding models."""
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): encoder of MiniLM, BGE, GTE and E5, and of rerankers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
 from hotshoe.models.batch import Batch
-from hotshoe.nn import MLP, Embedding, LayerNorm, Module, TransformerConfig, key, layers, part, tensor
+from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, key, layers, part, tensor
 from hotshoe.tasks import Task
 from hotshoe_core import Tensor
+from hotshoe_core.errors import WeightsError
+from hotshoe_core.gguf import Metadata
+
+_RANK = 4  # pooling_type of a model that scores pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +40,7 @@ class Block(Module):
         return self.mlp_norm(x + self.mlp(x))
 
 
-class Model(Module):
+class Encoder(Module):
     config: Config
     tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
     token_types: Embedding = tensor("token_types", shape=lambda c, i: (None, c.dim))
@@ -45,11 +49,13 @@ class Model(Module):
     blocks: list[Block] = layers("blk")
 
     Config = Config
-    task = Task.EMBEDDING
     compute_bound = True
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
         """Hidden states of the last layer: (b, n, dim)."""
+        n_positions = self.positions.weight.shape[0]
+        if n_positions < self.config.n_ctx:
+            raise WeightsError(f"a context of {self.config.n_ctx} tokens, but position_embd has {n_positions} rows")
         x = batch.embed(self.tokens) + self.positions(batch.positions)
         types = self.token_types.weight[0] if batch.token_types is None else self.token_types(batch.token_types)
         x = self.norm(x + types)  # one text alone is of type 0
@@ -58,4 +64,26 @@ class Model(Module):
         return x
 
 
-family = Family(Model)
+class Model(Encoder):
+    task = Task.EMBEDDING
+
+
+class Reranker(Encoder):
+    task = Task.RERANK
+    pooler: Linear | None = tensor("cls", optional=True, shape=lambda c, i: (None, c.dim))
+    classifier: Linear | None = tensor("cls.output", optional=True, shape=lambda c, i: (None, c.dim))
+
+    def score(self, pooled: Tensor) -> Tensor:
+        """The first tokens' states, (b, dim), to scores, (b, labels)."""
+        if self.pooler is not None:
+            pooled = self.pooler(pooled).tanh()
+        return pooled if self.classifier is None else self.classifier(pooled)
+
+
+def _variant(metadata: Metadata) -> type[Module]:
+    arch = metadata.arch
+    ranks = arch.get("pooling_type", 0) == _RANK or "classifier.output_labels" in arch
+    return Reranker if ranks else Model
+
+
+family = Family(_variant)

@@ -1,10 +1,14 @@
-"""Qwen3 (Yang et al. 2025, arXiv:2505.09388): no biases, and queries and keys normalised per head."""
+"""Qwen3 (Yang et al. 2025, arXiv:2505.09388), and Qwen3 Embedding (Zhang et al. 2025, arXiv:2506.05176)."""
 
 from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, layers, part, tensor
+from hotshoe.nn import GatedMLP, Module, RMSNorm, TextConfig, layers, part, tensor
+from hotshoe.tasks import Task
+from hotshoe_core.gguf import Metadata
+
+_POOLED = (1, 2, 3)  # pooling_type: mean, first, last
 
 
 class Attention(nn.Attention):
@@ -24,4 +28,21 @@ class Model(nn.Decoder):
     Config = TextConfig
 
 
-family = Family(Model)
+class EmbeddingModel(nn.Backbone):
+    """The same blocks; a text's vector is the state of its last token."""
+
+    config: TextConfig
+    blocks: list[Block] = layers("blk")
+
+    Config = TextConfig
+    task = Task.EMBEDDING
+    causal = True
+    compute_bound = True
+    unused_tensors = frozenset({"output.weight"})
+
+
+def _variant(metadata: Metadata) -> type[Module]:
+    return EmbeddingModel if metadata.arch.get("pooling_type", 0) in _POOLED else Model
+
+
+family = Family(_variant)

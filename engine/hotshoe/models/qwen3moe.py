@@ -1,20 +1,10 @@
-"""Qwen3 with a mixture of experts in every block (arXiv:2505.09388)."""
+"""Qwen3 with a mixture of experts in every block (Yang et al. 2025, arXiv:2505.09388)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import MixtureOfExperts, RMSNorm, TextConfig, key, layers, part, tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config(TextConfig):
-    n_experts: int = key("expert_count", least=1)
-    n_experts_used: int = key("expert_used_count", least=1)
-    expert_dim: int = key("expert_feed_forward_length", least=1)
-    normalize_experts: bool = key("expert_weights_norm", default=True)
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, RMSNorm, layers, part, tensor
 
 
 class Attention(nn.Attention):
@@ -28,10 +18,10 @@ class Block(nn.PreNormBlock):
 
 
 class Model(nn.Decoder):
-    config: Config
+    config: ExpertConfig
     blocks: list[Block] = layers("blk")
 
-    Config = Config
+    Config = ExpertConfig
 
 
 family = Family(Model)

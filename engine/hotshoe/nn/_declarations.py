@@ -17,7 +17,7 @@ __all__ = ["Declaration", "check_class", "declarations", "definition_error"]
 
 _EXPECTED = {
     "tensor": "a subclass of Module (or one `| None`)",
-    "part": "a subclass of Module",
+    "part": "a subclass of Module (or one `| None`)",
     "layers": "list[…] of a subclass of Module",
     "parameter": "Tensor (or `Tensor | None`)",
 }
@@ -33,6 +33,7 @@ class Declaration:
     use: str = ""
     shape: Callable[[Any, int], Sequence[int | None]] | None = None
     of_model: bool = False
+    when: Callable[[Any, int], bool] | None = None
     kind_of: Callable[[Any, int], type[Any]] | None = None
 
     def __str__(self) -> str:
@@ -86,7 +87,7 @@ def declarations(cls: type, module: type) -> dict[str, tuple[Declaration, Any]]:
             try:
                 kind = _evaluate(owner, annotation, {})
             except NameError as error:
-                known = [n for n in vars(sys.modules[owner.__module__]) if not n.startswith("_")]
+                known = [n for n, value in vars(sys.modules[owner.__module__]).items() if _is_module(value, module)]
                 raise definition_error(
                     owner, attribute, f"the annotation {annotation!r} cannot be read: {error}",
                     hint=f"{did_you_mean(str(error.name), known)}; it must be defined in the module when a model is "
@@ -118,7 +119,7 @@ def _check_kind(cls: type, attribute: str, declared: Declaration, annotation: An
     if declared.kind == "layers":
         inner = typing.get_args(annotation) if typing.get_origin(annotation) in (list, Sequence) else ()
         options = _without_none(inner[0]) if inner else []
-        fits = bool(options) and all(isinstance(o, type) and issubclass(o, module) for o in options)
+        fits = bool(options) and all(_is_module(option, module) for option in options)
         if fits and declared.kind_of is None and len(options) > 1:
             raise definition_error(
                 cls, attribute, f"{len(options)} classes of layers and no rule which layer is of which",
@@ -127,7 +128,7 @@ def _check_kind(cls: type, attribute: str, declared: Declaration, annotation: An
     elif declared.kind == "parameter":
         fits = options == [Tensor]
     else:
-        fits = len(options) == 1 and isinstance(options[0], type) and issubclass(options[0], module)
+        fits = len(options) == 1 and _is_module(options[0], module)
     if not fits:
         shown = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", repr(annotation))
         hint = f"write `{attribute}: {_example(declared)} = {declared}`"
@@ -137,6 +138,10 @@ def _check_kind(cls: type, attribute: str, declared: Declaration, annotation: An
             cls, attribute, f"is annotated {shown}; {declared} needs {_EXPECTED[declared.kind]}", hint=hint
         )
     return options[0]
+
+
+def _is_module(value: Any, module: type) -> bool:
+    return isinstance(value, type) and issubclass(value, module)
 
 
 def _without_none(annotation: Any) -> list[Any]:

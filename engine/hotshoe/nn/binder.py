@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hotshoe.nn.module import Module, Parameter
 from hotshoe_core import WeightData
-from hotshoe_core.errors import ModelFileError, WeightsError, did_you_mean
+from hotshoe_core.errors import WeightsError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend
@@ -26,11 +26,10 @@ def check_layers(file: GGUFFile, n_layers: int) -> None:
     """Raise ModelFileError if the file holds no tensors of that many layers: modules are made for each of them."""
     last = max((int(found[1]) for name in file.tensors if (found := _BLOCK.match(name))), default=-1)
     if n_layers > last + 1 and last >= 0:
-        raise ModelFileError(
+        raise file.metadata.arch.error(
+            "block_count",
             f"the model has {n_layers} layers; the file's tensors are those of {last + 1}",
-            path=file.path,
-            field=f"key '{file.architecture}.block_count'",
-            hint="the file is incomplete, or its metadata belongs to another model",
+            "the file is incomplete, or its metadata belongs to another model",
         )
 
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from hotshoe.nn.rope import rope_from
-from hotshoe_core.errors import ModelDefinitionError, ModelFileError
+from hotshoe_core.errors import ModelDefinitionError
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
 
@@ -34,8 +34,8 @@ def key(
     """A field read from ``<architecture>.<name>``; its type is the annotation's: int, float, bool or str.
 
     default: for files without the key; a function is called with the fields before this one, as attributes.
-    least, most: its bounds; of an int, 0 and 2²⁴ where none is given. per_layer: one value for all layers or an array
-    of one for each; the field is a tuple of ``n_layers``.
+    least, most: its bounds, those of an int 0 and 2²⁴ where none is given. per_layer: one value for all layers or an
+    array of one for each; the field is a tuple of ``n_layers``.
     """
 
     def get(metadata: Metadata, found: SimpleNamespace, type: Any) -> Any:
@@ -71,13 +71,11 @@ def _check(metadata: Metadata, name: str, value: Any, least: float | None, most:
     if isinstance(value, int):
         least, most = (0 if least is None else least), (_MOST if most is None else most)
     if not (least is None or value >= least) or not (most is None or value <= most) or value != value:
-        bounds = (
-            f"{least} or more" if most is None else f"{least} to {most}" if least is not None else f"at most {most}"
-        )
-        raise ModelFileError(
-            f"is {value}; expected {bounds}",
-            field=f"key '{metadata.architecture}.{name}'",
-            hint="the file is damaged, or was not made by a converter that knows the architecture",
+        low, high = "any" if least is None else least, "any" if most is None else most
+        raise metadata.arch.error(
+            name,
+            f"is {value}; expected {low} to {high}",
+            "the file is damaged, or was not made by a converter that knows the architecture",
         )
 
 

@@ -1,4 +1,4 @@
-"""Decoder: what text models have in common around their blocks, and the block that most of them are made of."""
+"""Backbone and Decoder: what text models have in common around their blocks, and the block most are made of."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hotshoe_core import Tensor, scope
 if TYPE_CHECKING:
     from hotshoe.models.batch import Batch
 
-__all__ = ["Block", "Decoder", "PreNormBlock"]
+__all__ = ["Backbone", "Block", "Decoder", "PreNormBlock"]
 
 
 class Block(Module):
@@ -63,31 +63,40 @@ class PreNormBlock(Block):
         return x + self.mlp(self.mlp_norm(x))
 
 
-class Decoder(Module):
-    """Embedding, blocks, a norm, and the logits. A model's own class declares ``blocks`` with its own kind of them."""
+class Backbone(Module):
+    """Embedding, blocks and a norm. A model's own class declares ``blocks`` with its own kind of them."""
 
     tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
     blocks: Sequence[Block] = layers("blk")
     norm: RMSNorm = tensor("output_norm", shape=lambda c, i: (c.dim,))
-    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (None, c.dim))  # many small models share the two
 
     def cache_spec(self) -> tuple[LayerSpec, ...]:
         """One entry a layer."""
         return tuple(block.cache_spec() for block in self.blocks)
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
-        """Logits of the rows in ``batch.outputs``: (k, vocab)."""
+        """Hidden states, normalised, of the rows in ``batch.outputs``, or of all: (..., dim)."""
         x = self.embed(batch)
         for block, view in zip(self.blocks, cache, strict=True):
             x = block(x, batch, view)
         with scope("", len(self.blocks)):
-            if batch.outputs is not None:
-                x = x.take(batch.outputs)
-            return self.logits(self.norm(x))
+            return self.norm(x if batch.outputs is None else x.take(batch.outputs))
 
     def embed(self, batch: Batch) -> Tensor:
-        """(n, dim)."""
+        """(..., dim)."""
         return batch.embed(self.tokens)
+
+
+class Decoder(Backbone):
+    """A text model: a backbone and the logits."""
+
+    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (None, c.dim))  # many small models share the two
+
+    def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
+        """Logits of the rows in ``batch.outputs``: (k, vocab)."""
+        x = super().__call__(batch, cache)
+        with scope("", len(self.blocks)):
+            return self.logits(x)
 
     def logits(self, x: Tensor) -> Tensor:
         """(k, dim) to (k, vocab)."""

@@ -2,14 +2,60 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar, Literal
 
+from hotshoe.nn.config import TextConfig, derived, key
 from hotshoe.nn.layers import Linear
-from hotshoe.nn.mlp import Activation, gated
-from hotshoe.nn.module import Module, parameter, tensor
+from hotshoe.nn.mlp import Activation, GatedMLP, gated
+from hotshoe.nn.module import Module, parameter, part, tensor
 from hotshoe_core import Tensor, ops
+from hotshoe_core.errors import ModelFileError
+from hotshoe_core.gguf import Metadata
 
-__all__ = ["Experts", "MixtureOfExperts"]
+__all__ = ["ExpertConfig", "Experts", "MixtureOfExperts", "SharedExperts"]
+
+Gating = Literal["softmax", "sigmoid", "softmax_of_chosen"]
+_GATING: dict[int, Gating] = {1: "softmax", 2: "sigmoid", 3: "softmax_of_chosen"}
+
+
+def _gating(metadata: Metadata, _: SimpleNamespace, __: Any) -> Gating:
+    number = metadata.arch.get("expert_gating_func", 1)
+    if number not in _GATING:
+        raise metadata.arch.error(
+            "expert_gating_func", f"is {number}; expected 1 (softmax), 2 (sigmoid) or 3 (softmax of the chosen experts)"
+        )
+    return _GATING[number]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertConfig(TextConfig):
+    """What text models with experts share. expert_dim: hidden elements of one expert.
+
+    expert_scale: what the experts' weights are multiplied by at last. n_expert_groups: the experts are so many groups
+    of equal size, and a token chooses among those of its ``n_expert_groups_used`` best groups.
+    """
+
+    n_experts: int = key("expert_count", least=1)
+    n_experts_used: int = key("expert_used_count", least=1)
+    expert_dim: int = key("expert_feed_forward_length", least=1)
+    n_shared_experts: int = key("expert_shared_count", default=0)
+    normalize_experts: bool = key("expert_weights_norm", default=True)
+    expert_scale: float = key("expert_weights_scale", default=1.0)
+    n_expert_groups: int = key("expert_group_count", default=1, least=1)
+    n_expert_groups_used: int = key("expert_group_used_count", default=lambda c: c.n_expert_groups, least=1)
+    gating: Gating = derived(_gating)  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        for what, n, most in (
+            ("experts used", self.n_experts_used, self.n_experts),
+            ("groups of experts used", self.n_expert_groups_used, self.n_expert_groups),
+        ):
+            if n > most:
+                raise ModelFileError(f"the metadata say {n} {what}, and there are {most}")
+        if self.n_experts % self.n_expert_groups:
+            raise ModelFileError(f"{self.n_experts} experts do not divide into {self.n_expert_groups} equal groups")
 
 
 class Experts(Module):
@@ -22,29 +68,64 @@ class Experts(Module):
         return ops.linear_experts(x, self.weight, chosen)
 
 
+class SharedExperts(GatedMLP):
+    """An MLP that every token takes, beside the experts chosen for it."""
+
+    gate: Linear = tensor("ffn_gate_shexp")
+    up: Linear = tensor("ffn_up_shexp")
+    down: Linear = tensor("ffn_down_shexp")
+
+
 class MixtureOfExperts(Module):
-    """Gated MLPs of which each token takes ``config.n_experts_used`` of ``config.n_experts``: (n, dim) to the same.
+    """Gated MLPs of which each token takes ``config.n_experts_used`` of ``config.n_experts``: (n, dim) to the same."""
 
-    Probabilities are the softmax over all experts; ``config.normalize_experts``: those of the chosen sum to 1.
-    """
-
+    config: ExpertConfig
     activation: ClassVar[Activation] = "silu"
     router: Linear = tensor("ffn_gate_inp", shape=lambda c, i: (c.n_experts, c.dim))
+    correction: Tensor | None = parameter(
+        "exp_probs_b.bias", use="add", optional=True, shape=lambda c, i: (c.n_experts,)
+    )  # added to the scores for the choice alone: DeepSeek-V3's balance without a loss, arXiv:2408.15664
     gate: Experts = tensor("ffn_gate_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
     up: Experts = tensor("ffn_up_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
     down: Experts = tensor("ffn_down_exps", shape=lambda c, i: (c.n_experts, c.dim, c.expert_dim))
+    shared: SharedExperts | None = part(when=lambda c, i: c.n_shared_experts > 0)
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self.route(x)
-        x = x[:, None]  # (n, 1, dim): the same for each expert
-        hidden = gated(self.activation, self.gate(x, chosen), self.up(x, chosen))  # (n, k, hidden)
-        return (weights[:, None] @ self.down(hidden, chosen))[:, 0]
+        rows = x[:, None]  # (n, 1, dim): the same for each expert
+        hidden = gated(self.activation, self.gate(rows, chosen), self.up(rows, chosen))  # (n, k, expert_dim)
+        y = (weights[:, None] @ self.down(hidden, chosen))[:, 0]
+        return y if self.shared is None else y + self.shared(x)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The weights of each row's experts, and which they are: both (n, k)."""
-        probabilities = self.router(x).softmax()  # (n, n_experts)
-        chosen = probabilities.top_k(self.config.n_experts_used)
-        weights = probabilities.take_along(chosen)
-        if self.config.normalize_experts:
+        cfg = self.config
+        logits = self.router(x)  # (n, n_experts)
+        if cfg.gating == "softmax_of_chosen":
+            chosen = logits.top_k(cfg.n_experts_used)
+            return logits.take_along(chosen).softmax() * cfg.expert_scale, chosen
+        scores = logits.sigmoid() if cfg.gating == "sigmoid" else logits.softmax()
+        choice = scores if self.correction is None else scores + self.correction
+        if cfg.n_expert_groups_used < cfg.n_expert_groups:
+            choice = self._of_best_groups(choice)
+        chosen = choice.top_k(cfg.n_experts_used)
+        weights = scores.take_along(chosen)
+        if cfg.normalize_experts:
             weights = weights / weights.sum(keepdims=True)
-        return weights, chosen
+        return (weights if cfg.expert_scale == 1.0 else weights * cfg.expert_scale), chosen
+
+    def _of_best_groups(self, choice: Tensor) -> Tensor:
+        """The scores with those of all groups but the best lowered beyond reach.
+
+        DeepSeek-V2 (arXiv:2405.04434) ranks a group by its best expert, V3 (arXiv:2412.19437), whose scores are
+        sigmoids, by its best two.
+        """
+        cfg = self.config
+        groups = choice.reshape(-1, cfg.n_expert_groups, cfg.n_experts // cfg.n_expert_groups)
+        best = groups.top_k(2 if cfg.gating == "sigmoid" else 1)
+        ranks = groups.take_along(best).sum()  # (n, groups)
+        last = ranks.take_along(ranks.top_k(cfg.n_expert_groups_used))[:, -1:]  # of the groups that still count
+        return ops.where((ranks >= last)[..., None], groups, groups - _BEYOND).reshape(*choice.shape)
+
+
+_BEYOND = 1e6  # no score and no correction comes near it

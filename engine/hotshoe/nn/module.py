@@ -32,20 +32,29 @@ ShapeOf = Callable[[Any, int], Sizes]
 
 
 def tensor(
-    name: str, *alternatives: str, optional: bool = False, shape: ShapeOf | None = None, of_model: bool = False
+    name: str,
+    *alternatives: str,
+    optional: bool = False,
+    when: Callable[[Any, int], bool] | None = None,
+    shape: ShapeOf | None = None,
+    of_model: bool = False,
 ) -> Any:
     """A module of one weight (and perhaps a bias), named ``<prefix>.<name>`` in the file.
 
     alternatives are tried in order where the name is missing. An optional module whose tensors are all
-    missing becomes None. shape: what the weight's shape must be: ``lambda config, layer: (config.dim,)``, with None
+    missing becomes None; one that ``when(config, layer)`` says the model has not is None too, and is not looked for.
+    shape: what the weight's shape must be: ``lambda config, layer: (config.dim,)``, with None
     for any size. of_model: the name has no prefix, wherever the module is: a tensor that all layers share.
     """
-    return Declaration("tensor", (name, *alternatives), optional, shape=shape, of_model=of_model)
+    return Declaration("tensor", (name, *alternatives), optional, shape=shape, of_model=of_model, when=when)
 
 
-def part() -> Any:
-    """A module whose tensors carry the same prefix as this one's: attention inside a block."""
-    return Declaration("part")
+def part(*, when: Callable[[Any, int], bool] | None = None) -> Any:
+    """A module whose tensors carry the same prefix as this one's: attention inside a block.
+
+    when: by config and the layer's index, whether the model has it; None stands for one that it has not.
+    """
+    return Declaration("part", when=when)
 
 
 def layers(name: str, *, kind: Callable[[Any, int], type[Module]] | None = None) -> Any:
@@ -87,6 +96,8 @@ class Module:
     config: Any
     task: ClassVar[Task] = Task.TEXT
     """Of a model: what it is for, and so what runs it."""
+    causal: ClassVar[bool] = False
+    """Of an embedding model or reranker: whether a token sees those before it only."""
     compute_bound: ClassVar[bool] = False
     """Of a model: whether it always computes many rows at once, as an encoder does: see WeightData."""
     unused_tensors: ClassVar[frozenset[str]] = frozenset()
@@ -112,6 +123,9 @@ class Module:
             names = tuple(_join(p, n) for n in declared.names for p in (("",) if declared.of_model else prefixes))
             shape = declared.shape(config, layer) if declared.shape else None
             value: Any = None
+            if declared.when is not None and not declared.when(config, layer):
+                setattr(self, attribute, None)
+                continue
             if declared.kind == "parameter":
                 self._parameters.append(Parameter(self, attribute, names, declared.optional, declared.use, here, shape))
             elif declared.kind == "part":

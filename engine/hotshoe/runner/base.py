@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from hotshoe.kvcache import LayerSpec
+    from hotshoe.models.batch import Batch
     from hotshoe.nn import Module
+    from hotshoe.runner.contexts import Built
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, BackendMemory, Device
+    from hotshoe_core import Backend, BackendMemory, Device, Tensor
     from hotshoe_core.gguf import GGUFFile
 
-__all__ = ["LoadedModel"]
+__all__ = ["LoadedModel", "TextModule"]
+
+
+class TextModule(Protocol):
+    """What the runner asks of a text model: see docs/models.md."""
+
+    config: Any
+
+    def cache_spec(self) -> Sequence[LayerSpec]:
+        """What each layer keeps."""
+
+    def __call__(self, batch: Batch, cache: Any) -> Tensor:
+        """Logits of the rows in ``batch.outputs``: (k, vocab)."""
 
 
 class LoadedModel:
@@ -32,8 +47,7 @@ class LoadedModel:
         self.why = why
         self._file = file
         self._model = model
-        self._contexts = ContextCache(self._build)
-        self._lock = threading.RLock()
+        self._guard = threading.RLock()
         self._closed = False
 
     @property
@@ -51,12 +65,15 @@ class LoadedModel:
         return self.backend.memory()
 
     def close(self) -> None:
-        """Free weights, states and graphs. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._contexts.close()
-            self.backend.close()
-            self._file.close()
+        """Free weights, states and graphs. Idempotent; does nothing in a forked child."""
+        if not self.backend.foreign:
+            with self._lock:
+                self._free()
+
+    def _free(self) -> None:
+        self._closed = True
+        self.backend.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -68,16 +85,30 @@ class LoadedModel:
         name = self.metadata.get("general.name", self.metadata.architecture)
         return f"<{type(self).__name__} {name} n_ctx={self.n_ctx} on {self.device.name}>"
 
-    def _build(self, signature: Any) -> Built:
-        raise NotImplementedError
+    @property
+    def _lock(self) -> Any:
+        """Raises ForkedProcessError first: in a forked child a thread that held it is gone."""
+        self.backend.require_process()
+        return self._guard
 
-    def _check_shapes(self, signature: Any) -> None:
-        """Build a graph nobody runs: a weight of the wrong shape must not wait for the first text."""
+    def _check_shapes(self, build: Callable[[], Built]) -> None:
+        """Build a graph nobody runs: a weight of the wrong shape must not wait for the first text.
+
+        A ShapeError of the model's author, one that no weight of the file takes part in, is raised as it is.
+        """
         try:
-            self._build(signature).context.close()
+            build().context.close()
         except ShapeError as e:
-            raise WeightsError(f"a tensor of the file does not fit the model: {e.message}", hint=e.hint) from None
+            weights = [t for t in e.operands if t.op == "weight"]
+            if not weights:
+                raise
+            named = ", ".join(f"{t.name} {t.dtype.name}{list(t.shape)}" for t in weights)
+            raise WeightsError(
+                f"{self._file.path}: {named} does not fit the model: {e.message}",
+                hint=e.hint or "the file was made for another version of the architecture, or the model is wrong",
+            ) from e
 
     def _require_open(self) -> None:
+        self.backend.require_process()
         if self._closed:
             raise ClosedError("the model is closed", hint="load it again with hotshoe.load_model")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
 from hotshoe_core import Context, Tensor
 
 __all__ = ["Built", "ContextCache"]
+
+S = TypeVar("S")
 
 
 class Built(NamedTuple):
@@ -19,24 +21,39 @@ class Built(NamedTuple):
     outputs: tuple[Tensor, ...]
 
 
-class ContextCache:
-    """Least recently used contexts are closed, for each holds its graph's memory."""
+class ContextCache(Generic[S]):
+    """Least recently used contexts are closed, for each holds its graph's memory.
 
-    def __init__(self, build: Callable[[Any], Built], capacity: int = 8) -> None:
+    capacity: how much they may weigh together; weight: of a signature, 1 if there is no such function.
+    """
+
+    def __init__(
+        self, build: Callable[[S], Built], capacity: int = 8, weight: Callable[[S], int] | None = None
+    ) -> None:
         self._build = build
         self._capacity = capacity
-        self._built: OrderedDict[Hashable, Built] = OrderedDict()
+        self._weight = weight or (lambda signature: 1)
+        self._built: OrderedDict[S, Built] = OrderedDict()
+        self.n_built = 0
 
-    def get(self, signature: Hashable) -> Built:
+    def get(self, signature: S) -> Built:
         """The context for these shapes, built if it is not there."""
         if signature in self._built:
             self._built.move_to_end(signature)
-        else:
-            while len(self._built) >= self._capacity:
-                _, oldest = self._built.popitem(last=False)
-                oldest.context.close()
-            self._built[signature] = self._build(signature)
-        return self._built[signature]
+            return self._built[signature]
+        room = self._capacity - self._weight(signature)
+        while self._built and sum(map(self._weight, self._built)) > room:
+            _, oldest = self._built.popitem(last=False)
+            oldest.context.close()
+        built = self._build(signature)
+        self._built[signature] = built
+        self.n_built += 1
+        return built
+
+    @property
+    def signatures(self) -> tuple[S, ...]:
+        """Of what is there, the least recently used first."""
+        return tuple(self._built)
 
     def close(self) -> None:
         for built in self._built.values():

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from hotshoe.runner.batching import Batcher, FinishReason, Generation
+from hotshoe.runner.engine import Engine
+from hotshoe.runner.jobs import FinishReason, Generation
 from hotshoe.sampling import Sampled, StopMatcher
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class Stream:
     Streams that are read by turns, or by several threads, are computed together. Not itself for several threads.
     """
 
-    def __init__(self, batcher: Batcher, generation: Generation, tokenizer: Tokenizer) -> None:
-        self._batcher = batcher
+    def __init__(self, engine: Engine, generation: Generation, tokenizer: Tokenizer) -> None:
+        self._engine = engine
         self._generation = generation
         self._params = generation.sampler.params
         self._decoder = tokenizer.stream()
@@ -74,7 +75,7 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        # left in the middle: the batcher must not compute for nobody
+        # left in the middle: the engine must not compute for nobody. No lock here: it may be the collector that calls
         if getattr(self, "completion", None) is not None and self.completion.finish_reason is None:
             self._generation.finish = "cancelled"
 
@@ -90,7 +91,7 @@ class Stream:
 
     def start(self) -> None:
         """Take part in the steps that others run."""
-        self._batcher.add(self._generation)
+        self._engine.add(self._generation)
 
     def advance(self) -> str:
         """One more token: the text that is certain now, perhaps none. ``completion.finish_reason`` tells of the end."""
@@ -98,7 +99,7 @@ class Stream:
             return ""
         done, g = self.completion, self._generation
         try:
-            token = self._batcher.next(g)
+            token = self._engine.next(g)
         except BaseException:
             self._end("cancelled")
             raise
@@ -130,4 +131,4 @@ class Stream:
         if self.completion.finish_reason is None:
             self.completion.finish_reason = reason
         self._generation.finish = self._generation.finish or reason
-        self._batcher.remove(self._generation)
+        self._engine.remove(self._generation)

@@ -11,23 +11,26 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
 
-from hotshoe.kvcache import CausalCache
-from hotshoe.models.batch import Batch
-from hotshoe.runner import sequences
+from hotshoe.kvcache import make_cache
 from hotshoe.runner.base import LoadedModel
-from hotshoe.runner.batching import Batcher, Generation
-from hotshoe.runner.contexts import Built
+from hotshoe.runner.engine import Engine
+from hotshoe.runner.forward import Signature, TextForward, most_padding
 from hotshoe.runner.generation import Completion, Stream
-from hotshoe.runner.sequences import CHUNK, Part, SequencePool
+from hotshoe.runner.jobs import Generation
+from hotshoe.runner.prefix import Slots
+from hotshoe.runner.scheduler import Limits
+from hotshoe.runner.sequence import TokenSequence
 from hotshoe.sampling import Sampler, SamplingParams
-from hotshoe_core import DeviceType, DType
+from hotshoe_core import DeviceType
 from hotshoe_core.errors import SamplingError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
-    from hotshoe.nn import Decoder, Module
+    from hotshoe.nn import Module
+    from hotshoe.runner.base import TextModule
+    from hotshoe.runner.items import Item
     from hotshoe.runner.params import RunnerParams
-    from hotshoe.sampling import Constraint, DeviceOp
+    from hotshoe.sampling import Constraint
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend
     from hotshoe_core.gguf import GGUFFile
@@ -67,71 +70,65 @@ class TextModel(LoadedModel):
         params: RunnerParams,
     ) -> None:
         super().__init__(model, tokenizer, backend, file, n_ctx, why)
-        text = cast("Decoder", model)
-        spec: Any = text.cache_spec()
-        self._cache = CausalCache(
+        self.params = params
+        text = cast("TextModule", model)
+        spec = text.cache_spec()
+        self._cache = make_cache(
             backend,
+            spec,
             n_tokens=n_ctx,
             n_sequences=params.n_sequences,
-            n_batch=CHUNK,
-            n_kv_heads=spec[0].n_kv_heads,
-            head_dim=spec[0].k_dim,
-            windows=[layer.window for layer in spec],
-            dtype=DType.parse(params.kv_dtype),
+            n_batch=params.rows,
+            n_scratch=most_padding(params.rows),
+            dtype=params.dtype,
         )
-        self._n_vocab = text.output.weight.shape[0]
-        self._pool = SequencePool(
-            self._cache,
-            self._contexts,
-            lambda layer: (spec[layer].rope, spec[layer].rope_factors),
-            n_ctx=n_ctx,
-            n_vocab=self._n_vocab,
-            lock=self._lock,
-        )
-        self._batcher = Batcher(self._pool, on_device=self.device.type is not DeviceType.CPU)
-        self._check_shapes((1, self._cache.sizes, 1, None))
+        self._forward = TextForward(text, backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.rows)
+        limits = Limits(params.n_batch, params.rows, params.max_sequences, self._cache.uniform)
+        slots = Slots(self._cache, params.max_sequences)
+        self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
+        self.engine.on_device = self.device.type is not DeviceType.CPU
+        self._check_shapes(lambda: self._forward.build(Signature(1, 1, self._cache.sizes, 1)))
 
-    def logits(self, token_ids: Sequence[int]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def logits(self, items: Sequence[Item]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
 
         Raises InputTooLongError for more tokens than ``n_ctx``, or none; TokenizerError for what is no token.
         """
-        with self._lock:
-            return np.concatenate(list(self._all_logits([int(i) for i in token_ids])))
+        return np.concatenate(list(self._all_logits(items)))
 
     def score(self, text: str) -> Score:
         """The log-likelihood of a text. Raises InputTooLongError."""
+        self._require_open()
         ids = self.tokenizer.encode(text)
         total, at = 0.0, 0
-        with self._lock:
-            for rows in self._all_logits(ids):
-                targets = ids[at + 1 : at + 1 + len(rows)]
-                rows = rows[: len(targets)].astype(np.float64)
-                top = rows.max(axis=1)
-                log_sum = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
-                total += float((rows[np.arange(len(targets)), targets] - log_sum).sum())
-                at += len(rows)
+        for rows in self._all_logits(ids):
+            targets = ids[at + 1 : at + 1 + len(rows)]
+            rows = rows[: len(targets)].astype(np.float64)
+            top = rows.max(axis=1)
+            log_sum = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
+            total += float((rows[np.arange(len(targets)), targets] - log_sum).sum())
+            at += len(rows)
         return Score(len(ids), total)
 
-    def sequence(self, ids: Sequence[int] = ()) -> sequences.Sequence:
-        """Tokens to be continued by hand, for decoding of your own: ``s.append(*ids)`` gives the logits after them."""
+    def sequence(self, items: Iterable[Item] = ()) -> TokenSequence:
+        """Tokens to be continued by hand, for decoding of your own: ``s.append(*ids)`` gives the logits after them.
+
+        items: token ids, and EmbeddingSpans: an image's or a sound's rows.
+        """
         self._require_open()
-        given = [int(i) for i in ids]
-        if given:
-            self._pool.check(given)
-        return sequences.Sequence(self._pool, given)
+        sequence = TokenSequence(self.engine, items)
+        if len(sequence):
+            self._forward.check(sequence.items)
+        return sequence
 
     def forget(self) -> None:
         """Drop from the cache what no living sequence needs: the next texts are computed from their beginning."""
-        with self._lock:
-            self._pool.forget()
+        self.engine.forget()
 
-    def extend(
-        self, pairs: Iterable[tuple[sequences.Sequence, Iterable[int]]]
-    ) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def extend(self, pairs: Iterable[tuple[TokenSequence, Iterable[Item]]]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Add tokens to several sequences, computed together: the logits after the last of each, (n, vocab)."""
         self._require_open()
-        return self._pool.extend(pairs)
+        return self.engine.extend(pairs)
 
     @overload
     def generate(
@@ -170,7 +167,8 @@ class TextModel(LoadedModel):
         """
         if batch_size < 1:
             raise SamplingError(f"batch_size is {batch_size}; expected 1 or more")
-        if isinstance(prompt, str) or not any(isinstance(p, (str, Sequence, np.ndarray)) for p in prompt):
+        self._require_open()
+        if _is_one(prompt):
             stream = self.stream(prompt, params, grammar=grammar, **options)
             for _ in stream:
                 pass
@@ -201,11 +199,11 @@ class TextModel(LoadedModel):
         if grammar is not None and not isinstance(grammar, Sequence) and n > 1:
             raise SamplingError("one grammar was given for several prompts; expected a list: it keeps a state for each")
         streams = []
-        for i, (prompt, wanted, constraint) in enumerate(zip(prompts, each, grammars, strict=True)):
-            wanted = _with_options(wanted, options)
-            if wanted.seed is not None and not isinstance(params, Sequence):
-                wanted = dataclasses.replace(wanted, seed=(wanted.seed + i) % 2**64)
-            streams.append(self.stream(prompt, wanted, grammar=constraint))
+        for i, (prompt, own, constraint) in enumerate(zip(prompts, each, grammars, strict=True)):
+            full = _with_options(own, options)
+            if full.seed is not None and not isinstance(params, Sequence):
+                full = dataclasses.replace(full, seed=(full.seed + i) % 2**64)
+            streams.append(self.stream(prompt, full, grammar=constraint))
         return streams
 
     def stream(
@@ -218,16 +216,26 @@ class TextModel(LoadedModel):
     ) -> Stream:
         """As ``generate``, piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``."""
         self._require_open()
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else [int(i) for i in prompt]
-        self._pool.check(ids)
-        wanted = _with_options(params, options)
-        if wanted.context_shift is not None and wanted.context_shift > self.n_ctx - 2:
-            raise SamplingError(f"context_shift keeps {wanted.context_shift} tokens of a context of {self.n_ctx}")
-        sampler = Sampler(wanted, self._n_vocab, grammar)
-        sampler.observe(ids)
-        stops = self.tokenizer.stop_ids | frozenset(wanted.stop_tokens)
-        generation = Generation(sequences.Sequence(self._pool, ids), sampler, stops)
-        return Stream(self._batcher, generation, self.tokenizer)
+        sequence = self.sequence(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        self._forward.check(sequence.items)
+        full = _with_options(params, options)
+        self._check_shift(full.context_shift, sequence)
+        sampler = Sampler(full, self._forward.n_vocab, grammar)
+        sampler.observe(sequence.ids)
+        stops = self.tokenizer.stop_ids | frozenset(full.stop_tokens)
+        return Stream(self.engine, Generation(sequence, sampler, stops), self.tokenizer)
+
+    def _check_shift(self, keep: int | None, sequence: TokenSequence) -> None:
+        if keep is None:
+            return
+        if keep > self.n_ctx - 2:
+            raise SamplingError(f"context_shift keeps {keep} tokens of a context of {self.n_ctx}")
+        refusal = self.engine.shift_refusal(sequence.items)
+        if refusal is not None:
+            raise SamplingError(
+                f"context_shift={keep} is not possible: {refusal}",
+                hint="leave it out: a full context then ends the text",
+            )
 
     def chat(
         self,
@@ -253,39 +261,34 @@ class TextModel(LoadedModel):
 
         return from_metadata(self.metadata, self.tokenizer)
 
-    def _all_logits(self, ids: list[int]) -> Iterator[np.ndarray[Any, Any]]:
-        """Of every token, chunk by chunk; all are computed anew."""
-        self._require_open()
-        self._pool.check(ids)
-        with sequences.Sequence(self._pool, ids) as sequence:
-            self._pool.attach(sequence, reuse=False)
-            while sequence.n_pending:
-                n = min(CHUNK, sequence.n_pending)
-                yield self._pool.compute([Part(sequence, n, outputs=n)])[0]
+    def _all_logits(self, items: Iterable[Item]) -> Iterator[np.ndarray[Any, Any]]:
+        """Of every token, piece by piece; all are computed anew."""
+        with self.sequence(items) as sequence:
+            self._forward.check(sequence.items)
+            yield from self.engine.all_logits(sequence)
 
-    def _build(self, signature: tuple[int, tuple[int, ...], int, DeviceOp | None]) -> Built:
-        n, sizes, n_outputs, want = signature
-        ctx = self.backend.new_context()
-        batch = Batch(
-            ctx.input("tokens", (n,), DType.I32),
-            ctx.input("positions", (n,), DType.I32),
-            ctx.input("outputs", (max(1, n_outputs),), DType.I32),
-        )
-        logits = self._model(batch, self._cache.layers(ctx, n, sizes))
-        if n_outputs == 0:  # keys and values only
-            return Built(ctx, ctx.inputs, ())
-        if want is None:
-            outputs = (logits,)
-        elif want.op == "argmax":
-            outputs = (logits.argmax(),)
-        else:
-            best = logits.top_k(min(want.k, self._n_vocab))
-            outputs = (best, logits.take_along(best))
-        ctx.forward(*outputs)
-        return Built(ctx, ctx.inputs, outputs)
+    def _free(self) -> None:
+        self._forward.contexts.close()
+        super()._free()
+
+    def close(self) -> None:
+        """Free weights, states and graphs, as soon as the graph on its way is done. Idempotent."""
+        self.engine.close(self._free)
+
+
+def _is_one(prompt: Any) -> bool:
+    """Whether this is one prompt, a text or items, and not several."""
+    return isinstance(prompt, (str, bytes, bytearray)) or not any(
+        isinstance(p, (str, bytes, bytearray, Sequence, np.ndarray)) for p in prompt
+    )
 
 
 def _with_options(params: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
+    if params is not None and not isinstance(params, SamplingParams):
+        raise SamplingError(
+            f"params is a {type(params).__name__}; expected SamplingParams",
+            hint="give its fields by name: model.generate(prompt, temperature=0)",
+        )
     try:
         return dataclasses.replace(params or SamplingParams(), **options)
     except TypeError:

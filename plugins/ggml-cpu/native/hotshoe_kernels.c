@@ -1,24 +1,38 @@
 #include "hotshoe_kernels.h"
 
-#include "gelu_erf.h"
+#include "activations.h"
 
-ALWAYS_INLINE void gelu_row(float * dst, const float * a, int64_t n) {
-    for (int64_t i = 0; i < n; ++i) {
-        dst[i] = gelu_erf(a[i]);
+#include <math.h>
+
+typedef void (*row_fn)(float *, const float *, const float *, int64_t);
+
+/* dst = act(a) or act(a) * up, for every activation that is straight-line code. */
+#define ACTIVATION(name, isa, target)                                                                       \
+    target static void name##_##isa(float * dst, const float * a, const float * up, int64_t n) {            \
+        if (up == NULL) {                                                                                   \
+            for (int64_t i = 0; i < n; ++i) {                                                               \
+                dst[i] = name(a[i]);                                                                        \
+            }                                                                                               \
+            return;                                                                                         \
+        }                                                                                                   \
+        for (int64_t i = 0; i < n; ++i) {                                                                   \
+            dst[i] = name(a[i]) * up[i];                                                                    \
+        }                                                                                                   \
     }
-}
+#define ACTIVATIONS(isa, target)       \
+    ACTIVATION(gelu_erf, isa, target)  \
+    ACTIVATION(gelu_tanh, isa, target) \
+    ACTIVATION(gelu_quick, isa, target)
 
-typedef void (*row_fn)(float *, const float *, int64_t);
-
-static void gelu_generic(float * dst, const float * a, int64_t n) { gelu_row(dst, a, n); }
+ACTIVATIONS(generic, )
 
 /* Separate functions and a choice at run time, not target_clones: that needs ifunc, which musl and macOS lack. */
 #if (defined(__x86_64__) || defined(__i386__)) && (defined(__GNUC__) || defined(__clang__))
 #define HOTSHOE_X86 1
 #define AVX2 __attribute__((target("avx2,fma")))
 #define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
-AVX2 static void gelu_avx2(float * dst, const float * a, int64_t n) { gelu_row(dst, a, n); }
-AVX512 static void gelu_avx512(float * dst, const float * a, int64_t n) { gelu_row(dst, a, n); }
+ACTIVATIONS(avx2, AVX2)
+ACTIVATIONS(avx512, AVX512)
 #endif
 
 /* 0 generic, 1 avx2, 2 avx512. __builtin_cpu_supports also asks whether the system saves the registers. */
@@ -40,12 +54,27 @@ static int isa(void) {
 #endif
 }
 
-static row_fn gelu_best(void) {
+/* log(1 + e^x), without overflow and, unlike log of a sum, with all digits where it is small. */
+static void softplus_row(float * dst, const float * a, const float * up, int64_t n) {
+    (void) up;
+    for (int64_t i = 0; i < n; ++i) {
+        const float x = a[i];
+        dst[i] = isnan(x) ? x : (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));
+    }
+}
+
+static row_fn activation(int32_t kind) {
 #if defined(HOTSHOE_X86)
-    const row_fn all[] = {gelu_generic, gelu_avx2, gelu_avx512};
-    return all[isa()];
+    static const row_fn all[][3] = {
+        {gelu_erf_generic, gelu_erf_avx2, gelu_erf_avx512},
+        {gelu_tanh_generic, gelu_tanh_avx2, gelu_tanh_avx512},
+        {gelu_quick_generic, gelu_quick_avx2, gelu_quick_avx512},
+        {softplus_row, softplus_row, softplus_row},
+    };
+    return all[kind][isa()];
 #else
-    return gelu_generic;
+    static const row_fn all[] = {gelu_erf_generic, gelu_tanh_generic, gelu_quick_generic, softplus_row};
+    return all[kind];
 #endif
 }
 
@@ -76,22 +105,21 @@ static char * row_of(const struct ggml_tensor * t, int64_t row) {
 
 static int64_t rows_of(const struct ggml_tensor * t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
 
-void hotshoe_gelu_erf(struct ggml_tensor * dst, const struct ggml_tensor * a, int ith, int nth, void * userdata) {
-    (void) userdata;
-    const row_fn row = gelu_best();
-    const int64_t rows = rows_of(a);
+void hotshoe_activation(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct ggml_tensor * a = dst->src[0];
+    const struct ggml_tensor * up = dst->src[1];
+    const row_fn row = activation(*(const int32_t *) userdata);
+    const int64_t rows = rows_of(a), width = a->ne[0];
+    const int narrow = rows < 4 * (int64_t) nth; /* few rows, as in decoding: share out 64-byte lines of each row instead */
     int64_t first, last;
-    if (rows < 4 * (int64_t) nth) { /* few rows, as in decoding: share out 64-byte lines of each row instead */
-        share((a->ne[0] + 15) / 16, ith, nth, &first, &last);
-        first *= 16;
-        last = last * 16 < a->ne[0] ? last * 16 : a->ne[0];
-        for (int64_t r = 0; r < rows && first < last; ++r) {
-            row((float *) row_of(dst, r) + first, (const float *) row_of(a, r) + first, last - first);
-        }
+    share(narrow ? (width + 15) / 16 : rows, ith, nth, &first, &last);
+    const int64_t from = narrow ? first * 16 : 0;
+    const int64_t to = narrow && last * 16 < width ? last * 16 : width;
+    if (first == last) {
         return;
     }
-    share(rows, ith, nth, &first, &last);
-    for (int64_t r = first; r < last; ++r) {
-        row((float *) row_of(dst, r), (const float *) row_of(a, r), a->ne[0]);
+    for (int64_t r = narrow ? 0 : first; r < (narrow ? rows : last); ++r) {
+        const float * times = up == NULL ? NULL : (const float *) row_of(up, r) + from;
+        row((float *) row_of(dst, r) + from, (const float *) row_of(a, r) + from, times, to - from);
     }
 }

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "gelu_erf.h"
+#include "activations.h"
 
 /* W (m, k) lies in panels of 32 rows, k-major: panel[k][32]; for bf16 panel[k / 2][32][2], as vdpbf16ps takes pairs.
  * A tile is up to 14 tokens by one panel (28 accumulators of 32 registers), or up to 6 tokens by two panels.

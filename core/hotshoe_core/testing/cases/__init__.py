@@ -5,12 +5,33 @@ A module for each theme, as in ``hotshoe_core.ops``: it defines ``cases()``.
 
 from __future__ import annotations
 
-from hotshoe_core.testing.cases import attention, elementwise, matrix, movement, reduce
+from collections.abc import Iterable
+
+from hotshoe_core.testing.cases import (
+    arrange,
+    attention,
+    convolution,
+    elementwise,
+    matrix,
+    movement,
+    recurrent,
+    reduce,
+    resampling,
+)  # fmt: skip
 from hotshoe_core.testing.operands import Case
 
 __all__ = ["OP_CASES"]
 
-_THEMES = (elementwise, matrix, reduce, movement, attention)
+_THEMES = (elementwise, matrix, reduce, movement, arrange, attention, convolution, resampling, recurrent)
 
-OP_CASES: tuple[Case, ...] = tuple({case.id: case for theme in _THEMES for case in theme.cases()}.values())
+
+def _each_once(cases: Iterable[Case]) -> tuple[Case, ...]:
+    found: dict[str, Case] = {}
+    for case in cases:
+        if found.setdefault(case.id, case) != case:
+            raise ValueError(f"two cases are called {case.id!r}, of which one would be lost: give an operand a note")
+    return tuple(found.values())
+
+
+OP_CASES: tuple[Case, ...] = _each_once(case for theme in _THEMES for case in theme.cases())
 """The cases in order, each once."""

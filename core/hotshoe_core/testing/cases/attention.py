@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import RoPE
 from hotshoe_core.tensor import Shape
@@ -92,6 +94,88 @@ def attention() -> Iterator[Case]:
         yield Case("attention", (Arg((1, 4, 32)), kv, kv, masked(32)), {"scale": 0.25})
 
 
+def sections() -> Iterator[Case]:
+    """Several positions a token."""
+    configs = [
+        RoPE(8, sections=(1, 1, 2)), RoPE(8, sections=(2, 2)), RoPE(12, sections=(2, 1, 2, 1)), RoPE(8, sections=(4,)),
+        RoPE(16, sections=(4, 2, 2), section_layout="interleaved"), RoPE(8, sections=(2, 0, 2)),
+        RoPE(16, sections=(2, 3, 3), section_layout="contiguous", base=500.0, scale=0.5),
+        RoPE(16, sections=(3, 3, 2), scale=0.25, ext_factor=1.0, original_context=64),
+        RoPE(8, sections=(2, 2), section_layout="restarting"), RoPE(8, sections=(1, 3), section_layout="restarting"),
+        RoPE(8, sections=(1, 1, 2), interleaved=True), RoPE(10, sections=(1, 1, 1, 1, 1)),
+        RoPE(16, sections=(5, 1, 2), section_layout="interleaved", interleaved=True),
+    ]  # fmt: skip
+    for config in configs:
+        k, c = len(config.sections), {"config": config}
+        yield Case("rope", (Arg((3, 2, config.dim)), indices((k, 3), 300)), c)
+        yield Case("rope", (Arg((3, 2, config.dim + 4)), indices((k, 3), 300)), c)
+        yield Case("rope", (Arg((2, 3, 2, config.dim)), indices((k, 3), 300)), c)
+        yield Case("rope", (Arg((2, 3, 2, config.dim)), indices((k, 2, 3), 300)), c)
+        factors = Arg((config.dim // 2,), kind="weight", values=positive)
+        yield Case("rope", (Arg((3, 2, config.dim)), indices((k, 3), 300), factors), c)
+    c = {"config": configs[0]}
+    for layout in LAYOUTS:
+        yield Case("rope", (Arg((3, 2, 8), layout=layout), indices((3, 3), 300, layout=layout)), c)
+
+
+def odd_heads_and_strides() -> Iterator[Case]:
+    for config in (RoPE(8), RoPE(4), RoPE(8, interleaved=True), RoPE(8, sections=(1, 1, 2))):
+        shape = (len(config.sections), 3) if config.sections else (3,)
+        yield Case("rope", (Arg((3, 2, 9)), indices(shape, 300)), {"config": config})
+    for layout in ("sliced", "stepped"):
+        factors = Arg((4,), layout=layout, values=positive)
+        yield Case("rope", (Arg((3, 2, 8)), indices((3,), 300), factors), {"config": RoPE(8)})
+        strided = Arg((4,), layout=layout)
+        q, kv, hidden = Arg((5, 4, 16)), Arg((7, 2, 16)), Arg((5, 7), values=mask)
+        yield Case("attention", (q, kv, kv, hidden, strided), {"scale": 0.25})
+        positive_ones = Arg((4,), layout=layout, values=positive)
+        yield Case("attention", (q, kv, kv, hidden, None, positive_ones), {"scale": 0.25})
+
+
+def distances(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
+    """ALiBi's mask: minus how far a key stands before its query, and -inf after it."""
+    n, m = shape[-2:]
+    ahead = np.arange(m) - np.arange(m - n, m)[:, None]
+    return np.broadcast_to(np.where(ahead > 0, -np.inf, ahead), shape).astype(np.float32)
+
+
+def slopes() -> Iterator[Case]:
+    each = Arg((4,), values=positive)
+    for q, kv, shape in (
+        ((5, 4, 16), (7, 2, 16), (5, 7)),
+        ((5, 4, 16), (7, 2, 16), (1, 5, 7)),
+        ((1, 4, 16), (7, 4, 16), (1, 7)),
+        ((2, 5, 4, 16), (2, 7, 2, 16), (5, 7)),
+        ((2, 5, 4, 16), (2, 7, 2, 16), (2, 1, 5, 7)),
+    ):
+        for dtype in (F32, F16):
+            keys, hidden = Arg(kv, dtype), Arg(shape, values=distances)
+            yield Case("attention", (Arg(q), keys, keys, hidden, None, each), {"scale": 0.25})
+    operands = (
+        Arg((5, 4, 16)),
+        Arg((7, 2, 16)),
+        Arg((7, 2, 16)),
+        Arg((5, 7), F16, values=distances),
+        weight((4,)),
+        each,
+    )
+    yield Case("attention", operands, {"scale": 0.25, "softcap": 2.0})
+
+
+def large_heads() -> Iterator[Case]:
+    """Heads of DeepSeek's latent attention (576, of which 512 are the values; 192 and 128), and of 256."""
+    for dim, v_dim in ((576, 512), (192, 128), (256, 256), (520, 520)):
+        for n in (1, 5):
+            for dtype in (F32, F16):
+                hidden = Arg((n, 7), values=mask)
+                operands = (Arg((n, 4, dim)), Arg((7, 1, dim), dtype), Arg((7, 1, v_dim), dtype), hidden)
+                yield Case("attention", operands, {"scale": dim**-0.5})
+
+
 def cases() -> Iterator[Case]:
     yield from rope()
     yield from attention()
+    yield from sections()
+    yield from odd_heads_and_strides()
+    yield from slopes()
+    yield from large_heads()

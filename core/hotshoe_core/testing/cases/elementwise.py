@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, F64, I8, I16, I64, LAYOUTS, Q4_0, Q8_0
-from hotshoe_core.testing.operands import Arg, Below, Case, indices, nonzero, normal, positive, weight
-from hotshoe_core.testing.run import F32, I32
+from hotshoe_core.testing.operands import (
+    Arg,
+    Below,
+    Case,
+    Cycle,
+    Rows,
+    halves,
+    indices,
+    integers,
+    nonzero,
+    normal,
+    positive,
+    weight,
+)
+from hotshoe_core.testing.run import F32, I32, Layout
 
 __all__ = ["cases"]
 
@@ -98,8 +113,108 @@ def gated() -> Iterator[Case]:
         yield Case("geglu", (Arg((2, 66)), Arg((2, 66))), {"approximate": approximate})
 
 
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+NAN, INF = float("nan"), float("inf")
+SPECIAL = Cycle((NAN, INF, -INF, 0.0, -0.0, 1.0, -1.5))
+OTHER = Cycle((0.0, 1.0, INF, NAN, -INF))
+
+
+def compared() -> Iterator[Case]:
+    def operand(shape: Shape, dtype: DType = F32, layout: Layout = "plain") -> Arg:
+        return Arg(shape, dtype, layout=layout, values=integers if dtype is I32 else halves)
+
+    for op in (*COMPARISONS, "minimum", "maximum", "mod", "floor_divide"):
+        divides = op in ("mod", "floor_divide")
+        for a, b in BINARY:
+            yield Case(op, (operand(a), Arg(b, values=nonzero) if divides else operand(b)))
+        for layout in LAYOUTS:
+            yield Case(op, (operand((2, 3, 4), layout=layout), Arg((2, 3, 4), values=integers)))
+            yield Case(op, (operand((2, 3, 4), I32), operand((3, 4), I32, layout)))
+        for x, y in ((F16, F32), (F32, BF16)):
+            yield Case(op, (operand((2, 4), x), Arg((4,), y, values=integers)))
+        yield Case(op, (operand((3, 1, 40), I32), operand((2, 40), I32)))
+        yield Case(op, (operand((5,), I64), operand((5,), I64)), optional=True)
+        if not divides:
+            yield Case(op, (Arg((7,), values=SPECIAL, note="special"), Arg((5, 1), values=OTHER, note="special")))
+    for op in ("add", "sub", "mul"):
+        for a, b in BINARY:
+            yield Case(op, (operand(a, I32), operand(b, I32)))
+        for layout in LAYOUTS:
+            yield Case(op, (operand((2, 3, 4), I32, layout), operand((3, 4), I32)))
+        yield Case(op, (operand((5,), I64), operand((5,), I64)), optional=True)
+    large = Arg((4,), I32, values=Large(), note="large")  # not exact in F32
+    for op in ("add", "sub", "equal", "less", "minimum", "mod", "floor_divide"):
+        yield Case(op, (large, Arg((3, 1), I32, values=integers)))
+
+
+@dataclass(frozen=True)
+class Large:
+    """Integers beyond 2^24, which F32 rounds."""
+
+    def __call__(self, rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
+        return 2**24 + rng.integers(1, 99, shape)
+
+
+def chosen() -> Iterator[Case]:
+    flags = Cycle((1, 0, 0, 1, 2, -1))
+    triples: tuple[tuple[Shape, Shape, Shape], ...] = (
+        ((), (), ()), ((4,), (4,), (4,)), ((3, 4), (4,), ()), ((3, 1), (1, 4), (2, 1, 1)), ((), (2, 3), (3,)),
+        ((2, 1, 4, 1), (1, 3, 1, 5), (2, 3, 4, 5)),
+    )  # fmt: skip
+    for c, a, b in triples:
+        yield Case("where", (Arg(c, values=flags), Arg(a), Arg(b)))
+        yield Case("where", (Arg(c, I32, values=flags), Arg(a, I32, values=integers), Arg(b, I32, values=integers)))
+    yield Case("where", (Arg((6,), values=flags), Arg((6,), values=SPECIAL, note="special"), Arg((6,))))
+    yield Case("where", (Arg((6,), values=flags), Arg((6,)), Arg((6,), values=OTHER, note="special")))
+    for layout in LAYOUTS:
+        yield Case("where", (Arg((2, 3, 4), layout=layout, values=flags), Arg((3, 4), layout=layout), Arg((2, 1, 4))))
+    yield Case("where", (Arg((2, 4), F16, values=flags), Arg((4,), BF16), Arg((2, 1))))
+
+
+def rounded() -> Iterator[Case]:
+    shapes: tuple[Shape, ...] = ((), (5,), (2, 3, 4, 5))
+    for op in ("floor", "ceil", "round", "sign", "abs"):
+        for shape in shapes:
+            yield Case(op, (Arg(shape, values=halves),))
+        for layout in LAYOUTS:
+            yield Case(op, (Arg((3, 2, 4), layout=layout, values=halves),))
+        for dtype in (F16, BF16):
+            yield Case(op, (Arg((2, 4), dtype, values=halves),))
+        yield Case(op, (Arg((7,), values=SPECIAL, note="special"),))
+        yield Case(op, (Arg((4,), values=Cycle((0.49999997, -0.49999997, 8388609.0, -3e9)), note="near"),))
+    for layout in ("plain", *LAYOUTS):
+        yield Case("abs", (Arg((2, 3), I32, layout=layout, values=integers),))
+        yield Case("clamp", (Arg((2, 3), I32, layout=layout, values=integers),), {"min": -3, "max": 5})
+    yield Case("clamp", (Arg((2, 3), I32, values=integers),), {"min": 0})
+    for wide in (Arg((5,)), Arg((2, 3, 6), values=Rows((1.0, 6.0)), note="wide")):
+        yield Case("clamped_swiglu", (wide, wide))
+        yield Case("clamped_swiglu", (wide, wide), {"alpha": 1.0, "limit": 2.0})
+    for layout in LAYOUTS:
+        yield Case("clamped_swiglu", (Arg((3, 2, 4), layout=layout), Arg((3, 2, 4), F16, layout=layout)))
+
+
+def extremes() -> Iterator[Case]:
+    """Where a formula that is right in the middle overflows, or loses all digits."""
+    far = Cycle((-200.0, -90.0, -30.0, 30.0, 90.0, 200.0))
+    for op in ("softplus", "sigmoid", "silu", "tanh", "relu"):
+        yield Case(op, (Arg((6,), values=far, note="far"),))
+    for approximate in ("none", "tanh", "quick"):
+        yield Case("gelu", (Arg((6,), values=far, note="far"),), {"approximate": approximate})
+    yield Case("softplus", (Arg((4,), values=Cycle((-20.0, -19.0, -18.5, -21.0)), note="small"),))
+    yield Case("sigmoid", (Arg((4,), values=Cycle((-20.0, -19.0, -18.5, -21.0)), note="small"),))
+    wide = Arg((2, 4), values=Cycle((1e30, -3e38, 70000.0, 1.00390625, 1.01171875, 1e-30, -65520.0, 0.1)), note="wide")
+    yield Case("cast", (wide,), {"dtype": BF16})
+    yield Case("cast", (Arg((2, 4), BF16, values=wide.values, note="wide"),), {"dtype": F32})
+    fine = Cycle((1.0, 1.0009765625, 65504.0, 6.1e-5, 0.33325195, -2.001))
+    yield Case("cast", (Arg((6,), values=fine, note="fine"),), {"dtype": F16})
+
+
 def cases() -> Iterator[Case]:
     yield from binary()
     yield from unary()
     yield from cast()
     yield from gated()
+    yield from compared()
+    yield from chosen()
+    yield from rounded()
+    yield from extremes()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, F64, I64, LAYOUTS, Q4_0, Q4_K, Q6_K, Q8_0
-from hotshoe_core.testing.operands import Arg, Case, indices, weight
-from hotshoe_core.testing.run import F32
+from hotshoe_core.testing.operands import Arg, Below, Case, indices, weight
+from hotshoe_core.testing.run import F32, I32
 
 __all__ = ["cases"]
 
@@ -69,5 +72,44 @@ def matrix() -> Iterator[Case]:
     yield Case("linear_experts", (Arg((3, 1, 8)), weight((4, 5, 8)), indices((3, 2), 4, dtype=I64)), optional=True)
 
 
+def experts() -> Iterator[Case]:
+    same = Arg((5, 3), I32, values=Below(1), note="same")  # one expert for all, and thrice for each row
+    for dtype in (F32, Q4_0, Q8_0, Q4_K):
+        for rows in (1, 3):
+            operands = (Arg((5, rows, 256)), weight((4, 32, 256), dtype, "linear_experts"), same)
+            yield Case("linear_experts", operands)
+    for dtype in (F32, F16, Q8_0):
+        yield Case("add_experts", (Arg((3, 2, 64)), weight((4, 64), dtype), indices((3, 2), 4)))
+    for layout in LAYOUTS:
+        yield Case("add_experts", (Arg((3, 2, 8), layout=layout), weight((4, 8)), indices((3, 2), 4)))
+        yield Case("add_experts", (Arg((3, 2, 8)), Arg((4, 8), layout=layout), indices((3, 2), 4, layout=layout)))
+    yield Case("add_experts", (Arg((3, 2, 8), F16), weight((4, 8), BF16), indices((3, 2), 4)))
+    yield Case("add_experts", (Arg((3, 2, 8)), weight((4, 8)), indices((3, 2), 4, dtype=I64)), optional=True)
+
+
+def triangular() -> Iterator[Case]:
+    for batch in ((), (2,), (2, 3)):
+        for n, k in ((1, 1), (4, 1), (5, 3)):
+            a, b = Arg((*batch, n, n), values=well_conditioned), Arg((*batch, n, k))
+            yield Case("solve_lower", (a, b))
+            for upper in (False, True):
+                for unit in (False, True):
+                    yield Case("solve_triangular", (a, b), {"upper": upper, "unitriangular": unit})
+    for upper in (False, True):
+        operands = (Arg((2, 4, 4), values=well_conditioned), Arg((2, 3, 4)))
+        yield Case("solve_triangular", operands, {"left": False, "upper": upper})
+    for layout in LAYOUTS:
+        operands = (Arg((4, 4), layout=layout, values=well_conditioned), Arg((4, 3), layout=layout))
+        yield Case("solve_lower", operands)
+    yield Case("solve_lower", (Arg((4, 4), F16, values=well_conditioned), Arg((4, 3), BF16)))
+
+
+def well_conditioned(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
+    """1 to 1.5: the triangles of such a matrix can be solved, whichever part of it a layout shows."""
+    return rng.uniform(1, 1.5, shape).astype(np.float32)
+
+
 def cases() -> Iterator[Case]:
     yield from matrix()
+    yield from experts()
+    yield from triangular()

@@ -9,7 +9,7 @@ from typing import Any
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Shape, Slice
 from hotshoe_core.testing.cases._shared import BF16, F16, F64, I8, I16, I64, LAYOUTS, Q4_0, Q4_K, Q6_K, Q8_0, SHAPES
-from hotshoe_core.testing.operands import Arg, Below, Case, distinct, indices, normal, weight
+from hotshoe_core.testing.operands import Arg, Below, Case, Cycle, distinct, few, indices, integers, normal, weight
 from hotshoe_core.testing.run import F32, I32
 
 __all__ = ["cases"]
@@ -126,7 +126,13 @@ def rows() -> Iterator[Case]:
     yield Case("take_along", (Arg((3, 5), F16), indices((3, 2), 5)))
     yield Case("take_along", (Arg((3, 5)), indices((3, 2), 5, dtype=I64)), optional=True)
 
-    for op, attrs in (("argsort", {}), ("argsort", {"descending": True}), ("top_k", {"k": 2}), ("argmax", {})):
+    for op, attrs in (
+        ("argsort", {}),
+        ("argsort", {"descending": True}),
+        ("top_k", {"k": 2}),
+        ("argmax", {}),
+        ("argmin", {}),
+    ):
         for shape in SHAPES:
             yield Case(op, (Arg(shape, values=distinct),), attrs)
         for layout in LAYOUTS:
@@ -136,6 +142,47 @@ def rows() -> Iterator[Case]:
     yield Case("top_k", (Arg((3, 5), values=distinct),), {"k": 1})
 
 
+def set_slice() -> Iterator[Case]:
+    parts: tuple[tuple[Shape, tuple[tuple[int, int, int], ...]], ...] = (
+        ((5,), ((1, 3, 1),)), ((5,), ((0, 5, 2),)), ((4, 6), ((1, 3, 1), (0, 6, 1))), ((4, 6), ((0, 4, 1), (2, 5, 1))),
+        ((4, 6), ((0, 4, 2), (1, 6, 2))), ((4, 6), ((0, 4, 1), (0, 6, 1))), ((4, 6), ((3, 4, 1), (5, 6, 1))),
+        ((2, 3, 6), ((0, 2, 1), (1, 2, 1), (2, 5, 1))), ((2, 3, 4, 6), ((0, 2, 1), (0, 3, 2), (1, 4, 2), (0, 6, 1))),
+        ((2, 3, 4, 6), ((0, 2, 1), (0, 3, 2), (1, 4, 2), (1, 6, 3))),
+    )  # fmt: skip
+    for shape, slices in parts:
+        part = tuple(-(-(stop - start) // step) for start, stop, step in slices)
+        for dtype in (F32, F16, BF16, I32):
+            values = integers if dtype is I32 else normal
+            operands = (Arg(shape, dtype, values=values), Arg(part, dtype, values=values))
+            yield Case("set_slice", operands, cut(*slices))
+    rows = cut((1, 3, 1), (0, 6, 1))
+    for layout in LAYOUTS:
+        yield Case("set_slice", (Arg((4, 6), layout=layout), Arg((2, 6))), rows)
+        yield Case("set_slice", (Arg((4, 6)), Arg((2, 6), layout=layout)), rows)
+    yield Case("set_slice", (Arg((4, 6), F16), Arg((2, 6))), rows)
+    yield Case("set_slice", (Arg((4, 6)), Arg((2, 6), BF16)), rows)
+    for kind in ("weight", "constant", "state"):
+        yield Case("set_slice", (Arg((4, 6), kind=kind), Arg((2, 6))), rows)
+    yield Case("set_slice", (Arg((4, 6), I64, values=integers), Arg((2, 6), I64, values=integers)), rows, optional=True)
+
+
+def ties() -> Iterator[Case]:
+    """Of equal ones argmax takes the first. Orders of equal ones are not defined: graphs.py looks at what they sort."""
+    for op in ("argmax", "argmin"):
+        for shape in ((7,), (9, 5), (2, 3, 8)):
+            yield Case(op, (Arg(shape, values=few, note="ties"),))
+        yield Case(op, (Arg((2, 40), values=Cycle((1.0,)), note="equal"),))
+        for layout in LAYOUTS:
+            yield Case(op, (Arg((3, 4, 6), layout=layout, values=few, note="ties"),))
+    for op in ("argsort", "top_k"):
+        for n in (1, 2, 33, 1000):
+            for k in {1, min(n, 5), min(n, 40), n} if op == "top_k" else (n,):
+                attrs = {"k": k} if op == "top_k" else {}
+                yield Case(op, (Arg((2, n), values=distinct),), attrs)
+
+
 def cases() -> Iterator[Case]:
     yield from movement()
     yield from rows()
+    yield from set_slice()
+    yield from ties()

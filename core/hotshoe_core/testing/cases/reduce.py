@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hotshoe_core.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, LAYOUTS, SHAPES
-from hotshoe_core.testing.operands import Arg, Case, mask, weight
+from hotshoe_core.testing.operands import Arg, Case, Cycle, Rows, mask, weight
 
 __all__ = ["cases"]
 
@@ -56,5 +56,61 @@ def reductions() -> Iterator[Case]:
     yield Case("layer_norm", (Arg((3, 8)), weight((8,))), {"eps": 1e-5})
 
 
+def several_axes() -> Iterator[Case]:
+    some: tuple[tuple[Shape, int | tuple[int, ...] | None], ...] = (
+        ((2, 3), (0, 1)), ((2, 3, 4), (0, 2)), ((2, 3, 4), (1, 2)), ((2, 3, 4), (0, -2)), ((2, 3, 4, 5), (1, 2)),
+        ((2, 3, 4, 5), (0, 3)), ((2, 3, 4, 5), (0, 1, 3)), ((2, 3, 4, 5), None), ((5,), None), ((), None), ((2, 3), ()),
+    )  # fmt: skip
+    for op in ("sum", "mean", "max", "min", "variance"):
+        for shape, axis in some:
+            yield Case(op, (Arg(shape),), {"axis": axis})
+            yield Case(op, (Arg(shape),), {"axis": axis, "keepdims": True})
+        for layout in LAYOUTS:
+            yield Case(op, (Arg((2, 3, 4), layout=layout),), {"axis": (0, 2)})
+    for op in ("max", "min"):
+        for shape in SHAPES:
+            for axis in range(len(shape)):
+                yield Case(op, (Arg(shape),), {"axis": axis})
+        for layout in LAYOUTS:
+            yield Case(op, (Arg((2, 3, 4), layout=layout),), {"axis": 1})
+        for dtype in (F16, BF16):
+            yield Case(op, (Arg((2, 3, 4), dtype),), {"axis": 0})
+        nan = Cycle((1.0, float("nan"), -2.0, 3.0, float("inf"), -float("inf")))
+        yield Case(op, (Arg((2, 3), values=nan, note="nan"),), {"axis": -1})
+        yield Case(op, (Arg((2, 3), values=Rows((1.0, 1.0), -9.0), note="negative"),), {"axis": -1})
+
+
+def extremes() -> Iterator[Case]:
+    """Rows of zeros, tiny and huge ones: where the eps of a norm decides, and where a formula without care breaks."""
+    tiny, small, huge, mixed = Rows((1e-6,)), Rows((1e-3,)), Rows((1e4,)), Rows((0.0, 1.0, 1e-3, 1e4))
+    kinds = (("zero", Rows((0.0,))), ("tiny", tiny), ("small", small), ("huge", huge), ("mixed", mixed))
+    for note, values in kinds:
+        x = Arg((4, 8), values=values, note=note)
+        for eps in (1e-5, 1e-12):
+            yield Case("rms_norm", (x,), {"eps": eps})
+            yield Case("layer_norm", (x,), {"eps": eps})
+            yield Case("rms_norm", (x, weight((8,))), {"eps": eps})
+            yield Case("layer_norm", (x, weight((8,)), weight((8,))), {"eps": eps})
+        for eps in (1e-12, 1e-4, 0.1):
+            yield Case("l2_norm", (x,), {"eps": eps})
+        yield Case("group_norm", (Arg((2, 4, 6), values=values, note=note),), {"n_groups": 2})
+    yield Case("layer_norm", (Arg((4, 64), values=Rows((1.0,), 1000.0), note="offset"),), {"eps": 1e-5})
+    yield Case("variance", (Arg((4, 64), values=Rows((1.0,), 1000.0), note="offset"),), {"axis": -1})
+    yield Case("softmax", (Arg((4, 8), values=huge, note="huge"),), {"scale": 1.0})
+
+
+def group_norm() -> Iterator[Case]:
+    for shape, n_groups in (((2, 6), 2), ((2, 6), 6), ((2, 6, 5), 3), ((1, 4, 3, 5), 2), ((3, 4, 2, 2), 1)):
+        attrs, vector = {"n_groups": n_groups, "eps": 1e-5}, weight(shape[1:2])
+        yield Case("group_norm", (Arg(shape),), attrs)
+        yield Case("group_norm", (Arg(shape), vector, vector), attrs)
+        yield Case("group_norm", (Arg(shape, F16), None, weight(shape[1:2], F16)), attrs)
+    for layout in LAYOUTS:
+        yield Case("group_norm", (Arg((2, 4, 6), layout=layout), weight((4,))), {"n_groups": 2})
+
+
 def cases() -> Iterator[Case]:
     yield from reductions()
+    yield from several_axes()
+    yield from group_norm()
+    yield from extremes()

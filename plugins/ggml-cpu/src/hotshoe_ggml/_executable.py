@@ -9,21 +9,19 @@ import numpy as np
 
 from hotshoe_core.backend import Executable, NodePlacement
 from hotshoe_core.errors import ClosedError, GraphError, NativeError, UnsupportedOpError
-from hotshoe_core.graph import OVERWRITING, Graph
+from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, Memory
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_ggml._fusion import fuse
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml._packed import PackedWeight
 from hotshoe_ggml._weights import Holding, OutOfMemory, Tied, new_context
-from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused
+from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend
 
 __all__ = ["GgmlExecutable"]
-
-_NODES_PER_OP = 12  # the most ggml nodes any lowering makes
 
 
 class GgmlExecutable(Executable):
@@ -41,7 +39,8 @@ class GgmlExecutable(Executable):
         self._keep: list[Any] = []
         self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
         self._sizes: dict[str, Memory] = {}
-        n_nodes = _NODES_PER_OP * len(graph.nodes) + len(graph.leaves) + 64
+        n_copies = 2 * (len(graph.outputs) + len(graph.updates))
+        n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
         self._context = new_context(n_nodes, n_nodes)
         try:
             self._hold_constants()
@@ -87,7 +86,7 @@ class GgmlExecutable(Executable):
                 native[node] = lower_fused(builder, node, fused[node], native)
             else:
                 sources = [None if s is None else _laid_out_for(node.op, native[s]) for s in node.sources]
-                if node.op in OVERWRITING and node not in graph.in_place:
+                if TABLE[node.op].overwrites and node not in graph.in_place:
                     sources[0] = builder.call("cont", sources[0])
                 native[node] = LOWERINGS[node.op](builder, node, *sources)
                 g.ggml_set_name(native[node], node.name.encode()[:63])

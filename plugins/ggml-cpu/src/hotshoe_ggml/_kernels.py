@@ -1,4 +1,4 @@
-"""Nodes of ggml graphs that run hotshoe's own attention and norms (`native/hotshoe_attention.h`), on the CPU only.
+"""Nodes of ggml graphs that run hotshoe's own kernels (`native/`): attention, norms and small ops, on the CPU only.
 
 Each function gives the node, or None where the kernel does not apply and ggml's own ops must do. The parameters of a
 node are read whenever its graph is computed: `builder.keep` holds them as long.
@@ -6,6 +6,7 @@ node are read whenever its graph is computed: `builder.keep` holds them as long.
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,16 @@ from hotshoe_ggml._native import ffi, kernels
 if TYPE_CHECKING:
     from hotshoe_ggml.lowering import Builder
 
-__all__ = ["attention_node", "attention_types", "layer_norm_node", "rms_norm_node"]
+__all__ = [
+    "activation_node", "argmax_node", "attention_node", "attention_types", "layer_norm_node", "order_node",
+    "pointwise_node", "rms_norm_node", "row_max_node",
+]  # fmt: skip
 
 Ptr = Any  # struct ggml_tensor *
 
 _F32 = DType.F32.id
 _PLAIN = {_F32: 4}
+_I32 = DType.I32.id
 _MAX_DIM = 512
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 
@@ -76,11 +81,49 @@ def _norm(
     return _custom(builder, name, list(x.ne), given, ffi.new("struct hotshoe_norm_params *", (eps, *flags)))
 
 
-def _custom(builder: Builder, name: str, ne: list[int], operands: list[Ptr], params: Any) -> Ptr:
+_ACTIVATIONS = {"none": "GELU_ERF", "tanh": "GELU_TANH", "quick": "GELU_QUICK", "softplus": "SOFTPLUS"}
+
+
+def activation_node(builder: Builder, kind: str, x: Ptr, up: Ptr | None = None) -> Ptr:
+    """act(x), or act(x) * up. kind: "softplus", or which gelu ("none", "tanh", "quick"). All F32."""
+    params = ffi.new("int32_t *", getattr(kernels(), f"HOTSHOE_{_ACTIVATIONS[kind]}"))
+    return _custom(builder, "hotshoe_activation", list(x.ne), [x] if up is None else [x, up], params)
+
+
+_I32_LIMITS = (-(2**31), 2**31 - 1)
+
+
+def pointwise_node(
+    builder: Builder, op: str, ne: list[int], operands: list[Ptr], *, low: float = -math.inf, high: float = math.inf
+) -> Ptr:
+    """One of ``enum hotshoe_pointwise_op``, by name. Operands are broadcast to ne; low and high: of "clamp"."""
+    limits = (int(min(max(limit, _I32_LIMITS[0]), _I32_LIMITS[1])) for limit in (low, high))
+    params = ffi.new("struct hotshoe_pointwise_params *", (getattr(kernels(), f"HOTSHOE_{op.upper()}"), *limits))
+    type = _F32 if op in ("equal", "less", "less_equal") else operands[-1].type
+    return _custom(builder, "hotshoe_pointwise", ne, operands, params, type)
+
+
+def row_max_node(builder: Builder, x: Ptr) -> Ptr:
+    """The largest of each row: [ne1, ne2, ne3]."""
+    return _custom(builder, "hotshoe_row_max", [*list(x.ne)[1:], 1], [x], ffi.NULL)
+
+
+def argmax_node(builder: Builder, x: Ptr) -> Ptr:
+    """Where the largest of each row first stands: [ne1, ne2, ne3]."""
+    return _custom(builder, "hotshoe_row_argmax", [*list(x.ne)[1:], 1], [x], ffi.NULL, _I32)
+
+
+def order_node(builder: Builder, x: Ptr, k: int, *, descending: bool) -> Ptr:
+    """The indices of the first k of each row in order: [k, ne1, ne2, ne3]."""
+    params = ffi.new("struct hotshoe_order_params *", (k, descending))
+    return _custom(builder, "hotshoe_row_order", [k, *list(x.ne)[1:]], [x], params, _I32)
+
+
+def _custom(builder: Builder, name: str, ne: list[int], operands: list[Ptr], params: Any, type: int = _F32) -> Ptr:
     builder.keep.append(params)
     function = ffi.addressof(kernels(), name)
     sources = ffi.new("struct ggml_tensor *[]", operands)
-    return builder.call("custom_4d", _F32, *ne, sources, len(operands), function, _ALL_THREADS, params)
+    return builder.call("custom_4d", type, *ne, sources, len(operands), function, _ALL_THREADS, params)
 
 
 def _plain(t: Ptr, types: dict[int, int] = _PLAIN) -> bool:

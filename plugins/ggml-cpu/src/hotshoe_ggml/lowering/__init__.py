@@ -8,8 +8,16 @@ A module for each theme, as in ``hotshoe_core.ops``. ``@lowers("op")`` enters a 
 ``@lowers("op", when=predicate)`` says which nodes it covers.
 """
 
-from hotshoe_ggml.lowering import attention, elementwise, matrix, movement, reduce  # noqa: F401  (they fill the table)
-from hotshoe_ggml.lowering.builder import LOWERINGS, Builder, can_lower, extents
+from hotshoe_ggml.lowering import (  # noqa: F401  (they fill the table)
+    attention,
+    convolution,
+    elementwise,
+    matrix,
+    movement,
+    recurrent,
+    reduce,
+)
+from hotshoe_ggml.lowering.builder import LOWERINGS, Builder, can_lower, extents, node_budget
 from hotshoe_ggml.lowering.matrix import lower_fused
 
-__all__ = ["LOWERINGS", "Builder", "can_lower", "extents", "lower_fused"]
+__all__ = ["LOWERINGS", "Builder", "can_lower", "extents", "lower_fused", "node_budget"]

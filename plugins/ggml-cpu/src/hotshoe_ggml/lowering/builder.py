@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.errors import UnsupportedOpError
+from hotshoe_core.ops._bounds import are_within
+from hotshoe_core.tensor import TABLE, Shape, Tensor
+from hotshoe_ggml._kernels import pointwise_node
 from hotshoe_ggml._native import lib
 
-__all__ = ["LOWERINGS", "MAX_AXES", "Builder", "Ptr", "can_lower", "extents", "indices_are_i32", "lowers"]
+__all__ = [
+    "F32", "LOWERINGS", "MAX_AXES", "Builder", "Lowering", "Ptr", "always", "can_lower", "extents",
+    "indices_are_i32", "lowers", "node_budget",
+]  # fmt: skip
 
 Ptr = Any  # struct ggml_tensor *
 F32 = DType.F32
@@ -17,34 +23,68 @@ MAX_AXES = 4
 
 _UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # the last two: for ggml's own intermediate results
 
+_NODES = 16  # the most ggml nodes a lowering makes, unless it says otherwise
+
 Lowering = Callable[..., Ptr]
 Predicate = Callable[[Tensor], bool]
+
+
+class _Row(NamedTuple):
+    """What is known of an op's lowering beside the function: see ``lowers``."""
+
+    when: Predicate
+    own_kernels: Predicate
+    nodes: Callable[[Tensor], int]
+
+
 LOWERINGS: dict[str, Lowering] = {}
-_CONDITIONS: dict[str, Predicate] = {}
+_ROWS: dict[str, _Row] = {}
 
 
-def lowers(*ops: str, when: Predicate | None = None) -> Callable[[Lowering], Lowering]:
-    """Enter the function as the lowering of these ops. ``when``: for which nodes, of those ggml can hold at all."""
+def always(node: Tensor) -> bool:
+    """Of ``lowers``: every node."""
+    return True
+
+
+def _never(node: Tensor) -> bool:
+    return False
+
+
+def lowers(
+    *ops: str,
+    when: Predicate = always,
+    own_kernels: Predicate = _never,
+    nodes: Callable[[Tensor], int] = lambda node: _NODES,
+) -> Callable[[Lowering], Lowering]:
+    """Enter the function as the lowering of these ops.
+
+    when: for which nodes, of those ggml can hold at all. own_kernels: which of them need ours, that is, the CPU.
+    nodes: how many ggml nodes it makes at most.
+    """
 
     def add(function: Lowering) -> Lowering:
         for op in ops:
             if op in LOWERINGS:
                 raise ValueError(f"op {op} has two lowerings")
             LOWERINGS[op] = function
-            if when is not None:
-                _CONDITIONS[op] = when
+            _ROWS[op] = _Row(when, own_kernels, nodes)
         return function
 
     return add
 
 
-def can_lower(node: Tensor) -> bool:
-    """Whether the lowering of this op covers these shapes and types."""
+def can_lower(node: Tensor, *, own_kernels: bool = True) -> bool:
+    """Whether the lowering of this op covers these shapes and types. own_kernels: whether the device runs ours."""
     tensors = [node, *(s for s in node.sources if s is not None)]
     if node.op not in LOWERINGS or any(t.ndim > MAX_AXES or t.dtype in _UNREADABLE for t in tensors):
         return False
-    condition = _CONDITIONS.get(node.op)
-    return condition is None or condition(node)
+    row = _ROWS[node.op]
+    return row.when(node) and (own_kernels or not row.own_kernels(node))
+
+
+def node_budget(node: Tensor) -> int:
+    """How many ggml nodes the lowering of this node makes at most."""
+    return _ROWS[node.op].nodes(node)
 
 
 def indices_are_i32(indexed: int, indices: int) -> Predicate:
@@ -59,7 +99,12 @@ def indices_are_i32(indexed: int, indices: int) -> Predicate:
 
 
 def extents(shape: Shape) -> list[int]:
-    """A NumPy shape as ggml's four sizes, fastest first."""
+    """A NumPy shape as ggml's four sizes, fastest first. Raises UnsupportedOpError for more axes: ggml would abort."""
+    if len(shape) > MAX_AXES:
+        raise UnsupportedOpError(
+            f"ggml's tensors have {MAX_AXES} axes at most; got the shape {shape}",
+            hint="make one of two axes: a weight of conv3d may be (out * in, depth, height, width)",
+        )
     return [*reversed(shape), *(1,) * (MAX_AXES - len(shape))]
 
 
@@ -113,6 +158,30 @@ class Builder:
         order = list(range(MAX_AXES))
         order[a], order[b] = b, a
         return self.call("permute", x, *order)
+
+    def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
+        """Operand ``which`` of those ``node`` uses as indices, contiguous and within what it indexes.
+
+        ggml aborts on an index out of range, or reads beyond the tensor. Those that come from outside are checked
+        there; those computed by the graph are proved to fit, or limited.
+        """
+        source, indices, axis = TABLE[node.op].indexed[which]
+        x, at = node.sources[source], node.sources[indices]
+        assert x is not None
+        assert at is not None
+        n = x.shape[axis]
+        if are_within(at, n):
+            return self.cont(native)
+        if self.custom:
+            return pointwise_node(self, "clamp", list(native.ne), [native], low=0, high=n - 1)
+        floats = self.call("clamp", self.call("cast", self.cont(native), F32.id), 0.0, float(n - 1))
+        return self.call("cast", floats, DType.I32.id)
+
+    def column(self, x: Ptr, i: int, axis: int = 0) -> Ptr:
+        """Element ``i`` of one of ggml's axes, which stays with size 1, as a view."""
+        ne = list(x.ne)
+        ne[axis] = 1
+        return self.call("view_4d", x, *ne, x.nb[1], x.nb[2], x.nb[3], i * x.nb[axis])
 
     def repeat(self, x: Ptr, ne: list[int]) -> Ptr:
         return x if list(x.ne) == ne else self.call("repeat_4d", x, *ne)

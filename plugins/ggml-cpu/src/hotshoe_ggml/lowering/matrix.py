@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 from hotshoe_core.dtypes import DType
+from hotshoe_core.ops._bounds import are_distinct
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._fusion import Fused
+from hotshoe_ggml._native import ffi
 from hotshoe_ggml._packed import PackedWeight, linear_node
 from hotshoe_ggml.lowering.builder import Builder, Ptr, indices_are_i32, lowers
 
@@ -46,6 +49,34 @@ def _matmul(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
     return product
 
 
-@lowers("linear_experts", when=indices_are_i32(1, 2))
+@lowers(
+    "linear_experts",
+    when=indices_are_i32(1, 2),
+    nodes=lambda node: 16 + 4 * node.shape[1],
+)
 def _linear_experts(b: Builder, node: Tensor, x: Ptr, weight: Ptr, experts: Ptr) -> Ptr:
-    return b.call("mul_mat_id", b.rows(weight), b.cont(b.f32(x)), b.cont(experts))
+    x, weight, experts = b.cont(b.f32(x)), b.rows(weight), b.indices(node, experts)
+    chosen = node.sources[2]
+    assert chosen is not None
+    if are_distinct(chosen) or not _is_repacked(b, weight):
+        return b.call("mul_mat_id", weight, x, experts)
+    # ggml's product with repacked weights counts on every row to name an expert once: one choice at a time
+    columns = [b.cont(b.column(experts, j)) for j in range(node.shape[1])]
+    rows = [x if x.ne[1] == 1 else b.cont(b.column(x, j, axis=1)) for j in range(node.shape[1])]
+    parts = [b.call("mul_mat_id", weight, row, column) for row, column in zip(rows, columns)]
+    return functools.reduce(lambda joined, part: b.call("concat", joined, part, 1), parts)
+
+
+def _is_repacked(b: Builder, weight: Ptr) -> bool:
+    """Whether it lies in the layout of ggml's CPU_REPACK, which is no memory that the host may read."""
+    return b.custom and weight.buffer != ffi.NULL and not b.g.ggml_backend_buffer_is_host(weight.buffer)
+
+
+@lowers("add_experts", when=indices_are_i32(1, 2))
+def _add_experts(b: Builder, node: Tensor, x: Ptr, bias: Ptr, experts: Ptr) -> Ptr:
+    return b.call("add_id", b.rows(b.f32(x)), b.rows(b.f32(bias)), b.indices(node, experts))
+
+
+@lowers("solve_lower")
+def _solve_lower(b: Builder, node: Tensor, a: Ptr, y: Ptr) -> Ptr:
+    return b.call("solve_tri", b.cont(b.f32(a)), b.cont(b.f32(y)), True, True, False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_ggml._kernels import argmax_node, order_node
 from hotshoe_ggml.lowering.builder import MAX_AXES, Builder, Ptr, extents, indices_are_i32, lowers
 
 
@@ -38,23 +39,41 @@ def _expand(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 
 @lowers("slice")
 def _slice(b: Builder, node: Tensor, x: Ptr) -> Ptr:
+    return _cut(b, node, x, node.shape)
+
+
+def _cut(b: Builder, node: Tensor, x: Ptr, shape: Shape) -> Ptr:
+    """The part of ``x`` that ``node.attrs["slices"]`` select, as a view."""
     slices = list(reversed(node.attrs["slices"]))
     nb, size = list(x.nb), node.dtype.block_size
-    offset = sum(s.start // (size if i == 0 else 1) * nb[i] for i, s in enumerate(slices))
+    offset = sum(s[0] // (size if i == 0 else 1) * nb[i] for i, s in enumerate(slices))
     for i, s in enumerate(slices):
-        nb[i] *= s.step
-    view = b.call("view_4d", x, *extents(node.shape), nb[1], nb[2], nb[3], offset)
+        nb[i] *= s[2]
+    view = b.call("view_4d", x, *extents(shape), nb[1], nb[2], nb[3], offset)
     view.nb[0] = nb[0]  # ggml_view takes rows to be dense, which those of a transposed or stepped tensor are not
     return view
 
 
-@lowers("concat")
+@lowers("set_slice")
+def _set_slice(b: Builder, node: Tensor, x: Ptr, values: Ptr) -> Ptr:
+    """In place: the executable passes a copy where the source's old value must survive."""
+    source = node.sources[1]
+    assert source is not None
+    x = b.cont(x)
+    written = b.call("cpy", values, _cut(b, node, x, source.shape))
+    whole = b.call("view_4d", x, *x.ne, x.nb[1], x.nb[2], x.nb[3], 0)
+    whole.src[1] = written  # who reads the whole waits for the copy
+    return whole
+
+
+@lowers("concat", nodes=lambda node: 3 * len(node.sources))
 def _concat(b: Builder, node: Tensor, *xs: Ptr) -> Ptr:
     axis = node.ndim - 1 - node.attrs["axis"]
-    joined = b.cont(xs[0])
-    for x in xs[1:]:
-        joined = b.call("concat", joined, b.cont(x), axis)
-    return joined
+    parts = [b.cont(x) for x in xs]
+    while len(parts) > 1:  # by twos, for ggml copies both sides whenever it joins two
+        joined = [b.call("concat", x, y, axis) for x, y in zip(parts[::2], parts[1::2])]
+        parts = joined + parts[len(joined) * 2 :]
+    return parts[0]
 
 
 @lowers("pad")
@@ -69,7 +88,7 @@ def _take(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
     assert source is not None
     assert at is not None
     rows = b.reshape(x, (len(source), source.size // len(source)))
-    return b.reshape(b.call("get_rows", b.rows(rows), b.reshape(b.cont(indices), (at.size,))), node.shape)
+    return b.reshape(b.call("get_rows", b.rows(rows), b.reshape(b.indices(node, indices), (at.size,))), node.shape)
 
 
 @lowers("take_along", when=indices_are_i32(0, 1))
@@ -78,7 +97,7 @@ def _take_along(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
     assert source is not None
     n = source.size // source.shape[-1]
     columns = b.reshape(b.f32(x), (n, source.shape[-1], 1))  # a row of one element each, for ggml gathers rows
-    at = b.reshape(b.cont(indices), (n, node.shape[-1]))
+    at = b.reshape(b.indices(node, indices), (n, node.shape[-1]))
     return b.reshape(b.call("get_rows", columns, at), node.shape)
 
 
@@ -88,22 +107,50 @@ def _set_rows(b: Builder, node: Tensor, x: Ptr, indices: Ptr, rows: Ptr) -> Ptr:
     n, width = node.shape[0], node.size // node.shape[0]
     flat = b.reshape(x, (n, width))
     values = b.reshape(b.f32(rows), (indices.ne[0], width))
-    return b.reshape(b.call("set_rows", flat, b.rows(values), b.cont(indices)), node.shape)
+    return b.reshape(b.call("set_rows", flat, b.rows(values), b.indices(node, indices)), node.shape)
 
 
 @lowers("argsort")
 def _argsort(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    order = b.g.GGML_SORT_ORDER_DESC if node.attrs["descending"] else b.g.GGML_SORT_ORDER_ASC
-    return b.call("argsort", b.cont(b.f32(x)), order)
+    x, descending = b.rows(b.f32(x)), node.attrs["descending"]
+    if b.custom:
+        return order_node(b, x, node.shape[-1], descending=descending)
+    order = b.g.GGML_SORT_ORDER_DESC if descending else b.g.GGML_SORT_ORDER_ASC
+    return b.call("argsort", b.cont(x), order)
 
 
 @lowers("top_k")
 def _top_k(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    return b.cont(b.call("argsort_top_k", b.cont(b.f32(x)), node.attrs["k"]))  # ggml_top_k does not order them
+    x, k = b.rows(b.f32(x)), node.attrs["k"]
+    if b.custom:
+        return order_node(b, x, k, descending=True)
+    return b.cont(b.call("argsort_top_k", b.cont(x), k))  # ggml_top_k does not order them
 
 
 @lowers("argmax")
 def _argmax(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    (source,) = node.sources
-    assert source is not None
-    return b.reshape(b.call("argmax", b.reshape(b.f32(x), (-(-source.size // x.ne[0]), x.ne[0]))), node.shape)
+    x = b.rows(b.f32(x))
+    if b.custom:
+        return b.reshape(argmax_node(b, x), node.shape)
+    return b.reshape(b.call("argmax", b.reshape(x, (node.size, x.ne[0]))), node.shape)
+
+
+# Triangles and diagonals
+
+
+def _is_triangle(node: Tensor) -> bool:
+    """Of a square matrix, with the diagonal or without."""
+    offset = node.attrs["k"] * (1 if node.op == "tril" else -1)
+    return node.dtype is DType.F32 and node.shape[-1] == node.shape[-2] and offset in (0, -1)
+
+
+@lowers("tril", "triu", when=_is_triangle)
+def _triangle(b: Builder, node: Tensor, x: Ptr) -> Ptr:
+    side = "LOWER" if node.op == "tril" else "UPPER"
+    kind = f"GGML_TRI_TYPE_{side}" + ("" if node.attrs["k"] else "_DIAG")
+    return b.call("tri", b.cont(b.f32(x)), getattr(b.g, kind))
+
+
+@lowers("diag", when=lambda node: node.dtype is DType.F32)
+def _diag(b: Builder, node: Tensor, x: Ptr) -> Ptr:
+    return b.call("diag", b.reshape(b.f32(x), (*node.shape[:-2], 1, node.shape[-1])))

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import math
+
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Tensor
-from hotshoe_ggml._kernels import layer_norm_node, rms_norm_node
+from hotshoe_ggml._kernels import layer_norm_node, rms_norm_node, row_max_node
 from hotshoe_ggml._native import ffi
 from hotshoe_ggml.lowering.builder import MAX_AXES, Builder, Ptr, lowers
 
 __all__ = ["softmax"]
 
 
-@lowers("sum", "mean")
+@lowers("sum", "mean", "max")
 def _reduce(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     (source,) = node.sources
     assert source is not None
-    at = source.ndim - 1 - node.attrs["axis"]
+    reduced = sorted(source.ndim - 1 - axis for axis in node.attrs["axis"])
     x = b.f32(x)
-    if at:  # only the fastest axis can be reduced: bring it there, the others keep their order
-        order = [i + 1 if i < at else i for i in range(MAX_AXES)]
-        order[at] = 0
-        x = b.call("permute", x, *order)
-    return b.reshape(b.call("mean" if node.op == "mean" else "sum_rows", b.cont(x)), node.shape)
+    if not reduced:
+        return b.cont(x)
+    if reduced != list(range(len(reduced))):  # only the fastest axes can be reduced: bring them there
+        order = [*reduced, *(i for i in range(MAX_AXES) if i not in reduced)]
+        x = b.call("permute", x, *(order.index(i) for i in range(MAX_AXES)))
+    size = math.prod(x.ne[i] for i in range(len(reduced)))
+    x = b.reshape(b.cont(x), (source.size // size, size))
+    return b.reshape(_largest(b, x) if node.op == "max" else b.call(_REDUCTIONS[node.op], x), node.shape)
+
+
+_REDUCTIONS = {"sum": "sum_rows", "mean": "mean"}
+
+
+def _largest(b: Builder, x: Ptr) -> Ptr:
+    if b.custom:
+        return row_max_node(b, x)
+    at = b.reshape(b.call("argmax", x), (x.ne[1], 1))
+    return b.call("get_rows", b.reshape(x, (x.ne[1], x.ne[0], 1)), at)
 
 
 @lowers("softmax")

@@ -1,0 +1,194 @@
+"""CrossCache: keys and values of an encoder's output, one block of cells a sequence, the same at every step.
+
+The encoder's graph puts them (``encoder_layers``, ``encoder_feeds``); every later step of the sequence reads them.
+Sequences that begin alike share a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe.kvcache.base import MAX_SEQUENCES, LayerView, Placed, Sizes
+from hotshoe.kvcache.spec import CrossSpec, LayerSpec
+from hotshoe.kvcache.views import require_rows
+from hotshoe_core import DType, Tensor
+from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError
+
+if TYPE_CHECKING:
+    from hotshoe_core import Backend, Context
+
+__all__ = ["CrossCache"]
+
+Array = np.ndarray[Any, Any]
+
+
+class CrossCache:
+    """The encoder's keys and values for ``n_sequences`` sequences. All layers have the same number of positions.
+
+    spec: of each layer; other kinds than CrossSpec get None. Raises InsufficientMemoryError, DTypeError, and
+    ModelDefinitionError for layers that differ.
+    """
+
+    uniform = False
+    shift_refusal = None  # positions of the text are not in it
+
+    def __init__(
+        self, backend: Backend, spec: Sequence[LayerSpec], *, n_sequences: int = 1, dtype: DType = DType.F16
+    ) -> None:
+        self._backend = backend
+        self._mask_dtype = backend.cache_config().mask_dtype
+        self._layers = {i: s for i, s in enumerate(spec) if isinstance(s, CrossSpec)}
+        self._n_layers = len(spec)
+        lengths = {s.n_positions for s in self._layers.values()}
+        if len(lengths) != 1:
+            raise ModelDefinitionError(
+                f"CrossSpec: layers have {sorted(lengths)} positions of the encoder; expected one number"
+            )
+        (self.n_positions,) = lengths
+        self.n_blocks = n_sequences
+        self._block: dict[int, int] = {}  # sequence → block
+        n_rows = self.n_blocks * self.n_positions
+        self._made: list[Tensor] = []
+        self._states: dict[int, tuple[Tensor, Tensor]] = {}
+        try:
+            for i, s in self._layers.items():
+                for size in (s.k_dim, s.v_dim):
+                    if size % dtype.block_size:
+                        raise DTypeError(
+                            f"a {dtype.name} cache stores blocks of {dtype.block_size}; layer {i} has heads of {size}",
+                            hint="use f16",
+                        )
+                for name, size in (("k", s.k_dim), ("v", s.v_dim)):
+                    self._made.append(backend.state((n_rows, s.n_kv_heads * size), dtype, f"cross.{i}.{name}", i))
+                self._states[i] = (self._made[-2], self._made[-1])
+        except BaseException:
+            self.close()
+            raise
+
+    # The encoder's graph
+
+    def encoder_layers(self, ctx: Context) -> list[LayerView]:
+        """Views of a graph that puts one sequence's keys and values."""
+        cells = ctx.input("cross.cells", (self.n_positions,), DType.I32)
+        return self._views(ctx, lambda i: _CrossLayer(ctx, i, self._layers[i], *self._states[i], cells=cells))
+
+    def encoder_feeds(self, sequence: int) -> dict[str, Array]:
+        """Give the sequence a block of its own; the feeds of its encoder's graph. Raises CacheFullError."""
+        _require_sequence(sequence)
+        self._block.pop(sequence, None)
+        free = sorted(set(range(self.n_blocks)) - set(self._block.values()))
+        if not free:
+            raise CacheFullError(
+                f"the cache holds the encoder's output of {self.n_blocks} sequences already",
+                hint="load the model with a larger n_sequences, or remove a sequence",
+            )
+        self._block[sequence] = free[0]
+        return {"cross.cells": np.arange(self.n_positions, dtype=np.int32) + free[0] * self.n_positions}
+
+    # Steps
+
+    @property
+    def sizes(self) -> Sizes:
+        return ()
+
+    def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
+        """Raises GraphError for a sequence whose encoder has not run."""
+        missing = [p.sequence for p in step if p.sequence not in self._block]
+        if missing:
+            raise GraphError(f"sequence {missing[0]} has no encoder output yet", hint="compute the encoder first")
+        mask = np.full((n_rows, self.n_blocks, self.n_positions), -np.inf, self._mask_dtype.numpy)
+        row = 0
+        for p in step:
+            mask[row : row + p.n, self._block[p.sequence]] = 0
+            row += p.n
+        mask[row:, 0] = 0  # padding: some block, for a softmax of nothing is NaN
+        return {"cross.mask": mask.reshape(n_rows, -1)}
+
+    def commit(self) -> None: ...
+
+    def rollback(self) -> None: ...
+
+    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+        mask = ctx.input("cross.mask", (n_rows, self.n_blocks * self.n_positions), self._mask_dtype)
+        return self._views(ctx, lambda i: _CrossLayer(ctx, i, self._layers[i], *self._states[i], mask=mask))
+
+    def _views(self, ctx: Context, make: Any) -> list[LayerView]:
+        return [make(i) if i in self._layers else None for i in range(self._n_layers)]
+
+    def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+        return True
+
+    def length(self, sequence: int) -> int:
+        return 0
+
+    def copy_prefix(self, source: int, target: int, n: int) -> None:
+        self.remove(target)
+        if source in self._block:
+            self._block[_require_sequence(target)] = self._block[source]
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return True
+
+    def resumable(self, sequence: int, position: int) -> int:
+        return position
+
+    def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
+        if start == 0 and stop is None:
+            self._block.pop(sequence, None)
+
+    def sharing(self, sequence: int, start: int) -> frozenset[int]:
+        return frozenset()  # reading it changes nothing
+
+    def shift(self, sequence: int, start: int, by: int) -> None: ...
+
+    def close(self) -> None:
+        self._backend.release(self._made)
+        self._made = []
+
+
+class _CrossLayer:
+    """One layer's CrossView, of the encoder's graph (cells) or of a step (mask)."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        layer: int,
+        spec: CrossSpec,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        cells: Tensor | None = None,
+        mask: Tensor | None = None,
+    ) -> None:
+        self._ctx, self._layer, self._spec = ctx, layer, spec
+        self._keys, self._values = keys, values
+        self._cells, self._mask = cells, mask
+
+    @property
+    def mask(self) -> Tensor:
+        if self._mask is None:
+            raise GraphError(f"layer {self._layer} reads what the graph of its encoder puts", hint="call put(k, v)")
+        return self._mask
+
+    def put(self, k: Tensor, v: Tensor) -> None:
+        spec = self._spec
+        if self._cells is None:
+            raise GraphError(f"layer {self._layer} puts keys in a step; only the encoder's graph does", hint="read()")
+        require_rows(f"layer {self._layer}: keys", k, (spec.n_positions, spec.n_kv_heads, spec.k_dim))
+        require_rows(f"layer {self._layer}: values", v, (spec.n_positions, spec.n_kv_heads, spec.v_dim))
+        for state, rows in ((self._keys, k), (self._values, v)):
+            self._ctx.update(state, state.set_rows(self._cells, rows.reshape(rows.shape[0], -1)))
+
+    def read(self) -> tuple[Tensor, Tensor]:
+        spec = self._spec
+        keys = self._keys.reshape(-1, spec.n_kv_heads, spec.k_dim)
+        return keys, self._values.reshape(-1, spec.n_kv_heads, spec.v_dim)
+
+
+def _require_sequence(sequence: int) -> int:
+    if not 0 <= sequence < MAX_SEQUENCES:
+        raise GraphError(f"sequence {sequence} is out of range: 0 to {MAX_SEQUENCES - 1}")
+    return sequence

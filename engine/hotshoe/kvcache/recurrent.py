@@ -1,0 +1,165 @@
+"""RecurrentCache: states of a fixed size, one row a sequence (Mamba, short convolutions, delta nets, RWKV).
+
+A graph reads rows at indices that are an input and writes rows at others: see kvcache/rows.py for who has which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe.kvcache.base import MAX_SEQUENCES, LayerView, Placed, Sizes
+from hotshoe.kvcache.rows import Rows
+from hotshoe.kvcache.spec import LayerSpec, RecurrentSpec
+from hotshoe_core import DType, Tensor
+from hotshoe_core.errors import GraphError, ShapeError, did_you_mean
+
+if TYPE_CHECKING:
+    from hotshoe_core import Backend, Context
+
+__all__ = ["RecurrentCache"]
+
+Array = np.ndarray[Any, Any]
+
+_CHECKPOINTS = 3  # rows besides the one that a sequence is at
+_GENEROUS = 64 << 20  # bytes: while the rows are small, every sequence may have some
+
+
+class RecurrentCache:
+    """States of ``n_sequences`` sequences, with checkpoints; of more sequences, where states are small.
+
+    spec: of each layer; other kinds than RecurrentSpec get None. Raises InsufficientMemoryError.
+    """
+
+    uniform = True
+    shift_refusal = (
+        "the model keeps a recurrent state, which is the sum of all tokens before it: none of them can be taken out"
+    )
+
+    def __init__(self, backend: Backend, spec: Sequence[LayerSpec], *, n_sequences: int = 1) -> None:
+        self._backend = backend
+        self._layers = {i: s for i, s in enumerate(spec) if isinstance(s, RecurrentSpec)}
+        self._n_layers = len(spec)
+        row = 4 * sum(s.n_elements for s in self._layers.values())
+        n = max(n_sequences * (1 + _CHECKPOINTS), min(MAX_SEQUENCES, _GENEROUS // row))
+        self.rows = Rows(n, first=1)  # row 0 stays zero: a sequence that starts reads it
+        self._made: list[Tensor] = []
+        self._states: dict[int, dict[str, Tensor]] = {}
+        try:
+            for i, s in self._layers.items():
+                self._states[i] = {
+                    name: self._make((n + 1, math.prod(shape)), f"cache.{i}.{name}", i)
+                    for name, shape in s.states.items()
+                }
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self, shape: tuple[int, int], name: str, layer: int) -> Tensor:
+        self._made.append(self._backend.state(shape, DType.F32, name, layer))
+        return self._made[-1]
+
+    @property
+    def sizes(self) -> Sizes:
+        return ()
+
+    def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
+        """Choose the rows to read and to write. Raises CacheFullError, and GraphError for steps of unequal lengths."""
+        n = step[0].n
+        if any(p.n != n for p in step) or n_rows != n * len(step):
+            raise GraphError(
+                f"sequences of {[p.n for p in step]} tokens in {n_rows} rows; "
+                "a recurrent cache takes equal ones, without padding"
+            )
+        reads, writes = self.rows.place(step)
+        return {"cache.read": np.maximum(np.array(reads, np.int32), 0), "cache.write": np.array(writes, np.int32)}
+
+    def commit(self) -> None:
+        self.rows.commit()
+
+    def rollback(self) -> None:
+        self.rows.rollback()
+
+    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+        read = ctx.input("cache.read", (n_sequences,), DType.I32)
+        write = ctx.input("cache.write", (n_sequences,), DType.I32)
+        views: list[LayerView] = [None] * self._n_layers
+        for i, s in self._layers.items():
+            views[i] = StateView(ctx, i, s, self._states[i], read, write)
+        return views
+
+    def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+        return self.rows.fits([p.sequence for p in step], keep)
+
+    def length(self, sequence: int) -> int:
+        return self.rows.length(sequence)
+
+    def copy_prefix(self, source: int, target: int, n: int) -> None:
+        self.remove(target)
+        self.rows.share(source, target, n)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return self.resumable(sequence, position) == position
+
+    def resumable(self, sequence: int, position: int) -> int:
+        return self.rows.resumable(sequence, position)
+
+    def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
+        """States that have seen ``start`` are forgotten, and with them all that came after ``stop``."""
+        self.rows.remove(sequence, start)
+
+    def sharing(self, sequence: int, start: int) -> frozenset[int]:
+        return self.rows.sharing(sequence, start)
+
+    def shift(self, sequence: int, start: int, by: int) -> None:
+        raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
+
+    def close(self) -> None:
+        self._backend.release(self._made)
+        self._made = []
+
+
+class StateView:
+    """One layer's RecurrentView."""
+
+    def __init__(
+        self, ctx: Context, layer: int, spec: RecurrentSpec, states: Mapping[str, Tensor], read: Tensor, write: Tensor
+    ) -> None:
+        self.n_sequences = read.shape[0]
+        self._ctx = ctx
+        self._layer = layer
+        self._spec = spec
+        self._states = states
+        self._read = read
+        self._write = write
+        self._written: set[str] = set()
+
+    def split(self, x: Tensor) -> Tensor:
+        if x.shape[0] % self.n_sequences:
+            raise ShapeError(f"layer {self._layer}: {x.shape[0]} rows are not of {self.n_sequences} equal sequences")
+        return x.reshape(self.n_sequences, x.shape[0] // self.n_sequences, *x.shape[1:])
+
+    def merge(self, x: Tensor) -> Tensor:
+        return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+
+    def read(self, name: str) -> Tensor:
+        return self._state(name).take(self._read).reshape(self.n_sequences, *self._spec.states[name])
+
+    def write(self, name: str, new: Tensor) -> None:
+        state, shape = self._state(name), (self.n_sequences, *self._spec.states[name])
+        if new.shape != shape:
+            raise ShapeError(f"layer {self._layer}: the new state {name!r} is {new.shape}; expected {shape}")
+        if name in self._written:
+            raise GraphError(f"layer {self._layer} writes its state {name!r} twice; expected once for a step")
+        self._written.add(name)
+        self._ctx.update(state, state.set_rows(self._write, new.reshape(self.n_sequences, -1)))
+
+    def _state(self, name: str) -> Tensor:
+        if name not in self._states:
+            raise GraphError(
+                f"layer {self._layer} has no state {name!r}", hint=did_you_mean(name, self._states) + " (cache_spec)"
+            )
+        return self._states[name]

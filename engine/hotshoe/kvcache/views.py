@@ -1,0 +1,103 @@
+"""What a model's layer sees of a cache that is made of cells: its keys and values, and what may be looked at."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from hotshoe_core import DType, Tensor
+from hotshoe_core.errors import GraphError, ShapeError
+
+if TYPE_CHECKING:
+    from hotshoe.kvcache.spec import AttentionSpec
+    from hotshoe_core import Context
+
+__all__ = ["CellInputs", "KeyValueView", "UncachedView", "require_rows"]
+
+
+class CellInputs:
+    """A graph's inputs that say where its rows go and what they see; layers of the same reach share them.
+
+    cells: (n,) I32, a cell for each row. mask: (n, m). positions: (m,) I32, made if a model asks for it.
+    """
+
+    def __init__(self, ctx: Context, name: str, n_rows: int, size: int, mask_dtype: DType) -> None:
+        self._ctx, self._name, self.size = ctx, name, size
+        self.cells = ctx.input(f"cache.cells.{name}", (n_rows,), DType.I32)
+        self.mask = ctx.input(f"cache.mask.{name}", (n_rows, size), mask_dtype)
+
+    @functools.cached_property
+    def positions(self) -> Tensor:
+        return self._ctx.input(f"cache.positions.{self._name}", (self.size,), DType.I32)
+
+
+class KeyValueView:
+    """One layer's AttentionView of a CausalCache."""
+
+    def __init__(
+        self, ctx: Context, layer: int, spec: AttentionSpec, inputs: CellInputs, keys: Tensor, values: Tensor | None
+    ) -> None:
+        self._ctx = ctx
+        self._layer = layer
+        self._spec = spec
+        self._inputs = inputs
+        self._keys = keys
+        self._values = values
+        self._updated = False
+
+    @property
+    def mask(self) -> Tensor:
+        return self._inputs.mask
+
+    @property
+    def cell_positions(self) -> Tensor:
+        return self._inputs.positions
+
+    def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        spec = self._spec
+        if self._updated:
+            raise GraphError(f"layer {self._layer} updates its keys and values twice; expected once for a step")
+        if (v is None) != (spec.v_in_k > 0):
+            raise GraphError(
+                f"layer {self._layer}: update got {'no values' if v is None else 'values'}; its cache_spec says "
+                + (f"v_in_k={spec.v_in_k}: the values are part of the keys" if v is not None else "that it stores them")
+            )
+        self._updated = True
+        n = self._inputs.cells.shape[0]
+        require_rows(f"layer {self._layer}: keys", k, (n, spec.n_kv_heads, spec.k_dim))
+        all_k = self._put(self._keys, k)
+        if v is None or self._values is None:
+            return all_k, all_k[..., : spec.v_in_k]
+        require_rows(f"layer {self._layer}: values", v, (n, spec.n_kv_heads, spec.value_dim))
+        return all_k, self._put(self._values, v)
+
+    def _put(self, state: Tensor, rows: Tensor) -> Tensor:
+        new = state.set_rows(self._inputs.cells, rows.reshape(rows.shape[0], -1))
+        self._ctx.update(state, new)
+        return new[: self._inputs.size].reshape(self._inputs.size, *rows.shape[1:])
+
+
+class UncachedView:
+    """An AttentionView over nothing kept: a batch of whole texts. The mask broadcasts to (b, heads, n, n)."""
+
+    def __init__(self, mask: Tensor, positions: Tensor, v_in_k: int = 0) -> None:
+        self.mask = mask
+        self.cell_positions = positions
+        self._v_in_k = v_in_k
+
+    def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Keys and values of the batch itself."""
+        if v is not None:
+            return k, v
+        if not self._v_in_k:
+            raise GraphError("update got no values, and no cache_spec of the layer says v_in_k")
+        return k, k[..., : self._v_in_k]
+
+
+def require_rows(what: str, x: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises ShapeError: what a layer hands over is not what its ``cache_spec`` says."""
+    if x.shape != shape:
+        raise ShapeError(
+            f"{what} are {x.shape}; the layer's cache_spec says {shape}",
+            hint="mend the numbers of heads or their sizes in cache_spec, or the reshape before update",
+        )

@@ -1,0 +1,125 @@
+"""DeepSeek-V2 and V3 (arXiv:2405.04434, arXiv:2412.19437): multi-head latent attention, and experts beside shared ones.
+
+Attention is computed on the latent: the matrices that would make keys and values of it are applied to queries and to
+the result instead. So all heads share one key of ``kv_rank + rope.dim`` elements; its first ``kv_rank`` are the value.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.kvcache import AttentionSpec, AttentionView
+from hotshoe.models.batch import Batch
+from hotshoe.nn import (
+    ExpertConfig,
+    GatedMLP,
+    Linear,
+    MixtureOfExperts,
+    Module,
+    RMSNorm,
+    key,
+    layers,
+    parameter,
+    part,
+    rope_key,
+    tensor,
+)
+from hotshoe_core import Tensor, ops
+from hotshoe_core.ops import RoPE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(ExpertConfig):
+    head_dim: int = key("attention.key_length_mla", least=1)  # the turned elements included
+    v_dim: int = key("attention.value_length_mla", least=1)
+    rope: RoPE = rope_key(interleaved=True)
+    q_rank: int = key("attention.q_lora_rank", default=0)  # 0: queries by one matrix
+    kv_rank: int = key("attention.kv_lora_rank", least=1)
+    yarn_log_multiplier: float = key("rope.scaling.yarn_log_multiplier", default=0.0)
+    normalize_experts: bool = key("expert_weights_norm", default=False)
+    n_dense: int = key("leading_dense_block_count", default=0)  # layers before those with experts
+
+    @property
+    def plain_dim(self) -> int:
+        """Elements of a head's query and key that are not turned."""
+        return self.head_dim - self.rope.dim
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied by; YaRN's temperature is in it, not in the turned elements."""
+        factor = 1.0 / self.rope.scale
+        temperature = 1.0 + self.yarn_log_multiplier * math.log(factor)
+        return temperature * temperature / math.sqrt(self.head_dim)
+
+
+class LowRankQueries(Module):
+    down: Linear = tensor("attn_q_a", shape=lambda c, i: (c.q_rank, c.dim))
+    norm: RMSNorm = tensor("attn_q_a_norm", shape=lambda c, i: (c.q_rank,))
+    up: Linear = tensor("attn_q_b", shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.q_rank))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.up(self.norm(self.down(x)))
+
+
+class Attention(Module):
+    config: Config
+    q: Linear | None = tensor(
+        "attn_q", when=lambda c, i: not c.q_rank, shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.dim)
+    )
+    low_rank_q: LowRankQueries | None = part(when=lambda c, i: c.q_rank > 0)
+    kv_down: Linear = tensor("attn_kv_a_mqa", shape=lambda c, i: (c.kv_rank + c.rope.dim, c.dim))
+    kv_norm: RMSNorm = tensor("attn_kv_a_norm", shape=lambda c, i: (c.kv_rank,))
+    k_up: Tensor = parameter("attn_k_b.weight", use="matmul", shape=lambda c, i: (c.n_heads[i], c.kv_rank, c.plain_dim))
+    v_up: Tensor = parameter("attn_v_b.weight", use="matmul", shape=lambda c, i: (c.n_heads[i], c.v_dim, c.kv_rank))
+    out: Linear = tensor("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.v_dim))
+
+    def cache_spec(self) -> AttentionSpec:
+        cfg = self.config
+        return AttentionSpec(1, cfg.kv_rank + cfg.rope.dim, v_in_k=cfg.kv_rank, rope=cfg.rope, rope_start=cfg.kv_rank)
+
+    def __call__(self, x: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
+        cfg = self.config
+        q = self._queries(x)  # (n, heads, head_dim)
+        q_turned = ops.rope(q[..., cfg.plain_dim :], batch.positions, config=cfg.rope)
+        latent = _by_head(q[..., : cfg.plain_dim], self.k_up)  # (n, heads, kv_rank)
+        kv = self.kv_down(x)[:, None]  # (n, 1, kv_rank + rope.dim)
+        k_turned = ops.rope(kv[..., cfg.kv_rank :], batch.positions, config=cfg.rope)
+        k = ops.concat(self.kv_norm(kv[..., : cfg.kv_rank]), k_turned, axis=-1)
+        k, v = cache.update(k)
+        y = ops.attention(ops.concat(latent, q_turned, axis=-1), k, v, cache.mask, scale=cfg.scale)
+        return self.out(_by_head(y, self.v_up).reshape(*x.shape[:-1], -1))
+
+    def _queries(self, x: Tensor) -> Tensor:
+        q = self.q or self.low_rank_q
+        assert q is not None  # q_rank is 0 or above
+        return q(x).reshape(*x.shape[:-1], self.config.n_heads[self.layer], self.config.head_dim)
+
+
+def _by_head(x: Tensor, weight: Tensor) -> Tensor:
+    """(n, heads, in) by a matrix for each head, (heads, out, in): (n, heads, out)."""
+    return x.permute(1, 0, 2).matmul(weight, transpose=True).permute(1, 0, 2)
+
+
+class DenseBlock(nn.PreNormBlock):
+    attention: Attention = part()
+    mlp: GatedMLP = part()
+
+
+class ExpertBlock(nn.PreNormBlock):
+    attention: Attention = part()
+    mlp: MixtureOfExperts = part()
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[DenseBlock | ExpertBlock] = layers(
+        "blk", kind=lambda config, i: DenseBlock if i < config.n_dense else ExpertBlock
+    )
+
+    Config = Config
+
+
+family = Family(Model)

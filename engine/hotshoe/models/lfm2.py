@@ -1,0 +1,73 @@
+"""LFM2 (Liquid AI 2025, arXiv:2511.23404): short gated convolutions, and attention in some of the layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.kvcache import RecurrentSpec, RecurrentView
+from hotshoe.models.batch import Batch
+from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, part, tensor
+from hotshoe_core import Tensor, ops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(TextConfig):
+    kernel: int = key("shortconv.l_cache", least=2)
+
+
+class Attention(nn.Attention):
+    q_norm: RMSNorm = tensor("attn_q_norm")
+    k_norm: RMSNorm = tensor("attn_k_norm")
+
+
+class ShortConvolution(Module):
+    """Three projections of each token: the first gates what is convolved, the second what comes out."""
+
+    config: Config
+    projection: Linear = tensor("shortconv.in_proj", shape=lambda c, i: (3 * c.dim, c.dim))
+    conv: Tensor = parameter("shortconv.conv.weight", use="ssm_conv", shape=lambda c, i: (c.dim, c.kernel))
+    out: Linear = tensor("shortconv.out_proj", shape=lambda c, i: (c.dim, c.dim))
+
+    def cache_spec(self) -> RecurrentSpec:
+        return RecurrentSpec({"conv": (self.config.kernel - 1, self.config.dim)})  # the inputs of the last steps
+
+    def __call__(self, x: Tensor, batch: Batch, cache: RecurrentView) -> Tensor:
+        before_gate, after_gate, x = cache.split(self.projection(x)).chunk(3)  # each (b, t, dim)
+        x = before_gate * x
+        before = cache.read("conv")
+        cache.write("conv", ops.concat(before, x, axis=1)[:, x.shape[1] :])
+        return self.out(cache.merge(after_gate * ops.ssm_conv(x, before, self.conv)))
+
+
+class AttentionBlock(nn.PreNormBlock):
+    attention: Attention = part()
+    mlp: GatedMLP = part()
+
+
+class ConvolutionBlock(nn.Block):
+    convolution_norm: RMSNorm = tensor("attn_norm", shape=lambda c, i: (c.dim,))
+    convolution: ShortConvolution = part()
+    mlp_norm: RMSNorm = tensor("ffn_norm", shape=lambda c, i: (c.dim,))
+    mlp: GatedMLP = part()
+
+    def cache_spec(self) -> RecurrentSpec:
+        return self.convolution.cache_spec()
+
+    def __call__(self, x: Tensor, batch: Batch, cache: RecurrentView) -> Tensor:
+        x = x + self.convolution(self.convolution_norm(x), batch, cache)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[AttentionBlock | ConvolutionBlock] = layers(
+        "blk", kind=lambda config, i: AttentionBlock if config.n_kv_heads[i] else ConvolutionBlock
+    )
+    norm: RMSNorm = tensor("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
+
+    Config = Config
+
+
+family = Family(Model)

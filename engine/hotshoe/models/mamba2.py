@@ -1,0 +1,97 @@
+"""Mamba-2 (Dao & Gu 2024, arXiv:2405.21060): no attention; each layer keeps a state of fixed size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hotshoe import nn
+from hotshoe.families import Family
+from hotshoe.kvcache import RecurrentSpec, RecurrentView
+from hotshoe.models.batch import Batch
+from hotshoe.nn import Linear, Module, RMSNorm, key, layers, parameter, part, tensor
+from hotshoe_core import Tensor, ops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config(nn.Config):
+    norm_eps: float = key("attention.layer_norm_rms_epsilon", least=0)
+    kernel: int = key("ssm.conv_kernel", least=2)
+    inner: int = key("ssm.inner_size", least=1)
+    state: int = key("ssm.state_size", least=1)
+    n_heads: int = key("ssm.time_step_rank", least=1)
+    n_groups: int = key("ssm.group_count", least=1)
+
+    @property
+    def channels(self) -> int:
+        """What the convolution runs over: x, B and C."""
+        return self.inner + 2 * self.n_groups * self.state
+
+
+class Mixer(Module):
+    config: Config
+    projection: Linear = tensor("ssm_in", shape=lambda c, i: (c.inner + c.channels + c.n_heads, c.dim))
+    conv: Tensor = parameter("ssm_conv1d.weight", use="ssm_conv", shape=lambda c, i: (c.channels, c.kernel))
+    conv_bias: Tensor | None = parameter(
+        "ssm_conv1d.bias", use="ssm_conv", optional=True, shape=lambda c, i: (c.channels,)
+    )
+    dt_bias: Tensor = parameter("ssm_dt.bias", use="add", shape=lambda c, i: (c.n_heads,))
+    decay: Tensor = parameter("ssm_a", use="ssm_scan", shape=lambda c, i: (c.n_heads, 1))
+    skip: Tensor = parameter("ssm_d", use="mul", shape=lambda c, i: (c.n_heads, 1))
+    norm: Tensor = parameter("ssm_norm.weight", use="mul", shape=lambda c, i: (c.n_groups, c.inner // c.n_groups))
+    out: Linear = tensor("ssm_out", shape=lambda c, i: (c.dim, c.inner))
+
+    def cache_spec(self) -> RecurrentSpec:
+        cfg = self.config
+        return RecurrentSpec(
+            {
+                "conv": (cfg.kernel - 1, cfg.channels),  # the inputs of the last steps
+                "scan": (cfg.n_heads, cfg.inner // cfg.n_heads, cfg.state),
+            }
+        )
+
+    def __call__(self, x: Tensor, batch: Batch, cache: RecurrentView) -> Tensor:
+        cfg = self.config
+        projected = cache.split(self.projection(x))  # (b, t, ...)
+        b, t, _ = projected.shape
+        gate = projected[..., : cfg.inner]
+        mixed = projected[..., cfg.inner : cfg.inner + cfg.channels]
+        dt = projected[..., cfg.inner + cfg.channels :] + self.dt_bias  # (b, t, heads)
+
+        before = cache.read("conv")
+        cache.write("conv", ops.concat(before, mixed, axis=1)[:, t:])
+        mixed = ops.ssm_conv(mixed, before, self.conv, self.conv_bias).silu()
+
+        values = mixed[..., : cfg.inner].reshape(b, t, cfg.n_heads, -1)
+        keys, queries = (  # the paper's B and C
+            part.reshape(b, t, cfg.n_groups, cfg.state) for part in mixed[..., cfg.inner :].chunk(2)
+        )
+        y, state = ops.ssm_scan(values, dt, self.decay, keys, queries, cache.read("scan"), dt_softplus=True)
+        cache.write("scan", state)
+        y = (y + values * self.skip).reshape(b, t, cfg.inner)
+        return self.out(cache.merge(self._normalised(y * gate.silu())))
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        """Each group by itself."""
+        groups = x.reshape(*x.shape[:-1], *self.norm.shape)
+        return (ops.rms_norm(groups, eps=self.config.norm_eps) * self.norm).reshape(*x.shape)
+
+
+class Block(nn.Block):
+    norm: RMSNorm = tensor("attn_norm", shape=lambda c, i: (c.dim,))
+    mixer: Mixer = part()
+
+    def cache_spec(self) -> RecurrentSpec:
+        return self.mixer.cache_spec()
+
+    def __call__(self, x: Tensor, batch: Batch, cache: RecurrentView) -> Tensor:
+        return x + self.mixer(self.norm(x), batch, cache)
+
+
+class Model(nn.Decoder):
+    config: Config
+    blocks: list[Block] = layers("blk")
+
+    Config = Config
+
+
+family = Family(Model)

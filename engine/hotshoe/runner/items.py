@@ -1,0 +1,214 @@
+"""What a sequence is made of: token ids, and spans of embeddings (an image, a sound) with positions of their own."""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hotshoe_core.errors import GraphError, ShapeError, TokenizerError
+
+__all__ = ["EmbeddingSpan", "Item", "Items", "Row", "SpanAt", "SpanRow", "n_common"]
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EmbeddingSpan:
+    """Rows that are no tokens: what an encoder made of an image or a sound.
+
+    array: (m, dim) float32. hash: of the content; equal ones are taken for the same span when a prefix is looked for.
+    Empty: computed from what is here. positions: of the rows, (m,) or (streams, m) I32, relative to the span's
+    beginning, for models whose images have positions of their own (M-RoPE); None: 0, 1, 2, … What follows the span goes
+    on after the largest of them. bidirectional: whether its rows see each other, those behind them included.
+    """
+
+    array: Array
+    hash: bytes = b""
+    positions: Array | None = None
+    bidirectional: bool = False
+
+    def __post_init__(self) -> None:
+        array = np.ascontiguousarray(self.array, np.float32)
+        if array.ndim != 2 or not array.size:
+            raise ShapeError(f"a span of embeddings has shape {array.shape}; expected (rows, dim), both 1 or more")
+        object.__setattr__(self, "array", array)
+        if self.positions is not None:
+            positions = np.asarray(self.positions)
+            if positions.dtype.kind not in "iu" or positions.shape[-1:] != array.shape[:1] or positions.ndim > 2:
+                raise ShapeError(
+                    f"positions of a span of {len(array)} rows are {positions.dtype}{list(positions.shape)}; "
+                    f"expected integers of shape ({len(array)},) or (streams, {len(array)})"
+                )
+            if positions.min() < 0:
+                raise ShapeError(f"positions of a span begin at {positions.min()}; they count from its beginning, 0")
+            object.__setattr__(self, "positions", positions.astype(np.int32))
+        if not self.hash:
+            digest = hashlib.blake2b(array.tobytes(), digest_size=16)
+            digest.update(b"" if self.positions is None else self.positions.tobytes())
+            object.__setattr__(self, "hash", digest.digest())
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    @property
+    def extent(self) -> int:
+        """How many positions it takes: what follows begins there."""
+        return len(self.array) if self.positions is None else int(self.positions.max()) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """One row of a span. Rows of spans of equal content are equal, whoever made them."""
+
+    hash: bytes
+    bidirectional: bool
+    index: int
+
+
+Item = int | EmbeddingSpan
+Row = int | SpanRow
+
+
+class SpanAt(NamedTuple):
+    """Where a span begins in a sequence."""
+
+    start: int
+    span: EmbeddingSpan
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.span)
+
+
+class Items:
+    """The items of one sequence, as rows: one for each token and each row of a span."""
+
+    def __init__(self, items: Iterable[Item] = ()) -> None:
+        self.rows: list[Row] = []
+        self.spans: list[SpanAt] = []
+        self.extend(items)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def copy(self) -> Items:
+        other = Items()
+        other.rows, other.spans = list(self.rows), list(self.spans)
+        return other
+
+    def extend(self, items: Iterable[Item]) -> None:
+        """Add at the end. Raises TokenizerError for what is no item; then nothing is added."""
+        if isinstance(items, (str, bytes, bytearray)):
+            raise TokenizerError(
+                f"got {type(items).__name__}; expected token ids",
+                hint="tokenize a text first: model.tokenizer.encode(text)",
+            )
+        rows: list[Row] = []
+        spans: list[SpanAt] = []
+        for item in items:
+            if isinstance(item, EmbeddingSpan):
+                spans.append(SpanAt(len(self.rows) + len(rows), item))
+                rows += [SpanRow(item.hash, item.bidirectional, i) for i in range(len(item))]
+            else:
+                rows.append(_token_id(item))
+        self.rows += rows
+        self.spans += spans
+
+    @property
+    def ids(self) -> list[int]:
+        """The token ids, without the rows of spans."""
+        return [row for row in self.rows if not isinstance(row, SpanRow)] if self.spans else list(self.rows)  # type: ignore[arg-type]
+
+    def truncate(self, n: int) -> None:
+        """Keep the first ``n`` rows. Raises GraphError in the middle of a span."""
+        self._require_between(n)
+        del self.rows[n:]
+        self.spans = [at for at in self.spans if at.start < n]
+
+    def cut(self, start: int, stop: int) -> None:
+        """Take rows ``start`` to ``stop`` out. Raises GraphError in the middle of a span."""
+        self._require_between(start)
+        self._require_between(stop)
+        del self.rows[start:stop]
+        self.spans = [
+            SpanAt(at.start - (stop - start), at.span) if at.start >= stop else at
+            for at in self.spans
+            if not start <= at.start < stop
+        ]
+
+    @property
+    def has_own_positions(self) -> bool:
+        return any(at.span.positions is not None for at in self.spans)
+
+    @property
+    def pieces(self) -> tuple[tuple[int, int], ...]:
+        """[start, stop) of the spans that must be computed whole: their rows see each other."""
+        return tuple((at.start, at.stop) for at in self.spans if at.span.bidirectional)
+
+    def between_pieces(self, n: int) -> int:
+        """``n``, or where the bidirectional span begins that it is in the middle of."""
+        return next((start for start, stop in self.pieces if start < n < stop), n)
+
+    def positions(self, start: int, n: int, n_streams: int = 0) -> Array:
+        """Of rows ``start`` to ``start + n``, as a model's RoPE takes them: (n,) I32, or with streams (n_streams, n)."""
+        steps = np.arange(start, start + n, dtype=np.int32)
+        out: Array = np.tile(steps, (n_streams, 1)) if n_streams else steps
+        moved = 0  # how much further a row's position is than its number
+        for at in self.spans:
+            if at.start >= start + n:
+                break
+            own = at.span.positions
+            if own is None:
+                continue
+            first, last = max(at.start, start), min(at.stop, start + n)
+            if first < last:
+                out[..., first - start : last - start] = own[..., first - at.start : last - at.start] + at.start + moved
+            by = at.span.extent - len(at.span)
+            moved += by
+            if at.stop < start + n:
+                out[..., max(0, at.stop - start) :] += by
+        return out
+
+    def embeddings(self, start: int, n: int) -> tuple[list[Array], list[int]]:
+        """The arrays of spans among rows ``start`` to ``start + n``, and which of these rows they are."""
+        arrays: list[Array] = []
+        rows: list[int] = []
+        for at in self.spans:
+            first, last = max(at.start, start), min(at.stop, start + n)
+            if first < last:
+                arrays.append(at.span.array[first - at.start : last - at.start])
+                rows += range(first - start, last - start)
+        return arrays, rows
+
+    def _require_between(self, n: int) -> None:
+        for at in self.spans:
+            if at.start < n < at.stop:
+                raise GraphError(f"row {n} is in the middle of a span of embeddings, {at.start} to {at.stop}")
+
+
+def _token_id(item: object) -> int:
+    try:
+        if not isinstance(item, (bool, np.bool_)):
+            return operator.index(item)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise TokenizerError(f"{item!r} ({type(item).__name__}) is no token id; expected an integer or an EmbeddingSpan")
+
+
+def n_common(a: Sequence[Row], b: Sequence[Row]) -> int:
+    """How many rows both begin with."""
+    n = min(len(a), len(b))
+    if a[:n] == b[:n]:
+        return n
+    same = 0  # a[:same] == b[:same], compared in pieces: lists compare quicker than a loop does
+    size = n
+    while size:
+        size = (size + 1) // 2 if size > 1 else 0
+        while size and a[same : same + size] == b[same : same + size] and same + size <= n:
+            same += size
+    return same

@@ -1,0 +1,354 @@
+#include "hotshoe_ops.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Thread ith's part of n units. */
+static void share(int64_t n, int ith, int nth, int64_t * first, int64_t * last) {
+    const int64_t each = (n + nth - 1) / nth;
+    *first = each * ith < n ? each * ith : n;
+    *last = *first + each < n ? *first + each : n;
+}
+
+static int64_t rows_of(const struct ggml_tensor * t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
+
+/* The row of t that is broadcast to row r of like. */
+static const char * row_like(const struct ggml_tensor * t, const struct ggml_tensor * like, int64_t r) {
+    const int64_t i1 = r % like->ne[1];
+    const int64_t i2 = r / like->ne[1] % like->ne[2];
+    const int64_t i3 = r / like->ne[1] / like->ne[2];
+    return (const char *) t->data + (t->ne[1] == 1 ? 0 : i1 * t->nb[1]) + (t->ne[2] == 1 ? 0 : i2 * t->nb[2]) +
+           (t->ne[3] == 1 ? 0 : i3 * t->nb[3]);
+}
+
+/* Arithmetic as NumPy's */
+
+static float float_mod(float a, float b) {
+    const float rest = fmodf(a, b);
+    if (rest != 0.0f) { /* NaN too */
+        return (b < 0.0f) != (rest < 0.0f) ? rest + b : rest;
+    }
+    return copysignf(0.0f, b);
+}
+
+static float float_floor_divide(float a, float b) {
+    if (b == 0.0f) {
+        return a / b;
+    }
+    const float rest = fmodf(a, b);
+    float quotient = (a - rest) / b;
+    if (rest != 0.0f && (b < 0.0f) != (rest < 0.0f)) {
+        quotient -= 1.0f;
+    }
+    if (quotient == 0.0f) {
+        return copysignf(0.0f, a / b);
+    }
+    const float whole = floorf(quotient);
+    return quotient - whole > 0.5f ? whole + 1.0f : whole;
+}
+
+/* Through unsigned numbers, which wrap around where signed ones are undefined. */
+static int32_t wrap_add(int32_t a, int32_t b) { return (int32_t) ((uint32_t) a + (uint32_t) b); }
+static int32_t wrap_sub(int32_t a, int32_t b) { return (int32_t) ((uint32_t) a - (uint32_t) b); }
+static int32_t wrap_mul(int32_t a, int32_t b) { return (int32_t) ((uint32_t) a * (uint32_t) b); }
+
+static int32_t int_floor_divide(int32_t a, int32_t b) {
+    if (b == 0 || b == -1) {
+        return b == 0 ? 0 : wrap_sub(0, a);
+    }
+    return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+
+static int32_t int_mod(int32_t a, int32_t b) {
+    if (b == 0 || b == -1) {
+        return 0;
+    }
+    const int32_t rest = a % b;
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+#define MINIMUM(x, y) ((x) != (x) || (x) < (y) ? (x) : (y))
+#define MAXIMUM(x, y) ((x) != (x) || (x) > (y) ? (x) : (y))
+
+/* Elements first to last of a row. s: bytes from one element of a source to the next, 0 where it is broadcast. */
+struct span {
+    char * dst;
+    const char * src[3];
+    int64_t s[3];
+    int64_t n;
+};
+
+#define EACH2(Out, In, expression)                                  \
+    for (int64_t i = 0; i < p->n; ++i) {                            \
+        const In x = *(const In *) (p->src[0] + i * p->s[0]);       \
+        const In y = *(const In *) (p->src[1] + i * p->s[1]);       \
+        ((Out *) p->dst)[i] = (expression);                         \
+    }                                                               \
+    break
+
+#define EACH1(Out, In, expression)                                  \
+    for (int64_t i = 0; i < p->n; ++i) {                            \
+        const In x = *(const In *) (p->src[0] + i * p->s[0]);       \
+        ((Out *) p->dst)[i] = (expression);                         \
+    }                                                               \
+    break
+
+static void floats(const struct span * p, int32_t op) {
+    switch (op) {
+        case HOTSHOE_EQUAL: EACH2(float, float, x == y ? 1.0f : 0.0f);
+        case HOTSHOE_LESS: EACH2(float, float, x < y ? 1.0f : 0.0f);
+        case HOTSHOE_LESS_EQUAL: EACH2(float, float, x <= y ? 1.0f : 0.0f);
+        case HOTSHOE_MINIMUM: EACH2(float, float, MINIMUM(x, y));
+        case HOTSHOE_MAXIMUM: EACH2(float, float, MAXIMUM(x, y));
+        case HOTSHOE_MOD: EACH2(float, float, float_mod(x, y));
+        case HOTSHOE_FLOOR_DIVIDE: EACH2(float, float, float_floor_divide(x, y));
+        case HOTSHOE_ROUND: EACH1(float, float, rintf(x));
+        case HOTSHOE_SIGN: EACH1(float, float, x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x != x ? x : 0.0f);
+    }
+}
+
+static void integers(const struct span * p, const struct hotshoe_pointwise_params * params) {
+    const int32_t low = params->low, high = params->high;
+    switch (params->op) {
+        case HOTSHOE_EQUAL: EACH2(float, int32_t, x == y ? 1.0f : 0.0f);
+        case HOTSHOE_LESS: EACH2(float, int32_t, x < y ? 1.0f : 0.0f);
+        case HOTSHOE_LESS_EQUAL: EACH2(float, int32_t, x <= y ? 1.0f : 0.0f);
+        case HOTSHOE_MINIMUM: EACH2(int32_t, int32_t, x < y ? x : y);
+        case HOTSHOE_MAXIMUM: EACH2(int32_t, int32_t, x > y ? x : y);
+        case HOTSHOE_MOD: EACH2(int32_t, int32_t, int_mod(x, y));
+        case HOTSHOE_FLOOR_DIVIDE: EACH2(int32_t, int32_t, int_floor_divide(x, y));
+        case HOTSHOE_ADD: EACH2(int32_t, int32_t, wrap_add(x, y));
+        case HOTSHOE_SUB: EACH2(int32_t, int32_t, wrap_sub(x, y));
+        case HOTSHOE_MUL: EACH2(int32_t, int32_t, wrap_mul(x, y));
+        case HOTSHOE_ABS: EACH1(int32_t, int32_t, x < 0 ? wrap_sub(0, x) : x);
+        case HOTSHOE_CLAMP: EACH1(int32_t, int32_t, x < low ? low : x > high ? high : x);
+    }
+}
+
+static void choose(const struct span * p, int by_float) {
+    for (int64_t i = 0; i < p->n; ++i) {
+        const char * c = p->src[0] + i * p->s[0];
+        const int holds = by_float ? *(const float *) c != 0.0f : *(const int32_t *) c != 0;
+        const char * taken = holds ? p->src[1] + i * p->s[1] : p->src[2] + i * p->s[2];
+        memcpy(p->dst + 4 * i, taken, 4);
+    }
+}
+
+void hotshoe_pointwise(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_pointwise_params * params = userdata;
+    const int64_t rows = rows_of(dst), width = dst->ne[0];
+    const int narrow = rows < 4 * (int64_t) nth; /* few rows: share out lines of each instead */
+    int64_t first, last;
+    share(narrow ? (width + 15) / 16 : rows, ith, nth, &first, &last);
+    if (first == last) {
+        return;
+    }
+    const int64_t from = narrow ? first * 16 : 0;
+    const int64_t to = narrow && last * 16 < width ? last * 16 : width;
+    for (int64_t r = narrow ? 0 : first; r < (narrow ? rows : last); ++r) {
+        struct span p = {(char *) dst->data + (r * width + from) * 4, {NULL, NULL, NULL}, {0, 0, 0}, to - from};
+        for (int i = 0; i < 3 && dst->src[i] != NULL; ++i) {
+            p.s[i] = dst->src[i]->ne[0] == 1 ? 0 : (int64_t) dst->src[i]->nb[0];
+            p.src[i] = row_like(dst->src[i], dst, r) + from * p.s[i];
+        }
+        if (params->op == HOTSHOE_WHERE) {
+            choose(&p, dst->src[0]->type == GGML_TYPE_F32);
+        } else if (dst->src[0]->type == GGML_TYPE_F32) {
+            floats(&p, params->op);
+        } else {
+            integers(&p, params);
+        }
+    }
+}
+
+/* Rows */
+
+static int64_t first_largest(const float * x, int64_t n) {
+    int64_t best = 0;
+    for (int64_t i = 0; i < n; ++i) {
+        if (isnan(x[i])) {
+            return i;
+        }
+        best = x[i] > x[best] ? i : best;
+    }
+    return best;
+}
+
+void hotshoe_row_max(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    (void) userdata;
+    const struct ggml_tensor * a = dst->src[0];
+    int64_t first, last;
+    share(rows_of(a), ith, nth, &first, &last);
+    for (int64_t r = first; r < last; ++r) {
+        const float * x = (const float *) row_like(a, a, r);
+        float largest = x[0];
+        int unordered = 0;
+        for (int64_t i = 0; i < a->ne[0]; ++i) {
+            largest = x[i] > largest ? x[i] : largest;
+            unordered |= x[i] != x[i];
+        }
+        ((float *) dst->data)[r] = unordered ? NAN : largest;
+    }
+}
+
+void hotshoe_row_argmax(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    (void) userdata;
+    const struct ggml_tensor * a = dst->src[0];
+    int64_t first, last;
+    share(rows_of(a), ith, nth, &first, &last);
+    for (int64_t r = first; r < last; ++r) {
+        ((int32_t *) dst->data)[r] = (int32_t) first_largest((const float *) row_like(a, a, r), a->ne[0]);
+    }
+}
+
+/* Whether element i stands before element j: by value (sign -1: descending), NaNs last, equals by index. */
+struct ranking {
+    const float * x;
+    float sign;
+};
+
+static inline int before(const struct ranking * by, int32_t i, int32_t j) {
+    const float a = by->sign * by->x[i], b = by->sign * by->x[j];
+    if (a < b || a > b) {
+        return a < b;
+    }
+    const int no_a = a != a, no_b = b != b;
+    return no_a != no_b ? no_b : i < j;
+}
+
+static void insertion_sort(const struct ranking * by, int32_t * at, int64_t n) {
+    for (int64_t i = 1; i < n; ++i) {
+        const int32_t moved = at[i];
+        int64_t j = i;
+        for (; j > 0 && before(by, moved, at[j - 1]); --j) {
+            at[j] = at[j - 1];
+        }
+        at[j] = moved;
+    }
+}
+
+static void sift_down(const struct ranking * by, int32_t * at, int64_t root, int64_t n) {
+    const int32_t moved = at[root];
+    for (int64_t child = 2 * root + 1; child < n; child = 2 * root + 1) {
+        child += child + 1 < n && before(by, at[child], at[child + 1]);
+        if (!before(by, moved, at[child])) {
+            break;
+        }
+        at[root] = at[child];
+        root = child;
+    }
+    at[root] = moved;
+}
+
+static void swap(int32_t * a, int32_t * b) {
+    const int32_t kept = *a;
+    *a = *b;
+    *b = kept;
+}
+
+static void heapify(const struct ranking * by, int32_t * at, int64_t n) {
+    for (int64_t i = n / 2; i-- > 0;) {
+        sift_down(by, at, i, n);
+    }
+}
+
+static void sort_heap(const struct ranking * by, int32_t * at, int64_t n) {
+    for (int64_t i = n; i-- > 1;) {
+        swap(&at[0], &at[i]);
+        sift_down(by, at, 0, i);
+    }
+}
+
+/* Quicksort by the middle of three, and heapsort where that goes deeper than twice the logarithm (Musser 1997). */
+static void sort(const struct ranking * by, int32_t * at, int64_t n, int depth) {
+    while (n > 24) {
+        if (depth-- == 0) {
+            heapify(by, at, n);
+            sort_heap(by, at, n);
+            return;
+        }
+        int32_t * middle = &at[n / 2];
+        if (before(by, *middle, at[0])) {
+            swap(middle, &at[0]);
+        }
+        if (before(by, at[n - 1], *middle)) {
+            swap(middle, &at[n - 1]);
+            if (before(by, *middle, at[0])) {
+                swap(middle, &at[0]);
+            }
+        }
+        const int32_t pivot = *middle; /* at[0] stands before it and at[n - 1] after it: neither scan runs out of the row */
+        int64_t i = 0, j = n - 1;
+        while (i <= j) {
+            while (before(by, at[i], pivot)) {
+                ++i;
+            }
+            while (before(by, pivot, at[j])) {
+                --j;
+            }
+            if (i <= j) {
+                swap(&at[i++], &at[j--]);
+            }
+        }
+        sort(by, at, j + 1, depth);
+        at += i;
+        n -= i;
+    }
+    insertion_sort(by, at, n);
+}
+
+/* The first k of n: each of the others is compared with the last of them. A few are kept in order, many in a heap. */
+static void select_first(const struct ranking * by, int32_t * at, int64_t n, int32_t k) {
+    const int few = k <= 32;
+    for (int32_t i = 0; i < k; ++i) {
+        at[i] = i;
+    }
+    if (few) {
+        insertion_sort(by, at, k);
+    } else {
+        heapify(by, at, k);
+    }
+    for (int32_t i = k; i < n; ++i) {
+        if (few) {
+            int32_t j = k;
+            for (; j > 0 && before(by, i, at[j - 1]); --j) {
+                if (j < k) {
+                    at[j] = at[j - 1];
+                }
+            }
+            if (j < k) {
+                at[j] = i;
+            }
+        } else if (before(by, i, at[0])) {
+            at[0] = i;
+            sift_down(by, at, 0, k);
+        }
+    }
+    if (!few) {
+        sort_heap(by, at, k);
+    }
+}
+
+void hotshoe_row_order(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_order_params * params = userdata;
+    const struct ggml_tensor * a = dst->src[0];
+    const int64_t n = a->ne[0];
+    int depth = 0;
+    for (int64_t left = n; left > 1; left /= 2) {
+        depth += 2;
+    }
+    int64_t first, last;
+    share(rows_of(a), ith, nth, &first, &last);
+    for (int64_t r = first; r < last; ++r) {
+        const struct ranking by = {(const float *) row_like(a, a, r), params->descending ? -1.0f : 1.0f};
+        int32_t * at = (int32_t *) dst->data + r * params->k;
+        if (params->k < n) {
+            select_first(&by, at, n, params->k);
+            continue;
+        }
+        for (int32_t i = 0; i < n; ++i) {
+            at[i] = i;
+        }
+        sort(&by, at, n, depth);
+    }
+}

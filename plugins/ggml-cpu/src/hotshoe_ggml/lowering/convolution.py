@@ -1,0 +1,135 @@
+"""Lowerings of convolution and pooling. ggml names what belongs to the last axis first: width, then height.
+
+Left to core's decomposition, for what ggml has is wrong or less exact: transposed convolution (one image at a time,
+no padding), convolution in groups that are not single channels, and interpolation, two small products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_ggml.lowering.builder import F32, Builder, Lowering, Ptr, lowers
+
+__all__: list[str] = []
+
+_WORKSPACE = 16 * 1024 * 1024  # what ggml has for the columns of a convolution; it aborts if one does not fit
+
+
+def _operands(node: Tensor) -> tuple[Tensor, Tensor]:
+    x, weight = node.sources[0], node.sources[1]
+    assert x is not None
+    assert weight is not None
+    return x, weight
+
+
+def _is_depthwise(node: Tensor, dims: int) -> bool:
+    """One kernel for each channel."""
+    x, weight = _operands(node)
+    return bool(node.attrs["groups"] == x.shape[-dims - 1] == weight.shape[0])
+
+
+def _convolves(dims: int) -> Callable[[Tensor], bool]:
+    def covers(node: Tensor) -> bool:
+        x, weight = _operands(node)
+        if dims < 3 and _is_depthwise(node, dims):
+            return True
+        row = x.shape[-dims - 1] * math.prod(weight.shape[-dims:]) + node.shape[-dims - 1]
+        return node.attrs["groups"] == 1 and F32.nbytes((row,)) <= _WORKSPACE
+
+    return covers
+
+
+def _geometry(node: Tensor, dims: int) -> list[int]:
+    """Stride, padding and dilation, each from the last axis to the first, as of an image if it has one axis."""
+    flat = ((1,), (0,), (1,)) if dims == 1 else ((), (), ())
+    given = (node.attrs[name] for name in ("stride", "padding", "dilation"))
+    return [i for more, values in zip(flat, given) for i in (*reversed(values), *more)]
+
+
+def _image(shape: Shape, dims: int) -> Shape:
+    """A single spatial axis is the width of an image of height 1."""
+    return (*shape[:-1], 1, shape[-1]) if dims == 1 else shape
+
+
+def _with_bias(b: Builder, node: Tensor, y: Ptr, bias: Ptr | None, dims: int) -> Ptr:
+    y = b.reshape(y, node.shape)
+    return y if bias is None else b.call("add", y, b.reshape(b.f32(bias), (node.shape[-dims - 1], *(1,) * dims)))
+
+
+def _kernel(b: Builder, weight: Ptr, shape: Shape) -> Ptr:
+    """ggml multiplies in the kernel's type, F32 or F16."""
+    return b.cont(b.reshape(weight if weight.type == DType.F16.id else b.f32(weight), shape))
+
+
+def _conv(dims: int) -> Lowering:
+    def lower(b: Builder, node: Tensor, x: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
+        source, w = _operands(node)
+        image = b.cont(b.reshape(b.f32(x), _image(source.shape, dims)))
+        name = "conv_2d_dw_direct" if _is_depthwise(node, dims) else "conv_2d_direct"
+        y = b.call(name, _kernel(b, weight, _image(w.shape, dims)), image, *_geometry(node, dims))
+        return _with_bias(b, node, y, bias, dims)
+
+    return lower
+
+
+lowers("conv1d", when=_convolves(1))(_conv(1))
+lowers("conv2d", when=_convolves(2))(_conv(2))
+
+
+@lowers("conv3d", when=_convolves(3))
+def _conv3d(b: Builder, node: Tensor, x: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
+    """Without a batch axis: ggml's four axes are channels, depth, height and width."""
+    source, w = _operands(node)
+    sizes = (source.shape[0], 1, node.shape[0])  # channels, batch, channels of the output
+    y = b.call("conv_3d_direct", _kernel(b, weight, w.shape), b.cont(b.f32(x)), *_geometry(node, 3), *sizes)
+    return _with_bias(b, node, y, bias, 3)
+
+
+@lowers("im2col")
+def _im2col(b: Builder, node: Tensor, x: Ptr) -> Ptr:
+    (source,) = node.sources
+    assert source is not None
+    kernel = node.attrs["kernel_size"]
+    dims = len(kernel)
+    channels = source.shape[-dims - 1]
+    shape_only = b.new(_image((channels, *kernel), dims), DType.F16)  # ggml asks it for its sizes
+    image = b.cont(b.reshape(b.f32(x), _image(source.shape, dims)))
+    if dims == 3:
+        y = b.call("im2col_3d", shape_only, image, channels, *_geometry(node, dims), F32.id)
+    else:
+        y = b.call("im2col", shape_only, image, *_geometry(node, dims), True, F32.id)
+    return b.reshape(y, node.shape)
+
+
+# Pooling
+
+
+def _pools(dims: int) -> Callable[[Tensor], bool]:
+    def covers(node: Tensor) -> bool:
+        (x,) = node.sources
+        assert x is not None
+        attrs = node.attrs
+        if set(attrs.get("dilation", ())) - {1}:
+            return False
+        if not attrs.get("count_include_pad", True) and any(attrs["padding"]):
+            return False  # ggml divides by the size of the window
+        axes = zip(x.shape[-dims:], node.shape[-dims:], attrs["kernel_size"], attrs["stride"], attrs["padding"])
+        return all(n == (size + 2 * p - k) // s + 1 for size, n, k, s, p in axes)  # no window that ceil_mode added
+
+    return covers
+
+
+def _pool(b: Builder, node: Tensor, x: Ptr) -> Ptr:
+    """Over the last two axes; pooling of one axis is that with windows of height 1."""
+    kind = b.g.GGML_OP_POOL_MAX if node.op.startswith("max") else b.g.GGML_OP_POOL_AVG
+    kernel, stride, padding = node.attrs["kernel_size"], node.attrs["stride"], node.attrs["padding"]
+    if len(kernel) == 1:
+        kernel, stride, padding = (1, *kernel), (1, *stride), (0, *padding)
+    return b.call("pool_2d", b.cont(b.f32(x)), kind, *kernel[::-1], *stride[::-1], *padding[::-1])
+
+
+lowers("max_pool1d", "avg_pool1d", when=_pools(1))(_pool)
+lowers("max_pool2d", "avg_pool2d", when=_pools(2))(_pool)

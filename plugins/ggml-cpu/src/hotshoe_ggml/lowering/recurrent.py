@@ -1,0 +1,126 @@
+"""Lowerings of recurrences. Like core's ops, ggml's give the outputs and the state behind each other.
+
+All but the delta rule take the sequences' steps in one axis, sequence by sequence, and the states as rows of a matrix.
+"""
+
+from __future__ import annotations
+
+from hotshoe_core.tensor import Tensor
+from hotshoe_ggml._kernels import activation_node
+from hotshoe_ggml.lowering.builder import Builder, Ptr, lowers
+
+__all__: list[str] = []
+
+
+def _nodes(node: Tensor) -> int:
+    """Each operand may need a cast, a copy and a few reshapes."""
+    return 6 * len(node.sources)
+
+
+def _shape(node: Tensor, operand: int) -> tuple[int, ...]:
+    source = node.sources[operand]
+    assert source is not None
+    return source.shape
+
+
+def _plain(b: Builder, x: Ptr) -> Ptr:
+    """As all of ggml's recurrences want their operands."""
+    return b.cont(b.f32(x))
+
+
+# State space models
+
+
+@lowers("ssm_conv")
+def _ssm_conv(b: Builder, node: Tensor, x: Ptr, state: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
+    seen = b.call("concat", _plain(b, state), _plain(b, x), 1)  # (n_seqs, kernel - 1 + t, channels)
+    y = b.call("ssm_conv", b.cont(b.swap(seen, 0, 1)), _plain(b, weight))
+    return y if bias is None else b.call("add", y, _plain(b, bias))
+
+
+_LIFT = 2.0**40
+"""What dt is multiplied by on its way through ggml's scan, and rates and x are divided by: no digit is lost."""
+
+
+def _scans(node: Tensor) -> bool:
+    """ggml takes a softplus of dt. With one decay an element of the state, SVE needs whole vectors of them."""
+    a, d_state = _shape(node, 2), _shape(node, 5)[-1]
+    per_head = len(a) == 1 or a[1] == 1
+    return bool(node.attrs["dt_softplus"]) and (per_head or d_state % 16 == 0)
+
+
+@lowers("ssm_scan", when=_scans, nodes=_nodes)
+def _ssm_scan(b: Builder, node: Tensor, x: Ptr, dt: Ptr, a: Ptr, bb: Ptr, c: Ptr, state: Ptr) -> Ptr:
+    n_seqs, _, heads, _ = _shape(node, 0)
+    rates = b.reshape(b.f32(a), (heads, -(-a.ne[0] * a.ne[1] // heads)))
+    # ggml's softplus, log(1 + exp(dt)), has few digits where dt is small, as Mamba's are. Above 20 it takes dt as it
+    # is: so the softplus is computed before, and lifted there.
+    dt = _plain(b, dt)
+    dt = activation_node(b, "softplus", dt) if b.custom else b.call("softplus", dt)
+    dt, x, rates = b.call("scale", dt, _LIFT), b.call("scale", _plain(b, x), 1 / _LIFT), _plain(b, rates)
+    rates = b.call("scale", rates, 1 / _LIFT)
+    each_its_own = b.call("argsort", b.call("arange", 0.0, float(n_seqs), 1.0), b.g.GGML_SORT_ORDER_ASC)
+    operands = (_plain(b, t) for t in (state, x, dt, rates, bb, c))
+    return b.reshape(b.call("ssm_scan", *operands, each_its_own, 1), node.shape)
+
+
+# Linear attention
+
+
+def _is_square(node: Tensor) -> bool:
+    """ggml has heads with keys and values of one size only."""
+    *_, a, b = _shape(node, len(node.sources) - 1)
+    return a == b
+
+
+@lowers("gated_delta_rule", when=_is_square, nodes=_nodes)
+def _gated_delta_rule(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr) -> Ptr:
+    n, t, heads, dim = _shape(node, 2)
+    k_heads = _shape(node, 1)[2]
+    if k_heads != heads:  # ggml's heads take turns with the keys; ours share them in groups
+        q, k = (_repeat_heads(b, x, (n, t, k_heads, dim), heads // k_heads) for x in (q, k))
+    factor = node.attrs["scale"] * dim**0.5  # ggml divides by √dim
+    if factor != 1:
+        q = b.call("scale", _plain(b, q), factor)
+    g = b.reshape(b.f32(g), (n, t, heads, (len(_shape(node, 3)) == 4 and dim) or 1))
+    beta = b.reshape(b.f32(beta), (n, t, heads, 1))
+    operands = (_plain(b, x) for x in (q, k, v, g, beta, state))
+    return b.reshape(b.call("gated_delta_net", *operands, 1), node.shape)
+
+
+def _repeat_heads(b: Builder, x: Ptr, shape: tuple[int, int, int, int], times: int) -> Ptr:
+    n, t, heads, dim = shape
+    apart = b.reshape(b.f32(x), (n * t, heads, 1, dim))
+    return b.reshape(b.repeat(apart, [dim, times, heads, n * t]), (n, t, heads * times, dim))
+
+
+def _steps(b: Builder, node: Tensor, *series: Ptr) -> list[Ptr]:
+    """(n_seqs, t, heads, dim) as (n_seqs * t, heads, dim)."""
+    n, t, heads, dim = _shape(node, 0)
+    return [b.cont(b.reshape(b.f32(x), (n * t, heads, dim))) for x in series]
+
+
+def _states(b: Builder, node: Tensor, state: Ptr) -> Ptr:
+    n, heads, *square = _shape(node, len(node.sources) - 1)
+    return b.cont(b.reshape(b.f32(state), (n, heads * square[0] * square[1])))
+
+
+@lowers("gated_linear_attention", when=_is_square, nodes=_nodes)
+def _gated_linear_attention(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, state: Ptr) -> Ptr:
+    decay = b.call("exp", _plain(b, g))
+    series = _steps(b, node, k, v, q, decay)
+    y = b.call("gated_linear_attn", *series, _states(b, node, state), node.attrs["scale"])
+    return b.reshape(y, node.shape)
+
+
+@lowers("rwkv_wkv6", when=_is_square, nodes=_nodes)
+def _rwkv_wkv6(b: Builder, node: Tensor, r: Ptr, k: Ptr, v: Ptr, w: Ptr, u: Ptr, state: Ptr) -> Ptr:
+    k, v, r, w = _steps(b, node, k, v, r, w)
+    return b.reshape(b.call("rwkv_wkv6", k, v, r, _plain(b, u), w, _states(b, node, state)), node.shape)
+
+
+@lowers("rwkv_wkv7", when=lambda node: _is_square(node) and _shape(node, 6)[-1] % 64 == 0, nodes=_nodes)
+def _rwkv_wkv7(b: Builder, node: Tensor, *operands: Ptr) -> Ptr:
+    """Only for heads that are whole vectors of every CPU: ggml reads and writes past the end of others."""
+    *series, state = operands
+    return b.reshape(b.call("rwkv_wkv7", *_steps(b, node, *series), _states(b, node, state)), node.shape)

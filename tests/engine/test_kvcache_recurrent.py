@@ -1,0 +1,272 @@
+"""Recurrent, hybrid and cross-attention caches: a state must be the sum of all tokens before, whatever was done."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hotshoe.kvcache import (
+    AttentionSpec,
+    CausalCache,
+    CrossCache,
+    CrossSpec,
+    HybridCache,
+    Placed,
+    RecurrentCache,
+    RecurrentSpec,
+    make_cache,
+)
+from hotshoe.kvcache.rows import Rows
+from hotshoe_core import Backend, DType
+from hotshoe_core.errors import CacheFullError, GraphError, ShapeError
+from hotshoe_core.reference import open_reference
+from hotshoe_loader import load_all
+
+SPEC = RecurrentSpec({"sum": (2, 3), "last": (4,)})
+
+
+@pytest.fixture(params=["reference", "cpu"])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    if request.param not in [d.name for d in load_all().devices]:
+        pytest.skip("no device 'cpu': hotshoe-ggml-cpu is not installed")
+    with load_all().open(request.param) as opened:
+        yield opened
+
+
+def with_rows(backend: Backend, n: int) -> RecurrentCache:
+    """A cache of exactly ``n`` states, fewer than states so small would get."""
+    cache = RecurrentCache(backend, (RecurrentSpec({"sum": (2, 3)}),), n_sequences=1)
+    assert cache.rows.n >= n
+    cache.rows = Rows(n, first=1)
+    return cache
+
+
+def feed(cache: RecurrentCache, step: list[Placed], tokens: list[list[float]]) -> np.ndarray:
+    """Compute a step: the state of each sequence becomes the sum of its tokens. Returns what was read before."""
+    backend, n = cache._backend, step[0].n
+    feeds = cache.place(step, n * len(step))
+    with backend.new_context() as ctx:
+        x = ctx.input("x", (n * len(step), 2, 3))
+        (view,) = cache.layers(ctx, n * len(step), len(step), cache.sizes)
+        before = view.read("sum")
+        view.write("sum", before + view.split(x).permute(0, 2, 3, 1).sum(-1).reshape(len(step), 2, 3))
+        ctx.forward(before)
+        value = np.repeat(np.concatenate(tokens).astype(np.float32), 6).reshape(-1, 2, 3)
+        ctx.compute({x: value} | {ctx.inputs[name]: f for name, f in feeds.items()})
+        return before.read()
+
+
+operations = st.one_of(
+    st.tuples(st.just("feed"), st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True), st.integers(1, 3)),
+    st.tuples(
+        st.just("interrupted"), st.lists(st.integers(0, 4), min_size=1, max_size=2, unique=True), st.integers(1, 2)
+    ),
+    st.tuples(st.just("fork"), st.just([0]), st.tuples(st.integers(0, 4), st.integers(0, 4))),
+    st.tuples(st.just("remove"), st.lists(st.integers(0, 4), min_size=1, max_size=1), st.integers(0, 8)),
+)
+
+
+@given(st.lists(operations, max_size=30), st.sampled_from([4, 8]))
+@settings(max_examples=40, deadline=None)
+def test_a_state_is_the_sum_of_all_tokens_before(steps: list[Any], n_rows: int) -> None:
+    cache = with_rows(open_reference(), n_rows)
+    texts: dict[int, list[float]] = {s: [] for s in range(5)}
+    draw = np.random.default_rng(0)
+
+    def resume() -> None:
+        """A text is as long as the cache can go on with it."""
+        for s, text in texts.items():
+            del text[cache.resumable(s, len(text)) :]
+            cache.remove(s, len(text))
+
+    for name, sequences, argument in steps:
+        if name in ("feed", "interrupted"):
+            step = [Placed(s, len(texts[s]), argument) for s in sequences]
+            new = [draw.integers(1, 1000, argument).tolist() for _ in sequences]
+            if not cache.fits(step):
+                with pytest.raises(CacheFullError):
+                    cache.place(step, argument * len(step))
+                cache.rollback()
+                continue
+            read = feed(cache, step, new)
+            for s, state in zip(sequences, read, strict=True):
+                assert (state == sum(texts[s])).all()
+            if name == "feed":
+                cache.commit()
+                for s, tokens in zip(sequences, new, strict=True):
+                    texts[s] += tokens
+            else:
+                cache.rollback()
+        elif name == "fork":
+            source, target = argument
+            if source != target:
+                cache.copy_prefix(source, target, len(texts[source]))
+                texts[target] = list(texts[source])
+        else:
+            (s,) = sequences
+            n = min(argument, len(texts[s]))
+            cache.remove(s, n)
+            del texts[s][n:]
+        resume()
+        for s, text in texts.items():
+            assert cache.length(s) == len(text)
+            assert cache.can_resume(s, len(text))
+            assert cache.can_resume(s, 0)
+
+
+def test_a_chunk_leaves_a_checkpoint_and_a_token_none(backend: Backend) -> None:
+    cache = with_rows(backend, 8)
+    for start, n in ((0, 3), (3, 2), (5, 1), (6, 1)):
+        feed(cache, [Placed(0, start, n)], [[1.0] * n])
+        cache.commit()
+    assert [p for p in range(9) if cache.can_resume(0, p)] == [0, 3, 7]
+    assert [cache.resumable(0, p) for p in (2, 6, 7, 9)] == [0, 3, 7, 7]
+    cache.remove(0, 4)
+    assert (feed(cache, [Placed(0, 3, 1)], [[5.0]]) == 3).all()
+    cache.commit()
+
+
+def test_a_fork_shares_until_one_of_them_writes(backend: Backend) -> None:
+    cache = with_rows(backend, 8)
+    feed(cache, [Placed(0, 0, 2)], [[1.0, 2.0]])
+    cache.commit()
+    cache.copy_prefix(0, 1, 2)
+    assert sum(bool(r.members) for r in cache.rows._rows) == 1
+    assert cache.sharing(0, 1) == {1}
+    assert (feed(cache, [Placed(0, 2, 1)], [[10.0]]) == 3).all()
+    cache.commit()
+    assert (feed(cache, [Placed(1, 2, 1), Placed(0, 3, 1)], [[20.0], [30.0]]) == np.array([3, 13])[:, None, None]).all()
+    cache.commit()
+    read = feed(cache, [Placed(1, 3, 1), Placed(0, 4, 1)], [[0.0], [0.0]])
+    assert (read == np.array([23, 43])[:, None, None]).all()
+
+
+def test_the_oldest_checkpoints_go_first() -> None:
+    cache = with_rows(open_reference(), 4)
+    for start in range(0, 12, 2):
+        feed(cache, [Placed(0, start, 2)], [[1.0, 1.0]])
+        cache.commit()
+    assert [p for p in range(1, 13) if cache.can_resume(0, p)] == [6, 8, 10, 12]
+
+
+def test_more_sequences_than_states() -> None:
+    cache = with_rows(open_reference(), 4)
+    for s in range(4):
+        feed(cache, [Placed(s, 0, 1)], [[1.0]])
+        cache.commit()
+    with pytest.raises(CacheFullError, match="4 states"):
+        cache.place([Placed(4, 0, 1)], 1)
+    cache.rollback()
+    assert cache.fits([Placed(4, 0, 1)], keep={0, 1, 2})
+    assert all(cache.length(s) == 1 for s in range(4))
+    cache.remove(3)
+    feed(cache, [Placed(4, 0, 1)], [[1.0]])
+
+
+def test_small_states_have_room_for_many_sequences() -> None:
+    assert RecurrentCache(open_reference(), (SPEC,)).rows.n >= 63
+    large = RecurrentSpec({"x": (1 << 22,)})  # 16 MiB a sequence
+    params = dataclasses.replace(open_reference().params, allocate=False)
+    assert RecurrentCache(open_reference(params), (large,), n_sequences=2).rows.n == 8
+
+
+def test_wrong_steps_and_states() -> None:
+    backend = open_reference()
+    cache = RecurrentCache(backend, (SPEC, None))
+    with pytest.raises(GraphError, match="equal ones"):
+        cache.place([Placed(0, 0, 2), Placed(1, 0, 1)], 3)
+    with pytest.raises(GraphError, match="recurrent state"):
+        cache.shift(0, 1, -1)
+    with backend.new_context() as ctx:
+        view, none = cache.layers(ctx, 6, 2, cache.sizes)
+        assert none is None
+        assert view.read("sum").shape == (2, 2, 3)
+        x = ctx.input("x", (6, 5))
+        assert view.merge(view.split(x)).shape == (6, 5)
+        with pytest.raises(GraphError, match="did you mean 'sum'"):
+            view.read("sums")
+        with pytest.raises(ShapeError, match=r"'last' is \(2, 2, 3\); expected \(2, 4\)"):
+            view.write("last", view.read("sum"))
+        view.write("last", view.read("last"))
+        with pytest.raises(GraphError, match="twice"):
+            view.write("last", view.read("last"))
+
+
+# Layers of several kinds
+
+
+def test_a_hybrid_asks_all() -> None:
+    backend = open_reference()
+    spec = (SPEC, AttentionSpec(1, 4), None, AttentionSpec(1, 4, window=4))
+    cache = make_cache(backend, spec, n_tokens=32, n_sequences=1, n_batch=8, dtype=DType.F32)
+    assert isinstance(cache, HybridCache)
+    assert cache.uniform
+    assert cache.shift_refusal is not None
+    for start, n in ((0, 6), (6, 4), (10, 4), (14, 1)):
+        cache.place([Placed(0, start, n)], n)
+        cache.commit()
+    # the state at 6 was kept, too, but a window of 4 has passed
+    assert [p for p in range(1, 16) if cache.can_resume(0, p)] == [10, 15]
+    assert [cache.resumable(0, p) for p in (9, 14, 15)] == [0, 10, 15]
+    cache.copy_prefix(0, 1, 15)
+    assert cache.sharing(0, 10) == {1}
+    with backend.new_context() as ctx:
+        views = cache.layers(ctx, 2, 2, cache.sizes)
+        assert [type(v).__name__ for v in views] == ["StateView", "KeyValueView", "NoneType", "KeyValueView"]
+    with pytest.raises(CacheFullError):
+        cache.place([Placed(2, 0, 33)], 33)
+    cache.rollback()
+    cache.remove(0)
+    cache.remove(1)
+    assert cache.length(0) == 0
+    with pytest.raises(GraphError, match="recurrent state"):
+        cache.shift(0, 0, 1)
+
+
+def test_kinds_of_caches() -> None:
+    sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_batch": 4, "dtype": DType.F32}
+    assert isinstance(make_cache(open_reference(), (None, AttentionSpec(1, 4)), **sizes), CausalCache)
+    assert isinstance(make_cache(open_reference(), (None, SPEC), **sizes), RecurrentCache)
+    assert isinstance(make_cache(open_reference(), (CrossSpec(1, 4, 4, 3),), **sizes), CrossCache)
+
+
+def test_an_encoders_output_is_read_at_every_step(backend: Backend) -> None:
+    spec = CrossSpec(2, 4, 8, n_positions=3)
+    cache = CrossCache(backend, (None, spec), n_sequences=2, dtype=DType.F32)
+    rng = np.random.default_rng(0)
+    given: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for s in (0, 1):
+        feeds = cache.encoder_feeds(s)
+        given[s] = rng.standard_normal((3, 2, 4), np.float32), rng.standard_normal((3, 2, 8), np.float32)
+        with backend.new_context() as ctx:
+            k, v = ctx.input("k", (3, 2, 4)), ctx.input("v", (3, 2, 8))
+            _, view = cache.encoder_layers(ctx)
+            view.put(k, v)
+            ctx.compute({k: given[s][0], v: given[s][1]} | {ctx.inputs[n]: f for n, f in feeds.items()})
+    with pytest.raises(CacheFullError, match="2 sequences"):
+        cache.encoder_feeds(2)
+    cache.copy_prefix(0, 2, 5)  # a fork reads the same
+    with pytest.raises(GraphError, match="sequence 3 has no encoder output"):
+        cache.place([Placed(3, 0, 1)], 1)
+    feeds = cache.place([Placed(1, 0, 2), Placed(2, 5, 1)], 4)
+    with backend.new_context() as ctx:
+        _, view = cache.layers(ctx, 4, 1, cache.sizes)
+        keys, values = view.read()
+        mask = view.mask.cast(DType.F32)
+        ctx.forward(keys.cast(DType.F32) * 1.0, values.cast(DType.F32) * 1.0, mask)
+        ctx.compute({ctx.inputs[n]: f for n, f in feeds.items()})
+        seen, k, v = mask.read() == 0, *(t.read() for t in ctx.graph().outputs[:2])
+    for row, s in ((0, 1), (1, 1), (2, 0)):
+        np.testing.assert_array_equal(k[seen[row]], given[s][0])
+        np.testing.assert_array_equal(v[seen[row]], given[s][1])
+    assert seen[3].any()  # padding
+    cache.remove(0)
+    assert cache.resumable(2, 7) == 7
+    cache.remove(2)
+    assert cache.encoder_feeds(5)["cross.cells"].tolist() == [0, 1, 2]

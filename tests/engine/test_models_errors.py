@@ -1,0 +1,316 @@
+"""What a model's author does wrong, and what a file claims that its tensors do not bear out: typed, and where it is."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe import loading, nn
+from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, part, tensor
+from hotshoe_core import Tensor
+from hotshoe_core.errors import HotshoeError, ModelDefinitionError, ModelFileError, ShapeError, WeightsError
+from hotshoe_core.gguf import GGUFFile
+from tests.support.rewrite import rewrite
+
+
+def author_line(error: pytest.ExceptionInfo[BaseException]) -> str:
+    """The last line of this file in the traceback."""
+    return [f.line for f in traceback.extract_tb(error.tb) if f.filename == __file__][-1] or ""
+
+
+# Declarations
+
+
+def test_no_annotation() -> None:
+    with pytest.raises(
+        ModelDefinitionError, match=r"Attention\.q: tensor\('attn_q'\) has no annot.*\s.*q: Linear ="
+    ) as e:
+
+        class Attention(Module):
+            q = tensor("attn_q")
+
+    assert "class Attention" in author_line(e)
+
+
+def test_a_class_may_declare_anew_what_its_base_annotates() -> None:
+    class Other(MLP):
+        up = tensor("ffn_up_proj")
+
+    assert next(p.names[0] for p in Other(None).parameters()) == "ffn_up_proj.weight"
+
+
+def test_wrong_annotations() -> None:
+    with pytest.raises(ModelDefinitionError, match=r"A\.q: is annotated int; .* needs a subclass of Module"):
+
+        class A(Module):
+            q: int = tensor("attn_q")
+
+    with pytest.raises(ModelDefinitionError, match=r"B\.q: is annotated Tensor[\s\S]*parameter\(name, use="):
+
+        class B(Module):
+            q: Tensor = tensor("attn_q")
+
+    with pytest.raises(ModelDefinitionError, match=r"C\.w: is annotated Linear; .* needs Tensor"):
+
+        class C(Module):
+            w: Linear = parameter("w", use="linear")
+
+    with pytest.raises(ModelDefinitionError, match=r"D\.blocks: is annotated MLP; .* needs list"):
+
+        class D(Module):
+            blocks: MLP = layers("blk")
+
+    with pytest.raises(ModelDefinitionError, match=r"E\.blocks: 2 classes of layers and no rule[\s\S]*kind="):
+
+        class E(Module):
+            blocks: list[MLP | RMSNorm] = layers("blk")
+
+
+def test_an_annotation_that_names_nothing() -> None:
+    class Mine(Module):
+        mlp: MPL = part()  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: the annotation 'MPL' cannot be read[\s\S]*'MLP'"):
+        Mine(None)
+
+
+def test_layers_without_their_number() -> None:
+    class Mine(Module):
+        blocks: list[MLP] = layers("blk")
+
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.blocks: .*the config has no n_layers[\s\S]*TextConfig"):
+        Mine(object())
+
+
+def test_a_kind_that_is_no_module() -> None:
+    @dataclass
+    class Config:
+        n_layers: int = 2
+
+    class Mine(Module):
+        blocks: list[MLP] = layers("blk", kind=lambda config, i: None)  # type: ignore[arg-type,return-value]
+
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.blocks: kind gave None for layer 0"):
+        Mine(Config())
+
+
+def test_a_shape_for_a_module_without_weight() -> None:
+    class Mine(Module):
+        mlp: MLP = tensor("mlp", shape=lambda c, i: (1,))
+
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: shape= is of the parameter `weight`, and MLP has none"):
+        Mine(None)
+
+
+def test_a_config_field_of_unknown_origin(data: Path) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config(TextConfig):
+        n_things: int = 3
+
+    with GGUFFile(data / "llamacpp" / "LlamaForCausalLM.gguf") as file:
+        with pytest.raises(ModelDefinitionError, match=r'Config\.n_things: nothing says[\s\S]*n_things: int = key\("'):
+            Config.from_metadata(file.metadata)
+
+
+# Models that lack something, at load
+
+
+class Block(nn.PreNormBlock):
+    attention: nn.Attention = part()
+    mlp: nn.GatedMLP = part()
+
+
+class Good(nn.Decoder):
+    blocks: list[Block] = layers("blk")
+
+    Config = TextConfig
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch, data: Path) -> Callable[[Any], Any]:
+    def get(model: Any) -> Any:
+        monkeypatch.setattr(loading, "find_model", lambda metadata: model)
+        return hotshoe.load_model(data / "llamacpp" / "LlamaForCausalLM.gguf", "reference")
+
+    return get
+
+
+def test_a_good_one_loads(load: Callable[[Any], Any]) -> None:
+    with load(Good) as model:
+        assert model.logits([1, 2]).shape[0] == 2
+
+
+def test_no_config(load: Callable[[Any], Any]) -> None:
+    class Mine(Module):
+        blocks: list[Block] = layers("blk")
+
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.Config is None; expected a class with from_metadata"):
+        load(Mine)
+
+
+def test_a_config_without_sizes(load: Callable[[Any], Any]) -> None:
+    class Config:
+        n_layers = 2
+
+        @classmethod
+        def from_metadata(cls, metadata: Any) -> Config:
+            return cls()
+
+    class Mine(Good):
+        pass
+
+    Mine.Config = Config  # type: ignore[assignment,misc]
+    with pytest.raises(ModelDefinitionError, match=r"Config has no n_ctx: int"):
+        load(Mine)
+
+
+def test_no_cache_spec(load: Callable[[Any], Any]) -> None:
+    class Mine(Module):
+        blocks: list[Block] = layers("blk")
+
+        Config = TextConfig
+
+    with pytest.raises(ModelDefinitionError, match=r"Mine has no cache_spec\(\)[\s\S]*def cache_spec"):
+        load(Mine)
+
+
+def test_an_author_s_own_error_keeps_its_line(load: Callable[[Any], Any]) -> None:
+    class Mine(Good):
+        def __call__(self, batch: Any, cache: Any) -> Tensor:
+            return self.tokens(batch.tokens).reshape(-1, 7)  # the mistake
+
+    with pytest.raises(ShapeError, match="reshape") as e:
+        load(Mine)
+    assert "the mistake" in author_line(e)
+
+
+# What a file claims
+
+
+def changed(data: Path, tmp_path: Path, name: str = "LlamaForCausalLM", **metadata: Any) -> Path:
+    source = data / "llamacpp" / f"{name}.gguf"
+    arch = {"LlamaForCausalLM": "llama", "Gemma3ForCausalLM": "gemma3"}[name]
+    keys = {f"{arch}.{k.replace('__', '.')}": v for k, v in metadata.items()}
+    return rewrite(source, tmp_path / "m.gguf", keys)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "error", "words"),
+    [
+        ({"block_count": 2**31}, ModelFileError, r"llama\.block_count': is 2147483648; expected 1 to 10000"),
+        ({"block_count": 0}, ModelFileError, r"llama\.block_count': is 0; expected 1"),
+        (
+            {"block_count": 5},
+            ModelFileError,
+            r"block_count': the model has 5 layers; the file's tensors are those of 2",
+        ),
+        (
+            {"attention__key_length": 4_000_000},
+            WeightsError,
+            r"attn_\w+\.weight is \[\d+, \d+\]; the sizes .* 16000000",
+        ),
+        ({"attention__head_count_kv": 100_000}, WeightsError, r"attn_k\.weight is .* the sizes .*\["),
+        ({"attention__head_count": 0}, WeightsError, r"attn_output.weight .* \[32, 0\]"),
+        ({"attention__sliding_window": -8}, ModelFileError, r"sliding_window': is -8; expected 0"),
+        ({"embedding_length": 2**40}, ModelFileError, r"embedding_length': is 1099511627776"),
+        ({"context_length": 0}, ModelFileError, r"context_length': is 0; expected 1"),
+        ({"attention__layer_norm_rms_epsilon": -1.0}, ModelFileError, r"epsilon': is -1\.0"),
+        ({"attention__layer_norm_rms_epsilon": float("nan")}, ModelFileError, r"epsilon': is nan"),
+        ({"rope__freq_base": 0.0}, ModelFileError, r"rope\.freq_base': is 0\.0; expected"),
+        ({"rope__dimension_count": 4_000_000}, HotshoeError, "rope"),
+        ({"rope__dimension_count": -2}, ModelFileError, r"rope\.dimension_count': is -2"),
+    ],
+)
+def test_hyper_parameters_are_checked_before_anything_is_made(
+    metadata: dict[str, Any], error: type[Exception], words: str, data: Path, tmp_path: Path
+) -> None:
+    """The backend is asked for no memory: that of the cache would be terabytes."""
+    path = changed(data, tmp_path, **metadata)
+    with pytest.raises(error, match=words):
+        hotshoe.load_model(path, "reference", runner=hotshoe.RunnerParams(kv_dtype="f32"))
+
+
+@pytest.mark.parametrize(
+    ("name", "axis"), [("blk.0.attn_norm.weight", 0), ("output_norm.weight", 0), ("token_embd.weight", 1)]
+)
+def test_an_axis_of_one_is_not_broadcast(name: str, axis: int, data: Path, tmp_path: Path) -> None:
+    path = rewrite(data / "llamacpp" / "LlamaForCausalLM.gguf", tmp_path / "m.gguf", narrow=(name, axis))
+    with pytest.raises(WeightsError, match=rf"{name} is \[.*1\]; the sizes"):
+        hotshoe.load_model(path, "reference")
+
+
+def test_a_bias_of_one_element_is_not_broadcast() -> None:
+    class Config:
+        norm_eps = 1e-5
+
+    linear, norm = Linear(Config()), nn.LayerNorm(Config())
+    from hotshoe_core import constant
+
+    x = constant(np.zeros((2, 4), np.float32))
+    linear.weight, linear.bias = constant(np.zeros((3, 4), np.float32)), constant(np.zeros(1, np.float32))
+    with pytest.raises(ShapeError, match=r"\[1\]; expected \[3\]"):
+        linear(x)
+    norm.weight, norm.bias = constant(np.zeros(4, np.float32)), constant(np.zeros(1, np.float32))
+    with pytest.raises(ShapeError, match=r"\[1\]; expected \[4\]"):
+        norm(x)
+
+
+def test_per_layer_values_of_another_length(data: Path, tmp_path: Path) -> None:
+    path = changed(data, tmp_path, attention__head_count_kv=[2, 2, 2])
+    with pytest.raises(ModelFileError, match=r"head_count_kv.*an array of 3 values; expected 2"):
+        hotshoe.load_model(path, "reference")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "words"),
+    [
+        ("MixtralForCausalLM", {"llama.expert_used_count": 5}, "5 experts used, and there are 4"),
+        ("MixtralForCausalLM", {"llama.expert_count": 3}, r"ffn_gate_inp\.weight is \[4, 32\]; the sizes .* \[3, 32\]"),
+        ("DeepseekV3ForCausalLM", {"deepseek2.expert_group_count": 3}, "8 experts do not divide into 3 equal groups"),
+        (
+            "DeepseekV3ForCausalLM",
+            {"deepseek2.expert_group_used_count": 9},
+            "9 groups of experts used, and there are 4",
+        ),
+        (
+            "DeepseekV3ForCausalLM",
+            {"deepseek2.expert_gating_func": 7},
+            r"expert_gating_func': is 7; expected 1 \(softmax",
+        ),
+        ("DeepseekV3ForCausalLM", {"deepseek2.attention.kv_lora_rank": 2**20}, r"attn_k_b\.weight is"),
+        ("Mamba2ForCausalLM", {"mamba2.ssm.state_size": 2**20}, r"ssm_conv1d\.weight is"),
+        ("Mamba2ForCausalLM", {"mamba2.ssm.conv_kernel": 1}, r"ssm\.conv_kernel': is 1; expected 2"),
+        ("Lfm2ForCausalLM", {"lfm2.shortconv.l_cache": 2**20}, r"shortconv\.conv\.weight is"),
+        (
+            "../bert-tiny-llamacpp",
+            {"bert.context_length": 2**20},
+            r"context of 1048576 tokens, but position_embd has 64",
+        ),
+    ],
+)
+def test_what_the_new_families_claim(name: str, keys: dict[str, Any], words: str, data: Path, tmp_path: Path) -> None:
+    path = rewrite(data / "llamacpp" / f"{name}.gguf", tmp_path / "m.gguf", keys)
+    with pytest.raises(hotshoe.errors.ModelError, match=words):
+        hotshoe.load_model(path, "reference")
+
+
+def test_keys_of_wrong_types(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelFileError, match=r"block_count.*found '2' of type str; expected int"):
+        hotshoe.load_model(changed(data, tmp_path, block_count="2"), "reference")
+
+
+def test_a_key_s_default_may_come_from_fields_before_it(data: Path) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config(TextConfig):
+        twice: int = key("no.such.key", default=lambda c: 2 * c.dim)
+
+    with GGUFFile(data / "llamacpp" / "LlamaForCausalLM.gguf") as file:
+        config = Config.from_metadata(file.metadata)
+        assert (config.twice, config.n_heads) == (2 * config.dim, (config.n_heads[0],) * 2)
