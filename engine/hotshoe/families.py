@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.nn.module import Module
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
 from hotshoe_loader.find import PluginCandidate, find_plugins
 from hotshoe_loader.options import normalise
 
 if TYPE_CHECKING:
+    from hotshoe.nn import Module
     from hotshoe_core.gguf import Metadata
 
 __all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names"]
@@ -76,6 +76,8 @@ def find(group: str, name: str) -> Any:
 
 def find_model(metadata: Metadata) -> type[Module]:
     """The model class for a file. Raises what ``find`` raises, and ModelDefinitionError for a family that is none."""
+    from hotshoe.nn import Module  # tokenizers and converters are found without it
+
     architecture = metadata.architecture
     try:
         family = find(MODELS, architecture)

@@ -84,6 +84,8 @@ def load_model(
             try:
                 model = architecture(config)
                 bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
+                if architecture.task is Task.TEXT:
+                    _check_cache_spec(model, config.n_layers)
             finally:
                 wait([tokenizer])  # it reads the file
             kind = _runner_of(architecture.task)
@@ -147,6 +149,17 @@ def _config(file: GGUFFile, architecture: type[Module]) -> Any:
             hint="write `def cache_spec(self): return tuple(block.attention.cache_spec() for block in self.blocks)`",
         )
     return config
+
+
+def _check_cache_spec(model: Any, n_layers: int) -> None:
+    spec = model.cache_spec()
+    if not isinstance(spec, (tuple, list)) or len(spec) != n_layers:
+        found = f"{len(spec)} entries" if isinstance(spec, (tuple, list)) else repr(spec)
+        raise ModelDefinitionError(
+            f"{type(model).__module__}.{type(model).__qualname__}.cache_spec() gave {found}; expected a tuple of "
+            f"{n_layers}, one a layer",
+            hint="the entry of a layer that keeps nothing is None",
+        )
 
 
 def _runner_of(task: Task) -> type[TextModel | EmbeddingModel | RerankModel]:

@@ -181,6 +181,16 @@ def test_no_cache_spec(load: Callable[[Any], Any]) -> None:
         load(Mine)
 
 
+@pytest.mark.parametrize(("spec", "words"), [([None], "gave 1 entries"), (None, "gave None"), (7, "gave 7")])
+def test_a_cache_spec_of_the_wrong_length(spec: Any, words: str, load: Callable[[Any], Any]) -> None:
+    class Mine(Good):
+        def cache_spec(self) -> Any:
+            return spec
+
+    with pytest.raises(ModelDefinitionError, match=rf"Mine\.cache_spec\(\) {words}; expected a tuple of 2"):
+        load(Mine)
+
+
 def test_an_author_s_own_error_keeps_its_line(load: Callable[[Any], Any]) -> None:
     class Mine(Good):
         def __call__(self, batch: Any, cache: Any) -> Tensor:
