@@ -14,7 +14,7 @@ from hotshoe_core.text import printable
 from hotshoe_loader.files import read_bytes
 from hotshoe_loader.options import normalise
 
-__all__ = ["GROUP", "Found", "PluginCandidate", "find_plugins"]
+__all__ = ["GROUP", "Found", "PluginCandidate", "find_entry_points", "find_plugins"]
 
 GROUP = "hotshoe.backends"
 """The entry point group; hotshoe_core.plugin says it too, but importing that costs pluggy's 20 ms."""
@@ -69,20 +69,31 @@ class Found(NamedTuple):
     installed: dict[str, str]
 
 
-def find_plugins(group: str = GROUP) -> Found:
-    """Every entry point of a group, in an order that depends on names alone.
+def find_plugins() -> Found:
+    """Every entry point of the group of backends, in an order that depends on names alone."""
+    found, installed = _scan((GROUP,))
+    return Found(found[GROUP], installed)
+
+
+def find_entry_points(groups: Sequence[str]) -> dict[str, list[PluginCandidate]]:
+    """The entry points of each of these groups, in an order that depends on names alone; nothing is imported."""
+    return _scan(groups)[0]
+
+
+def _scan(groups: Sequence[str]) -> tuple[dict[str, list[PluginCandidate]], dict[str, str]]:
+    """The entry points by group, and the version of every distribution by its normalised name.
 
     Not through importlib.metadata: importing it takes longer (35 ms) than reading the few files that matter, one
     unreadable distribution ends its ``entry_points()``, and it parses every other group of every distribution.
     It is asked about what is no plain folder: zip files, and finders that some packagers put on ``sys.meta_path``.
     """
-    found: list[PluginCandidate] = []
+    found: dict[str, list[PluginCandidate]] = {group: [] for group in groups}
     installed: dict[str, str] = {}
     first: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy Python sees
     listed: set[tuple[str, str, str]] = set()
     for each in _distributions():
         installed.setdefault(normalise(each.name), each.version)
-        if group not in each.entry_points and not each.problem:
+        if not each.problem and not any(group in each.entry_points for group in groups):
             continue
         name, version = each.identity()
         here = (os.path.realpath(each.location), version)
@@ -93,9 +104,11 @@ def find_plugins(group: str = GROUP) -> Found:
         elif (name, *here) in listed:
             continue  # the same folder named twice in sys.path
         listed.add((name, *here))
-        found += _candidates(each, group, name, version, here[0], shadow)
-    found.sort(key=lambda c: (c.name, normalise(c.distribution), c.shadowed_by is not None, c.value, c.origin))
-    return Found(found, installed)
+        for group in groups:
+            found[group] += _candidates(each, group, name, version, here[0], shadow)
+    for entries in found.values():
+        entries.sort(key=lambda c: (c.name, normalise(c.distribution), c.shadowed_by is not None, c.value, c.origin))
+    return found, installed
 
 
 class _Distribution(NamedTuple):

@@ -460,7 +460,7 @@ def _stacked(rows: Sequence[Array | None]) -> Array:
     if not found:
         raise GraphError("no sequence was given; expected one or more")
     base = found[0].base
-    together = base is not None and len(base) == len(found) and all(row.base is base for row in found)
-    if together and all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(found)):
-        return base
+    if base is not None and len(base) == len(found) and all(row.base is base for row in found):
+        if all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(found)):
+            return base
     return np.concatenate(found)
