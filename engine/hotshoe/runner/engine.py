@@ -460,7 +460,7 @@ def _stacked(rows: Sequence[Array | None]) -> Array:
     if not found:
         raise GraphError("no sequence was given; expected one or more")
     base = found[0].base
-    if base is not None and len(base) == len(found) and all(row.base is base for row in found):
-        if all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(found)):
-            return base
-    return np.concatenate(found)
+    if base is None or len(base) != len(found) or any(row.base is not base for row in found):
+        return np.concatenate(found)
+    in_order = all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(found))
+    return base if in_order else np.concatenate(found)
