@@ -35,16 +35,18 @@ def main() -> int:
             output = expired.stdout or b""
             lines, code = (output if isinstance(output, str) else output.decode()).splitlines(), -signal.SIGALRM
         seen = [line.split(" ", 2) for line in lines]
-        for _, outcome, *_rest in (each for each in seen if len(each) > 1):
+        for _, outcome, *rest in (each for each in seen if len(each) > 1):
             outcomes[outcome] += 1
             if outcome != "same":
-                pass
+                print(outcome, *rest, flush=True)
         if code < 0:  # the seed that was begun last
             outcomes["crash"] += 1
             last = seen[-1][0] if seen else seed
+            print(f"crash: signal {-code} at seed {last}, {args.nodes} nodes", flush=True)
             seed = int(last) + 1
         else:
             seed += BATCH
+    print(", ".join(f"{n} {name}" for name, n in outcomes.most_common()), f"(seeds {args.seed} to {seed - 1})")
     return 0 if outcomes.keys() <= {"same"} else 1
 
 
@@ -55,12 +57,14 @@ def run_batch(device: str, first: int, n: int, nodes: int) -> int:
 
     with load_all().open(device) as backend, open_reference() as reference:
         for seed in range(first, first + n):
+            print(seed, end=" ", flush=True)
             try:
                 check(backend, reference, seed, nodes)
-            except DifferenceError:
-                pass
-            except Exception:
-                pass
+                print("same", flush=True)
+            except DifferenceError as error:
+                print("different", error, flush=True)
+            except Exception as error:
+                print(type(error).__name__, f"seed {seed}: {' '.join(str(error).split())[:300]}", flush=True)
     return 0
 
 
