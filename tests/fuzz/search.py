@@ -16,8 +16,8 @@ __all__ = ["DifferenceError", "check", "difference", "shrink"]
 
 Array = np.ndarray[Any, Any]
 PRECISE, ROUNDED = 1e-3, 0.1
-"""Of an element's difference, relative to the largest of its tensor; the second where products round their operands to 8
-or 16 bits, which what follows them may make more of."""
+"""Of an element's difference, relative to the largest of its tensor; the second where products round their operands
+to 8 or 16 bits, which what follows them may make more of."""
 STEPS = 3
 
 

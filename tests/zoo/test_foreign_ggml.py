@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hotshoe_loader.ggml.cores import version_in
 from tests.support.other_ggml import other_ggml as foreign
-from tests.zoo.animals import BODY, GGML, WORKS
+from tests.zoo.species import BODY, GGML, WORKS
 from tests.zoo.visits import Visit, Zoo
 from tests.zoo.wheels import write_wheel
 
