@@ -301,12 +301,12 @@ class EagerExecutable(Executable):
         return dict(self._sizes)
 
     def placements(self) -> Sequence[NodePlacement]:
-        wanted = self._backend.placement
+        placement = self._backend.placement
         placed = []
         for n in self._graph.nodes:
             device = self._program.devices[n]
             how = "decomposed" if _inside(n.name, self._decomposed) else "native"
-            on_its_own = n.layer < 0 or device == wanted.device(n.layer)
+            on_its_own = n.layer < 0 or device == placement.device(n.layer)
             placed.append(NodePlacement(n.name, n.op, device, how if on_its_own else "fallback"))
         return placed
 

@@ -149,13 +149,13 @@ def _plan_in_place(
         for i, source in enumerate(t.sources):
             if source is not None:
                 readers.setdefault(owner[source], []).append((t, i))
-    wanted = {owner[t] for t in (*outputs, *updates.values())}
+    kept = {owner[t] for t in (*outputs, *updates.values())}
     in_place: set[Tensor] = set()
     before: dict[Tensor, list[Tensor]] = {}
     for node in steps:
         value = owner[node.sources[0]]
         others = [r for r, i in readers[value] if (r, i) != (node, 0)]
-        if value not in wanted and not _depend(others, node, before):
+        if value not in kept and not _depend(others, node, before):
             in_place.add(node)
             if others:
                 before[node] = others

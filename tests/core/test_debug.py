@@ -50,10 +50,10 @@ def shown(text: str) -> np.ndarray:
 STORED = ("F32", "F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "MXFP4")
 
 
-@pytest.mark.parametrize("many_rows", [False, True])
+@pytest.mark.parametrize("compute_bound", [False, True])
 @pytest.mark.parametrize("uses", [(), ("take",), ("linear",), ("take", "linear")], ids="+".join)
 @pytest.mark.parametrize("name", STORED)
-def test_dump_of_a_weight_in_every_layout(backend: Backend, name: str, uses: tuple[str, ...], many_rows: bool) -> None:
+def test_dump_of_a_weight_in_every_layout(backend: Backend, name: str, uses: tuple[str, ...], compute_bound: bool) -> None:
     """Against the gguf package's reading of the same bytes. With "linear" a device may have rearranged them."""
     dtype, rng = DType[name], np.random.default_rng(0)
     values = rng.normal(size=(16, 512)).astype(np.float32)
@@ -62,12 +62,12 @@ def test_dump_of_a_weight_in_every_layout(backend: Backend, name: str, uses: tup
     else:
         data = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name]).view(np.uint8)
     expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[name])
-    weight = backend.load([WeightData("w", (16, 512), dtype, data.reshape(-1), uses, 0, many_rows)])["w"]
+    weight = backend.load([WeightData("w", (16, 512), dtype, data.reshape(-1), uses, 0, compute_bound)])["w"]
     text = dump(weight, precision=8, threshold=10**6)
     assert text.startswith(f"<Tensor w {name}[16, 512]>\n")
     got = shown(text).reshape(16, 512)
     # an encoder's Q8_0 is packed as bfloat16 where the CPU multiplies that: 8 bits of each number
-    bound = 2**-8 if many_rows and name == "Q8_0" else 1e-6
+    bound = 2**-8 if compute_bound and name == "Q8_0" else 1e-6
     np.testing.assert_allclose(got, expected, rtol=bound, atol=1e-7)
 
 

@@ -68,8 +68,8 @@ class Metadata(Mapping[str, Any]):
         """
         if self._prefix + key not in self._values:
             return default
-        want = type if type is not None or default is None else default.__class__
-        return self[key] if want is None else self._as(key, self[key], want)
+        expected = type if type is not None or default is None else default.__class__
+        return self[key] if expected is None else self._as(key, self[key], expected)
 
     def per_layer(self, key: str, n_layers: int, type: type[T], default: T | None = None) -> list[T]:
         """One value for each layer, from a key that holds either one for all or an array of ``n_layers``.
@@ -111,18 +111,18 @@ class Metadata(Mapping[str, Any]):
     def __repr__(self) -> str:
         return f"<Metadata of {len(self)} keys{f' {self._prefix}*' if self._prefix else ''} in {str(self._path)!r}>"
 
-    def _as(self, key: str, value: Any, want: type[T]) -> T:
+    def _as(self, key: str, value: Any, expected: type[T]) -> T:
         found = value.__class__
-        if want is found:
+        if expected is found:
             return cast(T, value)
-        if want is float and found is int:
+        if expected is float and found is int:
             return cast(T, float(value))
-        if want is list and found is GGUFArray:
+        if expected is list and found is GGUFArray:
             return cast(T, value.tolist())
-        if want not in (int, float, bool, str, list, GGUFArray):
-            raise TypeError(f"metadata values are int, float, bool, str, list or GGUFArray, not {want.__name__}")
+        if expected not in (int, float, bool, str, list, GGUFArray):
+            raise TypeError(f"metadata values are int, float, bool, str, list or GGUFArray, not {expected.__name__}")
         shown = repr(value) if found is not str else quoted(value)
-        raise self.error(key, f"found {shown} of type {found.__name__}; expected {want.__name__}")
+        raise self.error(key, f"found {shown} of type {found.__name__}; expected {expected.__name__}")
 
     def error(self, key: str, message: str, hint: str | None = None) -> ModelFileError:
         """What to raise for a value that makes no sense: it names the file and the key."""

@@ -89,7 +89,7 @@ class OpConformance:
 
     def _check(self, case: AnyCase, *, decompose: bool) -> None:
         with open_reference() as reference, np.errstate(all="ignore"):
-            wanted = compute(reference, case)
+            references = compute(reference, case)
         try:
             answers = compute(self.backend, case, decompose=decompose)
         except UnsupportedOpError as e:
@@ -97,8 +97,8 @@ class OpConformance:
                 pytest.skip(f"the backend refuses this optional case: {e}")
             raise
         limit = self.tolerance(case)
-        for step, (got, want) in enumerate(zip(answers, wanted)):
-            for i, (g, w) in enumerate(zip(got, want)):
+        for step, (got, expected) in enumerate(zip(answers, references)):
+            for i, (g, w) in enumerate(zip(got, expected)):
                 far = error(g, w)
                 assert far <= limit, f"step {step}, output {i}: error {far:.2e} > {limit:.0e}{_differences(g, w)}"
 
@@ -120,8 +120,8 @@ class BackendConformance(OpConformance, LifecycleConformance):
     """All of it. Define ``open``; see the package's documentation."""
 
 
-def _differences(got: np.ndarray[Any, Any], want: np.ndarray[Any, Any]) -> str:
-    if got.shape != want.shape or got.dtype != want.dtype:
-        return f"\ngot {got.dtype}{list(got.shape)}, want {want.dtype}{list(want.shape)}"
+def _differences(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str:
+    if got.shape != expected.shape or got.dtype != expected.dtype:
+        return f"\ngot {got.dtype}{list(got.shape)}, expected {expected.dtype}{list(expected.shape)}"
     with np.printoptions(precision=5, threshold=60, edgeitems=3):
-        return f"\ngot\n{got}\nwant\n{want}"
+        return f"\ngot\n{got}\nwant\n{expected}"

@@ -128,8 +128,8 @@ class MultiDeviceConformance:
         expected = self.answers(Placement(self.names[0], (self.names[0],) * N_LAYERS, self.names[0]))
         assert np.ptp(expected[-1]) > 0.1
         for placement in self.placements():
-            for got, want in zip(self.answers(placement), expected):
-                assert np.abs(got - want).max() <= self.tolerance * np.abs(want).max(), placement
+            for got, one in zip(self.answers(placement), expected):
+                assert np.abs(got - one).max() <= self.tolerance * np.abs(one).max(), placement
 
     def test_computing_again_builds_nothing(self) -> None:
         model = Model(self.backend, self.split())

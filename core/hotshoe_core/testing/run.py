@@ -215,16 +215,16 @@ def _compute_decomposed(make: Maker, outputs: Sequence[Tensor], steps: int) -> l
     return answers
 
 
-def error(got: Array, want: Array) -> float:
-    """``‖got - want‖₂ / ‖want‖₂``. Infinite where shapes, types, NaNs, infinities or any integer differ."""
-    if got.shape != want.shape or got.dtype != want.dtype:
+def error(got: Array, expected: Array) -> float:
+    """``‖got - expected‖₂ / ‖expected‖₂``. Infinite where shapes, types, NaNs, infinities or any integer differ."""
+    if got.shape != expected.shape or got.dtype != expected.dtype:
         return np.inf
     if got.dtype.kind != "f":
-        return 0.0 if np.array_equal(got, want) else np.inf
-    finite = np.isfinite(want)
-    if not np.array_equal(got[~finite], want[~finite], equal_nan=True) or not np.isfinite(got[finite]).all():
+        return 0.0 if np.array_equal(got, expected) else np.inf
+    finite = np.isfinite(expected)
+    if not np.array_equal(got[~finite], expected[~finite], equal_nan=True) or not np.isfinite(got[finite]).all():
         return np.inf
-    g, w = got[finite].astype(np.float64), want[finite].astype(np.float64)
+    g, w = got[finite].astype(np.float64), expected[finite].astype(np.float64)
     return float(np.linalg.norm(g - w) / max(float(np.linalg.norm(w)), 1e-20)) if g.size else 0.0
 
 
