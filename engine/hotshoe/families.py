@@ -76,6 +76,8 @@ def find(group: str, name: str) -> Any:
 
 def find_model(metadata: Metadata) -> type[Module]:
     """The model class for a file. Raises what ``find`` raises, and ModelDefinitionError for a family that is none."""
+    from hotshoe.nn import Module  # tokenizers and converters are found without it
+
     architecture = metadata.architecture
     try:
         family = find(MODELS, architecture)
@@ -88,7 +90,12 @@ def find_model(metadata: Metadata) -> type[Module]:
             f"the entry point {architecture!r} of {MODELS!r} is a {type(family).__name__}; expected a Family",
             hint="name a module attribute such as `family = Family(Model)`",
         )
-    return family.model_for(metadata)
+    model = family.model_for(metadata)
+    if not (isinstance(model, type) and issubclass(model, Module)):
+        raise ModelDefinitionError(
+            f"the family of {architecture!r}, {family.model!r}, gives {model!r}; expected a subclass of Module"
+        )
+    return model
 
 
 def _entries(group: str) -> Iterator[PluginCandidate]:

@@ -66,13 +66,13 @@ def load_model(
     Raises ModelFileError, UnknownArchitectureError, WeightsError, ModelError for a task or an option that does not
     fit, TokenizerError, DeviceNotFoundError or InsufficientMemoryError; nothing stays loaded then.
     """
-    wanted = None if task is None else Task.parse(task)
+    expected = None if task is None else Task.parse(task)
     runner = RunnerParams() if runner is None else runner
     file = _open(path)
     pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")  # a large vocabulary takes as long as copying the weights
     try:
         architecture = _find(file)
-        _check_task(file, architecture.task, wanted, runner)
+        _check_task(file, architecture.task, expected, runner)
         config = _config(file, architecture)
         config = dataclasses.replace(config, n_ctx=_context(file, architecture, config.n_ctx, n_ctx))
         check_layers(file, config.n_layers)
@@ -84,18 +84,13 @@ def load_model(
             try:
                 model = architecture(config)
                 bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
+                if architecture.task is Task.TEXT:
+                    _check_cache_spec(model, config.n_layers)
             finally:
                 wait([tokenizer])  # it reads the file
             kind = _runner_of(architecture.task)
-            return kind(
-                model,
-                tokenizer.result(),
-                backend,
-                file,
-                n_ctx=config.n_ctx,
-                why=registry.why(device),
-                params=runner,
-            )
+            words, why = tokenizer.result(), registry.why(device)
+            return kind(model, words, backend, file, n_ctx=config.n_ctx, why=why, params=runner)
         except BaseException:
             backend.close()
             raise
@@ -119,10 +114,10 @@ def _find(file: GGUFFile) -> type[Module]:
         raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
 
 
-def _check_task(file: GGUFFile, task: Task, wanted: Task | None, runner: RunnerParams) -> None:
-    if wanted is not None and wanted is not task:
+def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:
+    if expected is not None and expected is not task:
         raise ModelError(
-            f"{file.path} is {task.words}; {wanted.words} was asked for",
+            f"{file.path} is {task.words}; {expected.words} was asked for",
             hint=f"use `hotshoe {_USE[task]}`, or task={task.value!r}",
         )
     for name in _OF_TEXT if task is not Task.TEXT else ():
@@ -156,7 +151,18 @@ def _config(file: GGUFFile, architecture: type[Module]) -> Any:
     return config
 
 
-def _runner_of(task: Task) -> Any:
+def _check_cache_spec(model: Any, n_layers: int) -> None:
+    spec = model.cache_spec()
+    if not isinstance(spec, (tuple, list)) or len(spec) != n_layers:
+        found = f"{len(spec)} entries" if isinstance(spec, (tuple, list)) else repr(spec)
+        raise ModelDefinitionError(
+            f"{type(model).__module__}.{type(model).__qualname__}.cache_spec() gave {found}; expected a tuple of "
+            f"{n_layers}, one a layer",
+            hint="the entry of a layer that keeps nothing is None",
+        )
+
+
+def _runner_of(task: Task) -> type[TextModel | EmbeddingModel | RerankModel]:
     if task is Task.TEXT:
         from hotshoe.runner.text import TextModel
 
@@ -170,12 +176,12 @@ def _runner_of(task: Task) -> Any:
     return EmbeddingModel
 
 
-def _context(file: GGUFFile, architecture: type[Module], trained: int, wanted: int | None) -> int:
-    if wanted is None:
+def _context(file: GGUFFile, architecture: type[Module], trained: int, n_ctx: int | None) -> int:
+    if n_ctx is None:
         return min(trained, _DEFAULT_CONTEXT) if architecture.task is Task.TEXT else trained
-    if not 1 <= wanted <= trained:
-        raise InputTooLongError(f"n_ctx is {wanted}; {file.path} was trained for 1 to {trained} tokens")
-    return wanted
+    if not 1 <= n_ctx <= trained:
+        raise InputTooLongError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {trained} tokens")
+    return n_ctx
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

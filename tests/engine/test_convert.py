@@ -340,3 +340,24 @@ def test_a_reranker_without_its_classifier_is_not_converted(tmp_path: Path) -> N
     folder = make_tiny_bert(tmp_path / "m", config={"architectures": ["BertForSequenceClassification"]}, sentence=False)
     with pytest.raises(ConversionError, match=r"missing: cls.bias, cls.output.bias, cls.output.weight, cls.weight"):
         convert(folder, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({}, None),
+        ({"sentence_transformers": {"version": "4.1.0"}}, None),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, "identity"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, "sigmoid"),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, "identity"),
+    ],
+)
+def test_what_becomes_of_a_score(tmp_path: Path, config: dict[str, Any], expected: str | None) -> None:
+    path = convert(reranker(tmp_path / "m", 1, id2label={"0": "LABEL_0"}, **config), tmp_path / "m.gguf")
+    assert keys(path).get("hotshoe.rerank.activation") == expected
+
+
+def test_a_function_of_scores_that_hotshoe_does_not_have(tmp_path: Path) -> None:
+    config = {"id2label": {"0": "LABEL_0"}, "sentence_transformers": {"activation_fn": "torch.nn.Tanh"}}
+    with pytest.raises(ConversionError, match=r"scores go through torch\.nn\.Tanh; hotshoe converts"):
+        convert(reranker(tmp_path / "m", 1, **config), tmp_path / "m.gguf")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -265,3 +267,29 @@ def _with_one_change(value: Any, rng: random.Random) -> Any:
         value[key] = _with_one_change(value[key], rng)
         return value
     return rng.choice(VALUES)
+
+
+FULL_DISK = """
+import resource, signal, sys
+from hotshoe.convert import convert
+from hotshoe_core.errors import ConversionError
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit fails, as on a full disk
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), -1))
+try:
+    convert(sys.argv[1], sys.argv[2], "f32")
+except ConversionError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of a process are Unix's")
+@pytest.mark.parametrize("room", [0, 100, 5_000, 60_000])
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, room: int) -> None:
+    folder, target = make_tiny_bert(tmp_path / "m"), tmp_path / "out" / "m.gguf"
+    target.parent.mkdir()
+    command = [sys.executable, "-c", FULL_DISK, str(folder), str(target), str(room)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith(f"cannot write {target}: "), done.stderr
+    assert "check the free space" in done.stdout
+    assert list(target.parent.iterdir()) == []

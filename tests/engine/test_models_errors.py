@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe import families, nn
-from hotshoe.families import Family
+from hotshoe import loading, nn
 from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, part, tensor
 from hotshoe_core import Tensor
 from hotshoe_core.errors import HotshoeError, ModelDefinitionError, ModelFileError, ShapeError, WeightsError
@@ -137,7 +136,7 @@ class Good(nn.Decoder):
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, data: Path) -> Callable[[Any], Any]:
     def get(model: Any) -> Any:
-        monkeypatch.setattr(families, "find", lambda group, name: Family(model))
+        monkeypatch.setattr(loading, "find_model", lambda metadata: model)
         return hotshoe.load_model(data / "llamacpp" / "LlamaForCausalLM.gguf", "reference")
 
     return get
@@ -180,6 +179,26 @@ def test_no_cache_spec(load: Callable[[Any], Any]) -> None:
 
     with pytest.raises(ModelDefinitionError, match=r"Mine has no cache_spec\(\)[\s\S]*def cache_spec"):
         load(Mine)
+
+
+@pytest.mark.parametrize(("spec", "words"), [([None], "gave 1 entries"), (None, "gave None"), (7, "gave 7")])
+def test_a_cache_spec_of_the_wrong_length(spec: Any, words: str, load: Callable[[Any], Any]) -> None:
+    class Mine(Good):
+        def cache_spec(self) -> Any:
+            return spec
+
+    with pytest.raises(ModelDefinitionError, match=rf"Mine\.cache_spec\(\) {words}; expected a tuple of 2"):
+        load(Mine)
+
+
+def test_an_author_s_own_error_keeps_its_line(load: Callable[[Any], Any]) -> None:
+    class Mine(Good):
+        def __call__(self, batch: Any, cache: Any) -> Tensor:
+            return self.tokens(batch.tokens).reshape(-1, 7)  # the mistake
+
+    with pytest.raises(ShapeError, match="reshape") as e:
+        load(Mine)
+    assert "the mistake" in author_line(e)
 
 
 # What a file claims
@@ -256,6 +275,39 @@ def test_a_bias_of_one_element_is_not_broadcast() -> None:
 def test_per_layer_values_of_another_length(data: Path, tmp_path: Path) -> None:
     path = changed(data, tmp_path, attention__head_count_kv=[2, 2, 2])
     with pytest.raises(ModelFileError, match=r"head_count_kv.*an array of 3 values; expected 2"):
+        hotshoe.load_model(path, "reference")
+
+
+@pytest.mark.parametrize(
+    ("name", "keys", "words"),
+    [
+        ("MixtralForCausalLM", {"llama.expert_used_count": 5}, "5 experts used, and there are 4"),
+        ("MixtralForCausalLM", {"llama.expert_count": 3}, r"ffn_gate_inp\.weight is \[4, 32\]; the sizes .* \[3, 32\]"),
+        ("DeepseekV3ForCausalLM", {"deepseek2.expert_group_count": 3}, "8 experts do not divide into 3 equal groups"),
+        (
+            "DeepseekV3ForCausalLM",
+            {"deepseek2.expert_group_used_count": 9},
+            "9 groups of experts used, and there are 4",
+        ),
+        (
+            "DeepseekV3ForCausalLM",
+            {"deepseek2.expert_gating_func": 7},
+            r"expert_gating_func': is 7; expected 1 \(softmax",
+        ),
+        ("DeepseekV3ForCausalLM", {"deepseek2.attention.kv_lora_rank": 2**20}, r"attn_k_b\.weight is"),
+        ("Mamba2ForCausalLM", {"mamba2.ssm.state_size": 2**20}, r"ssm_conv1d\.weight is"),
+        ("Mamba2ForCausalLM", {"mamba2.ssm.conv_kernel": 1}, r"ssm\.conv_kernel': is 1; expected 2"),
+        ("Lfm2ForCausalLM", {"lfm2.shortconv.l_cache": 2**20}, r"shortconv\.conv\.weight is"),
+        (
+            "../bert-tiny-llamacpp",
+            {"bert.context_length": 2**20},
+            r"context of 1048576 tokens, but position_embd has 64",
+        ),
+    ],
+)
+def test_what_the_new_families_claim(name: str, keys: dict[str, Any], words: str, data: Path, tmp_path: Path) -> None:
+    path = rewrite(data / "llamacpp" / f"{name}.gguf", tmp_path / "m.gguf", keys)
+    with pytest.raises(hotshoe.errors.ModelError, match=words):
         hotshoe.load_model(path, "reference")
 
 

@@ -38,20 +38,20 @@ def run(args: argparse.Namespace) -> int:
     """Reads messages and prints answers until the end of input."""
     with contextlib.suppress(ImportError):  # line editing and history, where the platform has it
         import readline  # noqa: F401
-    wanted = options(args)
+    sampling = options(args)
     with load(args) as model:
         model.chat_template  # noqa: B018  (a model without one is refused before the first message)
         print(f"{model.why}\n/help lists commands", file=sys.stderr)
-        Conversation(model, args.system, wanted).loop()
+        Conversation(model, args.system, sampling).loop()
     return 0
 
 
 class Conversation:
     """The messages so far, and what the commands do with them."""
 
-    def __init__(self, model: TextModel, system: str | None, wanted: dict[str, Any]) -> None:
+    def __init__(self, model: TextModel, system: str | None, sampling: dict[str, Any]) -> None:
         self.model = model
-        self.wanted = wanted
+        self.sampling = sampling
         self.last = "nothing was answered yet"
         self.start(system)
 
@@ -116,7 +116,7 @@ class Conversation:
 
         while True:
             try:
-                return self.model.chat(self.messages, **self.wanted)
+                return self.model.chat(self.messages, **self.sampling)
             except InputTooLongError:
                 users = [i for i, m in enumerate(self.messages) if m["role"] == "user"]
                 if len(users) < 2:

@@ -47,8 +47,8 @@ def match_tensors(
         if tensor.shape != shapes[name]:
             wrong.append(f"{source} is {tensor.shape}, expected {shapes[name]}")
         # vectors are read by code that knows f32 only, in every engine that reads GGUF
-        keep = name in full_precision or len(shapes[name]) < 2
-        planned[name] = PlannedTensor(name, source, shapes[name], keep)
+        exact = name in full_precision or len(shapes[name]) < 2
+        planned[name] = PlannedTensor(name, source, shapes[name], full_precision=exact)
     missing = sorted(shapes.keys() - planned.keys())
     check_complete(checkpoint, missing=missing, extra=extra, wrong=wrong)
     return tuple(planned.values())

@@ -97,22 +97,22 @@ def plan_recipes(
     Tensors of the checkpoint whose names start with one of ``ignored`` are left out.
     Raises ConversionError for tensors that are missing, not known, or of another shape.
     """
-    wanted = tuple(recipes)
+    recipes = tuple(recipes)
     found = _names(checkpoint)
     wrong = [
         f"{found[source]} is {actual}, expected {shape}"
-        for recipe in wanted
+        for recipe in recipes
         for source, shape in recipe.sources
         if source in found and (actual := checkpoint.tensors[found[source]].shape) != shape
     ]
-    sources = {source for recipe in wanted for source, _ in recipe.sources}
+    sources = {source for recipe in recipes for source, _ in recipe.sources}
     check_complete(
         checkpoint,
         missing=sorted(sources - found.keys()),
         extra=sorted(found[name] for name in found.keys() - sources if not name.startswith(ignored)),
         wrong=sorted(set(wrong)),
     )
-    outputs = {recipe.name for recipe in wanted}.intersection(_OUTPUTS)
+    outputs = {recipe.name for recipe in recipes}.intersection(_OUTPUTS)
     output = "output.weight" if "output.weight" in outputs else "token_embd.weight"
     return tuple(
         PlannedTensor(
@@ -123,7 +123,7 @@ def plan_recipes(
             output=recipe.name == output,
             make=_reader(checkpoint, recipe, found),
         )
-        for recipe in sorted(wanted, key=lambda r: [found[source] for source, _ in r.sources[:1]])
+        for recipe in sorted(recipes, key=lambda r: [found[source] for source, _ in r.sources[:1]])
     )
 
 

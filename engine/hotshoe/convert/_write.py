@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import secrets
@@ -64,8 +65,10 @@ def write(
     part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
     writer = gguf.GGUFWriter(None, plan.arch)
     try:
-        _write(writer, part, plan, checkpoint, dtype, progress or _ignore)
-        writer.close()
+        try:
+            _write(writer, part, plan, checkpoint, dtype, progress or _ignore)
+        finally:
+            writer.close()
         os.replace(part, target)
     except OSError as error:
         raise ConversionError(
@@ -73,9 +76,9 @@ def write(
             hint="check the free space and the permissions of the folder",
         ) from error
     finally:
-        # also on KeyboardInterrupt: an interrupted conversion leaves nothing behind
-        writer.close()
-        part.unlink(missing_ok=True)
+        # also on KeyboardInterrupt, and where closing the file fails because the disk is full: nothing stays behind
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def _write(

@@ -35,7 +35,10 @@ def plan(checkpoint: Checkpoint) -> Plan:
 
 
 def plan_reranker(checkpoint: Checkpoint) -> Plan:
-    """Raises as ``plan``, and ModelFileError for labels that are not numbered from 0."""
+    """Raises as ``plan``, and ModelFileError for labels that are not numbered from 0.
+
+    GGUF has no key for what becomes of a score, so hotshoe adds ``hotshoe.rerank.activation``: "identity" or "sigmoid".
+    """
     labels = _labels(checkpoint)
     dim = checkpoint.integer("hidden_size")
     shapes = _shapes(checkpoint) | {
@@ -45,9 +48,31 @@ def plan_reranker(checkpoint: Checkpoint) -> Plan:
         "cls.output.bias": (len(labels),),
     }
     metadata: dict[str, Any] = {f"{ARCH}.pooling_type": int(gguf.PoolingType.RANK)}
+    activation = _activation(checkpoint)
+    if activation is not None:
+        metadata["hotshoe.rerank.activation"] = activation
     if dict(enumerate(labels)) != _UNNAMED:
         metadata[f"{ARCH}.classifier.output_labels"] = labels
     return _plan(checkpoint, shapes, _classifier, _BUFFERS, metadata)
+
+
+def _activation(checkpoint: Checkpoint) -> str | None:
+    """What sentence-transformers' CrossEncoder does to a score; None where config.json leaves it to the default.
+
+    Raises ConversionError for a function that is neither the identity nor a sigmoid.
+    """
+    stated = checkpoint.config.get("sentence_transformers")
+    name = stated.get("activation_fn") if isinstance(stated, dict) else None
+    name = name or checkpoint.config.get("sbert_ce_default_activation_function")  # before version 4
+    if name is None:
+        return None
+    kind = str(name).rpartition(".")[2].lower()
+    if kind not in ("identity", "sigmoid"):
+        raise ConversionError(
+            f"{checkpoint.model / 'config.json'}: scores go through {name}; hotshoe converts rerankers with "
+            "torch.nn.Identity or torch.nn.Sigmoid"
+        )
+    return kind
 
 
 def _labels(checkpoint: Checkpoint) -> list[str]:

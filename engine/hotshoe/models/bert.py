@@ -12,6 +12,7 @@ from hotshoe.models.batch import Batch
 from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, key, layers, part, tensor
 from hotshoe.tasks import Task
 from hotshoe_core import Tensor
+from hotshoe_core.errors import WeightsError
 from hotshoe_core.gguf import Metadata
 
 _RANK = 4  # pooling_type of a model that scores pairs
@@ -52,6 +53,9 @@ class Encoder(Module):
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
         """Hidden states of the last layer: (b, n, dim)."""
+        n_positions = self.positions.weight.shape[0]
+        if n_positions < self.config.n_ctx:
+            raise WeightsError(f"a context of {self.config.n_ctx} tokens, but position_embd has {n_positions} rows")
         x = batch.embed(self.tokens) + self.positions(batch.positions)
         types = self.token_types.weight[0] if batch.token_types is None else self.token_types(batch.token_types)
         x = self.norm(x + types)  # one text alone is of type 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotshoe import nn
-from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, part, rope_key
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, parameter, part, rope_key
+from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
 
@@ -15,8 +16,12 @@ class Config(ExpertConfig):
     expert_dim: int = key("feed_forward_length", least=1)
 
 
+class Attention(nn.Attention):
+    rope_factors: Tensor | None = parameter("rope_freqs.weight", use="div", optional=True, of_model=True)  # Llama 3's
+
+
 class Block(nn.PreNormBlock):
-    attention: nn.Attention = part()
+    attention: Attention = part()
     mlp: MixtureOfExperts = part()
 
 

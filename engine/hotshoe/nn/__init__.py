@@ -5,7 +5,7 @@ from hotshoe.nn.binder import bind
 from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, key, rope_key
 from hotshoe.nn.decoder import Backbone, Block, Decoder, PreNormBlock
 from hotshoe.nn.experts import ExpertConfig, Experts, MixtureOfExperts, SharedExperts
-from hotshoe.nn.layers import Embedding, LayerNorm, Linear, RMSNorm
+from hotshoe.nn.layers import Conv2D, Conv3D, Embedding, LayerNorm, Linear, RMSNorm
 from hotshoe.nn.mlp import MLP, FusedGatedMLP, GatedMLP
 from hotshoe.nn.module import Module, layers, parameter, part, tensor
 from hotshoe.nn.rope import rope_from
@@ -16,6 +16,8 @@ __all__ = [
     "Backbone",
     "Block",
     "Config",
+    "Conv2D",
+    "Conv3D",
     "Decoder",
     "Embedding",
     "ExpertConfig",

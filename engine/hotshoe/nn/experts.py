@@ -11,6 +11,7 @@ from hotshoe.nn.layers import Linear
 from hotshoe.nn.mlp import Activation, GatedMLP, gated
 from hotshoe.nn.module import Module, parameter, part, tensor
 from hotshoe_core import Tensor, ops
+from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
 
 __all__ = ["ExpertConfig", "Experts", "MixtureOfExperts", "SharedExperts"]
@@ -45,6 +46,16 @@ class ExpertConfig(TextConfig):
     n_expert_groups: int = key("expert_group_count", default=1, least=1)
     n_expert_groups_used: int = key("expert_group_used_count", default=lambda c: c.n_expert_groups, least=1)
     gating: Gating = derived(_gating)  # noqa: RUF009
+
+    def __post_init__(self) -> None:
+        for what, n, most in (
+            ("experts used", self.n_experts_used, self.n_experts),
+            ("groups of experts used", self.n_expert_groups_used, self.n_expert_groups),
+        ):
+            if n > most:
+                raise ModelFileError(f"the metadata say {n} {what}, and there are {most}")
+        if self.n_experts % self.n_expert_groups:
+            raise ModelFileError(f"{self.n_experts} experts do not divide into {self.n_expert_groups} equal groups")
 
 
 class Experts(Module):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from hotshoe.nn.module import Module, parameter
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import ShapeError
 from hotshoe_core.tensor import Shape
 
-__all__ = ["Embedding", "LayerNorm", "Linear", "RMSNorm"]
+__all__ = ["Conv2D", "Conv3D", "Embedding", "LayerNorm", "Linear", "RMSNorm"]
 
 
 class Linear(Module):
@@ -21,6 +23,43 @@ class Linear(Module):
         if self.bias is None:
             return y
         return y + _exactly(self.bias, self.weight.shape[:1], "the weight has as many rows")
+
+
+class Conv2D(Module):
+    """Convolution over height and width: (n, channels, h, w) to (n, out, out_h, out_w).
+
+    A subclass says how: ``class Patches(Conv2D): stride = 14``.
+    """
+
+    stride: ClassVar[int | tuple[int, int]] = 1
+    padding: ClassVar[int | tuple[int, int]] = 0
+    dilation: ClassVar[int | tuple[int, int]] = 1
+    groups: ClassVar[int] = 1
+    weight: Tensor = parameter("weight", use="conv2d")  # (out, channels / groups, kernel_h, kernel_w)
+    bias: Tensor | None = parameter("bias", use="add", optional=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.conv2d(
+            x, self.weight, self.bias,
+            stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups,
+        )  # fmt: skip
+
+
+class Conv3D(Module):
+    """Convolution over time, height and width: (n, channels, t, h, w) to (n, out, out_t, out_h, out_w)."""
+
+    stride: ClassVar[int | tuple[int, int, int]] = 1
+    padding: ClassVar[int | tuple[int, int, int]] = 0
+    dilation: ClassVar[int | tuple[int, int, int]] = 1
+    groups: ClassVar[int] = 1
+    weight: Tensor = parameter("weight", use="conv3d")  # (out, channels / groups, kernel_t, kernel_h, kernel_w)
+    bias: Tensor | None = parameter("bias", use="add", optional=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return ops.conv3d(
+            x, self.weight, self.bias,
+            stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups,
+        )  # fmt: skip
 
 
 class Embedding(Module):

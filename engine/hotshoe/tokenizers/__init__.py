@@ -9,8 +9,9 @@ a file asks for it:
     mine = "my_package.tokenizer:build"
 
 What such a function builds on is importable from here: ``Vocabulary`` and ``TokenType``, the file's keys, checked;
-``find_roles`` (which tokens begin and end a text), ``add_tokens`` (those that are found in a text as a whole),
-``hidden_ids``; and for decoding ``Pieces``, of which ``BytePieces`` and ``SpacePieces`` are two kinds.
+``find_roles`` and ``find_around`` (which tokens have a role, which go around a text), ``add_tokens`` (those that are
+found in a text as a whole), ``hidden_ids``; and for decoding ``Pieces``, of which ``BytePieces`` and ``SpacePieces``
+are two kinds.
 ``Tokenizer.stream()`` decodes one token after another.
 """
 
@@ -22,13 +23,15 @@ from typing import Any
 from hotshoe import families
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
 from hotshoe.tokenizers._pieces import BytePieces, Pieces, SpacePieces, StreamDecoder
-from hotshoe.tokenizers._roles import Roles, find_roles
-from hotshoe.tokenizers._tokenizer import SpecialIds, Tokenizer
+from hotshoe.tokenizers._roles import Roles, find_around, find_roles
+from hotshoe.tokenizers._tokenizer import Around, EncodedPair, SpecialIds, Tokenizer
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError, UnknownArchitectureError
 
 __all__ = [
+    "Around",
     "BytePieces",
+    "EncodedPair",
     "Pieces",
     "Roles",
     "SpacePieces",
@@ -38,6 +41,7 @@ __all__ = [
     "Tokenizer",
     "Vocabulary",
     "add_tokens",
+    "find_around",
     "find_roles",
     "hidden_ids",
     "load_tokenizer",

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 
 if TYPE_CHECKING:
@@ -45,6 +43,7 @@ def add_tokens(
         )
 
     unusual = _unusual(types)
+    vocabulary.refuse_long_literals(tokens[i] for i, _ in unusual)
     # In two calls, because each builds the search automaton anew. Special ones last: where tokens are numbered as
     # they are added, the others have the same number in a tokenizer without special ones (Tokenizer makes one).
     inner.add_tokens([added(i, False) for i, k in unusual if k == TokenType.USER_DEFINED])
@@ -52,6 +51,8 @@ def add_tokens(
 
 
 def _unusual(types: Sequence[int]) -> list[tuple[int, int]]:
+    import numpy as np
+
     # a vocabulary has 100,000 tokens and more, nearly all of them ordinary
     found = np.flatnonzero(np.fromiter(types, np.int64, len(types)) != int(TokenType.NORMAL))
     return [(i, types[i]) for i in found.tolist()]

@@ -15,7 +15,7 @@ from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_ids
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
 from hotshoe.tokenizers._pieces import BytePieces, Pieces, SpacePieces, byte_letters
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
-from hotshoe.tokenizers._roles import find_roles
+from hotshoe.tokenizers._roles import find_around, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError, did_you_mean
@@ -75,8 +75,10 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
     pieces: Pieces
     pieces = BytePieces(tokens, types) if pre.bytes else SpacePieces(tokens, types, strip=False)
-    add_bos = pre.always_bos or vocabulary.flag(PREFIX + "add_bos_token", pre.add_bos and roles.special.bos is not None)
-    add_eos = vocabulary.flag(PREFIX + "add_eos_token", False)
+    ends = find_around(vocabulary, roles.special, bos=pre.add_bos and roles.special.bos is not None)
+    if pre.always_bos:
+        # whatever the file says
+        ends = ends._replace(prefix=[vocabulary.require("bos", roles.special.bos)])
     return Tokenizer(
         inner,
         tokens,
@@ -84,8 +86,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         pieces,
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
-        prefix=[vocabulary.require("bos", roles.special.bos)] if add_bos else [],
-        suffix=[vocabulary.require("eos", roles.special.eos)] if add_eos else [],
+        around=ends,
     )
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hotshoe.tokenizers._tokenizer import SpecialIds
-from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
+from hotshoe.tokenizers._tokenizer import Around, SpecialIds
+from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 
-__all__ = ["Roles", "find_roles"]
+__all__ = ["Roles", "find_around", "find_roles"]
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "eot": (
@@ -96,6 +96,18 @@ def find_roles(vocabulary: Vocabulary, ids: Mapping[str, int], defaults: Mapping
     stops.update(i for i in (special.eos, special.eot, special.eom) if i is not None)
     _correct(stops, types, ids)
     return Roles(special, types, frozenset(stops))
+
+
+def find_around(vocabulary: Vocabulary, special: SpecialIds, *, bos: bool, eos: bool = False) -> Around:
+    """What goes around a text; ``bos`` and ``eos``: whether those do where the file does not say.
+
+    Raises TokenizerError where the file asks for a token that it does not have.
+    """
+
+    def asked(name: str, default: bool, id: int | None) -> list[int]:
+        return [vocabulary.require(name, id)] if vocabulary.flag(f"{PREFIX}add_{name}_token", default) else []
+
+    return Around(asked("bos", bos, special.bos), asked("eos", eos, special.eos), asked("sep", False, special.sep))
 
 
 def _correct(stops: set[int], types: list[int], ids: Mapping[str, int]) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
 from hotshoe.tokenizers._pieces import SpacePieces
-from hotshoe.tokenizers._roles import find_roles
+from hotshoe.tokenizers._roles import find_around, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 
@@ -31,6 +31,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     import tokenizers
     from tokenizers import models, normalizers
 
+    vocabulary.refuse_long_tokens()
     tokens, ids = vocabulary.numbered()
     roles = find_roles(vocabulary, ids, _DEFAULTS)
     types = roles.types
@@ -63,8 +64,6 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         literal = [TokenType.NORMAL if k == TokenType.USER_DEFINED and SPACE in t else k for t, k in zip(tokens, types)]
     add_tokens(inner, vocabulary, names, literal)
 
-    add_bos = vocabulary.flag(PREFIX + "add_bos_token", roles.special.bos is not None)
-    add_eos = vocabulary.flag(PREFIX + "add_eos_token", False)
     return Tokenizer(
         inner,
         tokens,
@@ -72,8 +71,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         SpacePieces(tokens, types, strip=space_prefix),
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
-        prefix=[vocabulary.require("bos", roles.special.bos)] if add_bos else [],
-        suffix=[vocabulary.require("eos", roles.special.eos)] if add_eos else [],
+        around=find_around(vocabulary, roles.special, bos=roles.special.bos is not None),
         expand=expand or None,
     )
 

@@ -11,7 +11,7 @@ from hotshoe.tokenizers._pieces import Pieces, StreamDecoder
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["SpecialIds", "Tokenizer"]
+__all__ = ["Around", "EncodedPair", "SpecialIds", "Tokenizer"]
 
 
 class SpecialIds(NamedTuple):
@@ -38,6 +38,28 @@ class SpecialIds(NamedTuple):
     fim_sep: int | None = None
 
 
+class Around(NamedTuple):
+    """Ids that a model expects before and after a text and, of two, after the first one's ``suffix``.
+
+    ``second_type`` is the token type of the second of two texts and of its suffix; that of all else is 0.
+    """
+
+    prefix: Sequence[int] = ()
+    suffix: Sequence[int] = ()
+    separator: Sequence[int] = ()
+    second_type: int = 0
+
+
+_NOTHING = Around()
+
+
+class EncodedPair(NamedTuple):
+    """Two texts as one sequence; ``token_types`` has as many elements as ``ids``."""
+
+    ids: list[int]
+    token_types: list[int]
+
+
 @final
 class Tokenizer:
     """Text to token ids and back. Immutable; may be used from several threads at once.
@@ -51,7 +73,7 @@ class Tokenizer:
     """
 
     __slots__ = (
-        *("_expand", "_hidden", "_ordinary", "_parsing", "_pieces", "_prefix", "_suffix", "_tokens"),
+        *("_around", "_expand", "_hidden", "_ordinary", "_parsing", "_pieces", "_tokens"),
         *("special", "stop_ids"),
     )
 
@@ -64,13 +86,12 @@ class Tokenizer:
         *,
         hidden: Collection[int],
         stop_ids: Collection[int] = (),
-        prefix: Sequence[int] = (),
-        suffix: Sequence[int] = (),
+        around: Around = _NOTHING,
         expand: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         """``tokens`` is by id, ``pieces`` says what each adds to a text, but for those ``hidden`` from readers.
 
-        ``stop_ids`` end a generation. ``prefix`` and ``suffix`` are what ``add_special`` puts around a text.
+        ``stop_ids`` end a generation. ``around`` is what ``add_special`` puts around a text, and between two.
         ``expand`` maps ids that ``parsing`` knows and the vocabulary does not to ids that stand for them.
         """
         self._parsing = parsing
@@ -78,8 +99,7 @@ class Tokenizer:
         self._tokens = tokens
         self._pieces = pieces
         self._hidden = frozenset(hidden)
-        self._prefix = list(prefix)
-        self._suffix = list(suffix)
+        self._around = around
         self._expand = expand
         self.special = special
         self.stop_ids = frozenset(stop_ids)
@@ -158,6 +178,46 @@ class Tokenizer:
                 raise TypeError(f"texts[{i}] is {type(text).__name__}; expected str")
         return self._encode(batch, add_special, parse_special, max_length)
 
+    def encode_pair(self, a: str, b: str, *, parse_special: bool = True, max_length: int | None = None) -> EncodedPair:
+        """Ids of two texts as the model expects a pair, with special tokens, and the type of each.
+
+        BERT has [CLS] a [SEP] b [SEP], with type 0 up to the first [SEP] and 1 after it; XLM-RoBERTa has
+        <s> a </s></s> b </s>, all of type 0. Any other model has the token that begins a text once, and after each
+        text the one that ends it, if it has them: a decoder made for embeddings has a <eos> b <eos>. A file with
+        ``tokenizer.ggml.add_sep_token`` has its separator before b.
+
+        ``max_length`` cuts the longer of the two, and both where they become equally long, so that the result is not
+        longer: transformers' "longest_first", which sentence-transformers' CrossEncoder uses.
+        Raises TypeError for what is not a string, ValueError if ``max_length`` leaves no room for the special tokens.
+        """
+        return self.encode_pairs([(a, b)], parse_special=parse_special, max_length=max_length)[0]
+
+    def encode_pairs(
+        self, pairs: Iterable[tuple[str, str]], *, parse_special: bool = True, max_length: int | None = None
+    ) -> list[EncodedPair]:
+        """``encode_pair`` of each, on several threads. No padding: every list has its own length."""
+        texts: list[str] = []
+        for i, pair in enumerate(pairs):
+            if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+                raise TypeError(f"pairs[{i}] is {str(pair)[:60]!r}; expected two texts")
+            texts += pair
+        before, after, between, second_type = self._around
+        ends = len(before) + 2 * len(after) + len(between)
+        room = None if max_length is None else max_length - ends
+        if room is not None and room < 0:
+            raise ValueError(
+                f"max_length is {max_length}; expected at least {ends}, the number of special tokens around two texts"
+            )
+        ids = self._encode(texts, False, parse_special, None)
+        made: list[EncodedPair] = []
+        for a, b in zip(ids[::2], ids[1::2], strict=True):
+            if room is not None:
+                n_a, n_b = _share(len(a), len(b), room)
+                a, b = a[:n_a], b[:n_b]
+            first, second = [*before, *a, *after, *between], [*b, *after]
+            made.append(EncodedPair(first + second, [0] * len(first) + [second_type] * len(second)))
+        return made
+
     def count(self, text: str, add_special: bool = True, *, parse_special: bool = True) -> int:
         """``len(encode(text))``."""
         return len(self.encode(text, add_special, parse_special=parse_special))
@@ -182,7 +242,7 @@ class Tokenizer:
     def _encode(
         self, texts: list[str], add_special: bool, parse_special: bool, max_length: int | None
     ) -> list[list[int]]:
-        prefix, suffix = (self._prefix, self._suffix) if add_special else ([], [])
+        prefix, suffix = (list(self._around.prefix), list(self._around.suffix)) if add_special else ([], [])
         room = None if max_length is None else max_length - len(prefix) - len(suffix)
         if room is not None and room < 0:
             raise ValueError(
@@ -221,3 +281,11 @@ class Tokenizer:
 def _mend(text: str) -> str:
     # pairs of surrogates become the character they stand for, lone ones U+FFFD
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def _share(a: int, b: int, room: int) -> tuple[int, int]:
+    """How long two texts may be that have room together: the longer one gives way until it is the shorter one."""
+    if a + b <= room:
+        return a, b
+    least = min(a, b, room // 2)
+    return (room - least, least) if a > b else (least, room - least)

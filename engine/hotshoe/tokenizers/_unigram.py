@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
+from hotshoe.tokenizers._charsmap import checked_charsmap
 from hotshoe.tokenizers._pieces import SpacePieces
-from hotshoe.tokenizers._roles import find_roles
+from hotshoe.tokenizers._roles import find_around, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError
@@ -32,6 +33,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     import tokenizers
     from tokenizers import models
 
+    vocabulary.refuse_long_tokens()
     tokens, ids = vocabulary.numbered()
     scores = vocabulary.scores()
     roles = find_roles(vocabulary, ids, _DEFAULTS)
@@ -53,8 +55,6 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     add_tokens(inner, vocabulary, tokens, types)
     found = inner.get_added_tokens_decoder()
 
-    add_bos = vocabulary.flag(PREFIX + "add_bos_token", False)
-    add_eos = vocabulary.flag(PREFIX + "add_eos_token", roles.special.eos is not None)
     return Tokenizer(
         inner,
         tokens,
@@ -62,8 +62,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         SpacePieces(tokens, types, strip=space_prefix or trim),
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
-        prefix=[vocabulary.require("bos", roles.special.bos)] if add_bos else [],
-        suffix=[vocabulary.require("eos", roles.special.eos)] if add_eos else [],
+        around=find_around(vocabulary, roles.special, bos=False, eos=roles.special.eos is not None),
         expand={number: [ids[token.content]] for number, token in found.items()},
     )
 
@@ -75,8 +74,8 @@ def _normalizer(vocabulary: Vocabulary, *, space_prefix: bool, trim: bool) -> no
     table: Any = vocabulary.metadata.get(KEY_TABLE)
     if table is not None:
         try:
-            steps.append(normalizers.Precompiled(bytes(int(b) & 0xFF for b in table)))
-        except Exception as e:
+            steps.append(normalizers.Precompiled(checked_charsmap(table)))
+        except Exception as e:  # the package raises bare Exception
             raise TokenizerError(f"{KEY_TABLE} is not a table of SentencePiece: {e}") from None
     if trim:
         steps += [

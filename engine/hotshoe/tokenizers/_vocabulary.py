@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Collection, Mapping, Sequence
+import operator
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,11 @@ from hotshoe_core.errors import TokenizerError
 __all__ = ["TokenType", "Vocabulary"]
 
 PREFIX = "tokenizer.ggml."
+
+# Bounds that no vocabulary in use comes near; beyond them a file could keep a reader busy for minutes.
+LONGEST_TOKEN = 2048  # characters, where cutting a token or a text takes as many steps for each character
+LARGEST_SQUARES = 2**30  # sum over tokens, characters squared
+LONGEST_LITERALS = 2**20  # characters of all tokens that are searched for in a text
 
 
 class TokenType(enum.IntEnum):
@@ -139,6 +145,30 @@ class Vocabulary:
             )
         return scores
 
+    def refuse_long_tokens(self) -> None:
+        """Raises TokenizerError for tokens so long that to cut them at every place takes minutes."""
+        lengths = list(map(len, self.tokens))
+        longest = max(lengths)
+        if longest > LONGEST_TOKEN:
+            raise TokenizerError(
+                f"{PREFIX}tokens[{lengths.index(longest)}] has {longest} characters; a token of a vocabulary of the "
+                f"kind {self.model!r} may have {LONGEST_TOKEN}"
+            )
+        if sum(map(operator.mul, lengths, lengths)) > LARGEST_SQUARES:
+            raise TokenizerError(
+                f"the {len(self.tokens)} strings of {PREFIX}tokens have {sum(lengths)} characters, too many of "
+                f"them in long tokens for a vocabulary of the kind {self.model!r}"
+            )
+
+    def refuse_long_literals(self, tokens: Iterable[str]) -> None:
+        """Raises TokenizerError if these, which are searched for in every text, are too long together."""
+        total = sum(map(len, tokens))
+        if total > LONGEST_LITERALS:
+            raise TokenizerError(
+                f"the control and user-defined strings of {PREFIX}tokens have {total} characters together; "
+                f"they may have {LONGEST_LITERALS}"
+            )
+
     def ids(self, key: str) -> frozenset[int]:
         """The token ids in the array under ``key`` (its full name); empty where the key is missing."""
         value = self.metadata.get(key)
@@ -172,6 +202,12 @@ def _types(metadata: Mapping[str, Any], n_tokens: int) -> Sequence[int]:
             f"tokenizer.ggml.token_type is {_short(types)}; expected an array of {n_tokens} integers, "
             "one for each token"
         )
+    if min(integers) < 0 or max(integers) > max(TokenType):
+        i, kind = next((i, kind) for i, kind in enumerate(integers) if not 0 <= kind <= max(TokenType))
+        raise TokenizerError(
+            f"tokenizer.ggml.token_type[{i}] is {kind}; expected {min(TokenType):d} to {max(TokenType):d}, or 0 for a "
+            "token whose maker does not say"
+        )
     return integers
 
 
@@ -179,7 +215,7 @@ def _integers(value: Any) -> list[int] | None:
     if not _is_array(value):
         return None
     try:
-        return list(map(int, value))
+        return list(map(operator.index, value))
     except (TypeError, ValueError):
         return None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from hotshoe.tokenizers._tokenizer import SpecialIds, Tokenizer
+from hotshoe.tokenizers._tokenizer import Around, SpecialIds, Tokenizer
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError, did_you_mean
 
@@ -33,6 +33,7 @@ KEY_SPLIT_CHINESE = "hotshoe.tokenizer.split_chinese_characters"
 KEY_MAX_WORD = "hotshoe.tokenizer.max_characters_per_word"
 KEY_VERBATIM = "hotshoe.tokenizer.verbatim_ids"  # user-defined tokens matched before the text is normalized
 MAX_WORD = 100
+LONGEST_WORD = 1000  # to split a word takes up to the cube of its characters
 
 
 def phantom(token: str, kind: int) -> str:
@@ -109,6 +110,8 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
     lowercase = vocabulary.flag(KEY_LOWERCASE, True)
     max_word = vocabulary.integer(KEY_MAX_WORD, MAX_WORD)
+    if max_word > LONGEST_WORD:
+        raise TokenizerError(f"{KEY_MAX_WORD} is {max_word}; expected at most {LONGEST_WORD}")
     inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=tokens[unk], max_input_chars_per_word=max_word))
     inner.normalizer = normalizers.BertNormalizer(
         clean_text=vocabulary.flag(KEY_CLEAN_TEXT, True),
@@ -121,11 +124,18 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     control = {i for i, kind in enumerate(vocabulary.types) if kind == TokenType.CONTROL}
     control.update(i for i in special if i is not None)  # some converters mark no token as control
     user = [i for i, kind in enumerate(vocabulary.types) if kind == TokenType.USER_DEFINED and i not in control]
+    vocabulary.refuse_long_literals(tokens[i] for i in (*control, *user))
     added = tokenizers.AddedToken
     inner.add_special_tokens([added(tokens[i], special=True, normalized=False) for i in sorted(control)])
     inner.add_tokens([added(tokens[i], special=False, normalized=i not in verbatim) for i in user])
     pieces = _WordPieces(tokens, decoders.WordPiece(prefix=INSIDE, cleanup=True))
-    return Tokenizer(inner, tokens, special, pieces, hidden=control, prefix=(cls,), suffix=(sep,))
+    return Tokenizer(inner, tokens, special, pieces, hidden=control, around=_around(vocabulary, cls, sep))
+
+
+def _around(vocabulary: Vocabulary, cls: int, sep: int) -> Around:
+    has_types = vocabulary.integer("tokenizer.ggml.token_type_count", 2) > 1
+    separator = [sep] if vocabulary.flag("tokenizer.ggml.add_sep_token", False) else []
+    return Around((cls,), (sep,), separator, second_type=int(has_types))
 
 
 @final

@@ -1,0 +1,182 @@
+"""Families by entry point: a third party's, as docs/models.md has it; two that claim one name; one that is broken."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hotshoe import families
+from hotshoe.convert import convert
+from hotshoe.nn import Module
+from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError
+from hotshoe_core.gguf import GGUFFile
+from tests.support.rewrite import rewrite
+from tests.support.text_models import load, transformers_logits
+from tests.support.tiny_text import ARCHITECTURES, make_tiny
+
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+IDS = [5, 17, 99, 3, 42, 250, 8, 8, 61]
+
+
+def run(*arguments: str, path: Path) -> subprocess.CompletedProcess[str]:
+    """A command line of a fresh process that has ``path`` on sys.path."""
+    return subprocess.run(
+        [sys.executable, "-m", *arguments],
+        env={**os.environ, "PYTHONPATH": str(path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the page, built and installed by pip into a folder."""
+    pytest.importorskip("setuptools", reason="the page's package is built by setuptools")
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    blocks = re.findall(r"```(?:toml|python)\n# ([\w./]+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert [name for name, _ in blocks] == ["pyproject.toml", "hotshoe_olmo2/model.py", "hotshoe_olmo2/convert.py"]
+    (source / "hotshoe_olmo2").mkdir()
+    (source / "hotshoe_olmo2" / "__init__.py").touch()
+    for name, text in blocks:
+        (source / name).write_text(text, encoding="utf-8")
+    options = ("--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check")
+    done = run("pip", "install", *options, "--target", str(target), str(source), path=target)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+def test_the_family_of_the_page(installed: Path, tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Converted and run by the command line, and by nobody imported; its logits are those of transformers."""
+    monkeypatch.setitem(ARCHITECTURES, "Olmo2ForCausalLM", ("Olmo2Config", {}))
+    folder, path = make_tiny("Olmo2ForCausalLM", tmp_path / "hf"), tmp_path / "olmo2.gguf"
+    done = run("hotshoe", "convert", str(folder), "-o", str(path), "--dtype", "f32", path=installed)
+    assert done.returncode == 0, done.stderr
+    done = run("hotshoe", "run", str(path), "the", "--max-tokens", "3", "--device", device, path=installed)
+    assert done.returncode == 0, done.stderr
+    done = run("hotshoe", "run", str(path), "the", path=tmp_path)
+    assert done.returncode == 2
+    assert "no model implements the architecture 'olmo2'" in done.stderr
+
+    monkeypatch.syspath_prepend(str(installed))
+    expected = transformers_logits(folder, IDS)
+    with load(path, device) as model:
+        for ours in (model.logits(IDS), np.stack([s.append(i) for s in [model.sequence()] for i in IDS])):
+            assert np.abs(ours - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+Add = Callable[..., None]
+
+
+@pytest.fixture
+def add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Add:
+    """``add(distribution, entries)``: a distribution with these entry points, and its module ``code``."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+
+    def get(name: str, entries: str, group: str = families.MODELS, **modules: str) -> None:
+        info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n{entries}\n")
+        for module, code in modules.items():
+            (site / f"{module}.py").write_text(code)
+
+    return get
+
+
+def model_of(path: Path) -> type[Module]:
+    with GGUFFile(path) as file:
+        return families.find_model(file.metadata)
+
+
+@pytest.fixture
+def llama(data: Path) -> Path:
+    return data / "llamacpp" / "LlamaForCausalLM.gguf"
+
+
+def test_two_that_claim_one_name(add: Add, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither wins silently, not ours either; blocking one chooses the other."""
+    add("better-llama", "llama = better_llama:family", better_llama=_OWN)
+    with pytest.raises(
+        ModelError, match=r"'llama' .*claimed by 2.*better-llama 1\.0.*hotshoe 0[\s\S]*HOTSHOE_BLOCK=better-llama"
+    ):
+        model_of(llama)
+    monkeypatch.setenv("HOTSHOE_BLOCK", "Better_Llama")
+    assert model_of(llama).__module__ == "hotshoe.models.llama"
+    monkeypatch.setenv("HOTSHOE_BLOCK", "hotshoe")
+    assert model_of(llama).__module__ == "better_llama"
+
+
+_OWN = """
+from hotshoe.families import Family
+from hotshoe.nn import Module
+
+class Model(Module):
+    pass
+
+family = Family(Model)
+"""
+
+
+def test_one_that_cannot_be_imported(add: Add, llama: Path, tmp_path: Path) -> None:
+    add("broken-mine", "mine = broken_mine:family", broken_mine="import nothing_that_is_there  # line 1\n")
+    path = rewrite(llama, tmp_path / "m.gguf", {"general.architecture": "mine"})
+    with pytest.raises(ModelError, match=r"mine = broken_mine:family of broken-mine 1\.0.*ModuleNotFoundError") as e:
+        model_of(path)
+    cause = e.value.__cause__
+    assert isinstance(cause, ModuleNotFoundError)
+    assert "line 1" in "".join(str(f) for f in _lines(cause))
+
+
+def _lines(error: BaseException) -> list[str]:
+    import traceback
+
+    return [str(f.line) for f in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "words"),
+    [
+        ("mine = odd_mine:nothing", ModelError, r"mine = odd_mine:nothing of odd-mine 1\.0.*AttributeError"),
+        ("mine = odd_mine", ModelError, "does not name an object; expected 'module:attribute'"),
+        ("mine = odd_mine:number", ModelDefinitionError, r"is a int; expected a Family[\s\S]*family = Family\(Model\)"),
+        (
+            "mine = odd_mine:no_module",
+            ModelDefinitionError,
+            r"'mine', .* gives .*dict.*; expected a subclass",
+        ),
+    ],
+)
+def test_entries_that_are_no_family(
+    entry: str, error: type[Exception], words: str, add: Add, llama: Path, tmp_path: Path
+) -> None:
+    code = "from hotshoe.families import Family\nnumber = 3\nno_module = Family(lambda metadata: dict)\n"
+    add("odd-mine", entry, odd_mine=code)
+    path = rewrite(llama, tmp_path / "m.gguf", {"general.architecture": "mine"})
+    with pytest.raises(error, match=words):
+        model_of(path)
+    sys.modules.pop("odd_mine", None)
+
+
+def test_an_unknown_architecture_has_a_nearest_name(llama: Path, tmp_path: Path) -> None:
+    path = rewrite(llama, tmp_path / "m.gguf", {"general.architecture": "lama"})
+    with pytest.raises(UnknownArchitectureError, match=r"'lama'[\s\S]*did you mean 'llama'\?"):
+        model_of(path)
+
+
+def test_a_third_party_s_tokenizer_and_converter_are_found(add: Add, folder: Callable[..., Path]) -> None:
+    add("odd-tokens", "odd = odd_tokens:build", families.TOKENIZERS, odd_tokens="build = 3\n")
+    assert families.find(families.TOKENIZERS, "odd") == 3
+    assert {"bert", "gpt2", "odd"} <= set(families.names(families.TOKENIZERS))
+    add("other-llama", "LlamaForCausalLM = other_llama:plan", families.CONVERTERS)
+    with pytest.raises(ModelError, match=r"'LlamaForCausalLM' .*claimed by 2"):
+        convert(folder("LlamaForCausalLM"), folder("LlamaForCausalLM").parent / "never.gguf")

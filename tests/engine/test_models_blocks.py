@@ -1,0 +1,280 @@
+"""The shared blocks by themselves, against NumPy and torch: what no tiny model of ours exercises."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe import nn
+from hotshoe.kvcache import UncachedView
+from hotshoe.models.batch import Batch
+from hotshoe.nn import Linear, MixtureOfExperts, Module, layers, parameter, tensor
+from hotshoe_core import DType, Tensor, constant
+from hotshoe_core.reference import open_reference
+
+DRAW = np.random.default_rng(0).standard_normal
+
+
+def values(*shape: int) -> np.ndarray[Any, Any]:
+    return DRAW(shape).astype(np.float32)
+
+
+def fill(module: Module, **given: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """Random weights for every parameter that has a shape, by its last name; ``given`` ones as they are."""
+    made = {}
+    for p in module.parameters():
+        name = p.names[0].removesuffix(".weight")
+        if name in given or (p.shape is not None and not p.optional):
+            made[name] = np.asarray(given[name] if name in given else values(*p.shape), np.float32)
+            setattr(p.module, p.attribute, constant(made[name]))
+    return made
+
+
+def compute(build: Any, **arrays: Any) -> Any:
+    """What ``build`` makes of inputs of these names, on the reference backend."""
+    with open_reference() as backend, backend.new_context() as ctx:
+        kinds = {name: DType.I32 if a.dtype.kind == "i" else DType.F32 for name, a in arrays.items()}
+        inputs = {name: ctx.input(name, a.shape, kinds[name]) for name, a in arrays.items()}
+        built = build(**inputs)
+        built = built if isinstance(built, tuple) else (built,)
+        ctx.forward(*built).compute({inputs[name]: a for name, a in arrays.items()})
+        read = [y.read() for y in built]
+        return read if len(read) > 1 else read[0]
+
+
+# Attention
+
+
+@dataclass
+class Heads:
+    n_layers: int = 1
+    dim: int = 12
+    n_heads: tuple[int, ...] = (4,)
+    n_kv_heads: tuple[int, ...] = (2,)
+    head_dim: int = 3
+    window: int = 0
+
+
+class Plain(nn.Attention):
+    rope = None
+    softcap = 5.0
+    slopes: Tensor | None = parameter("slopes", use="mul", optional=True)
+    sinks: Tensor | None = parameter("sinks", use="attention", optional=True)
+
+
+@pytest.mark.parametrize("extra", ["nothing", "slopes", "sinks"])
+def test_attention_with_soft_cap_and(extra: str) -> None:
+    attention, n = Plain(Heads(), layer=0), 5
+    given = {} if extra == "nothing" else {extra: values(4)}
+    w = fill(attention, **given)
+    x, positions = values(n, 12), np.arange(n, dtype=np.int32)
+    mask = np.triu(np.full((n, n), -np.inf, np.float32), 1)
+
+    def build(x: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        return attention(x, Batch(positions, positions), UncachedView(mask, positions))
+
+    ours = compute(build, x=x, positions=positions, mask=mask)
+    q = (x @ w["attn_q"].T).reshape(n, 4, 3)
+    k, v = ((x @ w[name].T).reshape(n, 2, 3).repeat(2, axis=1) for name in ("attn_k", "attn_v"))
+    scores = np.einsum("nhd,mhd->hnm", q, k) * 3**-0.5
+    scores = 5 * np.tanh(scores / 5) + mask
+    if extra == "slopes":
+        scores = scores + w["slopes"][:, None, None] * (positions - positions[:, None])
+    exps = np.exp(scores)
+    total = exps.sum(-1, keepdims=True)
+    if extra == "sinks":
+        total = total + np.exp(w["sinks"])[:, None, None]
+    expected = np.einsum("hnm,mhd->nhd", exps / total, v).reshape(n, 12) @ w["attn_output"].T
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_fused_attention_is_attention() -> None:
+    class Fused(nn.FusedAttention):
+        rope = None
+
+    class Apart(nn.Attention):
+        rope = None
+
+    fused, apart = Fused(Heads(), layer=0), Apart(Heads(), layer=0)
+    w = fill(apart)
+    fill(fused, attn_qkv=np.concatenate([w["attn_q"], w["attn_k"], w["attn_v"]]), attn_output=w["attn_output"])
+    x, positions = values(2, 5, 12), np.arange(5, dtype=np.int32)
+    mask = np.zeros((2, 1, 1, 5), np.float32)
+
+    def build(x: Tensor, positions: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        batch, view = Batch(positions, positions), UncachedView(mask, positions)
+        return fused(x, batch, view), apart(x, batch, view)
+
+    one, other = compute(build, x=x, positions=positions, mask=mask)
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+# Experts
+
+
+def router(**changes: Any) -> Any:
+    fields = {
+        "n_layers": 1,
+        "dim": 6,
+        "n_experts": 8,
+        "n_experts_used": 3,
+        "expert_dim": 4,
+        "n_shared_experts": 0,
+        "normalize_experts": True,
+        "expert_scale": 1.0,
+        "n_expert_groups": 1,
+        "n_expert_groups_used": 1,
+        "gating": "softmax",
+    }
+    return types.SimpleNamespace(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"normalize_experts": False, "expert_scale": 2.5},
+        {"gating": "softmax_of_chosen"},
+        {"gating": "sigmoid", "expert_scale": 1.5},
+        {"gating": "softmax", "n_expert_groups": 4, "n_expert_groups_used": 2, "normalize_experts": False},
+        {"gating": "sigmoid", "n_expert_groups": 4, "n_expert_groups_used": 2},
+        {"n_shared_experts": 1},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("corrected", [False, True])
+def test_routers(changes: dict[str, Any], corrected: bool) -> None:
+    """As DeepSeek's own code and gpt-oss's choose and weigh, written down in torch."""
+    torch = pytest.importorskip("torch")
+    cfg = router(**changes)
+    if corrected and cfg.gating == "softmax_of_chosen":
+        pytest.skip("no model corrects those")
+    mixture = MixtureOfExperts(cfg)
+    shared = {f"ffn_{p}_shexp": values(*s) for p, s in (("gate", (4, 6)), ("up", (4, 6)), ("down", (6, 4)))}
+    given = {"exp_probs_b.bias": values(8)} if corrected else {}
+    w = fill(mixture, **given, **(shared if cfg.n_shared_experts else {}))
+    x = values(7, 6)
+    ours = compute(mixture, x=x)
+
+    t = {name: torch.from_numpy(a) for name, a in w.items()}
+    rows = torch.from_numpy(x)
+    logits = rows @ t["ffn_gate_inp"].T
+    if cfg.gating == "softmax_of_chosen":
+        top, chosen = logits.topk(3)
+        weights = top.softmax(-1)
+    else:
+        scores = logits.sigmoid() if cfg.gating == "sigmoid" else logits.softmax(-1)
+        choice = scores + t["exp_probs_b.bias"] if corrected else scores
+        groups = choice.view(7, cfg.n_expert_groups, -1)
+        ranks = groups.topk(2).values.sum(-1) if cfg.gating == "sigmoid" else groups.max(-1).values
+        inside = torch.zeros_like(ranks).scatter_(1, ranks.topk(cfg.n_expert_groups_used).indices, 1).bool()
+        choice = groups.masked_fill(~inside[..., None], float("-inf")).view(7, 8)
+        chosen = choice.topk(3).indices
+        weights = scores.gather(1, chosen)
+        if cfg.normalize_experts:
+            weights = weights / weights.sum(-1, keepdim=True)
+    weights = weights * cfg.expert_scale
+    expected = torch.zeros(7, 6)
+    for n in range(7):
+        for weight, e in zip(weights[n], chosen[n], strict=True):
+            gate, up, down = (t[f"ffn_{p}_exps"][e] for p in ("gate", "up", "down"))
+            expected[n] += weight * (down @ (torch.nn.functional.silu(gate @ rows[n]) * (up @ rows[n])))
+    if cfg.n_shared_experts:
+        gate, up, down = (t[f"ffn_{p}_shexp"] for p in ("gate", "up", "down"))
+        expected += (torch.nn.functional.silu(rows @ gate.T) * (rows @ up.T)) @ down.T
+    np.testing.assert_allclose(ours, expected.numpy(), rtol=1e-4, atol=1e-4)
+
+
+# Convolutions
+
+
+def test_convolutions_are_torch_s() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Patches(nn.Conv2D):
+        stride, padding = 2, (1, 0)
+
+    class Tubes(nn.Conv3D):
+        stride = (2, 1, 1)
+
+    flat, deep = Patches(None), Tubes(None)
+    w, b, w3 = values(4, 3, 3, 2), values(4), values(5, 3, 2, 3, 3)
+    flat.weight, flat.bias, deep.weight = constant(w), constant(b), constant(w3)
+    x, video = values(2, 3, 8, 7), values(1, 3, 4, 5, 6)
+    t = torch.from_numpy
+    expected = torch.nn.functional.conv2d(t(x), t(w), t(b), stride=2, padding=(1, 0)).numpy()
+    np.testing.assert_allclose(compute(flat, x=x), expected, rtol=1e-4, atol=1e-4)
+    expected = torch.nn.functional.conv3d(t(video), t(w3), stride=(2, 1, 1)).numpy()
+    np.testing.assert_allclose(compute(deep, x=video), expected, rtol=1e-4, atol=1e-4)
+
+
+# Modules and batches
+
+
+class Even(Module):
+    up: Linear = tensor("up")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.up(x)
+
+
+class Odd(Module):
+    down: Linear = tensor("down", "lower")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.down(x)
+
+
+class Mixed(Module):
+    before: Linear = tensor("before")
+    blocks: list[Even | Odd] = layers("blk", kind=lambda config, i: Odd if i % 2 else Even)
+    after: Linear = tensor("after")
+    shared: Tensor | None = parameter("shared.weight", use="mul", of_model=True, optional=True)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = self.before(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.after(x)
+
+
+def test_layers_of_different_kinds_and_where_they_are() -> None:
+    model = Mixed(types.SimpleNamespace(n_layers=3))
+    found = {p.names: p.layer for p in model.parameters() if p.attribute == "weight"}
+    assert found == {
+        ("before.weight",): -1,
+        ("blk.0.up.weight",): 0,
+        ("blk.1.down.weight", "blk.1.lower.weight"): 1,
+        ("blk.2.up.weight",): 2,
+        ("after.weight",): 3,
+    }
+    for p in model.parameters():
+        if p.attribute == "weight":
+            p.module.weight = constant(values(4, 4))  # type: ignore[attr-defined]
+    y = model(constant(values(2, 4)))
+    made = []
+    while y.sources:
+        made.append((y.name, y.layer))
+        y = y.sources[0]  # type: ignore[assignment]
+    assert made[::-1] == [
+        ("before.linear", -1),
+        ("blk.0.up.linear", 0),
+        ("blk.1.down.linear", 1),
+        ("blk.2.up.linear", 2),
+        ("after.linear", 3),
+    ]
+
+
+def test_embeddings_go_over_the_rows_of_tokens() -> None:
+    table, tokens = values(9, 4), np.array([1, 7, 7, 3], np.int32)
+    spans, rows = values(2, 4), np.array([2, 0], np.int32)
+
+    def build(table: Tensor, tokens: Tensor, spans: Tensor, rows: Tensor) -> Tensor:
+        return Batch(tokens, tokens, embeddings=spans, embedding_rows=rows).embed(table.take)
+
+    ours = compute(build, table=table, tokens=tokens, spans=spans, rows=rows)
+    np.testing.assert_array_equal(ours, np.stack([spans[1], table[7], spans[0], table[3]]))
