@@ -26,7 +26,7 @@ from hotshoe.runner.scheduler import Candidate, Limits, Piece, plan
 from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
 
 if TYPE_CHECKING:
-    from hotshoe.kvcache import Sizes
+    from hotshoe.kvcache import Placed, Sizes
     from hotshoe.runner.sequence import TokenSequence
     from hotshoe.sampling import DeviceOp
     from hotshoe_core import Backend
@@ -313,6 +313,7 @@ class Engine:
     def _plan(self, urgent: Job | None) -> tuple[list[Job], list[list[Piece]]]:
         """The oldest first, but before them the one that somebody waits for."""
         jobs: list[Job] = []
+        step: list[Placed] = []
         ordered = sorted((j for j in self._jobs if j.active), key=lambda j: (j is not urgent, j.arrival))
 
         def candidates() -> Iterator[Candidate]:
@@ -335,9 +336,10 @@ class Engine:
                 )
 
         def fits(chosen: Sequence[Candidate]) -> bool:
-            last = jobs[chosen[-1].id]
-            spare = last.spare if chosen[-1].n_pending > 1 else 0
-            return self._slots.fits([Part(jobs[c.id].sequence, c.n_pending) for c in chosen], spare)
+            for c in chosen[len(step) :]:
+                step.append(self._slots.placed(jobs[c.id].sequence, c.n_pending))
+            last = chosen[-1]
+            return self._slots.fits(step, jobs[last.id].spare if last.n_pending > 1 else 0)
 
         return jobs, plan(candidates(), self._limits, fits)
 
@@ -460,7 +462,7 @@ def _stacked(rows: Sequence[Array | None]) -> Array:
     if not found:
         raise GraphError("no sequence was given; expected one or more")
     base = found[0].base
-    together = base is not None and len(base) == len(found) and all(row.base is base for row in found)
-    if together and all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(found)):
-        return base
-    return np.concatenate(found)
+    if base is None or len(base) != len(found) or any(row.base is not base for row in found):
+        return np.concatenate(found)
+    in_order = all(row.ctypes.data == base[i].ctypes.data for i, row in enumerate(found))
+    return base if in_order else np.concatenate(found)

@@ -155,7 +155,7 @@ class Items:
         return next((start for start, stop in self.pieces if start < n < stop), n)
 
     def positions(self, start: int, n: int, n_streams: int = 0) -> Array:
-        """Of rows ``start`` to ``start + n``, as a model's RoPE takes them: (n,) I32, or with streams (n_streams, n)."""
+        """Of rows ``start`` to ``start + n``, as a model's RoPE takes them: (n,) I32, or (n_streams, n)."""
         steps = np.arange(start, start + n, dtype=np.int32)
         out: Array = np.tile(steps, (n_streams, 1)) if n_streams else steps
         moved = 0  # how much further a row's position is than its number
