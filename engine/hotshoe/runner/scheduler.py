@@ -24,8 +24,8 @@ class Candidate:
 
     id: the caller's own. n_pending: its tokens that are not computed yet, 1 or more. arrival: when it came; the least
     goes first. served: the last step that computed something of it, -1 for none. whole: pieces [from, to) of its
-    pending tokens that must be computed in one graph. all_outputs: results are asked for after every token, not only after
-    the last.
+    pending tokens that must be computed in one graph. all_outputs: results are asked for after every token, not only
+    after the last.
     """
 
     id: int
