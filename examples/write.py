@@ -27,8 +27,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=11, help="another one writes something else")
     args = parser.parse_args()
     try:
-        # one thread: with more, so small a model would wait for them longer than it computes
-        with hotshoe.load_model(MODEL, args.device, params=hotshoe.BackendParams(n_threads=1)) as model:
+        device = hotshoe.load_all().select(args.device)[0]
+        # one thread: with more, so small a model would wait for them longer than it computes. NumPy counts its own
+        params = hotshoe.BackendParams(n_threads=None if device.name == "reference" else 1)
+        with hotshoe.load_model(MODEL, args.device, params=params) as model:
             write(model, args.beginning, args.verses, args.seed)
     except hotshoe.HotshoeError as error:
         sys.stderr.write(f"{error}\n")

@@ -133,3 +133,62 @@ def test_the_loader_works_with_nothing_else_installed():
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["reference", "False"]
+
+
+# Circles
+
+
+def modules(package: Path) -> dict[str, Path]:
+    found = {}
+    for path in sorted(package.rglob("*.py")):
+        parts = path.relative_to(package).with_suffix("").parts
+        found[".".join((package.name, *(part for part in parts if part != "__init__")))] = path
+    return found
+
+
+def needed(path: Path, known: set[str]) -> set[str]:
+    """The modules of ``known`` that a module imports, inside its functions too; not what is for type checkers only."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            return
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names} & known
+            found.update(inside or {node.module})
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")))
+    return found & known
+
+
+def circle(arrows: dict[str, set[str]]) -> list[str]:
+    """A path that ends where it began, if there is one."""
+    done: set[str] = set()
+
+    def walk(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name not in done:
+            for other in sorted(arrows[name]):
+                if found := walk(other, [*path, name]):
+                    return found
+            done.add(name)
+        return []
+
+    return next((found for name in sorted(arrows) if (found := walk(name, []))), [])
+
+
+@pytest.mark.parametrize("package", packages())
+def test_there_is_no_circle_of_imports(package: str) -> None:
+    """Not even one that an import inside a function hides."""
+    found = modules(packages()[package])
+    found.pop(package)  # its names are imported on first use
+    assert circle({name: needed(path, set(found)) for name, path in found.items()}) == []
+
+
+def test_a_circle_is_seen() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]

@@ -10,7 +10,7 @@ LLAMA_CPP is a folder with llama.cpp's source, as in llama-cpp-python's sdist; N
 The converter recognizes a tokenizer by a table of those it has met, where a made-up one cannot be: its lookup is made
 to answer "qwen2", or "default" for BERT. It writes the vocabulary of a SentencePiece model from ``tokenizer.model``,
 which these folders do not have; so that step is made to write their byte-level one instead. Nothing else of it is
-touched.
+touched. For XLM-RoBERTa it needs the packages sentencepiece and protobuf.
 """
 
 from __future__ import annotations

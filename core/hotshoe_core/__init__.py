@@ -2,8 +2,8 @@
 
 Names are imported on first use, so that ``import hotshoe_core`` costs nothing:
 
-    tensor      Tensor, Op, constant, scope     dtypes   DType
-    ops         the op table as functions       graph    Graph, lower
+    tensor      Tensor, constant, scope         dtypes   DType
+    op, ops     Op; the op table as functions   graph    Graph, lower
     context     Context                         backend  Backend, Executable
     device      Device, Provider                memory   BackendMemory
     eager       EagerBackend, EagerLibrary      errors   the error tree
@@ -16,23 +16,25 @@ if TYPE_CHECKING:
     from hotshoe_core.backend import Backend, CacheConfig, Executable, NodePlacement, Placement, WeightData
     from hotshoe_core.context import Context
     from hotshoe_core.debug import dump, to_dot
-    from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries, Provider
+    from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, Provider
     from hotshoe_core.dtypes import DType
     from hotshoe_core.eager import EagerBackend, EagerLibrary
     from hotshoe_core.graph import Graph
     from hotshoe_core.memory import AllocationStatus, BackendMemory, DeviceMemory, Memory
-    from hotshoe_core.tensor import Op, Tensor, constant, scope
+    from hotshoe_core.op import Op
+    from hotshoe_core.tensor import Tensor, constant, scope
 
 _HOME = {
     "backend": ("Backend", "CacheConfig", "Executable", "NodePlacement", "Placement", "WeightData"),
     "context": ("Context",),
-    "device": ("API_VERSION", "BackendParams", "Device", "DeviceType", "NativeLibraries", "Provider"),
+    "device": ("API_VERSION", "BackendParams", "Device", "DeviceType", "Provider"),
     "dtypes": ("DType",),
     "debug": ("dump", "to_dot"),
     "eager": ("EagerBackend", "EagerLibrary"),
     "graph": ("Graph",),
     "memory": ("AllocationStatus", "BackendMemory", "DeviceMemory", "Memory"),
-    "tensor": ("Op", "Tensor", "constant", "scope"),
+    "op": ("Op",),
+    "tensor": ("Tensor", "constant", "scope"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -53,7 +55,6 @@ __all__ = [
     "Executable",
     "Graph",
     "Memory",
-    "NativeLibraries",
     "NodePlacement",
     "Op",
     "Placement",

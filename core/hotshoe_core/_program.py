@@ -10,7 +10,7 @@ import numpy as np
 
 from hotshoe_core.backend import Placement
 from hotshoe_core.dtypes import DType
-from hotshoe_core.graph import VIEWS, Graph
+from hotshoe_core.graph import Graph, is_view
 from hotshoe_core.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _peak(graph: Graph, devices: Mapping[Tensor, str], libraries: Mapping[str, E
     owner: dict[Tensor | None, Tensor] = {}
     last: dict[Tensor, int] = {}
     for t in (*graph.leaves, *graph.nodes):
-        owner[t] = owner[t.sources[0]] if t.op in VIEWS or t in graph.in_place else t
+        owner[t] = owner[t.sources[0]] if is_view(t) or t in graph.in_place else t
     for i, node in enumerate(graph.nodes):
         for s in (node, *node.sources):
             if s is not None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
 from hotshoe_core.graph import Graph, lower
-from hotshoe_core.tensor import Tensor, require_sizes
+from hotshoe_core.ops._bounds import origins
+from hotshoe_core.tensor import TABLE, Tensor, require_sizes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -19,7 +20,14 @@ if TYPE_CHECKING:
     from hotshoe_core.backend import Backend, Executable, NodePlacement
     from hotshoe_core.memory import Memory
 
-__all__ = ["Context"]
+__all__ = ["Context", "Observer"]
+
+
+class Observer(Protocol):
+    """Sees every run of every context before it happens; ``hotshoe_core.trace`` is one."""
+
+    def before_run(self, context: Context, fed: Mapping[Tensor, np.ndarray[Any, Any]]) -> None:
+        """``context`` is compiled; ``fed`` holds the values of its inputs. States are as they were."""
 
 
 class Context:
@@ -35,6 +43,9 @@ class Context:
     A context may be used from several threads, one call at a time.
     """
 
+    observer: ClassVar[Observer | None] = None
+    """Who is told of each run of any context in this process, if somebody is."""
+
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._inputs: dict[str, Tensor] = {}
@@ -43,6 +54,7 @@ class Context:
         self._lowered: dict[Tensor, Tensor] = {}
         self._executable: Executable | None = None
         self._bounds: dict[Tensor, _Bound] = {}
+        self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._computed = False
         self._closed = False
         self._lock = threading.RLock()
@@ -106,9 +118,10 @@ class Context:
             if self._executable is None:
                 if not self._outputs and not self._updates:
                     raise GraphError("the context has nothing to compute", hint="call ctx.forward(tensor) first")
-                graph, lowered = lower(Graph.trace(self._outputs, self._updates), self.backend.supports)
+                readable = {t: _readable(t) for t in self._outputs}
+                graph, lowered = lower(Graph.trace(list(readable.values()), self._updates), self.backend.supports)
                 self._executable = self.backend.compile(graph)
-                self._lowered = lowered
+                self._lowered = {t: lowered[r] for t, r in readable.items()}
                 self._bounds = _indexed(graph)
             return self
 
@@ -134,13 +147,24 @@ class Context:
                 array = _fit(tensor, value)
                 _check_indices(tensor, array, self._bounds)
                 executable.write(tensor, array)
+                self._fed[tensor] = array
             self._computed = False
+            observer = self.observer  # another thread may take it away
+            if observer is not None:
+                observer.before_run(self, self._fed)
             executable.run()
             self._computed = True
             return self
 
+    def fed(self, tensor: Tensor) -> np.ndarray[Any, Any]:
+        """The array an input was last fed with, itself and not a copy. Raises GraphError if there is none."""
+        with self._lock:
+            if tensor not in self._fed:
+                raise GraphError(f"{tensor!r} has no value yet", hint="call ctx.compute(...) first")
+            return self._fed[tensor]
+
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """The value of an output, copied to a new array or to ``out``.
+        """The value of an output, copied to a new array or to ``out``: as F32 where NumPy lacks its type (BF16, Q8_0).
 
         Raises GraphError for a tensor that was not forwarded or before the first compute.
         """
@@ -151,9 +175,8 @@ class Context:
                 raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
             if not self._computed or self._executable is None:
                 raise GraphError(f"{tensor.name} has no value yet", hint="call ctx.compute(...) first")
-            dtype = tensor.dtype.numpy
-            if dtype is None:
-                raise DTypeError(f"{tensor!r} cannot be read: NumPy has no {tensor.dtype.name}", hint="cast it to F32")
+            dtype = self._lowered[tensor].dtype.numpy
+            assert dtype is not None
             if out is None:
                 out = np.empty(tensor.shape, dtype)
             elif out.shape != tensor.shape or out.dtype != dtype or not out.flags.carray:
@@ -192,6 +215,7 @@ class Context:
             return
         with self._lock:
             self._closed = True
+            self._fed.clear()
             if self._executable is not None:
                 self._executable.close()
                 self._executable = None
@@ -207,6 +231,10 @@ class Context:
             raise ClosedError("the context is closed", hint="make another with backend.new_context()")
         if building and self._executable is not None:
             raise GraphError("the graph is compiled and cannot grow", hint="build another in a new context")
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype.numpy is not None else tensor.cast(DType.F32)
 
 
 def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
@@ -237,28 +265,17 @@ def _indexed(graph: Graph) -> dict[Tensor, _Bound]:
     """For each input that is used as indices, the least it may go up to: native code would abort."""
     bounds: dict[Tensor, _Bound] = {}
     for node in graph.nodes:
-        if node.op not in _INDEXED:
-            continue
-        source, at, axis = _INDEXED[node.op]
-        rows = node.sources[source]
-        assert rows is not None
-        bound = _Bound(rows.shape[axis], rows.name)
-        pending = [node.sources[at]]
-        while pending:
-            leaf = pending.pop()
-            if leaf is None:
-                continue
-            if leaf.op in ("reshape", "permute", "slice", "expand", "concat"):
-                pending.extend(leaf.sources)
-            elif leaf.op == "input":
-                bounds[leaf] = min(bound, bounds.get(leaf, bound))
-            elif leaf.op == "constant":
-                _check_indices(leaf, leaf.attrs["value"], {leaf: bound})
+        for source, at, axis in TABLE[node.op].indexed:
+            rows, indices = node.sources[source], node.sources[at]
+            assert rows is not None
+            assert indices is not None
+            bound = _Bound(rows.shape[axis], rows.name)
+            for leaf in origins(indices):
+                if leaf.op == "input":
+                    bounds[leaf] = min(bound, bounds.get(leaf, bound))
+                elif leaf.op == "constant":
+                    _check_indices(leaf, leaf.attrs["value"], {leaf: bound})
     return bounds
-
-
-_INDEXED = {"take": (0, 1, 0), "take_along": (0, 1, -1), "set_rows": (0, 1, 0), "linear_experts": (1, 2, 0)}
-"""Ops with indices: which source is indexed, which holds the indices, and along which axis."""
 
 
 def _check_indices(tensor: Tensor, array: np.ndarray[Any, Any], bounds: Mapping[Tensor, _Bound]) -> None:

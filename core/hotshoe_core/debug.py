@@ -2,32 +2,107 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
-from hotshoe_core.errors import GraphError
+from hotshoe_core.backend import Backend
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import GraphError, UnsupportedOpError
 from hotshoe_core.graph import Graph
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensor import TABLE, Tensor, constant
 
 __all__ = ["dump", "to_dot"]
+
+_COLUMNS = 256  # of a weight, read by one product
+
+Array = np.ndarray[Any, Any]
 
 
 def dump(
     value: Tensor | np.ndarray[Any, Any], *, precision: int = 4, threshold: int = 1000, edge_items: int = 3
 ) -> str:
-    """The numbers of an array or a computed tensor.
+    """The numbers of an array or a tensor: any leaf, or a tensor that was forwarded and computed.
 
     precision: decimals. threshold: above this many elements, only ``edge_items`` at each end of an axis
-    are shown. A tensor must have been forwarded and computed; raises GraphError otherwise.
+    are shown. Quantized and BF16 numbers are shown as the F32 they stand for, an input as it was last fed.
+    Raises GraphError for a tensor without a value, and UnsupportedOpError for a weight that the backend
+    cannot give back.
     """
     if edge_items < 1 or precision < 0:
         raise GraphError(f"dump: got precision {precision} and edge_items {edge_items}; expected >= 0 and >= 1")
-    array = value.read() if isinstance(value, Tensor) else np.asarray(value)
+    array = _numbers(value) if isinstance(value, Tensor) else np.asarray(value)
     text = np.array2string(
         array, precision=precision, threshold=threshold, edgeitems=edge_items, floatmode="fixed", separator=", "
     )
     return f"{value!r}\n{text}" if isinstance(value, Tensor) else text
+
+
+def _numbers(tensor: Tensor) -> Array:
+    if tensor.op == "constant":
+        value: Array = tensor.attrs["value"]
+        return value
+    if tensor.op == "input" and tensor.context is not None:
+        return tensor.context.fed(tensor)
+    return _held(tensor) if tensor.op in ("weight", "state") else tensor.read()
+
+
+def _held(tensor: Tensor) -> Array:
+    """The numbers of a weight or state: read as they are, by rows, or through products, as the backend allows."""
+    backend = tensor.owner
+    if not isinstance(backend, Backend):
+        raise GraphError(
+            f"{tensor!r} belongs to {type(backend).__name__}; expected a Backend as its owner",
+            hint="a backend's load() and state() set tensor.owner to the backend",
+        )
+    with contextlib.suppress(UnsupportedOpError):
+        return _compute(backend, tensor)
+    if tensor.ndim == 2:
+        with contextlib.suppress(UnsupportedOpError):
+            return _compute(backend, tensor.take(constant(np.arange(len(tensor), dtype=np.int32))))
+    if tensor.ndim in (2, 3):
+        with contextlib.suppress(UnsupportedOpError):
+            return _by_products(backend, tensor)
+    raise UnsupportedOpError(
+        f"{tensor!r}: the {backend.name} backend has no way to read its numbers",
+        hint="open the backend with repack=False, or use the reference device",
+    )
+
+
+def _compute(backend: Backend, tensor: Tensor) -> Array:
+    with backend.new_context() as ctx:
+        return ctx.forward(tensor).compute().read(tensor)
+
+
+def _by_products(backend: Backend, weight: Tensor) -> Array:
+    """A weight (..., out, in) that its device has rearranged for products, as products with it see it.
+
+    The rows of ``x`` hold one number each, which picks a column. For quantized weights that number is 127: where a
+    device quantizes ``x`` to 8 bits, it is exact with a scale of 1.
+    """
+    one = np.float32(127 if weight.dtype.is_quantized else 1)
+    *experts, n_out, n_in = weight.shape
+    n = min(n_in, _COLUMNS)
+    numbers = np.empty((*experts, n_out, n_in), np.float32)
+    with backend.new_context() as ctx:
+        if experts:
+            x = ctx.input("x", (n, 1, n_in))
+            chosen = ctx.input("chosen", (n, 1), DType.I32)
+            y = TABLE["linear_experts"](x, weight, chosen)  # (n, 1, out)
+        else:
+            x, chosen = ctx.input("x", (n, n_in)), None
+            y = TABLE["linear"](x, weight)  # (n, out)
+        ctx.forward(y).reserve()
+        for expert in range(*experts or (1,)):
+            for start in range(0, n_in, n):
+                start = min(start, n_in - n)  # the last columns twice: all products have one shape
+                picks = np.zeros(x.shape, np.float32)
+                picks.reshape(n, n_in)[np.arange(n), start + np.arange(n)] = one
+                ctx.compute({x: picks} if chosen is None else {x: picks, chosen: np.full((n, 1), expert)})
+                columns = y.read().reshape(n, n_out).T / one
+                numbers[(expert, ...) if experts else ...][:, start : start + n] = columns
+    return numbers
 
 
 def to_dot(graph: Graph) -> str:

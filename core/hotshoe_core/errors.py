@@ -13,6 +13,7 @@
     │   └── NativeError                        a native library reported a failure
     ├── PluginError                            a plugin breaks the contract
     ├── DeviceNotFoundError                    no device of that name; carries the verdicts
+    ├── OptionError             (ValueError)   an option of load_all, or its variable, is not what it should be
     ├── ModelError                             a model could not be loaded
     │   ├── ModelFileError                     a file or folder is not what it should be; names field and byte
     │   ├── UnknownArchitectureError           no model implementation for the file's architecture
@@ -23,6 +24,7 @@
     ├── SamplingError           (ValueError)   sampling parameters or logits that no token can be chosen with
     │   └── GrammarError                       a grammar that cannot be used, or a token it does not allow
     ├── ChatTemplateError       (ValueError)   a chat template that is missing, broken, or refuses a conversation
+    ├── TraceError              (ValueError)   a trace that cannot be written, read or compared
     ├── MissingPackageError     (ImportError)  an optional package is not installed
     └── ConversionError                        a checkpoint that cannot be converted
 
@@ -58,10 +60,12 @@ __all__ = [
     "ModelError",
     "ModelFileError",
     "NativeError",
+    "OptionError",
     "PluginError",
     "SamplingError",
     "ShapeError",
     "TokenizerError",
+    "TraceError",
     "UnknownArchitectureError",
     "UnsupportedOpError",
     "WeightsError",
@@ -148,6 +152,10 @@ class DeviceNotFoundError(HotshoeError):
         self.verdicts = tuple(verdicts)
 
 
+class OptionError(HotshoeError, ValueError):
+    """An option of ``load_all``, or the environment variable that does the same, is not what it should be."""
+
+
 class ModelError(HotshoeError):
     """A model could not be loaded."""
 
@@ -205,6 +213,10 @@ class GrammarError(SamplingError):
 
 class ChatTemplateError(HotshoeError, ValueError):
     """A chat template is missing or broken, or it refuses a conversation."""
+
+
+class TraceError(HotshoeError, ValueError):
+    """A trace cannot be written, read or compared."""
 
 
 class MissingPackageError(HotshoeError, ImportError):

@@ -9,10 +9,12 @@ import hotshoe_core.ops  # noqa: F401  (fills the op table)
 from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensor import TABLE, Tensor, scope
 
-__all__ = ["Graph", "lower"]
+__all__ = ["Graph", "is_view", "lower"]
 
-VIEWS = frozenset({"reshape", "permute", "expand", "slice"})
-OVERWRITING = frozenset({"set_rows"})
+
+def is_view(t: Tensor) -> bool:
+    """Whether the value may lie in the memory of its first source."""
+    return not t.is_leaf and TABLE[t.op].movement
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Graph:
     def state_behind(self, tensor: Tensor) -> Tensor | None:
         """The state in whose memory this value may lie, if there is one: through views and nodes in place."""
         t: Tensor | None = tensor
-        while t is not None and (t.op in VIEWS or t in self.in_place):
+        while t is not None and (is_view(t) or t in self.in_place):
             t = t.sources[0]
         return t if t is not None and t.op == "state" else None
 
@@ -140,7 +142,7 @@ def _plan_in_place(
     owner: dict[Tensor | None, Tensor] = {}  # in whose memory a value lies, as far as views go
     readers: dict[Tensor, list[tuple[Tensor, int]]] = {}  # of that memory: the node, and which source
     for t in ordered:
-        if t.op in VIEWS:
+        if is_view(t):
             owner[t] = owner[t.sources[0]]
             continue
         owner[t] = t
@@ -164,7 +166,7 @@ def _steps(state: Tensor, new: Tensor) -> list[Tensor]:
     """The overwriting nodes that lead from ``state`` to ``new``; none if ``new`` is made in another way."""
     steps = []
     t: Tensor | None = new
-    while t is not None and t.op in OVERWRITING:
+    while t is not None and not t.is_leaf and TABLE[t.op].overwrites:
         steps.append(t)
         t = t.sources[0]
     return steps[::-1] if t is state else []

@@ -39,7 +39,7 @@ class HookSpecs:
     def hotshoe_adopt(self, folder: Path) -> Sequence[Provider]:
         """Optional: the providers over a set of native libraries that this plugin did not bring.
 
-        Called in place of ``hotshoe_providers`` for ``load_all(ggml=folder)``, once in a process and before any other
-        library of the plugin's engine is open; the loader has compared versions. The folder has a core of its own.
+        Called in place of ``hotshoe_providers`` where a user names the folder of such a set, once in a process and
+        before any other library of the plugin's engine is open; the loader has compared versions.
         """
         raise NotImplementedError

@@ -40,7 +40,7 @@ def quantize(x: Array, dtype: DType) -> Array:
         return np.ascontiguousarray(x, dtype.numpy).reshape(-1).view(np.uint8)
     from gguf import GGMLQuantizationType, quants
 
-    rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
+    rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1] if x.ndim else 1)
     try:
         return quants.quantize(rows, GGMLQuantizationType(dtype.id)).reshape(-1).view(np.uint8)
     except (NotImplementedError, ValueError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, NativeLibraries
+from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,7 +37,7 @@ class ReferenceProvider:
     family = "reference"
     api_version = API_VERSION
 
-    def native(self) -> NativeLibraries | None:
+    def native(self) -> None:
         return None
 
     def devices(self, library: Path | None) -> Sequence[Device]:
@@ -69,7 +69,7 @@ def numpy_library() -> EagerLibrary:
         to_numpy=np.asarray,
         weight=_weight,
         nbytes=lambda shape, dtype: (dtype if dtype.numpy is not None else DType.F32).nbytes(shape),
-        in_place={"set_rows": _set_rows_in_place},
+        in_place={"set_rows": _set_rows_in_place, "set_slice": _set_slice_in_place},
         copy=np.array,
     )
 
@@ -78,6 +78,13 @@ def _set_rows_in_place(x: Any, indices: Any, rows: Any, *, dtype: DType) -> Any:
     from hotshoe_core.quants import round_to
 
     x[indices] = round_to(rows, dtype)
+    return x
+
+
+def _set_slice_in_place(x: Any, values: Any, *, slices: Any, dtype: DType) -> Any:
+    from hotshoe_core.quants import round_to
+
+    x[tuple(slice(*s) for s in slices)] = round_to(values, dtype)
     return x
 
 

@@ -1,4 +1,4 @@
-"""Op and Tensor: the two halves of a graph's node.
+"""Tensor: a node of a graph, or a leaf of it. The ops that make nodes are in ``op.py``.
 
 A Tensor is symbolic: it records an op, its sources and attributes, and knows its shape and dtype at once.
 Nothing is computed until a Context compiles the graph. Shapes are NumPy's: the last axis is contiguous.
@@ -11,26 +11,27 @@ type) keeps that type and wraps around; a comparison gives F32, ones and zeros.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from hotshoe_core._indexing import normalise
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import DTypeError, GraphError, HotshoeError, ShapeError
+from hotshoe_core.errors import DTypeError, GraphError, ShapeError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from hotshoe_core.context import Context
+    from hotshoe_core.op import Op
 
 __all__ = [
-    "LEAVES", "TABLE", "Axis", "Indexed", "Op", "Shape", "Tensor", "constant", "nodes_created", "require_sizes",
-    "scope",
+    "LEAVES", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_sizes",
+    "scope", "scope_name",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -71,130 +72,14 @@ def require_sizes(what: str, shape: Sequence[int]) -> None:
         raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
 
 
+def scope_name() -> str:
+    """The part of the model that is being built; empty outside of any."""
+    return _scope.name
+
+
 def nodes_created() -> int:
     """How many Tensors this process has made; a replayed context must not move it."""
     return int(repr(_ids)[6:-1])  # itertools.count shows its next value: reading it consumes none
-
-
-class Indexed(NamedTuple):
-    """Operand ``indices`` of an op counts along ``axis`` of ``source``; both operands by their positions."""
-
-    source: int
-    indices: int
-    axis: int
-
-
-class Op:
-    """One row of the op table: name, arguments, shape and dtype rule, meaning.
-
-    The function it wraps is its meaning: for a *primitive* over NumPy arrays, which makes the reference
-    backend; for a *composite* over Tensors, which is its decomposition. Positional parameters are
-    tensors (default None: optional; ``*xs``: any number), keyword-only ones are attributes.
-
-    indexed: which operands are indices, and into what. movement: the result may be a view of the first source's
-    memory. overwrites: the result is the first source but for a part, so a backend may work in place.
-    reference: a composite's meaning over NumPy arrays, where the decomposition is one that grows with the data.
-    """
-
-    def __init__(
-        self,
-        body: Callable[..., Any],
-        rule: Rule,
-        *,
-        composite: bool,
-        indexed: Mapping[str, tuple[str, int]] | None = None,
-        movement: bool = False,
-        overwrites: bool = False,
-        reference: Callable[..., Any] | None = None,
-    ) -> None:
-        signature = inspect.signature(body)
-        parameters = signature.parameters.values()
-        positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
-        self.name = self.__name__ = body.__name__.rstrip("_")
-        self.__doc__ = inspect.getdoc(body) or ""
-        self.__module__ = body.__module__
-        self.__signature__ = signature.replace(
-            parameters=[_as_tensor(p) if p in positional else p for p in parameters], return_annotation="Tensor"
-        )
-        self.body = body
-        self.rule = rule
-        self.composite = composite
-        self.reference = reference if composite else body
-        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in positional)
-        self.tensors = tuple(p.name for p in positional)
-        self.required = sum(p.default is p.empty for p in positional)
-        self.attrs = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-        self.indexed = tuple(
-            Indexed(self.tensors.index(source), self.tensors.index(indices), axis)
-            for indices, (source, axis) in (indexed or {}).items()
-        )
-        self.movement = movement
-        self.overwrites = overwrites
-
-    def __call__(self, *sources: Tensor | None, **attrs: Any) -> Tensor:
-        """A new node. Raises ShapeError or DTypeError naming op, operands and the part of the model."""
-        if not self.variadic:
-            sources = self._by_position(sources, attrs)
-        present = [t for t in sources if t is not None]
-        for t in present:
-            if not isinstance(t, Tensor):
-                raise GraphError(
-                    f"{self.name}: got a {type(t).__name__}, expected a Tensor",
-                    hint="wrap arrays in hotshoe_core.constant(array), or make them an input of the context",
-                )
-        if self.variadic and not present:
-            raise GraphError(f"{self.name} needs at least one tensor; got none")
-        unknown = attrs.keys() - self.attrs.keys()
-        if unknown:
-            raise GraphError(f"{self.name} has no attribute {', '.join(sorted(unknown))}; it has {list(self.attrs)}")
-        full = {**self.attrs, **attrs}
-        for name, value in full.items():
-            if value is inspect.Parameter.empty:
-                raise GraphError(f"{self.name} needs the attribute {name}")
-        try:
-            shape, dtype = self.rule(sources, full)
-            context = _common_context(present)
-        except HotshoeError as e:
-            error = type(e)(self._describe(sources, attrs, e.message), hint=e.hint)
-            error.operands = tuple(present)
-            raise error from None
-        return Tensor(self.name, sources, full, shape, dtype, context=context)
-
-    def _by_position(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any]) -> tuple[Tensor | None, ...]:
-        """All operands in order; those given by name are taken out of ``attrs``."""
-        named = {name: attrs.pop(name) for name in self.tensors if name in attrs}
-        twice = [name for name in self.tensors[: len(sources)] if name in named]
-        if twice:
-            raise GraphError(f"{self.name} got its operand {', '.join(twice)} twice, by position and by name")
-        given = (*sources, *(named.get(name) for name in self.tensors[len(sources) :]))
-        if len(given) > len(self.tensors) or any(t is None for t in given[: self.required]):
-            n = sum(t is not None for t in given)
-            raise GraphError(f"{self.name} takes ({', '.join(self.tensors)}); got {n} tensors")
-        return given
-
-    def _describe(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any], why: str) -> str:
-        names = itertools.repeat("x") if self.variadic else self.tensors
-        operands = [f"{n} {t.dtype.name}{list(t.shape)}" for n, t in zip(names, sources) if t is not None]
-        operands += [f"{k}={v!r}" for k, v in attrs.items()]
-        where = f" in {_scope.name}" if _scope.name else ""
-        return f"{self.name}({', '.join(operands)}){where}: {why}"
-
-    def __repr__(self) -> str:
-        parameters = [p.replace(annotation=p.empty) for p in self.__signature__.parameters.values()]
-        plain = self.__signature__.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
-        return f"<{'composite' if self.composite else 'primitive'} op {self.name}{plain}>"
-
-
-def _as_tensor(parameter: inspect.Parameter) -> inspect.Parameter:
-    return parameter.replace(annotation="Tensor" if parameter.default is parameter.empty else "Tensor | None")
-
-
-class Slice(NamedTuple):
-    """A normalised slice of one axis: 0 <= start <= stop <= size, step >= 1."""
-
-    start: int
-    stop: int
-    step: int
 
 
 class Tensor:
@@ -533,15 +418,18 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         """Basic NumPy indexing: integers, slices with positive steps, ``...`` and None."""
-        from hotshoe_core._indexing import index
-
-        return index(self, key)
+        slices, shape = normalise(self.shape, key, repr(self))
+        whole = all(s == (0, size, 1) for s, size in zip(slices, self.shape))
+        cut = self if whole else TABLE["slice"](self, slices=slices)
+        return cut if cut.shape == shape else cut.reshape(*shape)
 
     def set(self, key: Any, values: Tensor | float) -> Tensor:
         """This tensor with ``self[key] = values``: basic indexing, and values that broadcast to that part."""
-        from hotshoe_core._indexing import replace
-
-        return replace(self, key, _like(self, values))
+        slices, shape = normalise(self.shape, key, repr(self))
+        given = _like(self, values)
+        given = given if given.shape == shape else TABLE["expand"](given, shape=shape)
+        sizes = tuple(s.size for s in slices)
+        return TABLE["set_slice"](self, given if given.shape == sizes else given.reshape(*sizes), slices=slices)
 
     # Rows
 
@@ -585,16 +473,3 @@ def _like(x: Tensor, value: Tensor | float) -> Tensor:
 
 def _affine(x: Tensor, scale: Any, bias: Any) -> Tensor:
     return TABLE["affine"](x, scale=float(scale), bias=float(bias))
-
-
-def _common_context(tensors: Sequence[Tensor]) -> Context | None:
-    found: Context | None = None
-    for t in tensors:
-        if t.context is not None and t.context is not found:
-            if found is not None:
-                raise GraphError(
-                    "operands belong to two contexts",
-                    hint="build each graph from the inputs of one context; weights, states and constants fit in any",
-                )
-            found = t.context
-    return found

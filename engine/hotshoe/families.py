@@ -12,14 +12,16 @@ A distribution that offers one has an entry point; nothing of it is imported bef
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
-from hotshoe_loader.find import PluginCandidate, find_plugins
+from hotshoe_loader.find import PluginCandidate, find_entry_points
 from hotshoe_loader.options import normalise
 
 if TYPE_CHECKING:
@@ -59,6 +61,9 @@ def find(group: str, name: str) -> Any:
     an entry point that cannot be imported, whose own error is the cause.
     """
     found = [entry for entry in _entries(group) if entry.name == name]
+    if not found:  # it may have been installed since
+        _scan.cache_clear()
+        found = [entry for entry in _entries(group) if entry.name == name]
     if not found:
         raise UnknownArchitectureError(
             f"no installed distribution has an entry point {name!r} in {group!r}",
@@ -101,9 +106,15 @@ def find_model(metadata: Metadata) -> type[Module]:
 def _entries(group: str) -> Iterator[PluginCandidate]:
     """Those of distributions that are not blocked, and of each distribution the copy that Python sees."""
     blocked = {normalise(name) for name in os.environ.get(BLOCK, "").split(",")}
-    for entry in find_plugins(group).plugins:
+    for entry in _scan(tuple(sys.path))[group]:
         if entry.shadowed_by is None and entry.problem is None and normalise(entry.distribution) not in blocked:
             yield entry
+
+
+@functools.lru_cache(maxsize=1)
+def _scan(path: tuple[str, ...]) -> dict[str, list[PluginCandidate]]:
+    """All groups at once: each distribution's list is read for the first family asked for, and not for the others."""
+    return find_entry_points((MODELS, CONVERTERS, TOKENIZERS))
 
 
 def _load(group: str, entry: PluginCandidate) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.families import find_model
 from hotshoe.nn.binder import bind, check_layers
+from hotshoe.placement import split_layers
 from hotshoe.runner.params import RunnerParams
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
@@ -83,7 +84,8 @@ def load_model(
             tokenizer = pool.submit(_tokenizer_of, file.metadata)
             try:
                 model = architecture(config)
-                bind(model, file, backend, ignore=model.unused_tensors, progress=progress)
+                placement = split_layers(backend.devices, config.n_layers)
+                bind(model, file, backend, placement=placement, ignore=model.unused_tensors, progress=progress)
                 if architecture.task is Task.TEXT:
                     _check_cache_spec(model, config.n_layers)
             finally:

@@ -6,10 +6,12 @@ Names are imported on first use: ``import hotshoe_loader`` costs nothing and fin
 
     load      load_all: options, and one registry for each set of them
     survey    the four stages in order, a verdict for every candidate:
-    find        what is there, by metadata and file names only
+    find        what is there, by metadata only
     vet         what may be used, before its code runs: by names here, by files in vet_files
     probe       what it is worth: trial runs vet_files and probe in a child process (children), cache keeps the report
-    rank        which library and which device come first
+    names       who may be called what
+    rank        which device comes first
+    ggml/     all that concerns ggml's native libraries, at each of these stages
     registry  Registry: the devices, the verdicts; select, open, unload, reload
     activate  a plugin that passed comes into this process, when a backend of it is opened
     explain   the same in words; doctor: and what to do about it

@@ -31,12 +31,12 @@ def main(data: dict[str, Any]) -> None:
         while line:
             line = line[os.write(channel, line) :]
 
-    def stage(step: str, doing: str) -> None:
+    def announce(step: str, doing: str) -> None:
         send({"step": step, "doing": doing})
 
-    stage("start", "starting")
+    announce("start", "starting")
     try:
-        report = try_plugin(Job.from_json(data["job"]), stage)
+        report = try_plugin(Job.from_json(data["job"]), announce)
     except KeyboardInterrupt:  # not the user's: Ctrl-C does not reach this session
         report = Report(Rejected(Outcome.CRASHED, "it raised KeyboardInterrupt", "report it to its authors"))
     with contextlib.suppress(Exception):

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BadLibrary", "Binary", "brings", "read_binary", "unresolved", "version_in"]
+__all__ = ["BadLibrary", "Binary", "install_hint", "read_binary", "unresolved"]
 
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
 _ELF = {62: "x86_64", 183: "arm64", 3: "x86 (32 bits)", 40: "arm (32 bits)", 243: "riscv", 21: "ppc64", 22: "s390x"}
@@ -158,7 +158,7 @@ def unresolved(binary: Binary) -> list[str]:
     ]
 
 
-_BRINGS = (
+_COMMANDS = (
     ("libcuda.so", "NVIDIA's driver (Debian and Ubuntu: nvidia-driver; in a container: run it with --gpus all)"),
     ("libcudart.so", "pip install nvidia-cuda-runtime"),
     ("libcublas.so", "pip install nvidia-cublas"),
@@ -179,20 +179,10 @@ _BRINGS = (
 )
 
 
-def brings(soname: str) -> str | None:
+def install_hint(soname: str) -> str | None:
     """The command that brings a library, where it is known."""
     name = os.path.basename(soname)
     # NVIDIA's wheels name their CUDA version up to 12, and not from 13 on.
     cuda = re.fullmatch(r"lib(cudart|cublas|cublasLt)\.so\.(1[12])(\..*)?", name)
-    command = next((command for start, command in _BRINGS if name.startswith(start)), None)
+    command = next((command for start, command in _COMMANDS if name.startswith(start)), None)
     return f"{command}-cu{cuda[2]}" if command and cuda else command
-
-
-def version_in(base: Path) -> str | None:
-    """The version a ``libggml-base`` carries as text: the one string in it that is a version and nothing else."""
-    try:
-        data = base.read_bytes()
-    except OSError:
-        return None
-    found = {match.decode() for match in re.findall(rb"\0(\d+\.\d{1,3}\.\d{1,4})(?=\0)", data)}
-    return found.pop() if len(found) == 1 else None

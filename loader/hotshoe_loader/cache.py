@@ -24,14 +24,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hotshoe_loader.find import GROUP, PluginCandidate, ggml_files
+from hotshoe_loader.files import file_state, load_json, read_text
+from hotshoe_loader.find import GROUP, PluginCandidate
+from hotshoe_loader.ggml.names import backend_files
 from hotshoe_loader.report import Job, Report
 
 __all__ = ["Cache", "folder", "state"]
 
 logger = logging.getLogger("hotshoe.loader")
 
-_FORMAT = 1
+_FORMAT = 2
+_LARGEST = 16 << 20  # bytes of an entry
 FAILURES_KEPT = 600.0  # seconds
 _UNUSED_KEPT = 30 * 86400.0
 _MOST_FILES = 2000  # of a plugin's package; beyond that, what RECORD says must do
@@ -72,7 +75,7 @@ class Cache:
         if path is None or not _private(path.parent):
             return None
         try:
-            entry = json.loads(path.read_text(encoding="utf-8"))
+            entry = load_json(read_text(path, _LARGEST))
             report = Report.from_json(entry["report"])
             age = time.time() - float(entry["time"])
             # By way of JSON, as tuples come back as lists.
@@ -80,7 +83,7 @@ class Cache:
             same = same and entry["variables"] == _named(report)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
             logger.debug("cannot use %s: %s", path, error)
             return None
         if not same or age < 0 or (report.failed and age > FAILURES_KEPT):
@@ -164,7 +167,7 @@ def _files(plugin: PluginCandidate, report: Report) -> dict[str, Any]:
         if path:
             found[path] = _stat(path)
     for name in report.folders:
-        found[name] = {each.path.name: _stat(str(each.path)) for each in ggml_files(Path(name))}
+        found[name] = {each.path.name: _stat(str(each.path)) for each in backend_files(Path(name))}
     for provider in report.providers:
         for path in (provider.core, *(library.path for library in provider.libraries)):
             if path:
@@ -193,11 +196,8 @@ def _package(plugin: PluginCandidate) -> Iterator[str]:
 
 
 def _stat(path: str) -> list[int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return [found.st_size, found.st_mtime_ns]
+    state = file_state(path)
+    return None if state is None else list(state)
 
 
 def _named(report: Report) -> dict[str, str]:
@@ -213,7 +213,14 @@ def state(installed: Mapping[str, str]) -> dict[str, Any]:
     """What every entry depends on. ``installed``: version of every distribution."""
     here = os.path.dirname(__file__)
     return {
-        "hotshoe": [installed.get("hotshoe"), *(_stat(os.path.join(here, name)) for name in _names(here))],
+        "hotshoe": [
+            installed.get("hotshoe"),
+            *(
+                _stat(os.path.join(folder, name))
+                for folder in (here, os.path.join(here, "ggml"))
+                for name in _names(folder)
+            ),
+        ],
         "group": GROUP,
         "python": [sys.executable, sys.version, sys.implementation.cache_tag],
         "installed": zlib.crc32(repr(sorted(installed.items())).encode()),

@@ -1,6 +1,6 @@
 """The plugins of this project, so that one that is not installed can be named with its command.
 
-Nothing here makes a plugin special: all are found, vetted, probed and ranked like a third party's.
+All are found, vetted, probed and ranked like a third party's. One thing is special: their names are theirs (see names).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hotshoe_core.device import DeviceType
 
-__all__ = ["CATALOG", "Known", "by_distribution", "known"]
+__all__ = ["CATALOG", "Known", "by_distribution", "known", "owner_of_device", "owner_of_provider"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,11 @@ class Known:
     vendors: tuple[str, ...] = ()
     least_driver: int = 0
     published: bool = False
+
+    @property
+    def provider(self) -> str:
+        """What its provider is called: "ggml-cuda"."""
+        return self.distribution.removeprefix("hotshoe-")
 
     @property
     def install(self) -> str:
@@ -100,3 +105,13 @@ def known(name: str) -> Known | None:
 def by_distribution(distribution: str) -> Known | None:
     """The plugin of this (normalised) distribution name."""
     return next((entry for entry in CATALOG if entry.distribution == distribution), None)
+
+
+def owner_of_provider(name: str) -> Known | None:
+    """The plugin whose provider has this (normalised) name, or whose short name it is."""
+    return next((entry for entry in CATALOG if name in (entry.name, entry.provider, entry.distribution)), None)
+
+
+def owner_of_device(name: str) -> Known | None:
+    """The plugin whose devices are called so: "cuda:0" is one of "cuda"."""
+    return next((entry for entry in CATALOG if entry.name == name.partition(":")[0]), None)

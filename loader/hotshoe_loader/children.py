@@ -24,6 +24,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from hotshoe_core.text import printable
+from hotshoe_loader.files import load_json
 from hotshoe_loader.options import PROBE_VARIABLE
 from hotshoe_loader.report import Job, Report
 from hotshoe_loader.verdict import Outcome, Rejected
@@ -37,6 +39,9 @@ _START = (
 _REPORT_IT = "report it to its authors"
 _SIDE_BY_SIDE = 16
 _TICK = 0.02
+_DYING = 1.0  # seconds between the end of a process's pipe and its exit status, at most
+_LEAST_LIMIT = 5.0
+_ALL_TOGETHER = 6  # times the limit of one: what all probes may take, however many there are
 _START_UP = 30.0  # seconds an interpreter may take to start: the clock of the plugin runs from then on
 _MEMORY = 4 << 30
 _MOST_REPORT, _MOST_OUTPUT = 8 << 20, 8 << 10
@@ -80,9 +85,13 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
     waiting = list(reversed(probes))
     running: list[_Probe] = []
     wake = threading.Event()
-    most = _SIDE_BY_SIDE
+    most, began = _SIDE_BY_SIDE, time.monotonic()
     try:
         while waiting or running:
+            if waiting and time.monotonic() - began > _ALL_TOGETHER * max(limit, _LEAST_LIMIT):
+                for probe in waiting:
+                    probe.report = Report(_not_tried(time.monotonic() - began, len(probes)), tried=False)
+                waiting.clear()
             while waiting and len(running) < most:
                 try:
                     waiting[-1].start(wake)
@@ -105,6 +114,14 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
             probe.kill()
         _kill_by_token(token)  # daemons: they left their session, and hold none of our pipes
     return [probe.report for probe in probes]
+
+
+def _not_tried(elapsed: float, jobs: int) -> Rejected:
+    return Rejected(
+        Outcome.TIMED_OUT,
+        f"it was not tried: {elapsed:.3g} s went to others, and there are {jobs} plugins",
+        "uninstall those you do not use, or load_all(allow=...) names those you do",
+    )
 
 
 class _Probe:
@@ -139,6 +156,7 @@ class _Probe:
             **options,
         )
         self._step, self._doing, self._started = "start", "starting its child process", False
+        self._closed: float | None = None  # when the end of its pipe was seen
         self._channel = _Channel(self._process.stdout, wake, _MOST_REPORT, keep_end=False)
         self._output = _Channel(self._process.stderr, wake, _MOST_OUTPUT, keep_end=True)
         job = {
@@ -182,7 +200,7 @@ class _Probe:
         """Takes in what the child has sent; the report, if that is there."""
         for line in self._channel.lines():
             try:
-                message = json.loads(line)
+                message = load_json(line.decode("utf-8", "replace"))
                 if "report" in message:
                     return Report.from_json(message["report"])
                 self._step, self._doing = str(message["step"]), str(message["doing"])
@@ -217,8 +235,11 @@ class _Probe:
                 f"it did not come back within {now - since:.3g} s while {self._doing}",
                 "load_all(timeout=...) or HOTSHOE_PROBE_TIMEOUT gives it longer",
             )
-        if self._channel.finished(0.0) and not ended and now - self._since > 1.0 and not self._channel.waiting:
-            return Rejected(Outcome.CRASHED, f"it closed the probe's pipe while {self._doing}", _REPORT_IT)
+        if self._channel.finished(0.0) and not self._channel.waiting:
+            # The pipe of a process that dies is closed before its exit status is there to be read, and that says more.
+            self._closed = now if self._closed is None else self._closed
+            if now - self._closed > _DYING:
+                return Rejected(Outcome.CRASHED, f"it closed the probe's pipe while {self._doing}", _REPORT_IT)
         return None
 
     def _death(self) -> Rejected:
@@ -240,9 +261,9 @@ class _Probe:
         lines = [line for line in self._output.text().splitlines() if line.strip()][-20:]
         said = [line.strip() for line in lines if not _of_faulthandler(line)]
         if lines:
-            rejected.details["output"] = lines
+            rejected.details["output"] = [printable(line, 500) for line in lines]
         if said:
-            rejected.reason += f"; its last line: {said[-1][:200]}"
+            rejected.reason += f"; its last line: {printable(said[-1], 200)}"
         return rejected
 
     def _held(self) -> int:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from hotshoe_core.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, did_you_mean
+from hotshoe_core.text import printable
 from hotshoe_loader.catalog import known
-from hotshoe_loader.find import backend_name
+from hotshoe_loader.ggml.names import variant_of
 from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.rank import REFERENCE, matching
 from hotshoe_loader.verdict import Outcome, Verdict
 
-__all__ = ["describe", "explain", "not_found", "related", "unmet", "why"]
+__all__ = ["describe", "explain", "not_found", "related", "unmet", "warning", "why"]
 
 _GPUS = (DeviceType.GPU, DeviceType.IGPU)
 
@@ -22,7 +23,7 @@ def describe(device: Device) -> str:
     """A device in a phrase: "cpu (ggml-cpu, zen4 variant, AMD EPYC)"."""
     facts = [device.provider] if device.provider != device.name else []
     if device.library is not None:
-        _, _, variant = backend_name(device.library).partition("-")
+        variant = printable(variant_of(device.library))
         facts += [f"{variant} variant"] if variant else []
     facts += [device.description] if device.description else []
     return f"{device.name} ({', '.join(facts)})"
@@ -48,7 +49,11 @@ def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
             return f"first by {option}={token!r}"
     if device.provider == REFERENCE:
         return "the last resort, and slow: no plugin offers a device"
-    return f"best of {len(devices)} devices" if len(devices) > 1 else "the only device"
+    if len(devices) == 1:
+        return "the only device"
+    waiting = [other.name for other in devices if other.type is DeviceType.ACCEL and device.type is DeviceType.CPU]
+    more = f"; {', '.join(waiting)} {'are' if waiting[1:] else 'is'} used if asked for" if waiting else ""
+    return f"best of {len(devices)} devices{more}"
 
 
 def _no_gpu(verdicts: Sequence[Verdict]) -> str:
@@ -108,6 +113,33 @@ def explain(
     return "\n".join(lines)
 
 
+def warning(verdicts: Sequence[Verdict], offers: Collection[str]) -> str:
+    """What a user should be told unasked: what was installed to be used and is not, and names that two claim; or ""."""
+    plugins = [verdict for verdict in verdicts if verdict.kind == "plugin"]
+    # An absent device or a block is nobody's surprise; a broken plugin is, and so is one that is not who it says.
+    told = [each for each in plugins if each.outcome.broken or "conflict" in each.details]
+    words = [f"{verdict}{f' ({verdict.hint})' if verdict.hint else ''}" for verdict in told]
+    taken = [(each, why) for each in plugins if each.outcome.usable for why in each.details.get("dropped", ())]
+    words += [f"{each.candidate} ({each.origin}): {why}" for each, why in taken if " is taken by " in why]
+    if set(offers) == {REFERENCE}:
+        words.append(
+            "no plugin offers a device, so models run on the reference backend, which is NumPy and slow; "
+            f"{' or '.join(_first_steps(verdicts)) or 'install a plugin'}, or see load_all().explain()"
+        )
+    return "\n".join(words)
+
+
+def _first_steps(verdicts: Sequence[Verdict]) -> list[str]:
+    """What to do where nothing works: mend the broken, let in the blocked, install what runs everywhere."""
+    hints = [
+        verdict.hint for verdict in verdicts if verdict.kind == "plugin" and verdict.outcome.broken and verdict.hint
+    ]
+    hints += [verdict.hint for verdict in verdicts if verdict.outcome is Outcome.BLOCKED and verdict.hint]
+    absent = [verdict for verdict in verdicts if verdict.outcome is Outcome.NOT_INSTALLED]
+    hints += [verdict.hint for verdict in absent if verdict.hint and verdict.details.get("backend") == "cpu"]
+    return list(dict.fromkeys(hints))[:2]
+
+
 def _explain_one(name: str, devices: Sequence[Device], verdicts: Sequence[Verdict], options: Options) -> str:
     found = matching(name, devices)
     lines = []
@@ -124,7 +156,9 @@ def _explain_one(name: str, devices: Sequence[Device], verdicts: Sequence[Verdic
         for verdict in verdicts
         if verdict not in about and verdict.details.get("provider") == device.provider
     ]
-    lines += [line for verdict in dict.fromkeys(about) for line in _lines(verdict)]
+    for verdict in dict.fromkeys(about):
+        lines += _lines(verdict)
+        lines += [f"    {line}" for line in verdict.details.get("traceback", ())]
     if not found and not about:
         lines.append(_next_step(name, devices, verdicts))
     return "\n".join(lines)

@@ -8,28 +8,22 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
+from hotshoe_core.text import printable
+from hotshoe_loader.files import read_bytes
 from hotshoe_loader.options import normalise
 
-__all__ = [
-    "GROUP",
-    "Found",
-    "LibraryCandidate",
-    "Named",
-    "PluginCandidate",
-    "backend_name",
-    "find_libraries",
-    "find_plugins",
-    "ggml_files",
-    "list_libraries",
-]
+__all__ = ["GROUP", "Found", "PluginCandidate", "find_entry_points", "find_plugins"]
 
 GROUP = "hotshoe.backends"
 """The entry point group; hotshoe_core.plugin says it too, but importing that costs pluggy's 20 ms."""
 
 logger = logging.getLogger("hotshoe.loader")
+
+_LARGEST = 1 << 20  # bytes of a metadata file
+_MOST_ENTRIES = 32
+"""Entry points that one distribution may have in the group: each costs a process that tries it."""
 
 _VALUE = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attribute>[\w.]+)\s*)?(\[.*\]\s*)?")
 
@@ -75,32 +69,31 @@ class Found(NamedTuple):
     installed: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryCandidate:
-    """A file named as ggml names its backends. ``variant`` is "" for ``libggml-<name>.so`` itself."""
-
-    path: Path
-    backend: str
-    variant: str
-
-    @property
-    def name(self) -> str:
-        return f"ggml-{self.backend}-{self.variant}" if self.variant else f"ggml-{self.backend}"
+def find_plugins() -> Found:
+    """Every entry point of the group of backends, in an order that depends on names alone."""
+    found, installed = _scan((GROUP,))
+    return Found(found[GROUP], installed)
 
 
-def find_plugins(group: str = GROUP) -> Found:
-    """Every entry point of a group, in an order that depends on names alone.
+def find_entry_points(groups: Sequence[str]) -> dict[str, list[PluginCandidate]]:
+    """The entry points of each of these groups, in an order that depends on names alone; nothing is imported."""
+    return _scan(groups)[0]
+
+
+def _scan(groups: Sequence[str]) -> tuple[dict[str, list[PluginCandidate]], dict[str, str]]:
+    """The entry points by group, and the version of every distribution by its normalised name.
 
     Not through importlib.metadata: importing it takes longer (35 ms) than reading the few files that matter, one
     unreadable distribution ends its ``entry_points()``, and it parses every other group of every distribution.
     It is asked about what is no plain folder: zip files, and finders that some packagers put on ``sys.meta_path``.
     """
-    found: list[PluginCandidate] = []
+    found: dict[str, list[PluginCandidate]] = {group: [] for group in groups}
     installed: dict[str, str] = {}
     first: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy Python sees
+    listed: set[tuple[str, str, str]] = set()
     for each in _distributions():
         installed.setdefault(normalise(each.name), each.version)
-        if group not in each.entry_points:
+        if not each.problem and not any(group in each.entry_points for group in groups):
             continue
         name, version = each.identity()
         here = (os.path.realpath(each.location), version)
@@ -108,11 +101,14 @@ def find_plugins(group: str = GROUP) -> Found:
         shadow: str | None = None
         if seen != here:
             shadow = f"{name} {seen[1]} in {seen[0]}"
-        elif any((c.distribution, c.version, c.location) == (name, version, here[0]) for c in found):
+        elif (name, *here) in listed:
             continue  # the same folder named twice in sys.path
-        found += _entries(each.entry_points, group, name, version, here[0], each.info, shadow)
-    found.sort(key=lambda c: (c.name, normalise(c.distribution), c.shadowed_by is not None, c.value, c.origin))
-    return Found(found, installed)
+        listed.add((name, *here))
+        for group in groups:
+            found[group] += _candidates(each, group, name, version, here[0], shadow)
+    for entries in found.values():
+        entries.sort(key=lambda c: (c.name, normalise(c.distribution), c.shadowed_by is not None, c.value, c.origin))
+    return found, installed
 
 
 class _Distribution(NamedTuple):
@@ -122,16 +118,18 @@ class _Distribution(NamedTuple):
     info: str
     entry_points: str
     metadata: str | None = None  # METADATA, where it is no file in ``info``
+    problem: str = ""  # why its entry points cannot be read
 
     def identity(self) -> tuple[str, str]:
         """Name and version as its metadata spells them."""
         text = self.metadata
         for name in ("METADATA", "PKG-INFO") if text is None else ():
-            text = _read(os.path.join(self.info, name))
+            text, _ = _read(os.path.join(self.info, name))
             if text:
                 break
         fields = dict(re.findall(r"^(Name|Version):[ \t]*(\S+)", (text or "").partition("\n\n")[0], re.MULTILINE))
-        return fields.get("Name", self.name or "unknown distribution"), fields.get("Version", self.version)
+        name, version = fields.get("Name", self.name or "unknown distribution"), fields.get("Version", self.version)
+        return printable(name, 200), printable(version, 100)
 
 
 def _search_path() -> list[str]:
@@ -145,7 +143,8 @@ def _distributions() -> Iterator[_Distribution]:
         try:
             names = sorted(os.listdir(entry))
         except NotADirectoryError:
-            archives.append(entry)
+            if os.path.isfile(entry):  # and no FIFO, which the search in it would wait for
+                archives.append(entry)
             continue
         except OSError:
             continue
@@ -155,7 +154,8 @@ def _distributions() -> Iterator[_Distribution]:
                 continue
             info = os.path.join(entry, name)
             label, _, version = (os.path.basename(entry) if name == "EGG-INFO" else stem).partition("-")
-            yield _Distribution(label, version, entry, info, _read(os.path.join(info, "entry_points.txt")) or "")
+            text, problem = _read(os.path.join(info, "entry_points.txt"))
+            yield _Distribution(label, version, entry, info, text, problem=problem)
     finders = [
         finder
         for finder in sys.meta_path
@@ -183,89 +183,50 @@ def _unusual(archives: list[str], finders: Sequence[object]) -> Iterator[_Distri
         logger.warning("could not list installed distributions: %s: %s", type(error).__name__, error)
 
 
-def _read(path: str) -> str | None:
+def _read(path: str) -> tuple[str, str]:
+    """Text of a metadata file, and why it cannot be read, one of them empty; both are where there is no such file.
+
+    A file that names our group and is not UTF-8 is a plugin's; of one that is not can nothing be said.
+    """
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeError) as error:
-        logger.debug("skipped the unreadable %s: %s", path, error)
-        return None
+        data = read_bytes(path, _LARGEST)
+        return data.decode("utf-8"), ""
+    except (FileNotFoundError, NotADirectoryError):
+        return "", ""
+    except UnicodeDecodeError as error:
+        if GROUP.encode() in data:
+            return "", f"it is not UTF-8: {error}"
+        return data.decode("utf-8", "replace"), ""
+    except OSError as error:
+        return "", error.strerror or str(error)
 
 
-def _entries(
-    text: str, group: str, name: str, version: str, location: str, info: str, shadow: str | None
+def _candidates(
+    found: _Distribution, group: str, name: str, version: str, location: str, shadow: str | None
 ) -> list[PluginCandidate]:
+    """The entry points of one distribution; one candidate that says so where they cannot be read."""
+
+    def candidate(entry: str, value: str, problem: str | None = None) -> PluginCandidate:
+        return PluginCandidate(printable(entry, 200), value, name, version, location, found.info, shadow, problem)
+
+    if found.problem:
+        return [candidate(name, "", f"its entry_points.txt cannot be read: {found.problem}")]
     # By hand: importing configparser takes longer than everything else here.
     entries: dict[str, str] = {}
     section = ""
-    for line in map(str.strip, text.splitlines()):
+    for line in map(str.strip, found.entry_points.splitlines()):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1].strip()
         elif section == group and line and line[0] not in "#;":
             key, equals, value = (part.strip() for part in line.partition("="))
             if not (key and equals and value):
-                problem = f"its entry_points.txt cannot be read: {line!r} is not 'name = module:object'"
-                return [PluginCandidate(name, "", name, version, location, info, shadow, problem)]
+                return [
+                    candidate(name, "", f"its entry_points.txt cannot be read: {line!r} is not 'name = module:object'")
+                ]
             entries[key] = value
-    return [PluginCandidate(key, value, name, version, location, info, shadow) for key, value in entries.items()]
-
-
-class Named(NamedTuple):
-    """A file named like a ggml backend."""
-
-    path: Path
-    stem: str  # "cpu-zen4" of "libggml-cpu-zen4.so"
-
-
-def _suffixes() -> tuple[str, ...]:
-    if sys.platform == "win32":
-        return (".dll",)
-    # CMake calls modules ".so" on macOS too.
-    return (".so", ".dylib") if sys.platform == "darwin" else (".so",)
-
-
-def ggml_files(directory: Path) -> list[Named]:
-    """Files of ``directory`` named like a ggml backend, by name. A folder that cannot be read holds none."""
-    try:
-        with os.scandir(directory) as entries:
-            names = sorted(entry.name for entry in entries)
-    except OSError:
-        return []
-    found = []
-    for name in names:
-        stem, suffix = os.path.splitext(name)
-        stem = stem.removeprefix("lib")
-        if suffix in _suffixes() and stem.startswith("ggml-") and not f"{stem}-".startswith("ggml-base-"):
-            found.append(Named(directory / name, stem.removeprefix("ggml-")))
-    return found
-
-
-def find_libraries(backend: str, directories: Sequence[Path]) -> list[LibraryCandidate]:
-    """The variants of one backend, in the order of ``directories`` and then by name; a file reached twice counts once.
-
-    Relative directories are not searched: they would mean the current one.
-    """
-    found: dict[str, LibraryCandidate] = {}
-    for directory in directories:
-        for path, stem in ggml_files(directory) if directory.is_absolute() else ():
-            # "cpu" is not a prefix of "cpux": the whole name, or the name and a dash.
-            if stem == backend or stem.startswith(f"{backend}-"):
-                variant = stem.removeprefix(backend).removeprefix("-")
-                found.setdefault(os.path.realpath(path), LibraryCandidate(path, backend, variant))
-    return list(found.values())
-
-
-def list_libraries(directory: Path) -> list[LibraryCandidate]:
-    """Every ggml backend of a folder, whatever its name. The part before the first dash is taken for the backend's."""
-    found = []
-    for path, stem in ggml_files(directory):
-        backend, _, variant = stem.partition("-")
-        found.append(LibraryCandidate(path, backend, variant))
-    return found
-
-
-def backend_name(path: Path) -> str:
-    """What words about a library call it: "cpu-zen4" for ``…/libggml-cpu-zen4.so``."""
-    return path.stem.removeprefix("lib").removeprefix("ggml-")
+    # each backend is probed in a process of its own; models, converters and tokenizers cost nothing until asked for
+    if group == GROUP and len(entries) > _MOST_ENTRIES:
+        return [
+            candidate(name, "", f"it has {len(entries)} entry points in {GROUP!r}; expected at most {_MOST_ENTRIES}")
+        ]
+    return [candidate(key, value) for key, value in entries.items()]

@@ -13,7 +13,7 @@ from hotshoe_loader.options import PROBE_VARIABLE, Options
 from hotshoe_loader.registry import Registry
 from hotshoe_loader.survey import Survey, take_survey
 
-__all__ = ["load_all", "look_again"]
+__all__ = ["load_all"]
 
 _lock = threading.RLock()
 _registries: dict[Options, Registry] = {}
@@ -76,7 +76,7 @@ def load_all(
 
     Raises:
         DeviceNotFoundError: a required device is not there; carries the verdicts.
-        TypeError, ValueError: an option is not what it should be.
+        TypeError, OptionError: an option, or its variable, is not what it should be.
     """
     options = Options.of(
         prefer, require, block, paths, os.environ, allow=allow, system=system, ggml=ggml, timeout=timeout
@@ -91,12 +91,12 @@ def load_all(
         elif options in _registries:  # another thread was first
             return _registries[options]
         survey = _surveys.get(_key(options)) or _survey(options, refresh)
-        registry = _registries[options] = Registry(survey, options)
+        registry = _registries[options] = Registry(survey, options, _look_again)
         return registry
 
 
-def look_again(registry: Registry, options: Options) -> Survey:
-    """A fresh survey for ``registry``, which ``load_all`` then returns for these options. For Registry.reload."""
+def _look_again(registry: Registry, options: Options) -> Survey:
+    """A fresh survey for ``registry``, which ``load_all`` then returns for these options. What Registry.reload asks."""
     with _lock:
         survey = _survey(options, False)
         for other in [each for each in _registries if _key(each) == _key(options)]:

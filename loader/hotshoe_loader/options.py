@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hotshoe_core.errors import OptionError
+
 __all__ = ["PROBE_VARIABLE", "TIMEOUT", "Options", "normalise"]
 
 TIMEOUT = 10.0
@@ -57,7 +59,7 @@ class Options:
     ) -> Options:
         """Options from the arguments of ``load_all`` and from the environment.
 
-        Raises TypeError for an argument of the wrong type, ValueError for a time that is none.
+        Raises TypeError for an argument of the wrong type, OptionError for a time or a folder that is none.
         """
         folders = [Path(os.path.abspath(path)) for path in _several("paths", "folder", paths, (str, os.PathLike))]
         relative = []
@@ -92,7 +94,7 @@ def _folder(given: Any, variable: str | None) -> str:
         raise TypeError(f"{what} takes a folder, got {given!r}")
     folder = os.path.abspath(given)
     if not os.path.isdir(folder) or (what == "HOTSHOE_GGML" and not os.path.isabs(given)):
-        raise ValueError(f"{what} takes the absolute path of a folder that is there, got {os.fspath(given)!r}")
+        raise OptionError(f"{what} takes the absolute path of a folder that is there, got {os.fspath(given)!r}")
     return folder
 
 
@@ -120,7 +122,7 @@ def _seconds(given: Any, variable: str | None) -> float:
     else:
         raise TypeError(f"load_all(timeout=...) takes seconds, got {given!r}")
     if not 0 < seconds < 1e6:
-        raise ValueError(f"{what} takes seconds, more than 0, got {given!r}")
+        raise OptionError(f"{what} takes seconds, more than 0, got {given!r}")
     return seconds
 
 

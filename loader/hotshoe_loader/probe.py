@@ -6,35 +6,32 @@ import and hook run once more in the user's process (see activate).
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import re
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hotshoe_core.device import Device, NativeLibraries, Provider
-from hotshoe_core.errors import HotshoeError
-from hotshoe_loader.binary import Binary, brings, unresolved
-from hotshoe_loader.find import LibraryCandidate, PluginCandidate
+from hotshoe_core.device import Device, Provider
+from hotshoe_core.errors import HotshoeError, PluginError
+from hotshoe_core.text import printable
+from hotshoe_loader.binary import install_hint
+from hotshoe_loader.contract import checked_devices
+from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected
 
 if TYPE_CHECKING:
     import pluggy
 
 __all__ = [
-    "Score",
     "adopts",
     "ask_providers",
+    "guarded",
     "import_plugin",
     "list_devices",
     "native_libraries",
     "new_manager",
-    "open_core",
-    "score_library",
 ]
 
 T = TypeVar("T")
@@ -54,33 +51,81 @@ def guarded(call: Callable[[], T], doing: str, plugin: PluginCandidate | None, o
 
 
 def _rejection(error: BaseException, doing: str, plugin: PluginCandidate | None, otherwise: Outcome) -> Rejected:
+    rejected = _judged(error, doing, plugin, otherwise)
+    rejected.details["traceback"] = _traceback(error)
+    return rejected
+
+
+def _judged(error: BaseException, doing: str, plugin: PluginCandidate | None, otherwise: Outcome) -> Rejected:
     # The message may be anything a plugin's exception makes of it, a second exception included.
     try:
-        text = " ".join(str(error).split())
+        text = " ".join((error.message if isinstance(error, HotshoeError) else str(error)).split())
     except Exception:
         text = "(its message cannot be shown)"
     what = f"{doing} raised {type(error).__name__}" + (f": {text}" if text else "")
     reinstall = f"pip install --force-reinstall {plugin.distribution}" if plugin else None
-    hint = error.hint if isinstance(error, HotshoeError) and error.hint else None
+    report = f"report it to the authors of {plugin.distribution}" if plugin else None
+    # The plugin's own words for the next step come before any guess of ours.
+    own = (str(error.hint) if isinstance(error, HotshoeError) and error.hint else None) or _own_hint(text)
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return _missing_module(error.name, doing, plugin)
+        rejected = _missing_module(error.name, doing, plugin)
+        rejected.hint = own or rejected.hint
+        return rejected
+    if isinstance(error, PluginError) and otherwise is not Outcome.IMPORT_ERROR:
+        return Rejected(Outcome.INCOMPATIBLE_API, what, own or report)
     if isinstance(error, (ImportError, OSError)):
         missing = _missing_library(text)
         if missing is not None:
             return Rejected(
                 Outcome.MISSING_DEPENDENCY,
                 f"{doing} needs the library {missing}, which the system's linker does not find",
-                hint
-                or brings(missing)
+                own
+                or install_hint(missing)
                 or f"install what brings {missing}" + (f", or {reinstall}" if reinstall else ""),
                 missing=missing,
             )
         if "undefined symbol" in text or "Symbol not found" in text:
-            return Rejected(Outcome.ABI_MISMATCH, what, hint or reinstall)
+            return Rejected(Outcome.ABI_MISMATCH, what, own or reinstall)
     if isinstance(error, ImportError):
-        return Rejected(Outcome.IMPORT_ERROR, what, hint or reinstall)
-    report = f"report it to the authors of {plugin.distribution}" if plugin else None
-    return Rejected(otherwise, what, hint or report)
+        # One that names no module was raised by hand: what is missing is in its words, and no damage to the files.
+        return Rejected(Outcome.IMPORT_ERROR, what, own or (reinstall if error.name or error.path else report))
+    return Rejected(otherwise, what, own or report)
+
+
+_COMMAND = re.compile(
+    r"\b(?:sudo )?(?:(?:python3? -m )?pip3?|apt|apt-get|dnf|yum|apk|brew|conda|mamba|pacman|zypper|winget|choco|snap"
+    r"|uv)"
+    r"(?: -\S+| pip)* (?:install|add|-S) \S.*"
+)
+
+
+def _own_hint(text: str) -> str | None:
+    """The command that a message ends in, where it names one: "apt install libacme3"."""
+    match = _COMMAND.search(text)
+    return match[0].strip(" .`'\")") if match else None
+
+
+_NOT_THE_PLUGINS = (
+    os.path.dirname(__file__) + os.sep,
+    os.path.dirname(importlib.__file__) + os.sep,
+    "<frozen importlib",
+)
+_MOST_LINES = 40
+
+
+def _traceback(error: BaseException) -> list[str]:
+    """The lines of an exception's traceback from the first frame that is the plugin's, at most 40 of them."""
+    import traceback  # only where something failed
+
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_NOT_THE_PLUGINS):
+        frames = frames.tb_next
+    try:
+        text = "".join(traceback.format_exception(type(error), error, frames))
+    except Exception:  # its __str__, or that of a cause
+        text = "".join(traceback.format_tb(frames)) + type(error).__name__
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines if len(lines) <= _MOST_LINES else [*lines[:3], "  …", *lines[4 - _MOST_LINES :]]
 
 
 def _missing_module(name: str, doing: str, plugin: PluginCandidate | None) -> Rejected:
@@ -237,36 +282,36 @@ def _no_hook(module: object, plugin: PluginCandidate, implemented: Sequence[str]
     return Rejected(Outcome.INCOMPATIBLE_API, reason, "see hotshoe_core.plugin for the hooks a plugin implements")
 
 
-def native_libraries(provider: Provider, plugin: PluginCandidate) -> NativeLibraries | None:
-    """Where the provider's native libraries lie; None for a pure Python provider."""
+def native_libraries(provider: Provider, plugin: PluginCandidate) -> tuple[str, object] | None:
+    """Kind and description of the provider's native libraries; None for a pure Python provider."""
     native = guarded(provider.native, "its native()", plugin, Outcome.CRASHED)
-    if native is not None and not isinstance(native, NativeLibraries):
-        raise Rejected(
-            Outcome.INCOMPATIBLE_API,
-            f"its native() returned {type(native).__name__}; expected NativeLibraries or None",
-            f"report it to the authors of {plugin.distribution}",
-        )
-    return native
+    if native is None:
+        return None
+    kind = native.get("kind") if isinstance(native, Mapping) else None
+    if isinstance(kind, str) and kind in _KINDS:
+        return kind, native
+    returned = (
+        f"libraries of kind {printable(repr(kind), 80)}" if isinstance(native, Mapping) else type(native).__name__
+    )
+    raise Rejected(
+        Outcome.INCOMPATIBLE_API,
+        f'its native() returned {returned}; expected None, or a mapping whose "kind" is {" or ".join(_KINDS)}',
+        f"report it to the authors of {plugin.distribution}, or pip install --upgrade hotshoe",
+    )
+
+
+_KINDS = ("ggml",)
+"""The kinds of native libraries that the loader has a room for."""
 
 
 def list_devices(provider: Provider, library: Path | None, plugin: PluginCandidate) -> list[Device]:
     """The devices a provider has here, at least one, all of them its own."""
-    listed = guarded(lambda: list(provider.devices(library)), "its devices()", plugin, Outcome.CRASHED)
-    for device in listed:
-        if not isinstance(device, Device):
-            wrong = f"{type(device).__name__} in place of a Device"
-        elif not device.name or device.provider != provider.name or device.family != provider.family:
-            wrong = (
-                f"a device {device.name!r} of provider {device.provider!r}, family {device.family!r}; "
-                f"expected provider {provider.name!r}, family {provider.family!r}"
-            )
-        else:
-            continue
-        raise Rejected(
-            Outcome.INCOMPATIBLE_API,
-            f"its devices() listed {wrong}",
-            f"report it to the authors of {plugin.distribution}",
-        )
+    answer = guarded(lambda: _whole(provider.devices(library)), "its devices()", plugin, Outcome.CRASHED)
+    try:
+        listed = checked_devices(answer, provider.name, provider.family, library)
+    except PluginError as error:
+        hint = error.hint or f"report it to the authors of {plugin.distribution}"
+        raise Rejected(Outcome.INCOMPATIBLE_API, error.message, hint) from error
     if not listed:
         raise Rejected(
             Outcome.NO_DEVICE,
@@ -276,106 +321,6 @@ def list_devices(provider: Provider, library: Path | None, plugin: PluginCandida
     return listed
 
 
-# -- native libraries -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """What a library says of itself on this machine: 0 cannot run here, None where it exports no score."""
-
-    library: LibraryCandidate
-    value: int | None
-
-
-def open_core(native: NativeLibraries, plugin: PluginCandidate) -> None:
-    """Opens the ``libggml-base`` that the provider's libraries bind to.
-
-    RTLD_LOCAL is enough: a backend names the base as its dependency, and the linker takes the one already open
-    by its SONAME. Global, its symbols would capture the calls of any other ggml loaded after it.
-    """
-    if not native.core.is_file():
-        raise Rejected(
-            Outcome.MISSING_DEPENDENCY,
-            f"its core library {native.core} is missing: the installation is damaged",
-            f"pip install --force-reinstall {plugin.distribution}",
-        )
-    guarded(lambda: _open(native.core), f"opening {native.core.name}", plugin, Outcome.MISSING_DEPENDENCY)
-
-
-def score_library(library: LibraryCandidate, binary: Binary) -> Score:
-    """Opens a library that vet let pass, and asks for its score. It stays open: a closed ggml crashes later."""
-    try:
-        handle = guarded(lambda: _open(library.path), "opening it", None, Outcome.IMPORT_ERROR)
-    except Rejected as rejected:
-        # The linker names the first one only. Its own search is the last word on each of the others.
-        missing = unresolved(binary) if rejected.outcome is Outcome.MISSING_DEPENDENCY else []
-        missing = [name for name in missing if not _loads(name)]
-        if missing:
-            hints = dict.fromkeys(brings(name) or f"install what brings {name}" for name in missing)
-            rejected.reason = f"it needs {', '.join(missing)}, which the system's linker does not find"
-            rejected.hint = "; ".join(hints)
-            rejected.details["missing"] = missing
-        if rejected.hint is None:
-            rejected.hint = f"reinstall what brought {library.path}"
-        raise
-    if not hasattr(handle, "ggml_backend_init"):
-        raise Rejected(
-            Outcome.INCOMPATIBLE_API,
-            "it is no dynamic ggml backend: it does not export ggml_backend_init",
-            "it must be built with GGML_BACKEND_DL=ON",
-        )
-    if not hasattr(handle, "ggml_backend_score"):
-        return Score(library, None)
-    function = handle.ggml_backend_score
-    function.restype, function.argtypes = ctypes.c_int, []
-    value = int(function())
-    if value <= 0:
-        raise Rejected(
-            Outcome.NO_DEVICE,
-            f"it scores {value}: this machine lacks something it was built for",
-            score=value,
-        )
-    disabled = _disabled(value) if library.backend == "cpu" else []
-    if disabled:
-        raise Rejected(
-            Outcome.NO_DEVICE,
-            f"it scores {value}, for the processor has {', '.join(disabled)}; the operating system does not enable it",
-            "another variant is used; a virtual machine may have to be configured to pass it on",
-            score=value,
-        )
-    return Score(library, value)
-
-
-# Bits of ggml's score on x86, less 1, of the features that need the operating system to save larger registers. ggml
-# asks the processor only; where the system does not play along, the first such instruction ends the process.
-_X86_STATES = {4: "avx", 5: "avx2", 7: "avx512f", 11: "amx_int8"}
-
-
-def _disabled(score: int) -> list[str]:
-    flags = _processor_flags()
-    return [flag for bit, flag in _X86_STATES.items() if (score - 1) >> bit & 1 and flags and flag not in flags]
-
-
-def _processor_flags() -> frozenset[str]:
-    """Features of an x86 processor that Linux lets programs use; empty where that is not known."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            lines = file.read(8192).splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(next((line for line in lines if line.startswith("flags")), "").partition(":")[2].split())
-
-
-def _loads(name: str) -> bool:
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
-
-
-def _open(path: Path) -> ctypes.CDLL:
-    if sys.platform == "win32":
-        # LOAD_WITH_ALTERED_SEARCH_PATH: dependencies come from the library's own folder, not from the current one.
-        return ctypes.CDLL(str(path), winmode=0x8)
-    return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+def _whole(answer: Any) -> Any:
+    """A list of what a plugin's generator yields: it may raise until its end."""
+    return list(answer) if isinstance(answer, Iterable) and not isinstance(answer, (str, bytes)) else answer

@@ -1,47 +1,34 @@
-"""Stage 4, rank: which library of a backend is used, and which device comes first. Nothing is run here."""
+"""Stage 4, rank: which device comes first, and which ones a word means. Nothing is run here."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from hotshoe_core.device import Device, DeviceType
 from hotshoe_loader.catalog import CATALOG
 
-if TYPE_CHECKING:
-    from hotshoe_loader.probe import Score
-
-__all__ = ["REFERENCE", "choose_library", "matching", "rank"]
+__all__ = ["REFERENCE", "matching", "rank"]
 
 REFERENCE = "reference"
 """Name of the built-in provider and of its device: the last resort, and reserved."""
 
 # An integrated GPU before the CPU: whoever installs a GPU plugin where that is the only GPU wants it used, and
-# prefer="cpu" is one word where it turns out slower. Registry.why says that it shares the CPU's memory.
-_TYPES = (DeviceType.GPU, DeviceType.IGPU, DeviceType.ACCEL, DeviceType.CPU)
+# prefer="cpu" is one word where it turns out slower. Registry.why says that it shares the CPU's memory. An accelerator
+# after the CPU: nothing is known of its speed, and whoever has a good one says prefer="accel".
+_TYPES = (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU, DeviceType.ACCEL)
 
+_GPUS = (DeviceType.GPU, DeviceType.IGPU)
 _GIB = 1 << 30
-
-
-def choose_library(scores: Sequence[Score]) -> Score | None:
-    """The library to use, as ggml chooses: the highest score, the first of equals.
-
-    A library without a score counts only if none has one, and ``libggml-<name>`` itself before a variant.
-    """
-    scored = [score for score in scores if score.value is not None]
-    if scored:
-        return max(scored, key=lambda score: score.value or 0)  # max keeps the first of equals
-    plain = [score for score in scores if not score.library.variant]
-    return next(iter([*plain, *scores]), None)
 
 
 def rank(devices: Sequence[Device], prefer: Sequence[str] = (), require: Sequence[str] = ()) -> tuple[Device, ...]:
     """Devices, best first.
 
     What is required, what is preferred, then by type, total memory, free memory (in whole GiB, so that a few
-    bytes do not turn the order from run to run) and name. A second view of one physical device (its PCI id)
-    comes after all distinct ones of its type. The reference device is last, unless it was asked for.
+    bytes do not turn the order from run to run), interface and name. Memory counts for GPUs only: every CPU device
+    has the machine's. A second view of one physical device (its UUID or PCI id) comes after all distinct ones of its
+    type. The reference device is last, unless it was asked for.
     """
     required = {device.name for token in require for device in matching(token, devices)}
     preferred: dict[str, int] = {}
@@ -57,8 +44,8 @@ def rank(devices: Sequence[Device], prefer: Sequence[str] = (), require: Sequenc
             device.provider == REFERENCE,
             _TYPES.index(device.type),
             device.name in twins,
-            -device.memory_total,
-            -(device.memory_free // _GIB),
+            -device.memory_total if device.type in _GPUS else 0,
+            -(device.memory_free // _GIB) if device.type in _GPUS else 0,
             _interface(device),
             _natural(device.name),
         )
@@ -76,11 +63,10 @@ def _twins(devices: Sequence[Device]) -> set[str]:
     first: set[str] = set()
     twins = set()
     for device in sorted(devices, key=lambda device: (_interface(device), _natural(device.name))):
-        if device.pci_id is None:
-            continue
-        if device.pci_id.lower() in first:
+        ids = {each.lower() for each in (device.uuid, device.pci_id) if each}
+        if ids & first:
             twins.add(device.name)
-        first.add(device.pci_id.lower())
+        first |= ids
     return twins
 
 
@@ -96,11 +82,12 @@ def matching(token: str, devices: Sequence[Device]) -> list[Device]:
     CPU backend, not one a hundred times slower.
     """
     word = token.strip().lower()
-    exact = [device for device in devices if device.name.lower() == word]
+    types = [entry for entry in DeviceType if entry.value == word]
+    # A type means that type, whatever somebody's device is called.
+    exact = [device for device in devices if device.name.lower() == word and (not types or device.type in types)]
     if exact:
         return exact
     others = [device for device in devices if device.provider != REFERENCE]
-    types = [entry for entry in DeviceType if entry.value == word]
     if types:
         wanted = {*types, DeviceType.IGPU} if types == [DeviceType.GPU] else set(types)
         return [device for device in others if device.type in wanted]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.errors import BackendError, PluginError
+from hotshoe_core.text import printable
 from hotshoe_loader import explain as words
-from hotshoe_loader.activate import Offer, live_backends, live_changes, open_backend
+from hotshoe_loader.activate import Offer, backends_over, changes_by, open_backend
 from hotshoe_loader.options import Options
 from hotshoe_loader.rank import matching, rank
 from hotshoe_loader.survey import Survey
@@ -31,11 +32,19 @@ class Registry:
     process, ``unload`` takes devices out, ``reload`` searches again.
     """
 
-    __slots__ = ("_options", "_ranked", "_survey")
+    __slots__ = ("_failed", "_look_again", "_opened", "_options", "_ranked", "_survey", "_unloaded")
 
-    def __init__(self, survey: Survey, options: Options) -> None:
-        """Ranks what a survey found. Raises DeviceNotFoundError if a required device is not there."""
+    def __init__(self, survey: Survey, options: Options, look_again: Callable[[Registry, Options], Survey]) -> None:
+        """Ranks what a survey found. Raises DeviceNotFoundError if a required device is not there.
+
+        look_again: takes a fresh survey for this registry; see ``reload``.
+        """
         self._options = options
+        self._look_again = look_again
+        # What became of providers since the survey: opened here; tested well and failed here; unloaded by the user.
+        self._opened: set[str] = set()
+        self._failed: dict[str, Rejected] = {}
+        self._unloaded: set[str] = set()
         self._take(survey)
 
     def _take(self, survey: Survey) -> None:
@@ -44,6 +53,8 @@ class Registry:
         for token in words.unmet(options.require, ranked):
             raise words.not_found(f"require={token!r}", token, ranked, survey.verdicts)
         self._survey, self._ranked = survey, ranked
+        self._failed.clear()
+        self._unloaded.clear()
         for token in words.unmet(options.prefer, ranked):
             logger.warning("prefer=%r met no device; using %s", token, self.why() if ranked else "none")
 
@@ -53,7 +64,7 @@ class Registry:
     @property
     def devices(self) -> tuple[Device, ...]:
         """Every usable device, best first. Memory is that of the probe, which may be of an earlier start."""
-        gone = self._survey.unloaded | self._survey.failed.keys()
+        gone = self._unloaded | self._failed.keys()
         return tuple(device for device in self._ranked if device.provider not in gone) if gone else self._ranked
 
     @property
@@ -63,20 +74,21 @@ class Registry:
 
     def _now(self, verdict: Verdict) -> Verdict:
         """A verdict of the survey, and what became of the candidate since."""
-        survey, name = self._survey, str(verdict.details.get("provider"))
+        name = str(verdict.details.get("provider"))
         if not verdict.outcome.usable:
             return verdict
-        if name in survey.failed and verdict.kind == "plugin":
-            failed = survey.failed[name]
+        if name in self._failed and verdict.kind == "plugin":
+            failed = self._failed[name]
             reason = f"it passed its test in a child process, and failed in this one: {failed.reason}"
-            return replace(verdict, outcome=failed.outcome, reason=reason, hint=failed.hint)
-        if name in survey.unloaded:
+            details: Mapping[str, Any] = {**verdict.details, **failed.details}
+            return replace(verdict, outcome=failed.outcome, reason=reason, hint=failed.hint, details=details)
+        if name in self._unloaded:
             hint = "registry.reload() offers it again"
             return replace(verdict, outcome=Outcome.BLOCKED, reason="it was unloaded by registry.unload()", hint=hint)
-        if name not in survey.opened:
+        if name not in self._opened:
             return verdict
-        plugin = survey.offers[name].plugin if name in survey.offers else None
-        changes = live_changes(plugin) if plugin and verdict.kind == "plugin" else []
+        offer = self._survey.offers.get(name)
+        changes = changes_by(offer.plugin) if offer and offer.plugin and verdict.kind == "plugin" else []
         details = {**verdict.details, "changes": changes} if changes else verdict.details
         return replace(verdict, outcome=Outcome.LOADED, details=details)
 
@@ -142,22 +154,24 @@ class Registry:
             return self.open(None, params)
 
     def _open(self, chosen: list[Device], params: BackendParams) -> Backend:
-        offer = self._offer(chosen)
+        offers = self._offers(chosen)
         logger.info("opening %s", self.why(chosen[0]))
         try:
-            backend = open_backend(offer, chosen, params)
+            backend = open_backend(offers, chosen, params)
         except Rejected as rejected:
-            offer.forget()
-            self._survey.failed[offer.name] = rejected
+            for offer in offers:
+                offer.forget()
+            self._failed[offers[0].name] = rejected
             raise PluginError(
                 f"{_names(chosen)} passed its test in a child process, and failed in this one: {rejected.reason}",
                 hint=rejected.hint,
             ) from rejected
-        self._survey.opened.update(item.provider for item in chosen)
+        self._opened.update(item.provider for item in chosen)
+        _warn_of_ignored(backend, params)
         return backend
 
-    def _offer(self, chosen: list[Device]) -> Offer:
-        """The provider that opens ``chosen``: the first one's, as providers of a family share an engine."""
+    def _offers(self, chosen: list[Device]) -> list[Offer]:
+        """The providers of ``chosen``. The first one opens them all, as providers of a family share an engine."""
         families = {device.family: device.name for device in chosen}
         if len(families) > 1:
             raise BackendError(
@@ -165,15 +179,15 @@ class Registry:
                 f"{', '.join(families)}; expected one family",
                 hint="open a backend for each family",
             )
-        name = chosen[0].provider
-        offer = None if name in self._survey.unloaded else self._survey.offers.get(name)
-        if offer is None:
-            raise BackendError(
-                f"device {chosen[0].name!r} is of provider {name!r}, which is not in this registry; "
-                f"it has: {', '.join(self._survey.offers.keys() - self._survey.unloaded)}",
-                hint="take devices from registry.devices",
-            )
-        return offer
+        here = {name: offer for name, offer in self._survey.offers.items() if name not in self._unloaded}
+        for device in chosen:
+            if device.provider not in here:
+                raise BackendError(
+                    f"device {device.name!r} is of provider {device.provider!r}, which is not in this registry; "
+                    f"it has: {', '.join(here)}",
+                    hint="take devices from registry.devices",
+                )
+        return [here[name] for name in dict.fromkeys(device.provider for device in chosen)]
 
     def unload(self, name: str, *, force: bool = False) -> None:
         """Takes the devices of a provider out of this registry: they cannot be opened any more.
@@ -186,7 +200,7 @@ class Registry:
             BackendError: backends over these devices are open, and ``force`` is not given, which closes them.
         """
         providers = {device.provider for device in self.select(name)}
-        live = {id(backend): backend for provider in providers for backend in live_backends(provider)}
+        live = {id(backend): backend for provider in providers for backend in backends_over(provider)}
         if live and not force:
             raise BackendError(
                 f"{name!r} cannot be unloaded: {len(live)} open backend(s) use {_names(self.select(name))}",
@@ -194,7 +208,7 @@ class Registry:
             )
         for backend in live.values():
             backend.close()
-        self._survey.unloaded.update(providers)
+        self._unloaded.update(providers)
 
     def reload(self) -> Registry:
         """Searches again, in place: finds what was installed since, and offers again what was unloaded.
@@ -204,12 +218,18 @@ class Registry:
 
         Raises DeviceNotFoundError, and stays as it was, if a required device is not there any more.
         """
-        from hotshoe_loader.load import look_again
-
-        opened = self._survey.opened
-        self._take(look_again(self, self._options))
-        self._survey.opened.update(opened & self._survey.offers.keys())
+        self._take(self._look_again(self, self._options))
+        self._opened &= self._survey.offers.keys()
         return self
+
+
+def _warn_of_ignored(backend: Backend, params: BackendParams) -> None:
+    """One warning for each parameter that was set and that the backend does not act on."""
+    for field in fields(BackendParams):
+        value = getattr(params, field.name)
+        if value != field.default and field.name not in backend.honours:
+            name = printable(str(backend.name), 80)
+            logger.warning("%s does not honour %s=%r: it is ignored", name, field.name, value)
 
 
 def _names(devices: Iterable[Device]) -> str:

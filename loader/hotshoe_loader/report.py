@@ -1,12 +1,18 @@
-"""What a probe found out about one plugin: plain values, which pass through a pipe and through the cache as JSON."""
+"""What a probe found out about one plugin: plain values, which pass through a pipe and through the cache as JSON.
+
+Read back, every value is checked: a plugin may write to the pipe, and a file may be damaged.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.errors import PluginError
+from hotshoe_loader.contract import checked_devices, memory_problem
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Rejected
 
@@ -55,21 +61,78 @@ class LibraryReport:
     rejected: Rejected | None = None
     elapsed: float = 0.0
 
+    def to_json(self) -> dict[str, Any]:
+        return {**_fields(self), "rejected": _rejection(self.rejected)}
+
+    @staticmethod
+    def from_json(data: Any) -> LibraryReport:
+        score = data["score"]
+        return LibraryReport(
+            _text(data["name"]),
+            _string(data["path"]),
+            None if score is None else _whole(score),
+            _rejected(data["rejected"]),
+            _seconds(data["elapsed"]),
+        )
+
 
 @dataclass(slots=True)
 class ProviderReport:
-    """One provider. ``library``: the one to use. ``dropped``: devices that failed their test, and why."""
+    """One provider.
+
+    kind: of its native libraries ("ggml"), "" for none; native: their backend's name; core: the library that all of
+    them need; library: the one to use. files: size and time of core and library, as when they were vetted. dropped:
+    devices that failed their test, and why.
+    """
 
     name: str
     family: str = ""
     rejected: Rejected | None = None
+    kind: str = ""
     native: str | None = None
     core: str = ""
     library: str | None = None
     libraries: list[LibraryReport] = field(default_factory=list)
+    files: dict[str, tuple[int, int]] = field(default_factory=dict)
     devices: list[Device] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)
     elapsed: float = 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **_fields(self),
+            "rejected": _rejection(self.rejected),
+            "libraries": [each.to_json() for each in self.libraries],
+            "devices": [_device_to_json(each) for each in self.devices],
+        }
+
+    @staticmethod
+    def from_json(data: Any) -> ProviderReport:
+        name, family, library = _text(data["name"]), _text(data["family"]), data["library"]
+        libraries = [LibraryReport.from_json(each) for each in _list(data["libraries"])]
+        if library is not None and library not in [each.path for each in libraries]:
+            raise ValueError(f"its library {library!r} is none of those that were tried")
+        listed = [_device_from_json(each) for each in _list(data["devices"])]
+        devices = checked_devices(listed, name, family, None if library is None else Path(library))
+        if any(map(memory_problem, devices)):
+            raise ValueError("a device has an amount of memory that does not pass a probe")
+        rejected = _rejected(data["rejected"])
+        if rejected is None and not devices:
+            raise ValueError("a provider that was not rejected has devices")
+        return ProviderReport(
+            name,
+            family,
+            rejected,
+            _text(data["kind"]),
+            None if data["native"] is None else _text(data["native"]),
+            _string(data["core"]),
+            None if library is None else _string(library),
+            libraries,
+            {_string(path): (_whole(size), _whole(time)) for path, (size, time) in data["files"].items()},
+            devices,
+            [_text(each) for each in _list(data["dropped"])],
+            _seconds(data["elapsed"]),
+        )
 
 
 @dataclass(slots=True)
@@ -78,7 +141,7 @@ class Report:
 
     met: names of block= and allow= that met something. changes: what it altered in its process. folders:
     where its libraries were looked for. environment: variables its manifest names. age: seconds since the probe,
-    None if it was made just now.
+    None if it was made just now. tried: False where there was no time left for a probe; such a report is not kept.
     """
 
     rejected: Rejected | None = None
@@ -89,6 +152,7 @@ class Report:
     environment: list[str] = field(default_factory=list)
     elapsed: float = 0.0
     age: float | None = None
+    tried: bool = True
 
     @property
     def failed(self) -> bool:
@@ -100,70 +164,78 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         return {
             "rejected": _rejection(self.rejected),
-            "providers": [
-                {
-                    **{name: getattr(each, name) for name in ProviderReport.__slots__},
-                    "rejected": _rejection(each.rejected),
-                    "libraries": [
-                        {
-                            **{name: getattr(library, name) for name in LibraryReport.__slots__},
-                            "rejected": _rejection(library.rejected),
-                        }
-                        for library in each.libraries
-                    ],
-                    "devices": [_device_to_json(device) for device in each.devices],
-                }
-                for each in self.providers
-            ],
+            "providers": [each.to_json() for each in self.providers],
             **{name: getattr(self, name) for name in ("met", "changes", "folders", "environment", "elapsed")},
         }
 
     @staticmethod
     def from_json(data: Any) -> Report:
-        """The report. Raises ValueError for what is none: files get damaged, and a plugin may write to the pipe."""
+        """The report. Raises ValueError for what is none."""
         try:
-            providers = [
-                ProviderReport(
-                    **{
-                        **each,
-                        "rejected": _rejected(each["rejected"]),
-                        "libraries": [
-                            LibraryReport(**{**library, "rejected": _rejected(library["rejected"])})
-                            for library in each["libraries"]
-                        ],
-                        "devices": [_device_from_json(device) for device in each["devices"]],
-                    }
-                )
-                for each in data["providers"]
-            ]
-            lists: Any = {name: list(map(str, data[name])) for name in ("met", "changes", "folders", "environment")}
-            report = Report(_rejected(data["rejected"]), providers, **lists)
-            report.elapsed = float(data["elapsed"])
-            return report
-        except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+            providers = [ProviderReport.from_json(each) for each in _list(data["providers"])]
+            met, changes, folders, environment = (
+                [_string(each) for each in _list(data[name])] for name in ("met", "changes", "folders", "environment")
+            )
+            rejected, elapsed = _rejected(data["rejected"]), _seconds(data["elapsed"])
+            return Report(rejected, providers, met, changes, folders, environment, elapsed)
+        except (LookupError, TypeError, AttributeError, ValueError, OverflowError, PluginError) as error:
             raise ValueError(f"no report: {type(error).__name__}: {error}") from error
+
+
+# -- values, written and read ---------------------------------------------------------------------------------
+
+
+def _fields(report: LibraryReport | ProviderReport) -> dict[str, Any]:
+    return {name: getattr(report, name) for name in report.__slots__}
+
+
+def _string(value: Any) -> str:
+    """A path, say, which may hold any character."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected text, got {type(value).__name__}")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list, got {type(value).__name__}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not _string(value).isprintable():
+        raise ValueError("expected printable text")
+    return str(value)
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"expected a whole number, got {type(value).__name__}")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= 0):
+        raise ValueError(f"expected seconds, got {type(value).__name__}")
+    return float(value)
 
 
 def _rejection(rejected: Rejected | None) -> dict[str, Any] | None:
     return None if rejected is None else rejected.to_json()
 
 
-def _rejected(data: dict[str, Any] | None) -> Rejected | None:
+def _rejected(data: Any) -> Rejected | None:
     return None if data is None else Rejected.from_json(data)
 
 
 def _device_to_json(device: Device) -> dict[str, Any]:
     fields = {name: getattr(device, name) for name in Device.__slots__}
     library = None if device.library is None else str(device.library)
-    properties = {
-        str(key): value if isinstance(value, (str, int, bool)) else str(value)
-        for key, value in dict(device.properties).items()
-    }
-    return {**fields, "type": device.type.value, "library": library, "properties": properties}
+    return {**fields, "type": device.type.value, "library": library, "properties": dict(device.properties)}
 
 
-def _device_from_json(data: dict[str, Any]) -> Device:
+def _device_from_json(data: Any) -> Device:
     library = data["library"]
     return Device(
-        **{**data, "type": DeviceType(data["type"]), "library": None if library is None else Path(library)},
+        **{**data, "type": DeviceType(data["type"]), "library": None if library is None else Path(_string(library))},
     )

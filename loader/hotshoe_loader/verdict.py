@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
+from hotshoe_core.text import printable
+
 __all__ = ["Kind", "Outcome", "Rejected", "Verdict"]
 
 Kind = Literal["plugin", "library"]
@@ -60,6 +62,7 @@ _BROKEN = frozenset(
     }
 )
 
+_MOST_TEXT = 4000  # characters of a reason; an exception's message may be of any length
 _NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -68,7 +71,8 @@ class Verdict:
     """What became of one candidate plugin or native library, and why.
 
     origin: the distribution with its version, or the file. elapsed: seconds spent on it. details: facts
-    for machines ("provider", "score", "devices", …): strings, numbers, or lists of strings.
+    for machines ("provider", "score", "devices", …): strings, numbers, or lists of strings. All text is made printable:
+    much of it is what plugins, drivers and file names say.
     """
 
     candidate: str
@@ -79,6 +83,14 @@ class Verdict:
     origin: str = ""
     elapsed: float = 0.0
     details: Mapping[str, Any] = field(default_factory=lambda: _NO_DETAILS, hash=False)
+
+    def __post_init__(self) -> None:
+        for name in ("candidate", "reason", "hint", "origin"):
+            text = getattr(self, name)
+            if text is not None:
+                object.__setattr__(self, name, printable(text, _MOST_TEXT))
+        if self.details is not _NO_DETAILS:
+            object.__setattr__(self, "details", {key: _plain(value) for key, value in self.details.items()})
 
     def __str__(self) -> str:
         return f"{self.candidate}: {self.outcome.value}: {self.reason}"
@@ -93,16 +105,17 @@ class Verdict:
             "hint": self.hint,
             "origin": self.origin,
             "elapsed": round(self.elapsed, 6),
-            "details": {key: _plain(value) for key, value in self.details.items()},
+            "details": dict(self.details),
         }
 
 
 def _plain(value: Any) -> Any:
-    if value is None or isinstance(value, (str, int, float, bool)):
+    """``value`` as JSON has it, its text printable."""
+    if value is None or isinstance(value, (int, float, bool)):
         return value
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
-    return str(value)
+    return printable(str(value), _MOST_TEXT)
 
 
 class Rejected(Exception):  # noqa: N818 - not an error: how a stage hands its verdict to the survey
@@ -111,14 +124,19 @@ class Rejected(Exception):  # noqa: N818 - not an error: how a stage hands its v
     def __init__(self, outcome: Outcome, reason: str, hint: str | None = None, **details: Any) -> None:
         super().__init__(reason)
         self.outcome = outcome
-        self.reason = reason
-        self.hint = hint
-        self.details = details
+        self.reason = printable(reason, _MOST_TEXT)
+        self.hint = None if hint is None else printable(hint, _MOST_TEXT)
+        self.details = {key: _plain(value) for key, value in details.items()}
 
     def to_json(self) -> dict[str, Any]:
-        details = {key: _plain(value) for key, value in self.details.items()}
-        return {"outcome": self.outcome.value, "reason": self.reason, "hint": self.hint, "details": details}
+        return {"outcome": self.outcome.value, "reason": self.reason, "hint": self.hint, "details": self.details}
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Rejected:
-        return Rejected(Outcome(data["outcome"]), data["reason"], data["hint"], **data["details"])
+    def from_json(data: Any) -> Rejected:
+        """The rejection. Raises ValueError, TypeError or KeyError for what is none."""
+        outcome, reason, hint, details = Outcome(data["outcome"]), data["reason"], data["hint"], data["details"]
+        if not isinstance(reason, str) or not isinstance(hint, (str, type(None))) or not isinstance(details, dict):
+            raise ValueError("a rejection has a reason, perhaps a hint, and details")
+        rejected = Rejected(outcome, reason, hint)
+        rejected.details = {str(key): _plain(value) for key, value in details.items()}
+        return rejected

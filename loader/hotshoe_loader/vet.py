@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hotshoe_core.device import Device
-from hotshoe_loader.catalog import by_distribution
+from hotshoe_loader.catalog import by_distribution, owner_of_provider
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.options import normalise
 from hotshoe_loader.verdict import Outcome, Rejected
@@ -71,6 +71,14 @@ def vet_plugin(plugin: PluginCandidate, policy: Policy) -> None:
     names = (plugin.name, plugin.distribution, published.name if published else "")
     policy.refuse(*names)
     policy.admit(*names)
+    own = owner_of_provider(normalise(plugin.name))
+    if own is not None and published is None:
+        raise Rejected(
+            Outcome.SHADOWED,
+            f"{plugin.origin} calls its entry point {plugin.name!r}, which is a name of {own.distribution}",
+            f"report it to the authors of {plugin.distribution}: the entry point needs another name",
+            conflict=[own.distribution, plugin.origin],
+        )
     if plugin.shadowed_by is not None:
         raise Rejected(
             Outcome.SHADOWED,

@@ -5,28 +5,23 @@ from __future__ import annotations
 import base64
 import os
 import platform
+import stat
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.device import API_VERSION
-from hotshoe_loader.binary import BadLibrary, Binary, read_binary
-from hotshoe_loader.find import LibraryCandidate, PluginCandidate
-from hotshoe_loader.manifest import FILE, Abi, Manifest, abi_of_core, abi_of_library, core_in
+from hotshoe_core.device import API_VERSION, name_problem
+from hotshoe_core.text import printable
+from hotshoe_loader.files import read_text
+from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.ggml.names import is_backend
+from hotshoe_loader.manifest import Manifest
 from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet import Policy
 
-__all__ = [
-    "damaged_files",
-    "untrusted",
-    "vet_abi",
-    "vet_adoption",
-    "vet_library",
-    "vet_manifest",
-    "vet_provider",
-    "vet_tags",
-]
+__all__ = ["damaged_files", "untrusted", "vet_manifest", "vet_provider", "vet_tags"]
+
+_LARGEST = 64 << 20  # bytes of a RECORD, which has a line for each file of a wheel
 
 
 def vet_tags(plugin: PluginCandidate) -> None:
@@ -83,7 +78,6 @@ def damaged_files(plugin: PluginCandidate) -> dict[str, str]:
     for line in _lines(plugin, "RECORD"):
         name, _, rest = line.rpartition(",sha256=")
         digest, _, size = rest.partition(",")
-        stem = os.path.basename(name).partition(".")[0]
         if not name or not _is_native(name):
             continue
         path = os.path.join(plugin.location, name.strip('"'))
@@ -91,7 +85,7 @@ def damaged_files(plugin: PluginCandidate) -> dict[str, str]:
         if problem is None:
             continue
         damaged[os.path.realpath(path)] = problem
-        if not stem.startswith(("libggml-", "ggml-")):
+        if not is_backend(os.path.basename(name)):
             raise untrusted(path, problem, f"pip install --force-reinstall {plugin.distribution}")
     return damaged
 
@@ -109,9 +103,11 @@ def _differs(path: str, digest: str, size: int | None) -> str | None:
     import hashlib  # not at every start: what was found good is remembered
 
     try:
-        found = os.stat(path).st_size
-        if size is not None and found != size:
-            return f"it has {found} bytes, and had {size}"
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # reading a FIFO or a device would not end
+            return "it is no regular file"
+        if size is not None and found.st_size != size:
+            return f"it has {found.st_size} bytes, and had {size}"
         with open(path, "rb") as file:
             sha = hashlib.sha256()
             while chunk := file.read(1 << 20):
@@ -128,23 +124,26 @@ def _lines(plugin: PluginCandidate, name: str) -> list[str]:
     if not plugin.info:
         return []
     try:
-        return Path(plugin.info, name).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError):
+        return read_text(Path(plugin.info, name), _LARGEST).splitlines()
+    except (OSError, ValueError):
         return []
 
 
 def vet_provider(provider: Any, plugin: PluginCandidate, policy: Policy) -> None:
     """Checks what a hook returned against the Provider contract, before any of its methods is called."""
-    kind = type(provider).__name__
-    for attribute, wanted in (("name", str), ("family", str), ("api_version", int)):
+    if isinstance(provider, type):
+        name = printable(provider.__name__, 80)
+        raise _no_provider(f"an instance, as in [{name}()]", f"it is the class {name}", plugin)
+    kind = printable(type(provider).__name__, 80)
+    for attribute in ("name", "family"):
         value = getattr(provider, attribute, None)
-        if not isinstance(value, wanted) or value == "":
-            raise _no_provider(
-                f"{kind}.{attribute} must be a {wanted.__name__}" + (", and not empty" if wanted is str else ""),
-                "it is missing" if value is None else f"it is {value!r}",
-                plugin,
-            )
-    version = provider.api_version
+        problem = "it is missing" if value is None else name_problem(value)
+        if problem is not None:
+            raise _no_provider(f"{kind}.{attribute} must be a str, and a name", problem, plugin)
+    version = getattr(provider, "api_version", None)
+    if not isinstance(version, int) or isinstance(version, bool):
+        found = "it is missing" if version is None else f"it is {printable(repr(version), 80)}"
+        raise _no_provider(f"{kind}.api_version must be an int", found, plugin)
     if version != API_VERSION:
         raise _other_api(f"version {version}", version < API_VERSION, plugin, version)
     for method in ("native", "devices", "open"):
@@ -159,82 +158,3 @@ def _no_provider(expected: str, found: str, plugin: PluginCandidate) -> Rejected
         f"it returned something that is no Provider: {expected}; {found}",
         f"report it to the authors of {plugin.distribution}; the contract is hotshoe_core.device.Provider",
     )
-
-
-# -- native libraries -------------------------------------------------------------------------------------
-
-
-def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str, str]) -> Binary:
-    """Checks a native library by its name, its hash and its header."""
-    policy.refuse(library.name, f"{library.backend}-{library.variant}", library.path.name, str(library.path))
-    problem = damaged.get(os.path.realpath(library.path))
-    again = "remove it, or reinstall what brought it"
-    try:
-        binary = read_binary(library.path)
-    except BadLibrary as error:
-        raise Rejected(Outcome.IMPORT_ERROR, str(error), again) from error
-    except OSError as error:
-        raise Rejected(
-            Outcome.IMPORT_ERROR,
-            f"{library.path} cannot be read: {error.strerror}",
-            f"check its permissions: {library.path}",
-        ) from error
-    if not binary.fits:
-        raise Rejected(Outcome.ABI_MISMATCH, f"it is {binary.misfit}", "install the build for this platform")
-    if problem is not None:
-        raise untrusted(library.path, problem, again)
-    return binary
-
-
-def vet_adoption(folder: Path, manifest: Manifest | None, plugin: PluginCandidate) -> None:
-    """Refuses a foreign set of ggml libraries that this plugin's bindings were not tested with."""
-    core = core_in(folder)
-    if core is None:
-        raise Rejected(
-            Outcome.MISSING_DEPENDENCY,
-            f"ggml={str(folder)!r} names a folder without a libggml-base, so it is no whole set",
-            "name the folder in which libggml-base and libggml-cpu… lie together",
-        )
-    abi = abi_of_core(core)
-    ours = manifest.ggml if manifest else None
-    if manifest is None or manifest.adopts is None or ours is None:
-        reason = f"it does not say which versions of ggml it can adopt; {core} is {abi or 'of no known version'}"
-        raise Rejected(Outcome.ABI_MISMATCH, reason, f"pip install --upgrade {plugin.distribution}")
-    if abi is None or not (abi.matches(ours) or _between(abi.version, *manifest.adopts)):
-        first, last = manifest.adopts
-        raise Rejected(
-            Outcome.ABI_MISMATCH,
-            f"{core} is ggml {abi or 'of no known version'}; this plugin is built from {ours} and was tested with "
-            f"{first} to {last}",
-            f"leave ggml= out to use the plugin's own, or pip install --upgrade {plugin.distribution}",
-        )
-
-
-def _between(version: str, first: str, last: str) -> bool:
-    try:
-        number, low, high = (tuple(map(int, each.split("."))) for each in (version, first, last))
-    except ValueError:
-        return False
-    return low <= number <= high
-
-
-def vet_abi(library: LibraryCandidate, core: Path, abi: Abi | None) -> None:
-    """Refuses a library of another ggml than ``core``, which is of ``abi``; None where nothing says what it is."""
-    if abi is None:
-        return
-    other = abi_of_library(library.path, core)
-    if other is None:
-        raise Rejected(
-            Outcome.UNTRUSTED,
-            f"nothing says which ggml it was built from; {core} is ggml {abi}, and a library of another one crashes",
-            f"put the libggml-base it was built with beside it, or a {FILE} that says its version: "
-            f'{{"format": 1, "ggml": {{"version": "{abi.version}"}}}}',
-        )
-    if not other.matches(abi):
-        raise Rejected(
-            Outcome.ABI_MISMATCH,
-            f"it was built from ggml {other}; {core} is ggml {abi}",
-            f"install its build for ggml {abi.version}",
-            ggml=str(other),
-            core=str(abi),
-        )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
+import gguf
 import numpy as np
 import pytest
 
+from hotshoe_core.backend import Backend, WeightData
 from hotshoe_core.debug import dump, to_dot
+from hotshoe_core.device import BackendParams
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import GraphError
+from hotshoe_core.errors import ClosedError, GraphError, UnsupportedOpError
 from hotshoe_core.reference import open_reference
 from hotshoe_core.tensor import constant, scope
 
@@ -25,6 +29,117 @@ def test_dump_of_an_array_and_a_tensor() -> None:
         dump(y)
     ctx.compute({x: [1, 2]})
     assert dump(y, precision=1) == "<Tensor affine F32[2]>\n[2.0, 4.0]"
+
+
+@pytest.fixture(params=["reference", "cpu"])
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    from hotshoe_loader import load_all
+
+    registry = load_all()
+    if request.param not in [d.name for d in registry.devices]:
+        pytest.skip("no device 'cpu': hotshoe-ggml-cpu is not installed")
+    with registry.open(request.param, BackendParams()) as opened:
+        yield opened
+
+
+def shown(text: str) -> np.ndarray:
+    """The numbers that ``dump`` printed under the line that names the tensor."""
+    return np.array(re.findall(r"-?[\d.]+(?:e[-+]\d+)?|-?inf|nan", text.partition("\n")[2]), np.float64)
+
+
+STORED = ("F32", "F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "MXFP4")
+
+
+@pytest.mark.parametrize("many_rows", [False, True])
+@pytest.mark.parametrize("uses", [(), ("take",), ("linear",), ("take", "linear")], ids="+".join)
+@pytest.mark.parametrize("name", STORED)
+def test_dump_of_a_weight_in_every_layout(backend: Backend, name: str, uses: tuple[str, ...], many_rows: bool) -> None:
+    """Against the gguf package's reading of the same bytes. With "linear" a device may have rearranged them."""
+    dtype, rng = DType[name], np.random.default_rng(0)
+    values = rng.normal(size=(16, 512)).astype(np.float32)
+    if name in ("Q4_K", "Q6_K"):  # gguf cannot write these: any bytes with finite scales are such a weight
+        data = rng.integers(0, 32, (16, dtype.nbytes((512,))), np.uint8)
+    else:
+        data = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name]).view(np.uint8)
+    expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[name])
+    weight = backend.load([WeightData("w", (16, 512), dtype, data.reshape(-1), uses, 0, many_rows)])["w"]
+    text = dump(weight, precision=8, threshold=10**6)
+    assert text.startswith(f"<Tensor w {name}[16, 512]>\n")
+    got = shown(text).reshape(16, 512)
+    # an encoder's Q8_0 is packed as bfloat16 where the CPU multiplies that: 8 bits of each number
+    bound = 2**-8 if many_rows and name == "Q8_0" else 1e-6
+    np.testing.assert_allclose(got, expected, rtol=bound, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["F32", "Q4_0", "Q4_K"])
+def test_dump_of_experts(backend: Backend, name: str) -> None:
+    dtype, rng = DType[name], np.random.default_rng(0)
+    data = rng.integers(0, 32, (3 * 8, dtype.nbytes((768,))), np.uint8)
+    if name == "F32":
+        data = rng.normal(size=(3 * 8, 768)).astype(np.float32).view(np.uint8)
+    expected = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[name]).reshape(3, 8, 768)
+    weight = backend.load([WeightData("w", (3, 8, 768), dtype, data.reshape(-1), ("linear_experts",))])["w"]
+    got = shown(dump(weight, precision=8, threshold=10**6)).reshape(3, 8, 768)
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.Q8_0])
+def test_dump_of_a_state_is_what_the_last_run_left(backend: Backend, dtype: DType) -> None:
+    state = backend.state((4, 32), dtype, "cache")
+    assert not shown(dump(state)).any()
+    with backend.new_context() as ctx:
+        at, rows = ctx.input("at", (1,), DType.I32), ctx.input("rows", (1, 32))
+        ctx.update(state, state.set_rows(at, rows)).compute({at: [2], rows: np.full((1, 32), 127.0)})
+        got = shown(dump(state)).reshape(4, 32)
+        np.testing.assert_array_equal(got, np.repeat([[0], [0], [127], [0]], 32, axis=1))
+
+
+def test_dump_of_inputs_and_constants(backend: Backend) -> None:
+    with backend.new_context() as ctx:
+        x = ctx.input("x", (2,), DType.I32)
+        c = constant([1.0, 2.5])
+        ctx.forward(x.cast(DType.F32) + c)
+        with pytest.raises(GraphError, match="no value yet"):
+            dump(x)
+        for value in ([3, 4], [5, 6]):
+            ctx.compute({x: value})
+            assert dump(x) == f"<Tensor x I32[2]>\n{value}"
+        assert dump(c, precision=1) == "<Tensor constant F32[2]>\n[1.0, 2.5]"
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.Q8_0])
+def test_dump_of_a_computed_tensor_that_numpy_has_no_type_for(backend: Backend, dtype: DType) -> None:
+    with backend.new_context() as ctx:
+        x = ctx.input("x", (1, 32))
+        y = x.cast(dtype)
+        values = np.linspace(-1, 1, 32, dtype=np.float32)[None]
+        ctx.forward(y).compute({x: values})
+        kind = gguf.GGMLQuantizationType[dtype.name]
+        expected = gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
+        np.testing.assert_allclose(shown(dump(y, precision=8))[None], expected, atol=1e-8)
+        assert y.read().dtype == np.float32
+
+
+def test_dump_says_why_there_is_nothing_to_show(backend: Backend) -> None:
+    weight = backend.load([WeightData("w", (2,), DType.F32, np.zeros(8, np.uint8))])["w"]
+    backend.release([weight])
+    with pytest.raises(ClosedError, match="was released"):
+        dump(weight)
+    weight.owner = None
+    with pytest.raises(GraphError, match="expected a Backend as its owner"):
+        dump(weight)
+
+
+def test_dump_of_a_weight_that_no_op_can_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = open_reference()
+    weight = backend.load([WeightData("w", (2, 2), DType.F32, np.zeros(16, np.uint8))])["w"]
+
+    def refuse(graph: object) -> None:
+        raise UnsupportedOpError("no")
+
+    monkeypatch.setattr(backend, "compile", refuse)
+    with pytest.raises(UnsupportedOpError, match="no way to read its numbers"):
+        dump(weight)
 
 
 @pytest.mark.parametrize("wrong", [{"edge_items": 0}, {"precision": -1}])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import pydoc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,10 +14,11 @@ import pytest
 from hotshoe_core import ops
 from hotshoe_core.backend import Backend
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.errors import DTypeError, GraphError, ShapeError
+from hotshoe_core.op import Op
 from hotshoe_core.ops import RoPE
 from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE, Op, Tensor
+from hotshoe_core.tensor import TABLE, Tensor
 
 Array = np.ndarray[Any, Any]
 I32 = DType.I32
@@ -280,16 +283,107 @@ def test_ops_over_the_last_axis_need_one(backend: Backend, op: str) -> None:
         TABLE[op](x, **options.get(op, {}))
 
 
-def test_integers_do_not_take_part_in_arithmetic(backend: Backend) -> None:
-    ids = backend.new_context().input("ids", (3,), I32)
-    expressions: list[Callable[[], Tensor]] = [lambda: ids * 2, lambda: ids + ids, ids.exp, ids.softmax, ids.sum]
+def test_integers_take_part_in_integer_arithmetic_only(backend: Backend) -> None:
+    ctx = backend.new_context()
+    ids, longs, x = ctx.input("ids", (3,), I32), ctx.input("longs", (3,), DType.I64), ctx.input("x", (3,))
+    expressions: list[Callable[[], Tensor]] = [
+        lambda: ids * 2.5, lambda: ids / 2, lambda: ids + x, lambda: ids + longs, lambda: ids < x,
+        lambda: ops.where(x, ids, x), ids.exp, ids.softmax, ids.sum, lambda: ids.clamp(min=0.5),
+    ]  # fmt: skip
     for expression in expressions:
         with pytest.raises(DTypeError, match=r"I32\[3\]"):
             expression()
+    assert (ids * 2).dtype is (1 - ids).dtype is abs(-ids).dtype is (ids // 2 % 3).dtype is I32
+
+
+def test_operands_by_name(backend: Backend) -> None:
+    ctx = backend.new_context()
+    x, bias = ctx.input("x", (3, 4)), ctx.input("bias", (4,))
+    assert ops.layer_norm(x, bias=bias, eps=1e-5).sources == (x, None, bias)
+    assert ops.layer_norm(x=x, eps=1e-5).sources == (x, None, None)
+    with pytest.raises(GraphError, match="takes"):
+        ops.layer_norm(weight=bias, eps=1e-5)
+    with pytest.raises(GraphError, match="operand x twice"):
+        ops.layer_norm(x, x=x, eps=1e-5)
+    with pytest.raises(GraphError, match="no attribute gain"):
+        ops.layer_norm(x, gain=bias, eps=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("l2_norm", {"eps": -1.0}),
+        ("rms_norm", {"eps": math.nan}),
+        ("layer_norm", {"eps": math.inf}),
+        ("softmax", {"scale": math.nan}),
+        ("clamp", {"min": math.nan}),
+        ("clamp", {"min": 1.0, "max": 0.0}),
+        ("affine", {"scale": math.nan, "bias": 0.0}),
+        ("group_norm", {"n_groups": 3}),
+        ("group_norm", {"n_groups": 2, "eps": -1e-5}),
+        ("sum", {"axis": (0, 0)}),
+        ("sum", {"axis": (0, -2)}),
+        ("max", {"axis": 2}),
+        ("tile", {"reps": (0,)}),
+        ("repeat", {"repeats": 0}),
+        ("roll", {"shift": 1, "axis": 2}),
+    ],
+)
+def test_attributes_are_checked(backend: Backend, op: str, attrs: dict[str, Any]) -> None:
+    x = backend.new_context().input("x", (3, 4))
+    with pytest.raises(ShapeError, match=rf"{op}\(x F32\[3, 4\]"):
+        TABLE[op](x, **attrs)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        RoPE(8, base=math.nan),
+        RoPE(8, scale=0.0),
+        RoPE(7),
+        RoPE(8, sections=(1, 1)),
+        RoPE(8, sections=(5, -1)),
+        RoPE(8, sections=(1, 3), section_layout="interleaved"),
+        RoPE(8, sections=(2, 2), section_layout="restarting", ext_factor=1.0, original_context=64),
+    ],
+    ids=str,
+)
+def test_rope_configurations_are_checked(backend: Backend, config: RoPE) -> None:
+    ctx = backend.new_context()
+    x, positions = ctx.input("x", (3, 2, 8)), ctx.input("positions", (2, 3) if config.sections else (3,), I32)
+    with pytest.raises(ShapeError, match="rope"):
+        ops.rope(x, positions, config=config)
 
 
 def test_every_row_of_the_table_says_what_it_does() -> None:
     assert len(TABLE) > 40
     for op in TABLE.values():
-        assert len(op.doc) > 3, op
+        assert op.__doc__
+        assert len(op.__doc__) > 3, op
         assert repr(op).startswith(f"<{'composite' if op.composite else 'primitive'} op {op.name}(")
+
+
+def test_help_shows_the_op() -> None:
+    text = pydoc.plain(pydoc.render_doc(ops.rms_norm))
+    assert "rms_norm(x, weight=None, *, eps)" in text
+    assert "Zhang & Sennrich 2019" in text
+    assert "hotshoe_core.ops.reduce" in text
+    assert inspect.getdoc(ops.rms_norm) == ops.rms_norm.__doc__
+    signature = inspect.signature(ops.rms_norm)
+    assert list(signature.parameters) == ["x", "weight", "eps"]
+    assert signature.parameters["weight"].default is None
+    assert signature.parameters["weight"].annotation == "Tensor | None"
+    assert inspect.signature(ops.add).parameters["a"].annotation == "Tensor"  # its body is over arrays
+
+
+def test_which_operands_are_indices() -> None:
+    found = {op.name: op.indexed for op in TABLE.values() if op.indexed}
+    assert found == {
+        "take": ((0, 1, 0),),
+        "take_along": ((0, 1, -1),),
+        "set_rows": ((0, 1, 0),),
+        "linear_experts": ((1, 2, 0),),
+        "add_experts": ((1, 2, 0),),
+    }
+    assert {op.name for op in TABLE.values() if op.movement} == {"reshape", "permute", "expand", "slice"}
+    assert {op.name for op in TABLE.values() if op.overwrites} == {"set_rows", "set_slice"}

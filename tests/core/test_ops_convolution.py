@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hotshoe_core import ops
 from hotshoe_core.dtypes import DType
@@ -113,6 +115,35 @@ def test_transposed_convolution(dims: int, options: dict[str, Any], batch: tuple
         assert error(got, [by_torch(getattr(F, f"conv_transpose{dims}d"), x, weight, b, **rest)]) < 1e-5
 
 
+@st.composite
+def geometries(draw: st.DrawFn) -> tuple[int, dict[str, Any], tuple[int, ...], tuple[int, ...]]:
+    """Of an image: groups, options, the image's sizes and the kernel's."""
+    each = {"stride": st.integers(1, 4), "padding": st.integers(0, 3), "dilation": st.integers(1, 3)}
+    options = {name: draw(st.tuples(values, values)) for name, values in each.items()}
+    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    spans = [d * (k - 1) + 1 - 2 * p for d, k, p in zip(options["dilation"], kernel, options["padding"])]
+    sizes = tuple(max(1, span) + draw(st.integers(0, 5)) for span in spans)
+    return draw(st.sampled_from([1, 2, 4])), options, sizes, kernel
+
+
+@settings(max_examples=60, deadline=None)
+@given(geometries())
+def test_any_geometry(geometry: tuple[int, dict[str, Any], tuple[int, ...], tuple[int, ...]]) -> None:
+    groups, options, sizes, kernel = geometry
+    x, weight = normal(2, 4, *sizes), normal(4, 4 // groups, *kernel)
+    want = by_torch(F.conv2d, x, weight, groups=groups, **options)
+    assert error(run(ops.conv2d, x, weight, groups=groups, **options), [want]) < 1e-5
+    try:
+        want = by_torch(F.conv_transpose2d, x, weight, groups=groups, **options)
+    except RuntimeError:  # sizes below zero
+        want = np.empty(0)
+    if not want.size:
+        with pytest.raises(ShapeError, match="leaves nothing"):
+            run(ops.conv_transpose2d, x, weight, groups=groups, **options)
+    else:
+        assert error(run(ops.conv_transpose2d, x, weight, groups=groups, **options), [want]) < 1e-5
+
+
 # Pooling
 
 POOLS: list[dict[str, Any]] = [
@@ -193,6 +224,7 @@ def leaf(*shape: int, dtype: DType = DType.F32) -> Tensor:
         ("bias must be \\(8,\\)", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), leaf(4))),
         ("spans 5 elements, more than the 4", lambda: ops.conv1d(leaf(4, 2), leaf(8, 4, 3), padding=1, dilation=2)),
         ("stride is 0", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), stride=0)),
+        ("fit into 32 bits", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), stride=2**31)),
         ("padding is -1", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), padding=-1)),
         ("one integer, or 2", lambda: ops.im2col(leaf(4, 9, 9), kernel_size=(3, 3), stride=(1, 1, 1))),
         ("padding is 'same'", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), padding="same")),

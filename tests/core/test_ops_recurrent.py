@@ -153,6 +153,8 @@ def test_scale() -> None:
     g, state = -np.abs(normal(2, 3, 2, 4)), normal(2, 2, 4, 4)
     plain = run(ops.gated_linear_attention, q, k, v, g, state)
     np.testing.assert_allclose(run(ops.gated_linear_attention, q, k, v, g, state, scale=1.0)[0], plain[0] * 2, 1e-6)
+    with pytest.raises(ShapeError, match="scale is nan; expected a finite number"):
+        run(ops.gated_linear_attention, q, k, v, g, state, scale=float("nan"))
 
 
 @pytest.mark.parametrize("t", TIMES)

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from hotshoe.convert import convert
+from hotshoe.tokenizers import load_tokenizer
 from hotshoe_core.errors import ConversionError, HotshoeError, ModelFileError
+from hotshoe_core.gguf import GGUFFile
 from tests.support.converted import keys, tensors
 from tests.support.recorded import make_recorded
 from tests.support.tiny_bert import edit_json
@@ -175,3 +177,73 @@ def test_a_decay_that_no_float32_holds(copied: Any, tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="A_log reaches 200"):
         convert(folder, tmp_path / "m.gguf")
     assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_xlm_roberta_for_embeddings(copied: Any, tmp_path: Path) -> None:
+    """Without "roberta." before the names, and with the head that sentence-transformers does not use."""
+    folder = copied("XLMRobertaForSequenceClassification", architectures=["XLMRobertaModel"], id2label=...)
+
+    def bare(weights: dict[str, Any]) -> None:
+        for name in list(weights):
+            value = weights.pop(name)
+            if not name.startswith("classifier."):
+                weights[name.removeprefix("roberta.")] = value
+        weights["pooler.dense.weight"] = np.zeros((32, 32), np.float32)
+
+    stored = safetensors.load_file(folder / "model.safetensors")
+    change_weights(folder, bare)
+    path = convert(folder, tmp_path / "m.gguf", "f32")
+    positions = stored["roberta.embeddings.position_embeddings.weight"]
+    assert len(positions) == 66
+    # the padding has its own id, 1, as position: the first token has the next
+    np.testing.assert_array_equal(tensors(path)["position_embd.weight"][1], positions[2:])
+    metadata = keys(path)
+    assert metadata["bert.context_length"] == 64
+    assert "bert.pooling_type" not in metadata
+    assert "cls.output.weight" not in tensors(path)
+
+
+@pytest.mark.parametrize("padding", [-1, 65, 66, None, "1", True])
+def test_padding_that_is_no_position(copied: Any, tmp_path: Path, padding: Any) -> None:
+    with pytest.raises(ModelFileError, match=r"pad_token_id.*expected the id of the padding, from 0 to 64"):
+        convert(copied("XLMRobertaForSequenceClassification", pad_token_id=padding), tmp_path / "m.gguf")
+
+
+XLM_TEXTS = ("the camera", "  the   camera\t\ufb01ng ", "\u00bd cab 漢字", "", "a</s>the")
+
+
+def test_unigram_ids_are_those_of_the_folder(copied: Any, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    folder = copied("XLMRobertaForSequenceClassification")
+    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    with GGUFFile(convert(folder, tmp_path / "m.gguf")) as file:
+        ours = load_tokenizer(file.metadata)
+    for a in XLM_TEXTS:
+        assert ours.encode(a) == theirs.encode(a).ids, a
+        for b in XLM_TEXTS:
+            assert ours.encode_pair(a, b).ids == theirs.encode(a, b).ids
+
+
+UNIGRAM: list[tuple[dict[str, Any], type[HotshoeError], str]] = [
+    ({"normalizer": {"type": "Lowercase"}}, ConversionError, "has 'Lowercase'; for a unigram vocabulary"),
+    ({"pre_tokenizer": None}, ConversionError, "does something that a GGUF file cannot say"),
+    (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        ModelFileError,
+        "does not fit into its 3",
+    ),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/P///wAA"}}, ModelFileError, "trie of 4294967292"),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": 3}}, ModelFileError, "no table|not a table"),
+    ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "?"}}, ModelFileError, "not a table"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "message"), UNIGRAM)
+def test_unigram_refused(
+    copied: Any, tmp_path: Path, changes: dict[str, Any], error: type[HotshoeError], message: str
+) -> None:
+    folder = copied("XLMRobertaForSequenceClassification")
+    edit_json(folder, "tokenizer.json", **changes)
+    with pytest.raises(error, match=message):
+        convert(folder, tmp_path / "m.gguf")

@@ -31,6 +31,7 @@ MEANT: dict[str, dict[str, Any]] = {
         "general.size_label": "25K",  # with the pooler
         "tokenizer.ggml.cls_token_id": 2,
     },
+    "XLMRobertaForSequenceClassification": {"bert.pooling_type": 4, "tokenizer.ggml.cls_token_id": 0},
 }
 # Tensors that theirs leaves out. Without the pooler a reranker's scores are not those of transformers; llama.cpp reads
 # these names, which its converter writes for other architectures.

@@ -11,6 +11,7 @@ import pytest
 
 from hotshoe.convert import convert
 from hotshoe.tokenizers import load_tokenizer
+from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.converted import keys
 from tests.support.minilm import load_reference
@@ -99,3 +100,20 @@ def test_every_role_is_a_control_token_without_tokenizer_json(tmp_path: Path) ->
     found = keys(convert(folder, tmp_path / "m.gguf"))
     types = found["tokenizer.ggml.token_type"]
     assert [VOCAB[i] for i, t in enumerate(types) if t == 3] == SPECIAL
+
+
+@pytest.mark.parametrize("longest", [0, 1001, 2**40, "many", None])
+def test_words_of_a_length_that_hotshoe_does_not_split(tmp_path: Path, longest: Any) -> None:
+    folder = make_tiny_bert(tmp_path / "m")
+    tokenizer_json = json.loads((folder / "tokenizer.json").read_text())
+    edit_json(folder, "tokenizer.json", model=tokenizer_json["model"] | {"max_input_chars_per_word": longest})
+    with pytest.raises(ConversionError, match=r"max_input_chars_per_word is .*; hotshoe splits words of 1 to 1000"):
+        convert(folder, tmp_path / "m.gguf")
+
+
+def test_a_template_that_makes_the_package_panic(tmp_path: Path) -> None:
+    folder = make_tiny_bert(tmp_path / "m", tokenizer_config={"tokenizer_class": "PreTrainedTokenizerFast"})
+    template = json.loads((folder / "tokenizer.json").read_text())["post_processor"]
+    edit_json(folder, "tokenizer.json", post_processor=template | {"special_tokens": {}})
+    with pytest.raises(ModelFileError, match="the tokenizers package cannot use it"):
+        convert(folder, tmp_path / "m.gguf")

@@ -4,43 +4,16 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe_core.errors import TokenizerError
-from tests.support.vocabularies import byte_bpe, keys, spaced_bpe
+from tests.support.vocabularies import byte_bpe, charsmap, keys, spaced_bpe
 
 # --- SentencePiece's table
-
-
-def charsmap(words: Mapping[str, str]) -> bytes:
-    """A table whose double array is laid out in the simplest way: every unit's children in 256 of their own."""
-    strings, starts = b"", {}
-    for word, value in words.items():
-        starts[word.encode()] = len(strings)
-        strings += value.encode() + b"\0"
-    units, owned = [0] * 256, {b"": 0}
-    prefixes = sorted({word[:n] for word in starts for n in range(len(word) + 1)})
-    for number, prefix in enumerate(prefixes):
-        base = 256 * (number + 1)
-        units += [0] * 256
-        place = owned[prefix]
-        assert (place ^ base) % 256 == place % 256
-        # an offset of whole 256s is stored without them, and says so by bit 9
-        units[place] |= (((place ^ base) >> 8 << 8) >> 8) << 10 | 1 << 9
-        children = base | place % 256
-        if prefix in starts:
-            units[place] |= 1 << 8
-            units[children] = 1 << 31 | starts[prefix]
-        for other in prefixes:
-            if len(other) == len(prefix) + 1 and other.startswith(prefix):
-                owned[other] = children ^ other[-1]
-                units[owned[other]] |= other[-1]
-    trie = struct.pack(f"<{len(units)}I", *units)
-    return struct.pack("<I", len(trie)) + trie + strings
 
 
 def unigram(**changes: Any) -> dict[str, Any]:

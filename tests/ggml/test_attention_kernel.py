@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_ggml import _kernels, _native
+from hotshoe_ggml import _native
 from hotshoe_ggml._native import ffi
+from hotshoe_ggml.cpu import kernels as _kernels
 
 Array = np.ndarray[Any, Any]
 

@@ -30,13 +30,6 @@ class Ggml:
 class TestGgmlCpu(Ggml, BackendConformance):
     params = BackendParams(n_threads=1)
 
-    def tolerance(self, case: AnyCase) -> float:
-        if isinstance(case, Case) and case.op in ("gelu", "geglu"):
-            approximate = case.attrs.get("approximate", "tanh" if case.op == "geglu" else "none")
-            if approximate != "none":  # ggml looks these up in a table of half precision
-                return max(super().tolerance(case), 2e-3)
-        return super().tolerance(case)
-
 
 class TestTwoThreads(Ggml, OpConformance):
     params = BackendParams(n_threads=2)  # not for all: threads that wait for each other are slow on a busy machine

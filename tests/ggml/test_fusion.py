@@ -14,7 +14,7 @@ from hotshoe_core.reference import open_reference
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_ggml._packed import PackedWeight, packable
+from hotshoe_ggml.cpu.packed import PackedWeight, packable
 from hotshoe_loader import load_all
 
 K, M = 96, 64

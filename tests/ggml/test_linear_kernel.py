@@ -14,7 +14,7 @@ from hotshoe_core.backend import WeightData
 from hotshoe_core.dtypes import DType
 from hotshoe_ggml import _native
 from hotshoe_ggml._native import ffi
-from hotshoe_ggml._packed import PackedFormat, PackedWeight, linear_node, packable
+from hotshoe_ggml.cpu.packed import PackedFormat, PackedWeight, linear_node, packable
 from hotshoe_ggml.lowering import Builder
 
 # (n, k, m): one of all; odd ones; more than one block of tokens, of features; remainders of tiles and panels

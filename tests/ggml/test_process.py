@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader.binary import version_in
+from hotshoe_loader.ggml.cores import version_in
 from tests.support.other_ggml import other_ggml
 
 __all__ = ["other_ggml"]

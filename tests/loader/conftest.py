@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader import Registry, activate, find, load, probe, survey
+from hotshoe_loader import Registry, activate, find, load, survey
+from hotshoe_loader.ggml import judge, score
 from hotshoe_loader.report import Job, Report
 from hotshoe_loader.trial import try_plugin
 from tests.support.fake_plugins import GOOD, NATIVE
@@ -67,8 +68,8 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(find, "_search_path", lambda: [str(path)])
     monkeypatch.setattr(survey, "_probe", lambda jobs, limit: [fake.trial(job) for job in jobs])
     # Probes in this process leave each test's own libggml-base in it; test_lifecycle has processes for that.
-    monkeypatch.setattr(survey, "foreign_bases", lambda core: [])
-    monkeypatch.setattr(probe, "_processor_flags", frozenset)  # scores here are made up
+    monkeypatch.setattr(judge, "foreign_bases", lambda core: [])
+    monkeypatch.setattr(score, "_processor_flags", frozenset)  # scores here are made up
     for name in ("PREFER", "REQUIRE", "BLOCK", "ALLOW", "PATH", "SYSTEM", "PROBE_TIMEOUT"):
         monkeypatch.delenv(f"HOTSHOE_{name}", raising=False)
     monkeypatch.setenv("HOTSHOE_CACHE_DIR", "off")
@@ -93,7 +94,9 @@ _REAL_PROBE = survey._probe
 def _forget() -> None:
     load._registries.clear()
     load._surveys.clear()
-    activate._live.clear()
+    activate._imported.clear()
+    activate._changes.clear()
+    activate._native.clear()
     activate._manager = None
 
 

@@ -84,6 +84,29 @@ def test_a_crash_is_shown_with_its_frame(site):
     assert verdict(load_all()).details["signal"] == signal.SIGSEGV
 
 
+class SlowToDie(subprocess.Popen):
+    """A child whose exit status comes 0.3 s after the end of its pipe: what the kernel does within 0.3 ms."""
+
+    died = None
+
+    def poll(self):
+        code = super().poll()
+        if code is None:
+            return None
+        self.died = self.died or time.monotonic()
+        return code if time.monotonic() - self.died > 0.3 else None
+
+
+def test_a_crash_has_its_signal_although_the_pipe_ends_first(site, monkeypatch):
+    """The crash comes more than a second after the last step was announced, as it does in a long computation."""
+    monkeypatch.setattr(subprocess, "Popen", SlowToDie)
+    site.install("bad", "import os, time; time.sleep(1.3); os.kill(os.getpid(), 11)")
+    found = verdict(load_all())
+    assert found.outcome is Outcome.CRASHED
+    assert "was killed by SIGSEGV while importing 'bad'" in found.reason
+    assert found.details["signal"] == signal.SIGSEGV
+
+
 HANGS = """
 import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -136,6 +159,20 @@ def test_what_is_printed_disturbs_nothing(site, capfd):
     registry = load_all()
     assert verdict(registry, "acme").outcome is Outcome.AVAILABLE
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_a_plugin_writes_into_the_probes_pipe_disturbs_nothing(site):
+    lines = [
+        b"[" * 200_000,
+        b'{"report": {"providers": [{"devices": 3}]}}',
+        b'{"step": []}',
+        b"\xff\xfe",
+        b"null",
+        b'"report"',
+    ]
+    noise = f"import os\nfor fd in range(3, 30):\n  for line in {lines!r}:\n    try: os.write(fd, line + b'\\n')\n"
+    site.install("noisy", noise + "    except OSError: pass\n" + GOOD_CODE)
+    assert verdict(load_all(), "acme").outcome is Outcome.AVAILABLE
 
 
 def test_stdin_is_empty_and_the_folder_is_not_the_users(site):
@@ -193,8 +230,8 @@ def test_a_library_whose_devices_crash_gives_way_to_the_next_best(site, natives)
     code = PROVIDER + (
         "from pathlib import Path\n"
         "class Native(Provider):\n"
-        f"    def native(self): return NativeLibraries('cpu', (Path({str(natives.folder)!r}),), "
-        f"Path({str(natives.folder / 'libggml-base.so')!r}))\n"
+        f"    def native(self): return dict(kind='ggml', name='cpu', directories=[Path({str(natives.folder)!r})], "
+        f"core=Path({str(natives.folder / 'libggml-base.so')!r}))\n"
         "    def devices(self, library):\n"
         f"        if 'zen4' in str(library): {SEGFAULT}\n"
         "        return super().devices(library)\n"
@@ -234,9 +271,14 @@ def test_an_interpreter_that_does_not_start_is_not_the_plugins_fault(site, monke
 
 def test_ctrl_c_ends_the_children(site):
     site.install("bad", HANGS)
-    threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        load_all(timeout=30)
+    # a process that was started with SIGINT ignored, as by nohup and in the background of a script, has no handler
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            load_all(timeout=30)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not sleeping()
     (site.path / "bad.py").write_text(GOOD_CODE)
     assert load_all().devices[0].name == "npu:0"

@@ -20,8 +20,9 @@ def command(*arguments: str) -> int:
 
 @pytest.fixture
 def machine(site):
-    site.good("cuda", "'ggml-cuda', 'ggml', ('cuda:0',), DeviceType.GPU, memory_total=8 << 30, memory_free=7 << 30")
-    site.good("cpu", f"'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU, description={'AMD EPYC ' * 20!r}")
+    memory = "memory_total=8 << 30, memory_free=7 << 30"
+    site.good("hotshoe-ggml-cuda", f"'ggml-cuda', 'ggml', ('cuda:0',), DeviceType.GPU, {memory}")
+    site.good("hotshoe-ggml-cpu", f"'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU, description={'AMD EPYC ' * 20!r}")
     site.install("bad", f"raise RuntimeError({'something went wrong ' * 9!r})")
 
 
@@ -38,6 +39,28 @@ def test_text(machine, capsys, arguments):
     assert ("from bad 1.0" in out) == bool(arguments)
     if not arguments:
         assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("name", ["devices", "doctor"])
+def test_a_plugins_traceback_is_shown_if_it_is_asked_for(machine, capsys, name):
+    from hotshoe.cli import main
+
+    main([name])
+    assert "Traceback" not in capsys.readouterr().out
+    main([name, "-v"])
+    out = capsys.readouterr().out
+    assert "      | Traceback (most recent call last):" in out
+    assert "bad.py" in out
+
+
+@pytest.mark.parametrize(("variable", "value"), [("PROBE_TIMEOUT", "soon"), ("GGML", "nowhere")])
+@pytest.mark.parametrize("name", ["devices", "doctor"])
+def test_a_variable_that_is_wrong_is_one_message(site, monkeypatch, capsys, name, variable, value):
+    from hotshoe.cli import main
+
+    monkeypatch.setenv(f"HOTSHOE_{variable}", value)
+    assert main([name]) == 2
+    assert capsys.readouterr().err.startswith(f"hotshoe: error: HOTSHOE_{variable} takes ")
 
 
 def test_json(machine, capsys):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader.homes import known_homes
+from hotshoe_loader.ggml.homes import known_homes
 
 
 def put(root: Path, *files: str) -> None:

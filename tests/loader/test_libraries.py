@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 
-from hotshoe_loader import Outcome, load_all, probe
+from hotshoe_loader import Outcome, load_all
+from hotshoe_loader.ggml import score
 
 
 def libraries(registry):
@@ -44,7 +45,7 @@ def test_a_feature_that_the_system_does_not_enable(native_plugin, natives, monke
     natives.variant("cpu-zen4", 1984)
     best = natives.variant("cpu-haswell", 64)
     native_plugin()
-    monkeypatch.setattr(probe, "_processor_flags", lambda: frozenset({"avx", "avx2"}))
+    monkeypatch.setattr(score, "_processor_flags", lambda: frozenset({"avx", "avx2"}))
     registry = load_all()
     assert registry.devices[0].library == best
     found = libraries(registry)["ggml-cpu-zen4"]

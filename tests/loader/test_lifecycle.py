@@ -53,6 +53,23 @@ def test_unload_refuses_while_a_backend_is_open(site):
     assert names(registry.reload()) == ["npu:0", "reference"]
 
 
+def test_what_one_registry_unloads_another_keeps(site):
+    """They share a survey, as their options only rank; it stays as it was taken."""
+    from hotshoe_loader import load
+
+    site.good("acme")
+    registry, other = load_all(), load_all(prefer="npu:0")
+    (survey,) = load._surveys.values()
+    before = repr(survey)
+    registry.open("npu:0").close()
+    registry.unload("npu:0")
+    assert names(registry) == ["reference"]
+    assert names(other) == ["npu:0", "reference"]
+    other.open("npu:0").close()
+    assert list(load._surveys.values()) == [survey]
+    assert repr(survey) == before
+
+
 def test_unload_by_force_closes(site):
     site.good("acme")
     registry = load_all()
@@ -89,6 +106,16 @@ def test_reload_finds_what_was_installed_since_and_keeps_what_is_open(site):
     assert registry.verdicts[0].outcome is Outcome.LOADED
     with registry.open("later:0") as other:
         assert other.devices[0].name == "later:0"
+
+
+def test_reload_after_all_was_unloaded(site, caplog):
+    """A preference that is not met is told with the device that is used instead, which is back by then."""
+    site.good("acme")
+    registry = load_all(prefer="nothing")
+    registry.unload("npu:0")
+    registry.unload("reference")
+    assert names(registry.reload()) == ["npu:0", "reference"]
+    assert "prefer='nothing' met no device; using npu:0" in caplog.text
 
 
 def test_reload_that_cannot_meet_a_requirement_changes_nothing(site):

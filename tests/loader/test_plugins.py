@@ -109,7 +109,13 @@ BROKEN = [
         "its devices() raised OSError: no driver",
         "report",
     ),
-    ("devices-none", PROVIDER.replace("return [Device", "return None  # "), "crashed", "devices() raised Type", ""),
+    (
+        "devices-none",
+        PROVIDER.replace("return [Device", "return None  # "),
+        "incompatible-api",
+        "its devices() returned None; expected a list of Devices",
+        "report it to the authors of bad",
+    ),
     ("zero-devices", PROVIDER.replace("return [Device", "return []  # "), "no-device", "finds no device", "driver"),
     ("no-device-type", PROVIDER.replace("return [Device", "return [7]  # "), "incompatible-api", "int in place", ""),
     (
@@ -134,7 +140,7 @@ BROKEN = [
             "backend.library.functions['softmax'] = lambda x, *_, **__: x; return backend",
         ),
         "wrong-result",
-        "bad computes wrong numbers: [",
+        "bad computes wrong numbers: softmax gives [",
         "block='bad'",
     ),
     (

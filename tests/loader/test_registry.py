@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from hotshoe_core.device import BackendParams, Device, DeviceType
-from hotshoe_core.errors import BackendError, DeviceNotFoundError, PluginError
+from hotshoe_core.errors import BackendError, DeviceNotFoundError, HotshoeError, PluginError
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.rank import rank
 from tests.support.fake_plugins import GOOD
@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 
 def device(name: str, type: DeviceType = DeviceType.GPU, total: int = 0, free: int = 0, **more: str) -> Device:
-    more = {"provider": name.partition(":")[0], "family": "ggml", **more}
+    more = {"provider": f"ggml-{name.partition(':')[0]}", "family": "ggml", **more}
     return Device(name, type, memory_total=total * GIB, memory_free=free * GIB, **more)
 
 
@@ -38,7 +38,7 @@ def test_devices_by_type_memory_and_name():
         device("cuda:3", total=8, free=7),
         device("cuda:0", total=24),
     ]
-    expected = ["cuda:0", "cuda:3", "cuda:2", "cuda:10", "vulkan:1", "blas", "cpu", "reference"]
+    expected = ["cuda:0", "cuda:3", "cuda:2", "cuda:10", "vulkan:1", "cpu", "blas", "reference"]
     assert names(rank(devices)) == expected
     assert names(rank(devices[::-1])) == expected
 
@@ -63,9 +63,9 @@ def test_required_then_preferred_come_first():
 @pytest.fixture
 def registry(site):
     """Two CUDA devices, a Vulkan view of one of them, a CPU, and a device of another family."""
-    site.good("cuda-plugin", "'ggml-cuda', 'ggml', ('cuda:0', 'cuda:1'), DeviceType.GPU, memory_total=8 << 30")
-    site.good("vulkan-plugin", "'ggml-vulkan', 'ggml', ('vulkan:0',), DeviceType.GPU, memory_total=4 << 30")
-    site.good("cpu-plugin", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU, description='AMD EPYC'")
+    site.good("hotshoe-ggml-cuda", "'ggml-cuda', 'ggml', ('cuda:0', 'cuda:1'), DeviceType.GPU, memory_total=8 << 30")
+    site.good("hotshoe-ggml-vulkan", "'ggml-vulkan', 'ggml', ('vulkan:0',), DeviceType.GPU, memory_total=4 << 30")
+    site.good("hotshoe-ggml-cpu", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU, description='AMD EPYC'")
     site.good("npu-plugin", "'npu', 'npu', ('npu:0',)")
     return load_all()
 
@@ -145,18 +145,18 @@ def test_only_plugins_for_this_platform_are_missed(site, monkeypatch):
 def test_hardware_without_its_plugin_is_pointed_out(site, monkeypatch, tmp_path):
     from dataclasses import replace
 
-    from hotshoe_loader import catalog, survey
+    from hotshoe_loader import builtin, catalog
 
     (tmp_path / "nvidiactl").touch()
     seen = replace(catalog.CATALOG[0], signs=(str(tmp_path / "nvidiactl"),), platforms=("",), published=True)
-    monkeypatch.setattr(survey, "CATALOG", (seen,))
+    monkeypatch.setattr(builtin, "CATALOG", (seen,))
     why = load_all().why()
     assert f"though {tmp_path / 'nvidiactl'} says that there is one (pip install hotshoe-ggml-cuda)" in why
 
 
 @pytest.mark.parametrize("way", ["argument", "environment"])
 def test_require_raises_and_never_falls_back(site, monkeypatch, way):
-    site.good("cpu-plugin", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU")
+    site.good("hotshoe-ggml-cpu", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU")
     if way == "environment":
         monkeypatch.setenv("HOTSHOE_REQUIRE", "gpu")
     with pytest.raises(DeviceNotFoundError) as caught:
@@ -201,8 +201,8 @@ def test_why(registry):
 
 
 def test_why_of_an_integrated_gpu(site):
-    site.good("v", "'ggml-vulkan', 'ggml', ('vulkan:0',), DeviceType.IGPU")
-    site.good("c", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU")
+    site.good("hotshoe-ggml-vulkan", "'ggml-vulkan', 'ggml', ('vulkan:0',), DeviceType.IGPU")
+    site.good("hotshoe-ggml-cpu", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU")
     registry = load_all()
     assert registry.why().startswith("vulkan:0")
     assert "device='cpu' may be as fast" in registry.why()
@@ -224,9 +224,9 @@ def test_explain_everything(registry):
     ("name", "expected"),
     [
         ("cuda", "cuda:0 (ggml-cuda): best of 6 devices (place 1 of 6)"),
-        ("cpu", "place 5 of 6"),
+        ("cpu", "place 4 of 6"),
         ("gpu", "vulkan:0 (ggml-vulkan): asked for by name"),
-        ("ggml-vulkan", "ggml-vulkan: available: offers vulkan:0  [vulkan-plugin 1.0]"),
+        ("ggml-vulkan", "ggml-vulkan: available: offers vulkan:0  [hotshoe-ggml-vulkan 1.0]"),
         ("npu-plugin", "npu: available: offers npu:0"),
         ("metal", "metal: no device answers to it\nhotshoe-ggml-metal is planned and not published yet"),
         ("vulcan", "did you mean"),
@@ -256,11 +256,11 @@ def test_open_the_reference_backend(site):
 
 
 def test_open_hands_the_devices_of_a_family_to_the_first_ones_provider(site):
-    site.good("gpu", "'g', 'ggml', ('gpu:0',)")
-    site.good("cpu", "'c', 'ggml', ('cpu',)")
-    backend = load_all().open(["gpu:0", "cpu"], BackendParams(n_threads=3))
-    assert names(backend.devices) == ["gpu:0", "cpu"]
-    assert backend.opened_by == "g"
+    site.good("fast", "'f', 'ggml', ('fast:0',)")
+    site.good("slow", "'s', 'ggml', ('slow',)")
+    backend = load_all().open(["fast:0", "slow"], BackendParams(n_threads=3))
+    assert names(backend.devices) == ["fast:0", "slow"]
+    assert backend.opened_by == "f"
     assert backend.params.n_threads == 3
 
 
@@ -284,7 +284,7 @@ def later(site, monkeypatch, failure: str, where: str = "from hotshoe_core.refer
 
 def test_open_checks_what_it_gets(site, monkeypatch):
     registry = later(site, monkeypatch, "return ()")
-    with pytest.raises(PluginError, match="'acme' opened tuple; expected a hotshoe_core Backend"):
+    with pytest.raises(PluginError, match="'acme' returned tuple; expected a hotshoe_core Backend"):
         registry.open()
 
 
@@ -293,6 +293,22 @@ def test_open_wraps_what_a_provider_raises(site, monkeypatch):
     with pytest.raises(BackendError, match="could not open npu:0: OSError: gone") as caught:
         registry.open()
     assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("raised", ["SystemExit(3)", "SystemExit"])
+def test_a_plugin_cannot_end_the_program(site, monkeypatch, raised):
+    registry = later(site, monkeypatch, f"raise {raised}")
+    with pytest.raises(BackendError, match="could not open npu:0: SystemExit"):
+        registry.open()
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "errors.BackendError", "errors.HotshoeError"])
+def test_no_escape_of_an_error_reaches_the_terminal(site, monkeypatch, kind):
+    raises = f"from hotshoe_core import errors; raise {kind}('\\x1b[2J first')"
+    registry = later(site, monkeypatch, raises)
+    with pytest.raises(HotshoeError, match="first") as caught:
+        registry.open()
+    assert "\x1b" not in str(caught.value)
 
 
 def test_a_plugin_that_fails_only_here_is_a_verdict_then(site, monkeypatch):
@@ -306,6 +322,8 @@ def test_a_plugin_that_fails_only_here_is_a_verdict_then(site, monkeypatch):
     assert registry.verdicts[0].outcome is Outcome.MISSING_DEPENDENCY
     assert names(registry.devices) == ["reference"]
     with pytest.raises(DeviceNotFoundError):
+        registry.open("npu:0")
+    with pytest.raises(PluginError):
         requiring.open("npu:0")
 
 

@@ -9,8 +9,10 @@ import sys
 
 import pytest
 
+from hotshoe_core.errors import OptionError
 from hotshoe_loader import Outcome, load_all
-from hotshoe_loader.binary import brings, read_binary, version_in
+from hotshoe_loader.binary import install_hint, read_binary
+from hotshoe_loader.ggml.cores import version_in
 from hotshoe_loader.options import Options
 from tests.support.fake_plugins import GOOD, PROVIDER
 
@@ -88,19 +90,19 @@ def test_options_of_the_wrong_type(site, wrong):
 
 @pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": -1}, {"timeout": float("nan")}, {"ggml": "/no/such"}])
 def test_options_out_of_range(site, wrong):
-    with pytest.raises(ValueError, match=f"load_all\\({next(iter(wrong))}="):
+    with pytest.raises(OptionError, match=f"load_all\\({next(iter(wrong))}="):
         load_all(**wrong)
 
 
 @pytest.mark.parametrize(("name", "value"), [("PROBE_TIMEOUT", "soon"), ("PROBE_TIMEOUT", "0"), ("GGML", "relative")])
 def test_variables_out_of_range(site, monkeypatch, name, value):
     monkeypatch.setenv(f"HOTSHOE_{name}", value)
-    with pytest.raises(ValueError, match=f"HOTSHOE_{name}"):
+    with pytest.raises(OptionError, match=f"HOTSHOE_{name}"):
         load_all()
 
 
 def test_system_asks_for_the_known_homes(site, natives, monkeypatch):
-    from hotshoe_loader import homes
+    from hotshoe_loader.ggml import homes
 
     natives.variant("strange", None)
     monkeypatch.setattr(homes, "known_homes", lambda: [(natives.folder, "a package"), (natives.folder / "x", "Ollama")])
@@ -307,7 +309,7 @@ from pathlib import Path
 class Native(Provider):
     folder = Path("{folder}")
     def native(self):
-        return NativeLibraries("cpu", (self.folder,), self.folder / "libggml-base.so")
+        return {"kind": "ggml", "name": "cpu", "directories": [self.folder], "core": self.folder / "libggml-base.so"}
 
 @hookimpl
 def hotshoe_providers():
@@ -325,9 +327,9 @@ def hotshoe_adopt(folder):
 def adopting(site, natives):
     natives.variant("cpu-x64", 1)
     code = ADOPTS.replace("{folder}", str(natives.folder))
-    site.install("a", None)
-    manifest(site.path / "a", ggml={"version": "0.20.2", "adopts": ["0.20.2", "0.25.1"]})
-    (site.path / "a" / "__init__.py").write_text(code)
+    site.install("hotshoe-ggml-cpu", None)
+    manifest(site.path / "hotshoe_ggml_cpu", ggml={"version": "0.20.2", "adopts": ["0.20.2", "0.25.1"]})
+    (site.path / "hotshoe_ggml_cpu" / "__init__.py").write_text(code)
     manifest(natives.folder, ggml={"version": "0.20.2"})
     return natives
 
@@ -346,7 +348,7 @@ def test_a_whole_foreign_set_is_adopted(adopting, tmp_path, version):
 def test_a_foreign_set_of_another_version_is_refused(adopting, tmp_path, version):
     adopting.variant("cpu-zen4", 9, folder=tmp_path / "set")
     adopting.library("libggml-base.so", f'const char version[] = "{version}";', folder=tmp_path / "set")
-    found = verdict(load_all(ggml=tmp_path / "set"), "a")
+    found = verdict(load_all(ggml=tmp_path / "set"), "hotshoe-ggml-cpu")
     assert found.outcome is Outcome.ABI_MISMATCH
     assert f"is ggml {version}" in found.reason
     assert "built from 0.20.2 and was tested with 0.20.2 to 0.25.1" in found.reason
@@ -354,7 +356,7 @@ def test_a_foreign_set_of_another_version_is_refused(adopting, tmp_path, version
 
 def test_a_folder_that_is_no_whole_set(adopting, tmp_path):
     adopting.variant("cpu-zen4", 9, folder=tmp_path / "set")
-    found = verdict(load_all(ggml=tmp_path / "set"), "a")
+    found = verdict(load_all(ggml=tmp_path / "set"), "hotshoe-ggml-cpu")
     assert found.outcome is Outcome.MISSING_DEPENDENCY
     assert "no libggml-base" in found.reason or "without a libggml-base" in found.reason
 
@@ -434,8 +436,8 @@ def test_all_that_is_missing_is_named_with_what_brings_it(native_plugin, natives
     ],
 )
 def test_commands(name, command):
-    assert brings(name).startswith(command)
+    assert install_hint(name).startswith(command)
 
 
 def test_a_name_nobody_knows():
-    assert brings("libacme.so.1") is None
+    assert install_hint("libacme.so.1") is None

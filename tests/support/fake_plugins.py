@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PROVIDER = """
-from hotshoe_core.device import API_VERSION, Device, DeviceType, NativeLibraries
+from hotshoe_core.device import API_VERSION, Device, DeviceType
 from hotshoe_core.plugin import hookimpl
 
 class Provider:
@@ -37,7 +37,7 @@ from pathlib import Path
 class Native(Provider):
     def native(self):
         folder = Path("{folder}")
-        return NativeLibraries("{backend}", (folder,), folder / "libggml-base.so")
+        return {"kind": "ggml", "name": "{backend}", "directories": [folder], "core": folder / "libggml-base.so"}
 
 @hookimpl
 def hotshoe_providers():

@@ -35,5 +35,5 @@ def error(got: Iterable[Any], want: Iterable[Any]) -> float:
         w = np.asarray(w)
         assert g.shape == w.shape
         assert g.dtype == np.float32
-        worst = max(worst, float(np.abs(g - w).max() / np.abs(w).max()))
+        worst = max(worst, float(np.abs(g - w).max()) / max(float(np.abs(w).max()), 1e-30))
     return worst

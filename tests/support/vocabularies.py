@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,3 +79,30 @@ def spaced_bpe(
     scores = [0.0] * 259 + list(words.values()) + [0.0] * (len(special) + len(user))
     own = {"model": "llama", "pre": "default", "tokens": tokens, "token_type": types, "scores": scores}
     return keys(**own | changes)
+
+
+def charsmap(words: Mapping[str, str]) -> bytes:
+    """A table whose double array is laid out in the simplest way: every unit's children in 256 of their own."""
+    strings, starts = b"", {}
+    for word, value in words.items():
+        starts[word.encode()] = len(strings)
+        strings += value.encode() + b"\0"
+    units, owned = [0] * 256, {b"": 0}
+    prefixes = sorted({word[:n] for word in starts for n in range(len(word) + 1)})
+    for number, prefix in enumerate(prefixes):
+        base = 256 * (number + 1)
+        units += [0] * 256
+        place = owned[prefix]
+        assert (place ^ base) % 256 == place % 256
+        # an offset of whole 256s is stored without them, and says so by bit 9
+        units[place] |= (((place ^ base) >> 8 << 8) >> 8) << 10 | 1 << 9
+        children = base | place % 256
+        if prefix in starts:
+            units[place] |= 1 << 8
+            units[children] = 1 << 31 | starts[prefix]
+        for other in prefixes:
+            if len(other) == len(prefix) + 1 and other.startswith(prefix):
+                owned[other] = children ^ other[-1]
+                units[owned[other]] |= other[-1]
+    trie = struct.pack(f"<{len(units)}I", *units)
+    return struct.pack("<I", len(trie)) + trie + strings

@@ -1,153 +1,10 @@
-"""The animals: one entry each, with what it does and what has to be said of it.
-
-An animal is a wheel. Its module is BODY, a provider that works (NumPy under another name), with ``before`` in front
-of it (what happens when it is imported) and ``after`` behind it (what is wrong with it). ``{name}`` is its name.
-"""
+"""The animals: one entry each, with what it does and what has to be said of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from tests.zoo.species import ALIEN, GGML, OPEN_LIBRARY, OURS, WORKS, Animal, Library, constructor, machine, wrong
 
-__all__ = ["ANIMALS", "BODY", "BROKEN", "GGML", "TAME", "TIME_LIMIT", "WORKS", "Animal", "Library"]
-
-TIME_LIMIT = 8.0
-"""Seconds that a probe gets in these tests."""
-
-BODY = """
-import os, signal, sys, threading, time
-from pathlib import Path
-from hotshoe_core.device import API_VERSION, Device, DeviceType, NativeLibraries
-from hotshoe_core.plugin import hookimpl
-
-HERE = Path(__file__).parent
-
-class Provider:
-    name = family = "{name}"
-    api_version = API_VERSION
-    memory = 8 << 30
-
-    def native(self):
-        return None
-
-    def devices(self, library):
-        return [Device("{name}", DeviceType.ACCEL, self.name, self.family, memory_total=self.memory)]
-
-    def open(self, devices, params):
-        from hotshoe_core.reference import open_reference
-        backend = open_reference(params)
-        backend.devices = tuple(devices)
-        return backend
-
-@hookimpl
-def hotshoe_providers():
-    return [Provider()]
-"""
-
-# A provider whose library is the folder's libggml-{name}.so, driven by hotshoe's own ggml engine.
-GGML = """
-class Provider:
-    name, family, api_version = "{name}", "ggml", API_VERSION
-
-    def native(self):
-        from hotshoe_ggml._native import base_path
-        return NativeLibraries("{name}", (HERE,), base_path())
-
-    def devices(self, library):
-        from hotshoe_ggml.provider import GgmlProvider
-        return GgmlProvider("{name}", "{name}", HERE, "{name}").devices(library)
-
-    def open(self, devices, params):
-        raise RuntimeError("nobody may get this far")
-"""
-
-OPEN_LIBRARY = "import ctypes, pathlib; ctypes.CDLL(str(pathlib.Path(__file__).parent / 'lib{name}.so'))"
-
-# Spoils one function of the reference backend's table: ``y`` is what it should return.
-WRONG = """
-def _open(self, devices, params, right=Provider.open):
-    import dataclasses
-    backend = right(self, devices, params)
-    functions = dict(backend.library.functions)
-    function = functions["{op}"]
-    def spoiled(*arrays, **attributes):
-        y = function(*arrays, **attributes)
-        return {wrong}
-    functions["{op}"] = spoiled
-    backend.library = dataclasses.replace(backend.library, functions=functions)
-    return backend
-Provider.open = _open
-"""
-
-
-def _wrong(op: str, wrong: str) -> str:
-    return WRONG.replace("{op}", op).replace("{wrong}", wrong)
-
-
-@dataclass(frozen=True)
-class Library:
-    """A shared library in the wheel, of C ``source``. needs: one it is linked to, and which will not be there.
-
-    spoil: what becomes of its bytes before they are packed.
-    """
-
-    source: str = "void *ggml_backend_init(void) { return 0; }"
-    needs: str | None = None
-    spoil: Callable[[bytes], bytes] = lambda data: data
-
-
-@dataclass(frozen=True)
-class Animal:
-    """name: of wheel, entry point, provider and device. what: the words for it.
-
-    outcomes: what it may be called. says: words in the reason, hint or details of its verdict, or of its library's,
-    where it is called by the first of the outcomes.
-    entry: the entry point's module, where that is not its own. tag: the platform that the wheel says it is for.
-    """
-
-    name: str
-    what: str
-    outcomes: tuple[str, ...]
-    says: tuple[str, ...] = ()
-    before: str = ""
-    after: str = ""
-    libraries: Mapping[str, Library] = field(default_factory=dict)
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    tag: str = "py3-none-any"
-    entry: str | None = None
-
-    @property
-    def hangs(self) -> bool:
-        return self.outcomes == ("timed-out",)
-
-    @property
-    def distribution(self) -> str:
-        return f"zoo-{self.name}"
-
-    @property
-    def module(self) -> str:
-        return f"zoo_{self.name}"
-
-    @property
-    def code(self) -> str:
-        code = self.before + "\n" + BODY + self.after
-        return code.replace("{name}", self.name).replace("{limit}", str(TIME_LIMIT))
-
-
-def _constructor(body: str) -> Library:
-    head = "#include <stdlib.h>\n#include <stdio.h>\n#include <signal.h>\n"
-    return Library(head + "__attribute__((constructor)) static void start(void) {" + body + "}")
-
-
-def _machine(data: bytes) -> bytes:
-    return data[:18] + (21).to_bytes(2, "little") + data[20:]  # e_machine 21: PowerPC 64
-
-
-# What an animal says of the ggml that its libraries were built with: hotshoe's own, or another.
-OURS = {"hotshoe-plugin.json": b'{"format": 1, "ggml": {"version": "{ggml}"}}'}
-ALIEN = {"hotshoe-plugin.json": b'{"format": 1, "ggml": {"version": "0.9.11", "abi": "00000000000000ff"}}'}
-
-WORKS = ("loaded", "available")
+__all__ = ["ANIMALS", "BROKEN", "TAME"]
 
 TAME = (
     Animal("dog", "a good one", WORKS),
@@ -225,7 +82,7 @@ BROKEN = (
         ("crashed",),
         ("SIGSEGV", "off the cliff"),
         before=OPEN_LIBRARY,
-        libraries={"liblemming.so": _constructor('fprintf(stderr, "off the cliff\\n"); *(volatile int *)8 = 1;')},
+        libraries={"liblemming.so": constructor('fprintf(stderr, "off the cliff\\n"); *(volatile int *)8 = 1;')},
     ),
     Animal(
         "platypus",
@@ -233,7 +90,7 @@ BROKEN = (
         ("crashed",),
         ("SIGILL",),
         before=OPEN_LIBRARY,
-        libraries={"libplatypus.so": _constructor("__builtin_trap(); raise(SIGILL);")},
+        libraries={"libplatypus.so": constructor("__builtin_trap(); raise(SIGILL);")},
     ),
     Animal(
         "possum",
@@ -241,7 +98,7 @@ BROKEN = (
         ("crashed",),
         ("SIGABRT", "GGML_ASSERT"),
         before=OPEN_LIBRARY,
-        libraries={"libpossum.so": _constructor('fprintf(stderr, "GGML_ASSERT(alive) failed\\n"); abort();')},
+        libraries={"libpossum.so": constructor('fprintf(stderr, "GGML_ASSERT(alive) failed\\n"); abort();')},
     ),
     Animal("sloth", "hangs", ("timed-out",), (), before="import time\nwhile True: time.sleep(60)"),
     Animal(
@@ -256,9 +113,7 @@ BROKEN = (
         "hangs in C, without letting go of the interpreter",
         ("timed-out",),
         before=OPEN_LIBRARY,
-        libraries={
-            "libbeaver.so": _constructor("for (;;) (*(volatile int *)&stdout)++, (*(volatile int *)&stdout)--;")
-        },
+        libraries={"libbeaver.so": constructor("for (;;) (*(volatile int *)&stdout)++, (*(volatile int *)&stdout)--;")},
     ),
     Animal(
         "whale",
@@ -315,29 +170,29 @@ BROKEN = (
         "fox",
         "computes wrong numbers",
         ("wrong-result",),
-        (),
-        after=_wrong("add", "-y"),
+        ("add gives [",),
+        after=wrong("add", "-y"),
     ),
     Animal(
         "weasel",
         "computes numbers that are a little wrong",
         ("wrong-result",),
-        (),
-        after=_wrong("linear", "y * 1.02"),
+        ("linear gives [",),
+        after=wrong("linear", "y * 1.01"),
     ),
     Animal(
         "ermine",
         "computes what is no number",
         ("wrong-result",),
         (),
-        after=_wrong("linear", "y * float('nan')"),
+        after=wrong("linear", "y * float('nan')"),
     ),
     Animal(
         "cuckoo",
         "crashes when it computes",
         ("crashed",),
         ("SIGSEGV",),
-        after=_wrong("linear", "os.kill(os.getpid(), 11)"),
+        after=wrong("linear", "os.kill(os.getpid(), 11)"),
     ),
     Animal(
         "snail",
@@ -385,7 +240,7 @@ BROKEN = (
         ("abi-mismatch",),
         ("ppc64",),
         after=GGML,
-        libraries={"libggml-penguin.so": Library(spoil=_machine)},
+        libraries={"libggml-penguin.so": Library(spoil=machine)},
     ),
     Animal(
         "alien",
@@ -443,6 +298,70 @@ BROKEN = (
         ("import-error",),
         ("load_all()",),
         before="import hotshoe_loader; hotshoe_loader.load_all()",
+    ),
+    Animal(
+        "hyena",
+        "calls its provider as hotshoe's own is called",
+        ("shadowed",),
+        ("'ggml-cpu', which is the name of hotshoe-ggml-cpu", "another name"),
+        after="Provider.name = 'ggml-cpu'",
+    ),
+    Animal(
+        "jackal",
+        "calls its device as hotshoe's own is called",
+        ("shadowed",),
+        ("the name 'cpu' is taken by", "hotshoe-ggml-cpu"),
+        after="Provider.devices = lambda self, library: [Device('cpu', DeviceType.CPU, 'jackal', 'jackal')]",
+    ),
+    Animal(
+        "peacock",
+        "calls its device by the word for all of the best",
+        ("incompatible-api",),
+        ("'gpu' is a word with a meaning of its own", "acme-npu:1"),
+        after="Provider.devices = lambda self, library: [Device('gpu', DeviceType.CPU, 'peacock', 'peacock')]",
+    ),
+    Animal(
+        "sphinx",
+        "gives a class in place of an instance",
+        ("incompatible-api",),
+        ("an instance, as in [Provider()]",),
+        after="@hookimpl\ndef hotshoe_providers(): return [Provider]",
+    ),
+    Animal(
+        "mule",
+        "lists None in place of devices",
+        ("incompatible-api",),
+        ("its devices() returned None; expected a list of Devices",),
+        after="Provider.devices = lambda self, library: None",
+    ),
+    Animal(
+        "squid",
+        "lies about a device past its constructor",
+        ("incompatible-api",),
+        ("Device.pci_id is 5",),
+        after="def _devices(self, library, right=Provider.devices):\n    (device,) = right(self, library)\n"
+        "    object.__setattr__(device, 'pci_id', 5)\n    return [device]\nProvider.devices = _devices",
+    ),
+    Animal(
+        "chameleon",
+        "paints the terminal with its words",
+        ("import-error",),
+        ("\\x1b[31mred", "report it"),
+        before="import os; os.write(2, b'\\x1b[2J\\n'); raise RuntimeError('\\x1b[31mred\\x1b[0m \\u202e')",
+    ),
+    Animal(
+        "owl",
+        "knows what it lacks, and says how to get it",
+        ("import-error",),
+        ("'apt install libowl3'",),
+        before="raise ImportError('needs libowl 3: apt install libowl3')",
+    ),
+    Animal(
+        "centipede",
+        "has more entry points than anybody needs",
+        ("import-error",),
+        ("it has 200 entry points", "at most 32"),
+        entry="\n".join(["zoo_centipede", *(f"centipede{i} = zoo_centipede" for i in range(199))]),
     ),
     Animal("stray", "names a module that is not there", ("import-error",), ("zoo_nothing",), entry="zoo_nothing"),
 )

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.zoo.animals import ANIMALS, Animal
+from tests.zoo.animals import ANIMALS
+from tests.zoo.species import Animal
 from tests.zoo.visits import Visit, Zoo
 from tests.zoo.wheels import compile_library, write_wheel
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hotshoe_loader.binary import version_in
+from hotshoe_loader.ggml.cores import version_in
 from tests.support.other_ggml import other_ggml as foreign
-from tests.zoo.animals import BODY, GGML, WORKS
+from tests.zoo.species import BODY, GGML, WORKS
 from tests.zoo.visits import Visit, Zoo
 from tests.zoo.wheels import write_wheel
 

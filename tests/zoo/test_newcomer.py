@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.zoo.animals import ANIMALS, BODY
+from tests.zoo.animals import ANIMALS
+from tests.zoo.species import BODY
 from tests.zoo.visits import Zoo
 from tests.zoo.wheels import compile_library, write_wheel
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.zoo.animals import ANIMALS, BROKEN, TAME, TIME_LIMIT, WORKS, Animal
+from tests.zoo.animals import ANIMALS, BROKEN, TAME
+from tests.zoo.species import TIME_LIMIT, WORKS, Animal
 from tests.zoo.visits import Visit, Zoo
 
 SUMS = [6.0, 24.0]  # what the visitor computes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.zoo.animals import TIME_LIMIT, Animal
+from tests.zoo.species import TIME_LIMIT, Animal
 
 __all__ = ["Visit", "Zoo"]
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.tensor import TABLE, Axis, Op, Rule, Shape, Tensor
+from hotshoe_core.op import Op
+from hotshoe_core.tensor import TABLE, Axis, Rule, Shape, Tensor
 
 F32, I32 = DType.F32, DType.I32
 

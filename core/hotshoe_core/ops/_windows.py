@@ -20,8 +20,8 @@ def integers(name: str, value: Any, n: int, *, least: int) -> tuple[int, ...]:
     values = (value,) * n if isinstance(value, (int, np.integer)) else tuple(value)
     if len(values) != n:
         raise ShapeError(f"{name} is {value!r}; expected one integer, or {n}")
-    if any(isinstance(v, bool) or not isinstance(v, (int, np.integer)) or v < least for v in values):
-        raise ShapeError(f"{name} is {value!r}; expected integers of at least {least}")
+    if any(isinstance(v, bool) or not isinstance(v, (int, np.integer)) or not least <= v < 2**31 for v in values):
+        raise ShapeError(f"{name} is {value!r}; expected integers of at least {least} that fit into 32 bits")
     return tuple(int(v) for v in values)
 
 

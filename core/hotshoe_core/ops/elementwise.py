@@ -56,13 +56,15 @@ def div(a: Array, b: Array) -> Array:
 @primitive(binary_number)
 def floor_divide(a: Array, b: Array) -> Array:
     """``⌊a / b⌋``, with NumPy broadcasting. Of integers, x // 0 is 0."""
-    return np.floor_divide(a, b)
+    with np.errstate(divide="ignore", invalid="ignore"):  # what comes of 0 is defined
+        return np.floor_divide(a, b)
 
 
 @primitive(binary_number)
 def mod(a: Array, b: Array) -> Array:
     """``a - ⌊a / b⌋ b``, which has the sign of ``b`` (``numpy.mod``), with broadcasting. Of integers, x % 0 is 0."""
-    return np.mod(a, b)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.mod(a, b)
 
 
 @composite(binary_number)

@@ -4,8 +4,8 @@ Sequences come first, then time: x (n_seqs, t, …), state (n_seqs, …). Each o
 and gives that after the last, so a prompt may be computed in pieces. A node has one value; that of these ops is
 a vector of the outputs and the state behind each other, and the functions here take it apart.
 
-The decomposition is the recurrence written out, some ten nodes a step: enough for a backend that lacks an op to write
-tokens one by one, and slow but right for prompts. The same lines over NumPy arrays make the reference backend.
+The decomposition is the recurrence written out, some twenty nodes a step: enough for a backend that lacks an op to
+write tokens one by one, and slow but right for prompts. The same lines over NumPy arrays make the reference backend.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ShapeError
-from hotshoe_core.ops._rules import F32, composite, require_float
+from hotshoe_core.ops._rules import F32, composite, require_finite, require_float
 from hotshoe_core.ops.movement import concat
 from hotshoe_core.tensor import Rule, Shape, Tensor
 
@@ -197,6 +197,7 @@ def _linear_attention_rule(
 def _scale(attrs: dict[str, Any], dk: int) -> None:
     if attrs["scale"] is None:
         attrs["scale"] = dk**-0.5
+    require_finite(attrs, "scale")
 
 
 def _gated_delta_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:

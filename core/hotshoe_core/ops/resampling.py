@@ -189,11 +189,11 @@ def interpolate(
         at = _nearest(old_h, h, mode)[:, None] * old_w + _nearest(old_w, w, mode)
         rows = x.reshape(-1, old_h * old_w).permute(1, 0)
         return gather(rows, at.reshape(-1, 1)).reshape(h * w, -1).permute(1, 0).reshape(*leading, h, w)
-    swapped = (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
-    for old, new in ((old_w, w), (old_h, h)):
+    for old, new, other in ((old_w, w, old_h), (old_h, h, w)):
         weights = constant(_resampling(old, new, mode, align_corners, antialias), "resampling")  # (new, old)
-        x = x.matmul(weights, transpose=True, precision="full").permute(*swapped)
-    return x
+        y = x.reshape(-1, old).matmul(weights, transpose=True, precision="full")
+        x = y.reshape(-1, other, new).permute(0, 2, 1)  # the other axis last
+    return x.reshape(*leading, h, w)
 
 
 def _nearest(old: int, new: int, mode: str) -> Array:

@@ -15,7 +15,7 @@ import hotshoe
 
 __all__ = ["main"]
 
-_COMMANDS = ("devices", "doctor", "run", "chat", "embed", "rerank", "bench", "convert", "inspect")
+_COMMANDS = ("devices", "doctor", "run", "chat", "embed", "rerank", "bench", "convert", "inspect", "trace", "compare")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

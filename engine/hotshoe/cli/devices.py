@@ -6,18 +6,20 @@ import argparse
 import json
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotshoe_core.device import Device
 from hotshoe_core.errors import DeviceNotFoundError
+from hotshoe_core.text import printable
 
 if TYPE_CHECKING:
     from hotshoe_loader import Verdict
 
-__all__ = ["add_parser", "run", "show", "to_json", "wrap"]
+__all__ = ["add_parser", "run", "show", "show_json", "to_json", "traceback_of", "wrap"]
 
 _WIDTH = 80
+_IN_LINES = ("traceback", "output")  # details of a verdict that are lines of text
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,17 +54,22 @@ def run(args: argparse.Namespace) -> int:
             "error": error,
             "verdicts": [verdict.to_json() for verdict in verdicts],
         }
-        text = json.dumps(report, indent=2, ensure_ascii=False)
+        show_json(report)
     else:
-        text = "\n".join(_report(devices, verdicts, why, error, args.verbose))
-    show(text)
+        show(_report(devices, verdicts, why, error, args.verbose))
     return 0 if devices else 1
 
 
-def show(text: str) -> None:
-    """Prints ``text``, also where a driver's name holds what the terminal cannot show."""
+def show(lines: Iterable[str]) -> None:
+    """Prints lines, also where a driver's name holds what the terminal cannot show, or would act on."""
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+    for line in lines:
+        sys.stdout.write(printable(line).encode(encoding, "backslashreplace").decode(encoding) + "\n")
+
+
+def show_json(report: dict[str, Any]) -> None:
+    """Prints an object as JSON, in which nothing is raw but what every terminal can show."""
+    sys.stdout.write(json.dumps(report, indent=2) + "\n")
 
 
 def to_json(device: Device) -> dict[str, Any]:
@@ -76,6 +83,7 @@ def to_json(device: Device) -> dict[str, Any]:
         "memory_total": device.memory_total,
         "memory_free": device.memory_free,
         "pci_id": device.pci_id,
+        "uuid": device.uuid,
         "library": None if device.library is None else str(device.library),
         "properties": dict(device.properties),
     }
@@ -126,8 +134,16 @@ def _verdict(verdict: Verdict, verbose: bool) -> Iterator[str]:
     if verbose:
         if verdict.origin:
             yield from wrap(f"from {verdict.origin}", "      ")
-        facts = [f"{key}={value}" for key, value in verdict.to_json()["details"].items() if value not in (None, "")]
+        shown = {key: value for key, value in verdict.details.items() if key not in _IN_LINES}
+        facts = [f"{key}={value}" for key, value in shown.items() if value not in (None, "")]
         yield from wrap(", ".join([f"{verdict.kind}, {verdict.elapsed * 1e3:.1f} ms", *facts]), "      ")
+        yield from traceback_of(verdict)
+
+
+def traceback_of(verdict: Verdict) -> Iterator[str]:
+    """The traceback of the exception a plugin was rejected for, or what its process said before it ended, if any."""
+    for key in _IN_LINES:
+        yield from (f"      | {line}" for line in verdict.details.get(key, ()))
 
 
 def wrap(text: str, indent: str, then: str | None = None) -> list[str]:

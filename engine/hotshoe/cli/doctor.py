@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import hotshoe
-from hotshoe.cli.devices import show, to_json, wrap
+from hotshoe.cli.devices import show, show_json, to_json, traceback_of, wrap
 from hotshoe_core.device import Device
 from hotshoe_core.errors import DeviceNotFoundError
 
 if TYPE_CHECKING:
+    from hotshoe_loader import Verdict
     from hotshoe_loader.doctor import Diagnosis, Finding
 
 __all__ = ["add_parser", "run"]
@@ -30,6 +30,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "thing to do next. Exit code 0: healthy, the best device that a plugin exists for is used; 1: something to do.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="add the tracebacks of plugins that failed")
     parser.set_defaults(run=run)
 
 
@@ -59,16 +60,19 @@ def run(args: argparse.Namespace) -> int:
             "devices": [to_json(device) for device in devices],
             "verdicts": [verdict.to_json() for verdict in verdicts],
         }
-        show(json.dumps(report, indent=2, ensure_ascii=False))
+        show_json(report)
     else:
-        show("\n".join(_report(diagnosis, why)))
+        show(_report(diagnosis, why, verdicts if args.verbose else ()))
     return 0 if diagnosis.healthy else 1
 
 
-def _report(diagnosis: Diagnosis, why: str | None) -> Iterator[str]:
+def _report(diagnosis: Diagnosis, why: str | None, traced: Sequence[Verdict]) -> Iterator[str]:
     yield f"hotshoe {hotshoe.__version__}"
     for finding in diagnosis.findings:
         yield from _lines(finding)
+    for verdict in traced:
+        lines = list(traceback_of(verdict))
+        yield from ["", f"{verdict.candidate} [{verdict.origin}]:", *lines] if lines else []
     yield ""
     if why is not None:
         yield from wrap(f"Used by default: {why}", "")

@@ -34,15 +34,14 @@ What such a module builds on, all of it importable from here:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.convert._convert import convert
     from hotshoe.convert._experts import experts, experts_used
     from hotshoe.convert._names import match_tensors
-    from hotshoe.convert._plan import Plan, PlannedTensor
+    from hotshoe.convert._plan import DTYPES, Plan, PlannedTensor
     from hotshoe.convert._recipes import (
         Array,
         Recipe,
@@ -89,14 +88,13 @@ __all__ = [
     "wordpiece_metadata",
 ]
 
-DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
-
 # imported on first use: the command line asks for DTYPES and nothing else
 _HOMES = {
+    "_convert": ("convert",),
     "_checkpoint": ("Checkpoint",),
     "_experts": ("experts", "experts_used"),
     "_names": ("match_tensors",),
-    "_plan": ("Plan", "PlannedTensor"),
+    "_plan": ("DTYPES", "Plan", "PlannedTensor"),
     "_recipes": (*("Array", "Recipe", "as_is", "half_of", "has", "plan_recipes", "reshaped", "rope_order", "stacked"),),
     "_rope": ("Rope", "read_rope"),
     "_text": ("Sizes", "linear", "make_plan", "outer_recipes", "read_sizes", "refuse_quantized"),
@@ -114,55 +112,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def convert(
-    source: str | Path,
-    destination: str | Path,
-    dtype: str = "f16",
-    *,
-    progress: Callable[[float], None] | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Writes the model in the folder ``source`` to the GGUF file ``destination`` and returns its path.
-
-    ``dtype`` is the element type of the large weights: "f32", "f16", "bf16", "q8_0" or "q4_0" (with
-    it, the matrix that gives the logits is q8_0). Vectors, norms, expert routers, and position and token-type
-    embeddings stay f32, as llama.cpp's converter leaves them. ``progress`` is called with a fraction from
-    0 to 1. The file appears under its name only when it is complete; until then nothing by that name is touched.
-
-    Raises ModelFileError for a folder or file that is not what it should be, UnknownArchitectureError for a
-    model that no installed distribution converts, ModelError where several claim to, ConversionError for a checkpoint
-    or request that cannot be met.
-    """
-    from hotshoe.convert._checkpoint import open_checkpoint
-    from hotshoe.convert._write import check_request, write
-
-    target, element = check_request(destination, dtype, overwrite)
-    checkpoint = open_checkpoint(source)
-    write(_plan_of(checkpoint), checkpoint, target, element, progress)
-    return target
-
-
-def _plan_of(checkpoint: Checkpoint) -> Plan:
-    from hotshoe import families
-    from hotshoe.convert._plan import Plan
-    from hotshoe_core.errors import ModelError, UnknownArchitectureError, did_you_mean
-
-    name = checkpoint.architecture or checkpoint.config.get("model_type")
-    known = families.names(families.CONVERTERS)
-    if not isinstance(name, str) or name not in known:
-        what = f"a {name}" if isinstance(name, str) else "a model of no architecture that config.json names"
-        # the others are model types, each beside its architecture
-        architectures = [other for other in known if other[:1].isupper()]
-        raise UnknownArchitectureError(
-            f"{checkpoint.folder} holds {what}, which hotshoe cannot convert; it converts: {', '.join(architectures)}",
-            hint=did_you_mean(str(name), known),
-        )
-    plan = families.find(families.CONVERTERS, name)(checkpoint)
-    if not isinstance(plan, Plan):
-        raise ModelError(
-            f"the entry point {name!r} of {families.CONVERTERS!r} gave a {type(plan).__name__}; "
-            "expected a function of a Checkpoint that returns a hotshoe.convert.Plan"
-        )
-    return plan

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._plan import PlannedTensor
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
     import gguf
+    import numpy as np
 
     from hotshoe.convert._checkpoint import Checkpoint
 
@@ -24,12 +26,13 @@ def match_tensors(
     rename: Callable[[str], str],
     ignored: tuple[str, ...] = (),
     full_precision: Collection[str] = (),
+    first_rows: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[PlannedTensor, ...]:
     """``shapes`` is what the file holds, by GGUF name; ``rename`` turns a checkpoint's names into ones ``names`` maps.
 
-    Names that start with one of ``ignored``, once renamed, are left out. Raises ConversionError for tensors that are
-    missing, not known, there twice, or of another shape. The order is that
-    of the checkpoint's names, however its files are cut.
+    Names that start with one of ``ignored``, once renamed, are left out, and so are the rows before ``first_rows`` of
+    the tensors that it names. Raises ConversionError for tensors that are missing, not known, there twice, or of
+    another shape. The order is that of the checkpoint's names, however its files are cut.
     """
     planned: dict[str, PlannedTensor] = {}
     extra: list[str] = []
@@ -44,14 +47,21 @@ def match_tensors(
             continue
         if name in planned:
             raise ConversionError(f"{checkpoint.model} has {name} twice: as {planned[name].source} and as {source}")
-        if tensor.shape != shapes[name]:
-            wrong.append(f"{source} is {tensor.shape}, expected {shapes[name]}")
+        first, shape = first_rows.get(name, 0), shapes[name]
+        stored = (shape[0] + first, *shape[1:])
+        if tensor.shape != stored:
+            wrong.append(f"{source} is {tensor.shape}, expected {stored}")
         # vectors are read by code that knows f32 only, in every engine that reads GGUF
-        exact = name in full_precision or len(shapes[name]) < 2
-        planned[name] = PlannedTensor(name, source, shapes[name], full_precision=exact)
+        exact = name in full_precision or len(shape) < 2
+        make = _rows_from(checkpoint, source, first) if first else None
+        planned[name] = PlannedTensor(name, source, shape, full_precision=exact, make=make)
     missing = sorted(shapes.keys() - planned.keys())
     check_complete(checkpoint, missing=missing, extra=extra, wrong=wrong)
     return tuple(planned.values())
+
+
+def _rows_from(checkpoint: Checkpoint, source: str, first: int) -> Callable[[], np.ndarray[Any, np.dtype[np.float32]]]:
+    return lambda: checkpoint.read(source)[first:]
 
 
 def check_complete(

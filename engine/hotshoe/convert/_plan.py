@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Plan", "PlannedTensor"]
+__all__ = ["DTYPES", "Plan", "PlannedTensor"]
+
+DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
+"""Element types that a file's large weights may have."""
 
 
 @dataclass(frozen=True, slots=True)

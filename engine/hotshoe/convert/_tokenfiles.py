@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe.convert._json import read_object
-from hotshoe.tokenizers._vocabulary import TokenType
+from hotshoe.tokenizers import TokenType
+from hotshoe.tokenizers._charsmap import checked_charsmap
 from hotshoe_core.errors import ModelFileError
 
 if TYPE_CHECKING:
@@ -16,7 +20,7 @@ if TYPE_CHECKING:
 
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["SPACE", "Added", "TextTokenizer", "Vocab", "parts", "read_text_tokenizer"]
+__all__ = ["SPACE", "Added", "TextTokenizer", "Vocab", "charsmap", "package_errors", "parts", "read_text_tokenizer"]
 
 SPACE = "\u2581"  # what SentencePiece writes for a space
 
@@ -84,14 +88,8 @@ class TextTokenizer:
 
     def own_ids(self, text: str, special: bool, pair: str | None = None) -> list[int]:
         """What the folder's own tokenizer makes of a text or of two. Raises ModelFileError where the package cannot."""
-        try:
-            ids: list[int] = [] if self.own is None else self.own.encode(text, pair, add_special_tokens=special).ids
-        except BaseException as error:
-            # how the package fails at a template that names tokens it does not define
-            if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
-                raise
-            raise ModelFileError(f"the tokenizers package cannot use it: {error}", path=self.path) from None
-        return ids
+        with package_errors(self.path):
+            return [] if self.own is None else self.own.encode(text, pair, add_special_tokens=special).ids
 
 
 class Vocab(NamedTuple):
@@ -141,10 +139,33 @@ def parts(part: Any) -> list[dict[str, Any]]:
     return [part, *(found for p in (inner if isinstance(inner, list) else []) for found in parts(p))]
 
 
+def charsmap(part: dict[str, Any], path: Path) -> bytes:
+    """The table of a normalizer "Precompiled". Raises ModelFileError for one that cannot be used."""
+    try:
+        return checked_charsmap(base64.b64decode(part.get("precompiled_charsmap", ""), validate=True))
+    except (TypeError, ValueError) as error:
+        raise ModelFileError(
+            f"is not a table of SentencePiece: {error}", path=path, field="precompiled_charsmap"
+        ) from None
+
+
 def _own(tokenizer: dict[str, Any], path: Path) -> tokenizers.Tokenizer:
     import tokenizers
 
-    try:
+    for part in parts(tokenizer.get("normalizer")):
+        if part.get("type") == "Precompiled":
+            charsmap(part, path)
+    with package_errors(path):
         return tokenizers.Tokenizer.from_str(json.dumps(tokenizer | {"truncation": None, "padding": None}))
-    except Exception as error:  # the package raises bare Exception
+
+
+@contextlib.contextmanager
+def package_errors(path: Path) -> Iterator[None]:
+    """Turns what the package raises, bare Exceptions and panics, into ModelFileError."""
+    try:
+        yield
+    except BaseException as error:
+        # how the package fails at a template that names tokens it does not define
+        if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
+            raise
         raise ModelFileError(f"the tokenizers package cannot use it: {error}", path=path) from None

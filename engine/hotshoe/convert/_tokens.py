@@ -15,6 +15,7 @@ from hotshoe.convert._bytebpe import is_byte_level, read_bytes
 from hotshoe.convert._json import read_object
 from hotshoe.convert._spm import read_spaces
 from hotshoe.convert._tokenfiles import TextTokenizer, Vocab, read_text_tokenizer
+from hotshoe.convert._unigram import is_unigram, read_unigram
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType
 from hotshoe_core.errors import ConversionError, ModelFileError, TokenizerError
@@ -52,7 +53,8 @@ def tokenizer_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
     Raises ModelFileError for missing or broken tokenizer files, ConversionError for what GGUF cannot express.
     """
     files = read_text_tokenizer(checkpoint)
-    vocab = read_bytes(files) if is_byte_level(files) else read_spaces(files)
+    read = read_unigram if is_unigram(files) else read_bytes if is_byte_level(files) else read_spaces
+    vocab = read(files)
     last = max(vocab.tokens)
     if last >= n_tokens:
         raise ConversionError(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._json import read_object
+from hotshoe.convert._tokenfiles import package_errors
 from hotshoe.tokenizers import _wordpiece as wordpiece
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe.tokenizers._vocabulary import TokenType
@@ -221,7 +222,12 @@ def _normalizer_metadata(files: _Files, normalizer: dict[str, Any], lowercase_fi
         metadata[wordpiece.KEY_SPLIT_CHINESE] = False
     longest = files.tokenizer.get("model", {}).get("max_input_chars_per_word", wordpiece.MAX_WORD)
     if longest != wordpiece.MAX_WORD:
-        metadata[wordpiece.KEY_MAX_WORD] = min(longest, 2**32 - 1) if type(longest) is int else longest
+        if type(longest) is not int or not 1 <= longest <= wordpiece.LONGEST_WORD:
+            raise ConversionError(
+                f"{files.folder / 'tokenizer.json'}: max_input_chars_per_word is {longest!r}; hotshoe splits words of "
+                f"1 to {wordpiece.LONGEST_WORD} characters"
+            )
+        metadata[wordpiece.KEY_MAX_WORD] = longest
     return metadata
 
 
@@ -233,10 +239,8 @@ def _compare(
     path = files.folder / "tokenizer.json"
     if lowercase_first:
         normalizer = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, normalizer]}
-    try:
+    with package_errors(path):
         expected = _own_ids(files, normalizer, roles)
-    except Exception as error:  # the package raises bare Exception
-        raise ModelFileError(f"the tokenizers package cannot use it: {error}", path=path) from None
     rebuilt = load_tokenizer(metadata)
     for probe, ids in zip(_PROBES, expected, strict=True):
         got = rebuilt.encode(probe)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 
-from hotshoe.convert import DTYPES
+from hotshoe.convert._plan import DTYPES
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ConversionError, did_you_mean
 

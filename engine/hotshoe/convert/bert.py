@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
     from hotshoe.convert import Checkpoint
 
-__all__ = ["plan", "plan_reranker"]
+__all__ = ["ARCH", "BUFFERS", "classifier", "encoder_plan", "encoder_shapes", "plan", "plan_reranker"]
 
 ARCH = "bert"
 
-_BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # they are not weights
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # they are not weights
 _HEADS = ("pooler.", "cls.")  # that an embedding does not use
 # as the table of the gguf package has it
 _CLASSIFIER = {"pooler.dense.": "classifier.dense.", "classifier.": "classifier.out_proj."}
@@ -31,7 +31,9 @@ _UNNAMED = {0: "LABEL_0", 1: "LABEL_1"}  # what transformers takes where config.
 
 def plan(checkpoint: Checkpoint) -> Plan:
     """Raises ModelFileError for a config that lacks a size, ConversionError for a BERT that GGUF cannot express."""
-    return _plan(checkpoint, _shapes(checkpoint), _plain, (*_BUFFERS, *_HEADS), checkpoint.sentence.metadata(ARCH))
+    return encoder_plan(
+        checkpoint, encoder_shapes(checkpoint), _plain, (*BUFFERS, *_HEADS), checkpoint.sentence.metadata(ARCH)
+    )
 
 
 def plan_reranker(checkpoint: Checkpoint) -> Plan:
@@ -39,9 +41,14 @@ def plan_reranker(checkpoint: Checkpoint) -> Plan:
 
     GGUF has no key for what becomes of a score, so hotshoe adds ``hotshoe.rerank.activation``: "identity" or "sigmoid".
     """
-    labels = _labels(checkpoint)
-    dim = checkpoint.integer("hidden_size")
-    shapes = _shapes(checkpoint) | {
+    shapes, metadata = classifier(checkpoint)
+    return encoder_plan(checkpoint, encoder_shapes(checkpoint) | shapes, _classifier, BUFFERS, metadata)
+
+
+def classifier(checkpoint: Checkpoint) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
+    """The tensors and the keys that a reranker has beside those of its encoder."""
+    labels, dim = _labels(checkpoint), checkpoint.integer("hidden_size")
+    shapes: dict[str, tuple[int, ...]] = {
         "cls.weight": (dim, dim),
         "cls.bias": (dim,),
         "cls.output.weight": (len(labels), dim),
@@ -53,7 +60,7 @@ def plan_reranker(checkpoint: Checkpoint) -> Plan:
         metadata["hotshoe.rerank.activation"] = activation
     if dict(enumerate(labels)) != _UNNAMED:
         metadata[f"{ARCH}.classifier.output_labels"] = labels
-    return _plan(checkpoint, shapes, _classifier, _BUFFERS, metadata)
+    return shapes, metadata
 
 
 def _activation(checkpoint: Checkpoint) -> str | None:
@@ -93,7 +100,7 @@ def _labels(checkpoint: Checkpoint) -> list[str]:
     return [str(name) for name in names]
 
 
-def _shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
+def encoder_shapes(checkpoint: Checkpoint, first_position: int = 0) -> dict[str, tuple[int, ...]]:
     """The tensors of the encoder, by their names in the file."""
     checkpoint.require("hidden_act", "gelu", "gelu")
     checkpoint.require("position_embedding_type", "absolute", "absolute")
@@ -108,7 +115,7 @@ def _shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
     ff = checkpoint.integer("intermediate_size")
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (checkpoint.integer("vocab_size"), dim),
-        "position_embd.weight": (checkpoint.integer("max_position_embeddings"), dim),
+        "position_embd.weight": (checkpoint.integer("max_position_embeddings") - first_position, dim),
         "token_types.weight": (checkpoint.integer("type_vocab_size", 2), dim),
         "token_embd_norm.weight": (dim,),
         "token_embd_norm.bias": (dim,),
@@ -131,13 +138,17 @@ def _shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _plan(
+def encoder_plan(
     checkpoint: Checkpoint,
     shapes: dict[str, tuple[int, ...]],
     rename: Callable[[str], str],
     ignored: tuple[str, ...],
     metadata: dict[str, Any],
+    *,
+    tokenizer: Callable[[Checkpoint, int], dict[str, Any]] = wordpiece_metadata,
+    first_position: int = 0,
 ) -> Plan:
+    """An encoder's file. Rows of the position embeddings before ``first_position`` are left out."""
     tensors = match_tensors(
         checkpoint,
         gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, checkpoint.layers()),
@@ -145,6 +156,7 @@ def _plan(
         rename=rename,
         ignored=ignored,
         full_precision={"position_embd.weight", "token_types.weight"},
+        first_rows={"position_embd.weight": first_position},
     )
     # after the tensors: their shapes have shown that vocab_size is true
     vocab, dim = shapes["token_embd.weight"]
@@ -158,7 +170,7 @@ def _plan(
         f"{ARCH}.attention.causal": False,
         **metadata,
         "tokenizer.ggml.token_type_count": shapes["token_types.weight"][0],
-        **wordpiece_metadata(checkpoint, vocab),
+        **tokenizer(checkpoint, vocab),
     }
     return Plan(ARCH, keys, tensors)
 

@@ -11,7 +11,7 @@ from hotshoe_core import WeightData
 from hotshoe_core.errors import WeightsError, did_you_mean
 
 if TYPE_CHECKING:
-    from hotshoe_core import Backend
+    from hotshoe_core import Backend, Placement
     from hotshoe_core.backend import Progress
     from hotshoe_core.gguf import GGUFFile
     from hotshoe_core.tensor import Shape
@@ -38,10 +38,11 @@ def bind(
     file: GGUFFile,
     backend: Backend,
     *,
+    placement: Placement | None = None,
     ignore: Collection[str] = (),
     progress: Progress | None = None,
 ) -> None:
-    """Load every parameter of ``model`` from ``file`` into ``backend``.
+    """Load every parameter of ``model`` from ``file`` into ``backend``, each on the device of its layer.
 
     ``ignore`` names tensors the file may hold and the model has no use for. Raises WeightsError naming the
     tensors that are missing, left over or of the wrong shape, before anything is loaded.
@@ -79,7 +80,7 @@ def bind(
         weights.append(
             WeightData(name, info.shape, info.dtype, file.data(name), use, layers[name], model.compute_bound)
         )
-    tensors = backend.load(weights, progress=progress)
+    tensors = backend.load(weights, placement, progress)
     for name, p in chosen:
         setattr(p.module, p.attribute, tensors[name])
     model.drop_missing_parts()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,6 +50,15 @@ class LoadedModel:
         self._model = model
         self._guard = threading.RLock()
         self._closed = False
+        if os.environ.get("HOTSHOE_TRACE"):
+            from hotshoe_core.trace import watch  # for those who trace
+
+            watch(backend, self.about)
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What a trace's header says of the model: ``model`` and ``architecture``."""
+        return {"model": str(self._file.path), "architecture": self.metadata.architecture}
 
     @property
     def device(self) -> Device:
@@ -59,6 +69,12 @@ class LoadedModel:
     def nbytes(self) -> int:
         """The size of the model's file, or files."""
         return self._file.nbytes
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights in use by their names in the file, for ``hotshoe_core.dump``."""
+        bound = (getattr(p.module, p.attribute) for p in self._model.parameters())
+        return {t.name: t for t in bound if t is not None}
 
     def memory(self) -> BackendMemory:
         """What the model takes now, by device and layer."""

@@ -15,8 +15,11 @@ __all__ = ["RunnerParams"]
 class RunnerParams:
     """Checked when it is made: raises ModelError, and DTypeError for a type that a cache cannot have."""
 
-    n_batch: int = 512
-    """Tokens that a step computes, of all sequences together: how long those that write wait for those that read."""
+    n_batch: int | None = None
+    """Tokens that a step computes, of all sequences together: how long those that write wait for those that read.
+
+    None: 512, and 2048 for models that read texts as a whole (embeddings, rerankers).
+    """
 
     n_ubatch: int | None = None
     """Tokens of one graph, which take its memory; a step is as many graphs as it needs. None: n_batch."""
@@ -33,15 +36,15 @@ class RunnerParams:
     def __post_init__(self) -> None:
         for name in ("n_batch", "n_ubatch", "max_sequences", "n_sequences"):
             value = getattr(self, name)
-            if value is None and name == "n_ubatch":
+            if value is None and name in ("n_batch", "n_ubatch"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ModelError(f"{name} is {value!r}; expected an integer of 1 or more")
         if self.max_sequences > MAX_SEQUENCES:
             raise ModelError(f"max_sequences is {self.max_sequences}; a cache tells at most {MAX_SEQUENCES} apart")
-        if self.n_ubatch is not None and self.n_ubatch > self.n_batch:
+        if self.n_ubatch is not None and self.n_ubatch > self.step:
             raise ModelError(
-                f"n_ubatch is {self.n_ubatch}, but a step computes n_batch={self.n_batch} tokens",
+                f"n_ubatch is {self.n_ubatch}, but a step computes n_batch={self.step} tokens",
                 hint="raise n_batch too, or leave n_ubatch out",
             )
         dtype = self.dtype
@@ -49,9 +52,14 @@ class RunnerParams:
             raise DTypeError(f"kv_dtype is {self.kv_dtype!r}; expected a float or quantized type, such as f16 or q8_0")
 
     @property
+    def step(self) -> int:
+        """Tokens of a step of a text model."""
+        return 512 if self.n_batch is None else self.n_batch
+
+    @property
     def rows(self) -> int:
-        """The most rows of one graph."""
-        return self.n_batch if self.n_ubatch is None else self.n_ubatch
+        """The most rows of one of its graphs."""
+        return self.step if self.n_ubatch is None else self.n_ubatch
 
     @property
     def dtype(self) -> DType:

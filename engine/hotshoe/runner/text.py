@@ -83,7 +83,7 @@ class TextModel(LoadedModel):
             dtype=params.dtype,
         )
         self._forward = TextForward(text, backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.rows)
-        limits = Limits(params.n_batch, params.rows, params.max_sequences, self._cache.uniform)
+        limits = Limits(params.step, params.rows, params.max_sequences, self._cache.uniform)
         slots = Slots(self._cache, params.max_sequences)
         self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
         self.engine.on_device = self.device.type is not DeviceType.CPU

@@ -1,7 +1,7 @@
 """Which tokens have a role: begin, end, end of turn, fill in the middle; and which of them end a generation.
 
-A file names them by keys; older files leave keys out, so names that many models share count as well. The names are
-those llama.cpp looks for (``src/llama-vocab.cpp``), and so is what is done about models that use them otherwise.
+A file names them by keys; older files leave keys out, so names that many models share count as well. The names, and
+the exceptions for models that use them otherwise, are llama.cpp's (``src/llama-vocab.cpp``).
 """
 
 from __future__ import annotations

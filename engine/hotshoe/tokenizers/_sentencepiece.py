@@ -1,9 +1,9 @@
 """SentencePiece's BPE (``tokenizer.ggml.model`` "llama"): Llama 2, Mistral, Phi-3, Gemma 1 to 3, …
 
-SentencePiece keeps no list of merges: of all neighbours whose join is a token it joins those with the highest score,
-the left ones of equals. Here every way to split a token in two becomes a merge, ranked by the token's score. That is
-the same as long as no two tokens have one score, which trained vocabularies do not; of two tokens with one score, the
-one with the smaller id is joined first, wherever it stands.
+SentencePiece keeps no list of merges: it joins the two neighbours that make the token with the highest score, the
+leftmost of several that make it. Here every way to split a token in two becomes a merge, ranked by the token's score.
+That is the same as long as no two tokens have the same score, as in trained vocabularies; of two that have, the one
+with the smaller id is joined first, wherever it is in the text.
 
 Special tokens are not joined out of characters, as in SentencePiece (llama.cpp joins those, too).
 """

@@ -1,7 +1,7 @@
 """SentencePiece's unigram model (``tokenizer.ggml.model`` "t5"): T5, XLM-RoBERTa and the embedding models made of it.
 
-Of all ways to cut a text into tokens, the one with the highest sum of scores (Viterbi). A text is first normalized
-by the model's own table (``tokenizer.ggml.precompiled_charsmap``), so that decoding does not always give it back.
+A text is cut into the tokens with the highest sum of scores (Viterbi). The model's own table
+(``tokenizer.ggml.precompiled_charsmap``) normalizes it before that, so decoding does not always give the text back.
 """
 
 from __future__ import annotations

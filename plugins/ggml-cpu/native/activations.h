@@ -47,6 +47,22 @@ ALWAYS_INLINE float gelu_tanh(float x) {
 
 ALWAYS_INLINE float gelu_quick(float x) { return times_sigmoid(x, 1.702f * x); }
 
+/* log(1 + e^x) = max(x, 0) + log1p(u) with u = e^-|x|, and log1p(u) = 2 atanh(s) with s = u / (2 + u), at most 1/3: a series.
+ * Nothing overflows, and small values keep their digits. */
+ALWAYS_INLINE float softplus(float x) {
+    const float t = x < 0.0f ? x : -x;
+    const float u = t < -87.0f ? 0.0f : exp2_near((t < -87.0f ? -87.0f : t) * 1.4426950408889634f);
+    const float s = u / (2.0f + u), w = s * s;
+    float p = 1.0f / 13;
+    p = p * w + 1.0f / 11;
+    p = p * w + 1.0f / 9;
+    p = p * w + 1.0f / 7;
+    p = p * w + 1.0f / 5;
+    p = p * w + 1.0f / 3;
+    p = p * w + 1.0f;
+    return (x > 0.0f ? x : 0.0f) + 2.0f * s * p;
+}
+
 /* gelu(x) = x * Phi(x) = max(x, 0) - t * Phi(-t) with t = |x|, and Phi(-t) = exp(-t^2/2) * P(t)/Q(t).
  * Written this way the tail keeps its relative precision, where 1 + erf(x) has cancelled to nothing.
  * P/Q fits 0.5 * erfcx(t / sqrt 2) on [0, 13] to 3.4e-7; beyond 13 the product is below the smallest float we care for.

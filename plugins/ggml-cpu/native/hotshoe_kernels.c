@@ -2,7 +2,7 @@
 
 #include "activations.h"
 
-#include <math.h>
+#include <stddef.h>
 
 typedef void (*row_fn)(float *, const float *, const float *, int64_t);
 
@@ -22,7 +22,8 @@ typedef void (*row_fn)(float *, const float *, const float *, int64_t);
 #define ACTIVATIONS(isa, target)       \
     ACTIVATION(gelu_erf, isa, target)  \
     ACTIVATION(gelu_tanh, isa, target) \
-    ACTIVATION(gelu_quick, isa, target)
+    ACTIVATION(gelu_quick, isa, target) \
+    ACTIVATION(softplus, isa, target)
 
 ACTIVATIONS(generic, )
 
@@ -54,26 +55,17 @@ static int isa(void) {
 #endif
 }
 
-/* log(1 + e^x), without overflow and, unlike log of a sum, with all digits where it is small. */
-static void softplus_row(float * dst, const float * a, const float * up, int64_t n) {
-    (void) up;
-    for (int64_t i = 0; i < n; ++i) {
-        const float x = a[i];
-        dst[i] = isnan(x) ? x : (x > 0.0f ? x : 0.0f) + log1pf(expf(-fabsf(x)));
-    }
-}
-
 static row_fn activation(int32_t kind) {
 #if defined(HOTSHOE_X86)
     static const row_fn all[][3] = {
         {gelu_erf_generic, gelu_erf_avx2, gelu_erf_avx512},
         {gelu_tanh_generic, gelu_tanh_avx2, gelu_tanh_avx512},
         {gelu_quick_generic, gelu_quick_avx2, gelu_quick_avx512},
-        {softplus_row, softplus_row, softplus_row},
+        {softplus_generic, softplus_avx2, softplus_avx512},
     };
     return all[kind][isa()];
 #else
-    static const row_fn all[] = {gelu_erf_generic, gelu_tanh_generic, gelu_quick_generic, softplus_row};
+    static const row_fn all[] = {gelu_erf_generic, gelu_tanh_generic, gelu_quick_generic, softplus_generic};
     return all[kind];
 #endif
 }

@@ -209,8 +209,11 @@ struct ranking {
 
 static inline int before(const struct ranking * by, int32_t i, int32_t j) {
     const float a = by->sign * by->x[i], b = by->sign * by->x[j];
-    if (a < b || a > b) {
-        return a < b;
+    if (a < b) {
+        return 1;
+    }
+    if (a > b) {
+        return 0;
     }
     const int no_a = a != a, no_b = b != b;
     return no_a != no_b ? no_b : i < j;

@@ -121,7 +121,7 @@ OTHER = Cycle((0.0, 1.0, INF, NAN, -INF))
 
 def compared() -> Iterator[Case]:
     def operand(shape: Shape, dtype: DType = F32, layout: Layout = "plain") -> Arg:
-        return Arg(shape, dtype, layout=layout, values=integers if dtype is I32 else halves)
+        return Arg(shape, dtype, layout=layout, values=integers if dtype.is_integer else halves)
 
     for op in (*COMPARISONS, "minimum", "maximum", "mod", "floor_divide"):
         divides = op in ("mod", "floor_divide")
@@ -145,6 +145,7 @@ def compared() -> Iterator[Case]:
     large = Arg((4,), I32, values=Large(), note="large")  # not exact in F32
     for op in ("add", "sub", "equal", "less", "minimum", "mod", "floor_divide"):
         yield Case(op, (large, Arg((3, 1), I32, values=integers)))
+        yield Case(op, (large, Arg((30, 1), I32, values=Large(), note="large")))
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ def matrix() -> Iterator[Case]:
 
 
 def experts() -> Iterator[Case]:
-    same = Arg((5, 3), I32, values=Below(1), note="same")  # one expert for all, and thrice for each row
+    same = Arg((5, 3), I32, values=Below(2), note="repeated")  # two experts, each more often than there are rows
     for dtype in (F32, Q4_0, Q8_0, Q4_K):
         for rows in (1, 3):
             operands = (Arg((5, rows, 256)), weight((4, 32, 256), dtype, "linear_experts"), same)

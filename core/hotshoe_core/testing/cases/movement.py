@@ -6,8 +6,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from hotshoe_core._indexing import Slice
 from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape, Slice
+from hotshoe_core.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, F64, I8, I16, I64, LAYOUTS, Q4_0, Q4_K, Q6_K, Q8_0, SHAPES
 from hotshoe_core.testing.operands import Arg, Below, Case, Cycle, distinct, few, indices, integers, normal, weight
 from hotshoe_core.testing.run import F32, I32

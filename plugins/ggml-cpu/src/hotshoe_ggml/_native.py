@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotshoe_core.errors import NativeError
-from hotshoe_core.mapped_ggml import foreign_bases
+from hotshoe_core.mapped_libraries import is_same_file, mapped_libraries
 from hotshoe_ggml import _log
 from hotshoe_ggml._gen_ffi import ffi
 
@@ -199,7 +199,8 @@ def kernels() -> Any:
 
 
 def _refuse_foreign_base() -> None:
-    foreign = foreign_bases(base_path())
+    # Every ggml 0.x calls its base library libggml-base.so.0: structs of two versions would meet in one call.
+    foreign = [path for path in mapped_libraries("ggml-base") if not is_same_file(path, base_path())]
     if foreign:
         raise NativeLibraryError(
             f"another ggml is already loaded in this process: {', '.join(foreign)}. Its libggml-base has the same "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from hotshoe_core.backend import Backend, CacheConfig, Counters, Placement, Progress, WeightData
 from hotshoe_core.device import BackendParams, Device
@@ -13,24 +13,17 @@ from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeErro
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
 from hotshoe_core.tensor import Shape, Tensor, require_sizes
-from hotshoe_ggml._executable import GgmlExecutable
-from hotshoe_ggml._native import ffi, lib, load_backend
-from hotshoe_ggml._threads import default_threads
-from hotshoe_ggml._weights import (
-    Holding,
-    OutOfMemory,
-    PackedHolding,
-    Tied,
-    hold_state,
-    hold_weights,
-    linear_name,
-    split_tied,
-)
+from hotshoe_ggml._native import lib, load_backend
+from hotshoe_ggml.buffers import OutOfMemory, state_buffer
+from hotshoe_ggml.cpu.threads import default_threads
+from hotshoe_ggml.cpu.unit import CpuUnit
+from hotshoe_ggml.executable import GgmlExecutable
 from hotshoe_ggml.lowering import can_lower
+from hotshoe_ggml.transfer import Meter
+from hotshoe_ggml.unit import Unit
+from hotshoe_ggml.weights import DualLayout, WeightBuffer, load_weights, product_name, split_by_use
 
 __all__ = ["GgmlBackend"]
-
-AnyHolding = Holding | PackedHolding
 
 
 class GgmlBackend(Backend):
@@ -44,8 +37,6 @@ class GgmlBackend(Backend):
                 f"got {len(devices)} devices ({', '.join(d.name for d in devices)}); this version computes on one",
                 hint="name one device",
             )
-        (device,) = devices
-        assert device.library is not None
         self.name = "ggml"
         self.devices = tuple(devices)
         self.params = params
@@ -54,32 +45,9 @@ class GgmlBackend(Backend):
         self.n_threads = params.n_threads if params.n_threads is not None else default_threads()
         if not 1 <= self.n_threads <= lib().GGML_MAX_N_THREADS:
             raise NativeError(f"n_threads is {self.n_threads}; expected 1 to {lib().GGML_MAX_N_THREADS}")
-        self.library = load_backend(device.library)
-        self._pool: Any = ffi.NULL
-        self.device = self.library.devices()[int(device.properties["index"])].handle
-        self.native_devices = [self.device]
-        self.native_backends = [self._init(self.device)]
-        self.cpu_only = lib().ggml_backend_dev_type(self.device) == lib().GGML_BACKEND_DEVICE_TYPE_CPU
-        self._held: dict[Tensor, tuple[list[AnyHolding], int]] = {}
+        self.units = [_open_unit(device, params, self.n_threads) for device in devices]
+        self._held: dict[Tensor, tuple[list[WeightBuffer], int]] = {}
         self._executables: set[GgmlExecutable] = set()
-
-    def _init(self, device: Any) -> Any:
-        backend = lib().ggml_backend_dev_init(device, ffi.NULL)
-        if backend == ffi.NULL:
-            raise NativeError(f"{self.devices[0].name}: ggml could not initialise the device")
-        set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
-        if set_threads is not None:
-            set_threads(backend, self.n_threads)
-            self._start_pool(backend)
-        return backend
-
-    def _start_pool(self, backend: Any) -> None:
-        """Threads that stay: without a pool of ours ggml starts and ends them with every graph."""
-        params = ffi.new("struct ggml_threadpool_params *")
-        lib().ggml_threadpool_params_init(params, self.n_threads)
-        params.poll = 1  # of 100: after work, look for more for some 50 ms, the time between two steps, not for 3 s
-        self._pool = self.library.handle.ggml_threadpool_new(params)
-        self.library.handle.ggml_backend_cpu_set_threadpool(backend, self._pool)
 
     def load(
         self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
@@ -88,25 +56,23 @@ class GgmlBackend(Backend):
         with self.lock:
             self._require_open()
             placement = self.require_placement(placement)
+            (unit,) = self.units
             try:
-                holdings = hold_weights(
-                    self.library,
-                    self.device,
-                    split_tied(weights) if self.params.repack else weights,
+                buffers = load_weights(
+                    unit,
+                    split_by_use(weights) if self.params.repack else weights,
                     mmap=self.params.mmap,
                     repack=self.params.repack,
-                    own_kernels=self.cpu_only,
                     dry=not self.params.allocate,
-                    n_threads=self.n_threads,
-                    progress=progress,
+                    meter=Meter(sum(w.data.nbytes for w in weights), progress),
                 )
             except OutOfMemory as e:
-                raise self._insufficient("weights", e.size, -1) from None
-            where = {name: h for h in holdings for name in h.tensors}
+                raise self._insufficient("weights", e.size, e.layer) from None
+            where = {name: b for b in buffers for name in b.tensors}
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-                loaded[w.name] = self._hold(tensor, where[w.name], where.get(linear_name(w.name)))
+                loaded[w.name] = self._hold(tensor, where[w.name], where.get(product_name(w.name)))
             self._placement = placement
             return loaded
 
@@ -116,21 +82,21 @@ class GgmlBackend(Backend):
             self._require_open()
             require_sizes(f"state {name!r}", shape)
             try:
-                holding = hold_state(self.device, shape, dtype, name, dry=not self.params.allocate)
+                buffer = state_buffer(self.units[0], shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:
                 raise self._insufficient("cache", e.size, layer) from None
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            return self._hold(tensor, holding)
+            return self._hold(tensor, buffer)
 
-    def _hold(self, tensor: Tensor, holding: AnyHolding, product: AnyHolding | None = None) -> Tensor:
+    def _hold(self, tensor: Tensor, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Tensor:
         """``product``: where the layout for products lies, if it is one of its own."""
-        tensor.owner, tensor.handle = self, holding.tensors[tensor.name]
-        held = [holding]
-        size = holding.nbytes(tensor.name)
+        tensor.owner, tensor.handle = self, buffer.tensors[tensor.name]
+        held = [buffer]
+        size = buffer.nbytes(tensor.name)
         if product is not None:
-            name = linear_name(tensor.name)
-            tensor.handle = Tied(tensor.handle, product.tensors[name])
-            size += product.nbytes(name) if product is not holding else 0  # in one mapping they are the same pages
+            name = product_name(tensor.name)
+            tensor.handle = DualLayout(tensor.handle, product.tensors[name])
+            size += product.nbytes(name) if product is not buffer else 0  # in one mapping they are the same pages
             held.append(product)
         self._held[tensor] = (held, size)
         return tensor
@@ -142,13 +108,13 @@ class GgmlBackend(Backend):
             for t in tensors:
                 if t in self._held:
                     for executable in self._executables:
-                        executable.lose(t)
-                    for holding in self._held.pop(t)[0]:
-                        holding.release_one()
+                        executable.invalidate(t)
+                    for buffer in self._held.pop(t)[0]:
+                        buffer.release_one()
                     t.handle = None
 
     def supports(self, node: Tensor) -> bool:
-        return can_lower(node)
+        return can_lower(node, own_kernels=all(unit.own_kernels for unit in self.units))
 
     def compile(self, graph: Graph) -> GgmlExecutable:
         self.require_process()
@@ -190,10 +156,8 @@ class GgmlBackend(Backend):
             for executable in list(self._executables):
                 executable.close()
             self.release(list(self._held))
-            for backend in self.native_backends:
-                lib().ggml_backend_free(backend)
-            if self._pool != ffi.NULL:
-                self.library.handle.ggml_threadpool_free(self._pool)
+            for unit in self.units:
+                unit.close()
 
     def _insufficient(
         self, what: Literal["weights", "cache", "graph"], size: int, layer: int
@@ -209,3 +173,10 @@ class GgmlBackend(Backend):
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the ggml backend is closed")
+
+
+def _open_unit(device: Device, params: BackendParams, n_threads: int) -> Unit:
+    assert device.library is not None
+    facts = load_backend(device.library).devices()[int(device.properties["index"])]
+    kind = CpuUnit if facts.type == lib().GGML_BACKEND_DEVICE_TYPE_CPU else Unit
+    return kind(device, params, n_threads)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotshoe_core.device import BackendParams, Device, DeviceType, NativeLibraries
+from hotshoe_core.device import BackendParams, Device, DeviceType
 from hotshoe_core.plugin import hookimpl
+from hotshoe_core.text import printable
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend
@@ -29,10 +30,11 @@ class GgmlProvider:
         self._directory = directory
         self._device_name = device_name
 
-    def native(self) -> NativeLibraries:
+    def native(self) -> dict[str, object]:
+        """What the loader's room for ggml takes: the name in the files' names, where they lie, the base they need."""
         from hotshoe_ggml._native import base_path  # may be an adopted one
 
-        return NativeLibraries(self._library, (self._directory,), base_path())
+        return {"kind": "ggml", "name": self._library, "directories": [self._directory], "core": base_path()}
 
     def devices(self, library: Path | None) -> Sequence[Device]:
         from hotshoe_ggml._native import load_backend
@@ -49,10 +51,10 @@ class GgmlProvider:
                 type=_TYPES[f.type] if f.type < len(_TYPES) else DeviceType.ACCEL,
                 provider=self.name,
                 family=self.family,
-                description=f.description,
+                description=printable(f.description, 256),
                 memory_total=f.memory_total,
                 memory_free=f.memory_free,
-                pci_id=f.device_id,
+                pci_id=None if f.device_id is None else printable(f.device_id, 64),
                 library=library,
                 properties={"index": i, "variant": variant, "features": features},
             )

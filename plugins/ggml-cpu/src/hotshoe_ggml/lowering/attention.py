@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Tensor
-from hotshoe_ggml._kernels import attention_node, attention_types
 from hotshoe_ggml._native import ffi
+from hotshoe_ggml.cpu.kernels import attention_node, attention_types
 from hotshoe_ggml.lowering.builder import F32, Builder, Ptr, extents, indices_are_i32, lowers
 from hotshoe_ggml.lowering.reduce import softmax
 
@@ -69,7 +69,7 @@ def _attention(
 ) -> Ptr:
     scale, softcap = node.attrs["scale"], node.attrs["softcap"]
     sinks = None if sinks is None else b.cont(b.f32(sinks))  # ggml reads them as if they were
-    if slopes is not None:
+    if mask is not None and slopes is not None:
         heads = node.shape[-2]
         each = b.repeat(b.f32(mask), [mask.ne[0], mask.ne[1], heads, mask.ne[3]])
         mask = b.call("mul", each, b.reshape(b.f32(slopes), (heads, 1, 1)))

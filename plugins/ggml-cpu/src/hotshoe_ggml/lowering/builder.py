@@ -9,8 +9,8 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.ops._bounds import are_within
 from hotshoe_core.tensor import TABLE, Shape, Tensor
-from hotshoe_ggml._kernels import pointwise_node
 from hotshoe_ggml._native import lib
+from hotshoe_ggml.cpu.kernels import pointwise_node
 
 __all__ = [
     "F32", "LOWERINGS", "MAX_AXES", "Builder", "Lowering", "Ptr", "always", "can_lower", "extents",

@@ -1,7 +1,8 @@
-"""Lowerings of convolution and pooling. ggml names what belongs to the last axis first: width, then height.
+"""Lowerings of convolution, pooling and interpolation. ggml names what belongs to the width first, then to the height.
 
-Left to core's decomposition, for what ggml has is wrong or less exact: transposed convolution (one image at a time,
-no padding), convolution in groups that are not single channels, and interpolation, two small products.
+Left to core's decomposition, for ggml has it not or not right: convolution in groups that are not single channels,
+transposed convolution (ggml's takes one image and no padding), the nearest element (its ties fall otherwise), and
+antialiasing.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from collections.abc import Callable
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Shape, Tensor
-from hotshoe_ggml.lowering.builder import F32, Builder, Lowering, Ptr, lowers
+from hotshoe_ggml.lowering.builder import F32, Builder, Lowering, Ptr, extents, lowers
 
 __all__: list[str] = []
 
-_WORKSPACE = 16 * 1024 * 1024  # what ggml has for the columns of a convolution; it aborts if one does not fit
+_WORKSPACE = 16 * 1024 * 1024  # what ggml has for the columns of a convolution; if not one fits, it divides by zero
 
 
 def _operands(node: Tensor) -> tuple[Tensor, Tensor]:
@@ -133,3 +134,14 @@ def _pool(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 
 lowers("max_pool1d", "avg_pool1d", when=_pools(1))(_pool)
 lowers("max_pool2d", "avg_pool2d", when=_pools(2))(_pool)
+
+
+def _interpolates(node: Tensor) -> bool:
+    return node.attrs["mode"] in ("bilinear", "bicubic") and not node.attrs["antialias"]
+
+
+@lowers("interpolate", when=_interpolates)
+def _interpolate(b: Builder, node: Tensor, x: Ptr) -> Ptr:
+    mode = b.g.GGML_SCALE_MODE_BILINEAR if node.attrs["mode"] == "bilinear" else b.g.GGML_SCALE_MODE_BICUBIC
+    corners = b.g.GGML_SCALE_FLAG_ALIGN_CORNERS if node.attrs["align_corners"] else 0
+    return b.call("interpolate", b.cont(b.f32(x)), *extents(node.shape), mode | corners)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Tensor
-from hotshoe_ggml._kernels import activation_node, pointwise_node
+from hotshoe_ggml.cpu.kernels import activation_node, pointwise_node
 from hotshoe_ggml.lowering.builder import F32, Builder, Ptr, always, extents, lowers
 
 _CAST = frozenset({DType.F32, DType.F16, DType.BF16, DType.I32})

@@ -9,9 +9,9 @@ from typing import Any
 from hotshoe_core.dtypes import DType
 from hotshoe_core.ops._bounds import are_distinct
 from hotshoe_core.tensor import Tensor
-from hotshoe_ggml._fusion import Fused
 from hotshoe_ggml._native import ffi
-from hotshoe_ggml._packed import PackedWeight, linear_node
+from hotshoe_ggml.cpu.fusion import Fused
+from hotshoe_ggml.cpu.packed import PackedWeight, linear_node
 from hotshoe_ggml.lowering.builder import Builder, Ptr, indices_are_i32, lowers
 
 __all__ = ["lower_fused"]

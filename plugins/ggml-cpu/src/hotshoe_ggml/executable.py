@@ -12,11 +12,12 @@ from hotshoe_core.errors import ClosedError, GraphError, NativeError, Unsupporte
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, Memory
 from hotshoe_core.tensor import TABLE, Tensor
-from hotshoe_ggml._fusion import fuse
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml._packed import PackedWeight
-from hotshoe_ggml._weights import Holding, OutOfMemory, Tied, new_context
+from hotshoe_ggml.buffers import OutOfMemory, TensorBuffer, new_context
+from hotshoe_ggml.cpu.fusion import fuse
+from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
+from hotshoe_ggml.weights import DualLayout
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend
@@ -32,9 +33,9 @@ class GgmlExecutable(Executable):
         self._graph = graph
         self._dry = not backend.params.allocate
         self._closed = False
-        self._lost: Tensor | None = None
+        self._released: Tensor | None = None
         self._scheduler: Any = ffi.NULL
-        self._constants: Holding | None = None
+        self._constants: TensorBuffer | None = None
         self._native: dict[Tensor, Any] = {}  # ggml's tensors, and packed weights, which it keeps alive
         self._keep: list[Any] = []
         self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
@@ -54,16 +55,18 @@ class GgmlExecutable(Executable):
         constants = [t for t in self._graph.leaves if t.op == "constant"]
         if not constants:
             return
-        self._constants = Holding(len(constants))
+        self._constants = TensorBuffer(len(constants))
         for i, t in enumerate(constants):
             self._native[t] = self._constants.add(f"{t.name}.{i}", t.shape, t.dtype)
-        self._constants.allocate(lib().ggml_backend_dev_buffer_type(self._backend.device), dry=self._dry)
+        self._constants.allocate(self._backend.units[0].buffer_type, dry=self._dry)
         for t in constants if not self._dry else ():
             _set(self._native[t], np.ascontiguousarray(t.attrs["value"]))
 
     def _build(self, size: int) -> Any:
         g, graph, native = lib(), self._graph, self._native
-        builder = Builder(self._context, custom=self._backend.cpu_only, flash=self._backend.params.flash_attention)
+        builder = Builder(
+            self._context, custom=self._backend.units[0].own_kernels, flash=self._backend.params.flash_attention
+        )
         self._keep = builder.keep
         for leaf in graph.leaves:
             if leaf.op == "input":
@@ -76,7 +79,8 @@ class GgmlExecutable(Executable):
                     raise ClosedError(f"{leaf!r} was released")
                 native[leaf] = leaf.handle
         cgraph = g.ggml_new_graph_custom(self._context, size, False)
-        fused, vanished = fuse(graph, lambda node: isinstance(native.get(node.sources[1]), PackedWeight))
+        packed = {t for t, held in native.items() if isinstance(held, PackedWeight)}
+        fused, vanished = fuse(graph, lambda node: node.sources[1] in packed)
         counters = self._backend.counters
         for node in graph.nodes:
             counters.lowered += 1
@@ -85,7 +89,7 @@ class GgmlExecutable(Executable):
             if node in fused:
                 native[node] = lower_fused(builder, node, fused[node], native)
             else:
-                sources = [None if s is None else _laid_out_for(node.op, native[s]) for s in node.sources]
+                sources = [None if s is None else _laid_out_for(node.op, s, native[s]) for s in node.sources]
                 if TABLE[node.op].overwrites and node not in graph.in_place:
                     sources[0] = builder.call("cont", sources[0])
                 native[node] = LOWERINGS[node.op](builder, node, *sources)
@@ -94,7 +98,7 @@ class GgmlExecutable(Executable):
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
             copied = t.is_leaf or graph.state_behind(t) is not None
-            out = builder.call("cont", _laid_out_for("read", native[t])) if copied else builder.cont(native[t])
+            out = builder.call("cont", _laid_out_for("read", t, native[t])) if copied else builder.cont(native[t])
             self._outputs[t] = out
             while out != ffi.NULL:  # the memory is that of the tensor viewed
                 g.ggml_set_output(out)
@@ -112,7 +116,7 @@ class GgmlExecutable(Executable):
             behind = graph.state_behind(new)
             if new is state or (behind is state and new in graph.in_place):
                 continue
-            value = _laid_out_for("read", self._native[new])
+            value = _laid_out_for("read", new, self._native[new])
             if behind in graph.updates:  # states may trade their values
                 value = builder.call("cont", value)
                 g.ggml_build_forward_expand(cgraph, value)
@@ -125,7 +129,7 @@ class GgmlExecutable(Executable):
         g = lib()
         for i in range(g.ggml_graph_n_nodes(cgraph)):
             node = g.ggml_graph_node(cgraph, i)
-            if not any(g.ggml_backend_dev_supports_op(d, node) for d in self._backend.native_devices):
+            if not any(unit.supports(node) for unit in self._backend.units):
                 types = [ffi.string(g.ggml_type_name(s.type)).decode() for s in node.src if s != ffi.NULL]
                 raise UnsupportedOpError(
                     f"{ffi.string(node.name).decode()}: ggml's {ffi.string(g.ggml_op_desc(node)).decode()} "
@@ -133,7 +137,7 @@ class GgmlExecutable(Executable):
                 )
 
     def _allocate(self, size: int) -> None:
-        g, backends = lib(), self._backend.native_backends
+        g, backends = lib(), [unit.backend for unit in self._backend.units]
         self._scheduler = g.ggml_backend_sched_new(
             ffi.new("ggml_backend_t[]", backends), ffi.NULL, len(backends), size, False, True
         )
@@ -154,7 +158,7 @@ class GgmlExecutable(Executable):
 
     def _planned(self, size: int) -> int:
         """What the graph would take, for the report of a failed allocation."""
-        g, backends = lib(), self._backend.native_backends
+        g, backends = lib(), [unit.backend for unit in self._backend.units]
         sizes = ffi.new("size_t[]", len(backends))
         g.ggml_backend_sched_reset(self._scheduler)
         g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
@@ -169,8 +173,8 @@ class GgmlExecutable(Executable):
         with self._backend.lock:
             if self._closed:
                 raise ClosedError("the graph's memory was freed")
-            if self._lost is not None:
-                raise ClosedError(f"{self._lost!r} was released")
+            if self._released is not None:
+                raise ClosedError(f"{self._released!r} was released")
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             status = lib().ggml_backend_sched_graph_compute(self._scheduler, self._cgraph)
@@ -183,16 +187,16 @@ class GgmlExecutable(Executable):
                 raise ClosedError("the graph's memory was freed")
             lib().ggml_backend_tensor_get(self._outputs[tensor], ffi.from_buffer(out), 0, out.nbytes)
 
-    def lose(self, tensor: Tensor) -> None:
+    def invalidate(self, tensor: Tensor) -> None:
         """A weight or state was released: a graph that uses it must not run again."""
         if tensor in self._native:
-            self._lost = tensor
+            self._released = tensor
 
     def memory(self) -> Mapping[str, Memory]:
         return dict(self._sizes)
 
     def placements(self) -> Sequence[NodePlacement]:
-        g, backends = lib(), self._backend.native_backends
+        g, backends = lib(), [unit.backend for unit in self._backend.units]
         names = {int(ffi.cast("uintptr_t", b)): d.name for b, d in zip(backends, self._backend.devices)}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
         first = self._backend.devices[0].name
@@ -226,5 +230,8 @@ def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
     lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(array), 0, array.nbytes)
 
 
-def _laid_out_for(op: str, native: Any) -> Any:
-    return native.of(op) if isinstance(native, Tied) else native
+def _laid_out_for(op: str, tensor: Tensor, native: Any) -> Any:
+    native = native.of(op) if isinstance(native, DualLayout) else native
+    if isinstance(native, PackedWeight) and op != "linear":
+        raise UnsupportedOpError(f"{op}: {tensor!r} is packed for products", hint="open the backend with repack=False")
+    return native

@@ -1,0 +1,25 @@
+"""The list that graph cases stand in, and the decorator that enters a function in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.tensor import Tensor
+from hotshoe_core.testing.run import F32, GraphCase, Maker
+
+F16, Q8_0 = DType.F16, DType.Q8_0
+
+cases: list[GraphCase] = []
+
+Body = Callable[[Maker], Sequence[Tensor]]
+
+
+def graph(*dtypes: DType) -> Callable[[Body], Body]:
+    """dtypes: those beside F32 that decide the tolerance."""
+
+    def add(body: Body) -> Body:
+        cases.append(GraphCase(body.__name__, body, frozenset({F32, *dtypes})))
+        return body
+
+    return add

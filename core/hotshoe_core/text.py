@@ -1,0 +1,20 @@
+"""Text that others wrote, made fit to be shown: no control character of it reaches a terminal or a log."""
+
+from __future__ import annotations
+
+__all__ = ["printable"]
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    r"""``text`` with every character that a terminal could act on written out: ``\x1b``, ``\n``, ``\u202e``.
+
+    What ``str.isprintable`` accepts stays as it is, which is all of Unicode's letters and signs. ``limit``: the most
+    characters to return; a longer text is cut and ends in "…".
+    """
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else _escaped(each) for each in text)
+    return text if limit is None or len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

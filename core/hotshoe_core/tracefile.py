@@ -1,0 +1,286 @@
+"""The file of a trace: its nodes and their statistics, written and read.
+
+A file that ends in ``.npz`` keeps all numbers too; any other is JSON Lines: a header, then one node a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe_core.errors import TraceError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["Node", "Statistics", "Trace", "measure", "read_trace", "write_trace"]
+
+_FORMAT, _VERSION = "hotshoe-trace", 1
+_MEMBER = "hotshoe-trace.jsonl"  # of an .npz
+_FIRST = 8  # values shown as they are
+_SKETCHES = 8
+_CHUNK = 1 << 16  # elements measured at once
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of one tensor. All but the counts and ``first`` are of its finite values; min and max are None if it has none.
+
+    sketch: sums of the values with pseudorandom signs, over the root of their number, in 8 ways. The sums of two
+    tensors differ by as much as the tensors do: the mean square of the 8 differences estimates that of the values
+    (Alon, Matias, Szegedy 1996). checksum: CRC-32 of the bytes.
+    """
+
+    min: float | None
+    max: float | None
+    mean: float
+    std: float
+    rms: float
+    n_nan: int
+    n_inf: int
+    first: tuple[float, ...]
+    sketch: tuple[float, ...]
+    checksum: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """One tensor of a trace. ``statistics`` is None for views of a state, whose size is the backend's choice.
+
+    name: the author's; ``#2`` and so on tells nodes of one name apart. op: "input" for what was fed, "" where it is not
+    known. sources: names of nodes, inputs, weights, states and constants.
+    """
+
+    name: str
+    op: str
+    layer: int
+    dtype: str
+    shape: tuple[int, ...]
+    sources: tuple[str, ...]
+    attrs: Mapping[str, Any]
+    statistics: Statistics | None
+
+
+def measure(array: Array) -> Statistics:
+    """The statistics of an array, without a copy of all of it."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    low, high, total, squares, n = math.inf, -math.inf, 0.0, 0.0, 0
+    n_nan = n_inf = 0
+    sketch = np.zeros(_SKETCHES)
+    for start in range(0, flat.size, _CHUNK):
+        x = flat[start : start + _CHUNK].astype(np.float64)
+        finite = np.isfinite(x)
+        if not finite.all():
+            n_nan += int(np.isnan(x).sum())
+            n_inf += int(np.isinf(x).sum())
+            x[~finite] = 0.0
+        n += int(finite.sum())
+        if finite.any():
+            low, high = min(low, float(x[finite].min())), max(high, float(x[finite].max()))
+        total += float(x.sum())
+        squares += float(x @ x)
+        sketch += x @ _signs(start, len(x))
+    mean = total / max(n, 1)
+    spread = 0.0
+    for start in range(0, flat.size, _CHUNK):  # again: squares minus the square of the mean would cancel
+        x = flat[start : start + _CHUNK].astype(np.float64)
+        spread += float(((x[np.isfinite(x)] - mean) ** 2).sum())
+    return Statistics(
+        min=low if n else None,
+        max=high if n else None,
+        mean=mean,
+        std=math.sqrt(spread / max(n, 1)),
+        rms=math.sqrt(squares / max(n, 1)),
+        n_nan=n_nan,
+        n_inf=n_inf,
+        first=tuple(float(v) for v in flat[:_FIRST]),
+        sketch=tuple(float(v) for v in sketch / math.sqrt(max(flat.size, 1))),
+        checksum=zlib.crc32(flat.view(np.uint8).data),
+    )
+
+
+def _signs(start: int, n: int) -> Array:
+    """1 or -1 for each element and sketch, (n, 8) int8, from a hash of its index (splitmix64: Steele et al. 2014)."""
+    z = np.arange(start, start + n, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    bits = np.unpackbits((z ^ (z >> np.uint64(31))).astype(np.uint8)[:, None], axis=1)
+    return 1 - 2 * bits.astype(np.int8)
+
+
+def write_trace(path: Path, header: Mapping[str, Any], nodes: Iterable[tuple[Node, Array | None]]) -> None:
+    """Write nodes as they come, each with its numbers if it has any. Raises OSError."""
+    lines = [json.dumps({"format": _FORMAT, "version": _VERSION, **header})]
+    if path.suffix != ".npz":
+        lines += [_line(node) for node, _ in nodes]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        for node, array in nodes:
+            lines.append(_line(node))
+            if array is not None:
+                with archive.open(f"{node.name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, array, allow_pickle=False)
+        archive.writestr(_MEMBER, "\n".join(lines) + "\n")
+
+
+def _line(node: Node) -> str:
+    row = dataclasses.asdict(node)
+    if node.statistics is not None:
+        row["statistics"]["first"] = [v if math.isfinite(v) else str(v) for v in node.statistics.first]
+    return json.dumps(row, allow_nan=False)
+
+
+class Trace:
+    """A trace that was read: its nodes by name, in order. A context manager, for an .npz stays open.
+
+    Of an .npz that hotshoe did not write (activations of other code) each array is a node of which nothing else is
+    known; ``recorded`` is False then.
+    """
+
+    def __init__(
+        self, path: Path, header: Mapping[str, Any], nodes: Mapping[str, Node], arrays: Any = None, *, recorded: bool
+    ) -> None:
+        self.path = path
+        self.header = header
+        self.nodes = nodes
+        self.recorded = recorded
+        self._arrays = arrays
+
+    @property
+    def about(self) -> Mapping[str, str]:
+        """What the recorder said of the model."""
+        found: Mapping[str, str] = self.header.get("about", {})
+        return found
+
+    def array(self, name: str) -> Array | None:
+        """All numbers of a node, if the file holds them. Raises TraceError for a damaged file."""
+        if self._arrays is None or name not in self._arrays.files:
+            return None
+        with _reading(self.path):
+            array = self._arrays[name]
+            if not isinstance(array, np.ndarray):
+                raise ValueError(f"{name} is no array")
+        if self.recorded and array.shape != self.nodes[name].shape:
+            raise TraceError(
+                f"{self.path}: {name} is {array.shape}; expected {self.nodes[name].shape}, its node's shape"
+            )
+        if array.dtype.kind not in "fiub":
+            raise TraceError(
+                f"{self.path}: {name} is of type {array.dtype}; expected numbers",
+                hint="save it as float32: activations[name] = tensor.float().numpy()",
+            )
+        return array
+
+    def statistics(self, name: str) -> Statistics | None:
+        """Recorded, or measured now."""
+        if self.recorded:
+            return self.nodes[name].statistics
+        array = self.array(name)
+        return None if array is None else measure(array)
+
+    def close(self) -> None:
+        if self._arrays is not None:
+            self._arrays.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """A trace, or an .npz of activations. Raises TraceError for a file that is neither."""
+    path = Path(path)
+    with _reading(path), path.open("rb") as file:
+        if file.read(2) != b"PK":  # no zip file
+            file.seek(0)
+            return Trace(path, *_parse(path, file), recorded=True)
+    with _reading(path):
+        if not zipfile.is_zipfile(path):  # numpy.load would leave it open
+            raise ValueError("it is cut short")
+        arrays: Any = np.load(path, allow_pickle=False)
+    try:
+        if _MEMBER in arrays.files:
+            with _reading(path):
+                lines = arrays[_MEMBER].splitlines()
+            return Trace(path, *_parse(path, lines), arrays, recorded=True)
+        found = Trace(path, {}, {}, arrays, recorded=False)
+        nodes = {}
+        for name in arrays.files:
+            array = found.array(name)
+            assert array is not None
+            nodes[name] = Node(name, "", -1, str(array.dtype), array.shape, (), {}, None)
+        return Trace(path, {}, nodes, arrays, recorded=False)
+    except BaseException:
+        arrays.close()
+        raise
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise TraceError(f"{path}: cannot be read: {e.strerror or e}") from None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError) as e:
+        if isinstance(e, TraceError):
+            raise
+        raise TraceError(
+            f"{path}: is no trace and no .npz of plain arrays: {e}",
+            hint="record one: hotshoe trace MODEL TEXT -o FILE, or numpy.savez(FILE, **activations)",
+        ) from None
+
+
+def _parse(path: Path, lines: list[bytes] | IO[bytes]) -> tuple[dict[str, Any], dict[str, Node]]:
+    rows = enumerate(lines, 1)
+    _, first = next(rows, (1, b""))
+    if not first:
+        raise TraceError(
+            f"{path}: is empty: a trace was begun and nothing computed", hint="compute something with the model"
+        )
+    header: dict[str, Any] = json.loads(first)
+    if not isinstance(header, dict) or header.get("format") != _FORMAT or not isinstance(header.get("about"), dict):
+        raise TraceError(f"{path}: does not begin as a trace does", hint="record one: hotshoe trace MODEL TEXT -o FILE")
+    if header.get("version") != _VERSION:
+        raise TraceError(f"{path}: is a trace of version {header.get('version')}; expected {_VERSION}")
+    nodes: dict[str, Node] = {}
+    for number, line in rows:
+        try:
+            node = _node_of(json.loads(line))
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise TraceError(f"{path}, line {number}: is no node of a trace: {e!r}") from None
+        nodes[node.name] = node
+    return header, nodes
+
+
+def _node_of(row: dict[str, Any]) -> Node:
+    """Checked by conversion: what is of another type raises."""
+    found = row["statistics"]
+    statistics = None
+    if found is not None:
+        low, high = (None if found[k] is None else float(found[k]) for k in ("min", "max"))
+        mean, std, rms = (float(found[k]) for k in ("mean", "std", "rms"))
+        n_nan, n_inf, checksum = (int(found[k]) for k in ("n_nan", "n_inf", "checksum"))
+        first, sketch = (tuple(map(float, found[k])) for k in ("first", "sketch"))
+        statistics = Statistics(low, high, mean, std, rms, n_nan, n_inf, first, sketch, checksum)
+        if len(statistics.sketch) != _SKETCHES:
+            raise ValueError(f"{len(statistics.sketch)} sketches; expected {_SKETCHES}")
+    shape = tuple(int(d) for d in row["shape"])
+    texts = {k: str(row[k]) for k in ("name", "op", "dtype")}
+    sources = tuple(map(str, row["sources"]))
+    return Node(**texts, layer=int(row["layer"]), shape=shape, sources=sources, attrs=dict(row["attrs"]),
+                statistics=statistics)  # fmt: skip

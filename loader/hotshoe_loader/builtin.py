@@ -1,0 +1,56 @@
+"""What is judged without being found: the reference backend, and plugins of this project that are not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from hotshoe_loader.catalog import CATALOG, Known
+from hotshoe_loader.find import GROUP
+from hotshoe_loader.rank import REFERENCE
+from hotshoe_loader.verdict import Outcome, Verdict
+from hotshoe_loader.vet import Policy
+
+__all__ = ["not_installed", "reference"]
+
+
+def reference(policy: Policy) -> Verdict:
+    """The verdict on the reference backend: available, unless it is blocked by its name."""
+    outcome, reason = Outcome.AVAILABLE, "NumPy, slow and right: the last resort"
+    # Its type is CPU, but block="cpu" means CPU backends, not the last resort.
+    if policy.hit(REFERENCE):
+        outcome, reason = Outcome.BLOCKED, "'reference' is blocked by block= or HOTSHOE_BLOCK"
+    details = {"provider": REFERENCE, "family": REFERENCE, "devices": [REFERENCE]}
+    return Verdict(REFERENCE, "plugin", outcome, reason, origin="hotshoe", details=details)
+
+
+def not_installed(found: Collection[str], driven: Collection[str], installed: Mapping[str, str]) -> Iterator[Verdict]:
+    """A verdict on each published plugin made for this platform that was not found.
+
+    found: distributions with an entry point. driven: backends that another plugin drives, so that nothing is missing.
+    installed: version of every distribution.
+    """
+    for entry in CATALOG:
+        if entry.relevant and entry.distribution not in found and entry.name not in driven:
+            yield _absent(entry, installed.get(entry.distribution))
+
+
+def _absent(entry: Known, version: str | None) -> Verdict:
+    """The verdict on a published plugin that offers nothing: not installed, or of a ``version`` before entry points."""
+    details = {"backend": entry.name, "distribution": entry.distribution}
+    if version is not None:
+        return Verdict(
+            entry.distribution,
+            "plugin",
+            Outcome.INCOMPATIBLE_API,
+            f"it is installed and has no entry point in the group {GROUP!r}",
+            f"pip install --upgrade {entry.distribution}",
+            origin=f"{entry.distribution} {version}".strip(),
+            details=details,
+        )
+    sign = entry.sign
+    reason = f"the plugin for {entry.offers} is not installed"
+    if sign:
+        reason += f", though {sign} says that there is one"
+    return Verdict(
+        entry.distribution, "plugin", Outcome.NOT_INSTALLED, reason, entry.install, details={**details, "sign": sign}
+    )

@@ -1,0 +1,59 @@
+"""Reads small files that others wrote: whatever lies there in their place, nothing here hangs or fills the memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+__all__ = ["file_state", "load_json", "read_bytes", "read_text"]
+
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would wait for somebody to write to it
+_BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def read_bytes(path: str | Path, limit: int) -> bytes:
+    """The bytes of a regular file of at most ``limit``. Raises OSError for anything else that may lie there."""
+    descriptor = os.open(path, os.O_RDONLY | _NONBLOCK | _BINARY)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path} is {_kind(found.st_mode)}, and no file")
+        if found.st_size > limit:
+            raise OSError(f"{path} has {found.st_size} bytes; expected at most {limit}")
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            data = file.read(limit + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > limit:  # it grew, or is of a system of files that knows no sizes
+        raise OSError(f"{path} has more than {limit} bytes")
+    return data
+
+
+def read_text(path: str | Path, limit: int) -> str:
+    """The same as text. Raises OSError, or UnicodeDecodeError, which is a ValueError, for what is not UTF-8."""
+    return read_bytes(path, limit).decode("utf-8")
+
+
+def load_json(text: str) -> Any:
+    """``json.loads``; raises ValueError for everything that is no JSON, and for what is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def file_state(path: str | Path) -> tuple[int, int] | None:
+    """Size in bytes and time of the last change in ns, by which a file is told from another in its place; or None."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _kind(mode: int) -> str:
+    kinds = {stat.S_IFIFO: "a FIFO", stat.S_IFDIR: "a folder", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
+    return kinds.get(stat.S_IFMT(mode), "something else")

@@ -1,0 +1,93 @@
+"""What is refused of ggml's libraries before it is opened: by name, hash, header, version. A check raises Rejected."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hotshoe_loader.binary import BadLibrary, Binary, read_binary
+from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.ggml.cores import Abi, Built, abi_of_core, abi_of_library, core_in
+from hotshoe_loader.ggml.names import LibraryCandidate
+from hotshoe_loader.manifest import FILE
+from hotshoe_loader.verdict import Outcome, Rejected
+from hotshoe_loader.vet import Policy
+from hotshoe_loader.vet_files import untrusted
+
+__all__ = ["vet_abi", "vet_adoption", "vet_library"]
+
+
+def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str, str]) -> Binary:
+    """Checks a native library by its name, its hash and its header."""
+    policy.refuse(library.name, f"{library.backend}-{library.variant}", library.path.name, str(library.path))
+    problem = damaged.get(os.path.realpath(library.path))
+    again = "remove it, or reinstall what brought it"
+    try:
+        binary = read_binary(library.path)
+    except BadLibrary as error:
+        raise Rejected(Outcome.IMPORT_ERROR, str(error), again) from error
+    except OSError as error:
+        raise Rejected(
+            Outcome.IMPORT_ERROR,
+            f"{library.path} cannot be read: {error.strerror}",
+            f"check its permissions: {library.path}",
+        ) from error
+    if not binary.fits:
+        raise Rejected(Outcome.ABI_MISMATCH, f"it is {binary.misfit}", "install the build for this platform")
+    if problem is not None:
+        raise untrusted(library.path, problem, again)
+    return binary
+
+
+def vet_adoption(folder: Path, built: Built | None, plugin: PluginCandidate) -> None:
+    """Refuses a foreign set of ggml libraries that this plugin's bindings were not tested with."""
+    core = core_in(folder)
+    if core is None:
+        raise Rejected(
+            Outcome.MISSING_DEPENDENCY,
+            f"ggml={str(folder)!r} names a folder without a libggml-base, so it is no whole set",
+            "name the folder in which libggml-base and libggml-cpu… lie together",
+        )
+    abi = abi_of_core(core)
+    if built is None or built.adopts is None:
+        reason = f"it does not say which versions of ggml it can adopt; {core} is {abi or 'of no known version'}"
+        raise Rejected(Outcome.ABI_MISMATCH, reason, f"pip install --upgrade {plugin.distribution}")
+    if abi is None or not (abi.matches(built.abi) or _between(abi.version, *built.adopts)):
+        first, last = built.adopts
+        raise Rejected(
+            Outcome.ABI_MISMATCH,
+            f"{core} is ggml {abi or 'of no known version'}; this plugin is built from {built.abi} and was tested with "
+            f"{first} to {last}",
+            f"leave ggml= out to use the plugin's own, or pip install --upgrade {plugin.distribution}",
+        )
+
+
+def _between(version: str, first: str, last: str) -> bool:
+    try:
+        number, low, high = (tuple(map(int, each.split("."))) for each in (version, first, last))
+    except ValueError:
+        return False
+    return low <= number <= high
+
+
+def vet_abi(library: LibraryCandidate, core: Path, abi: Abi | None) -> None:
+    """Refuses a library of another ggml than ``core``, which is of ``abi``; None where nothing says what it is."""
+    if abi is None:
+        return
+    other = abi_of_library(library.path, core)
+    if other is None:
+        raise Rejected(
+            Outcome.UNTRUSTED,
+            f"nothing says which ggml it was built from; {core} is ggml {abi}, and a library of another one crashes",
+            f"put the libggml-base it was built with beside it, or a {FILE} that says its version: "
+            f'{{"format": 1, "ggml": {{"version": "{abi.version}"}}}}',
+        )
+    if not other.matches(abi):
+        raise Rejected(
+            Outcome.ABI_MISMATCH,
+            f"it was built from ggml {other}; {core} is ggml {abi}",
+            f"install its build for ggml {abi.version}",
+            ggml=str(other),
+            core=str(abi),
+        )

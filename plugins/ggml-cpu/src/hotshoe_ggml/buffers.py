@@ -1,0 +1,130 @@
+"""Buffers: memory of a device that ggml tensors live in, as weights and states do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe_core.backend import WeightData
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError
+from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml.lowering import extents
+from hotshoe_ggml.transfer import ReadAhead, address, memory_owner
+
+if TYPE_CHECKING:
+    from hotshoe_ggml.unit import Unit
+
+__all__ = ["ALIGNMENT", "OutOfMemory", "TensorBuffer", "new_context", "state_buffer"]
+
+ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml's CPU backend, and GGUF's default
+
+
+class OutOfMemory(Exception):  # noqa: N818  (told apart from MemoryError)
+    """A buffer of ``size`` bytes was refused by the device called ``device``, for this layer."""
+
+    def __init__(self, size: int, device: str = "", layer: int = -1) -> None:
+        super().__init__(size)
+        self.size = size
+        self.device = device
+        self.layer = layer
+
+
+class TensorBuffer:
+    """A ggml buffer, the context its tensors live in, and whatever memory it maps.
+
+    It is freed when the last of its tensors is released.
+    """
+
+    def __init__(self, n_tensors: int) -> None:
+        self.context = new_context(n_tensors)
+        self.buffer: Any = ffi.NULL
+        self.tensors: dict[str, Any] = {}
+        self._mapped: list[Any] = []
+        self._ahead: ReadAhead | None = None
+        self._left = n_tensors
+
+    def add(self, name: str, shape: tuple[int, ...], dtype: DType) -> Any:
+        if lib().ggml_row_size(dtype.id, dtype.block_size) != dtype.block_bytes:
+            raise DTypeError(f"{name}: {dtype.name} is laid out otherwise in this ggml than in GGUF files")
+        tensor = lib().ggml_new_tensor(self.context, dtype.id, 4, extents(shape))
+        lib().ggml_set_name(tensor, name.encode()[:63])
+        self.tensors[name] = tensor
+        return tensor
+
+    def allocate(self, buffer_type: Any, *, dry: bool) -> None:
+        """Memory of this type for all tensors. Raises OutOfMemory."""
+        g = lib()
+        if dry:
+            self.buffer = g.ggml_backend_buft_alloc_buffer(buffer_type, 0)
+            for tensor in self.tensors.values():
+                tensor.buffer = self.buffer
+                tensor.data = ffi.cast("void *", ALIGNMENT)  # "allocated", as far as ggml's planner asks
+        else:
+            self.buffer = g.ggml_backend_alloc_ctx_tensors_from_buft(self.context, buffer_type)
+            if self.buffer == ffi.NULL:
+                raise OutOfMemory(g.ggml_backend_alloc_ctx_tensors_from_buft_size(self.context, buffer_type))
+
+    def map_pages(self, device: Any, weights: Sequence[WeightData]) -> None:
+        """Use the pages the weights lie in, which are one mapping. Raises OutOfMemory if the device refuses."""
+        g = lib()
+        start = min(address(w.data) for w in weights)
+        size = max(address(w.data) + w.data.nbytes for w in weights) - start
+        largest = max(w.data.nbytes for w in weights)
+        self._mapped.extend(w.data for w in weights)
+        self.buffer = g.ggml_backend_dev_buffer_from_host_ptr(device, ffi.cast("void *", start), size, largest)
+        if self.buffer == ffi.NULL:
+            raise OutOfMemory(size)
+        for w in weights:
+            g.ggml_backend_tensor_alloc(self.buffer, self.tensors[w.name], ffi.cast("void *", address(w.data)))
+        # those that every token reads whole; of an embedding or an expert it takes a part
+        whole = [w.data for w in weights if w.uses == ("linear",)]
+        if whole:
+            self._ahead = ReadAhead(np.frombuffer(memory_owner(whole[0]), np.uint8), whole)
+
+    def nbytes(self, name: str) -> int:
+        """What the tensor takes in this buffer, padding of its layout included."""
+        tensor = self.tensors[name]
+        return int(lib().ggml_backend_buft_get_alloc_size(lib().ggml_backend_buffer_get_type(self.buffer), tensor))
+
+    def release_one(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.free()
+
+    def free(self) -> None:
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None
+        if self.buffer != ffi.NULL:
+            lib().ggml_backend_buffer_free(self.buffer)
+            self.buffer = ffi.NULL
+        if self.context != ffi.NULL:
+            lib().ggml_free(self.context)
+            self.context = ffi.NULL
+        self._mapped.clear()
+
+
+def state_buffer(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> TensorBuffer:
+    """One zeroed tensor in a buffer of its own. Raises OutOfMemory."""
+    buffer = TensorBuffer(1)
+    try:
+        buffer.add(name, shape, dtype)
+        buffer.allocate(unit.buffer_type, dry=dry)
+    except BaseException:
+        buffer.free()
+        raise
+    if not dry:
+        lib().ggml_backend_buffer_clear(buffer.buffer, 0)
+    return buffer
+
+
+def new_context(n_tensors: int, n_graph: int = 0) -> Any:
+    """A ggml context for tensors' descriptions; their data lies elsewhere."""
+    g = lib()
+    size = n_tensors * g.ggml_tensor_overhead()
+    if n_graph:
+        size += g.ggml_graph_overhead_custom(n_graph, False)
+    return g.ggml_init({"mem_size": max(size, 64), "mem_buffer": ffi.NULL, "no_alloc": True})

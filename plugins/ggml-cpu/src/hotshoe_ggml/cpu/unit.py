@@ -1,0 +1,50 @@
+"""The CPU as a unit: a pool of threads that stays, and weights in layouts of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotshoe_core.backend import WeightData
+from hotshoe_core.device import BackendParams, Device
+from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml.cpu.packed import PackedWeight, packable
+from hotshoe_ggml.unit import Unit
+
+__all__ = ["CpuUnit"]
+
+
+class CpuUnit(Unit):
+    own_kernels = True
+
+    def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
+        super().__init__(device, params, n_threads)
+        self._pool: Any = ffi.NULL
+        set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
+        if set_threads is not None:
+            set_threads(self.backend, n_threads)
+            self._start_pool()
+
+    def _start_pool(self) -> None:
+        """Threads that stay: without a pool of ours ggml starts and ends them with every graph."""
+        params = ffi.new("struct ggml_threadpool_params *")
+        lib().ggml_threadpool_params_init(params, self.n_threads)
+        params.poll = 1  # of 100: after work, look for more for some 50 ms, the time between two steps, not for 3 s
+        self._pool = self.library.handle.ggml_threadpool_new(params)
+        self.library.handle.ggml_backend_cpu_set_threadpool(self.backend, self._pool)
+
+    def layouts(self) -> list[Any]:
+        return self.library.extra_buffer_types(self.handle)
+
+    def packs(self, weight: WeightData) -> bool:
+        return weight.compute_bound and packable(weight) is not None
+
+    def pack(self, weight: WeightData, *, dry: bool) -> PackedWeight:
+        format = packable(weight)
+        assert format is not None  # packs() has said so
+        return PackedWeight(weight, format, dry=dry)
+
+    def close(self) -> None:
+        super().close()
+        if self._pool != ffi.NULL:
+            self.library.handle.ggml_threadpool_free(self._pool)
+            self._pool = ffi.NULL

@@ -1,0 +1,56 @@
+"""Units: one device of a backend, opened, with what it can do. Other devices than the CPU are plain ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hotshoe_core.backend import WeightData
+from hotshoe_core.device import BackendParams, Device
+from hotshoe_core.errors import NativeError
+from hotshoe_ggml._native import ffi, lib, load_backend
+from hotshoe_ggml.cpu.packed import PackedWeight
+
+__all__ = ["Unit"]
+
+
+class Unit:
+    """A device with its library and its ggml backend.
+
+    own_kernels: whether graphs may hold nodes of hotshoe's own, which run on the CPU. maps_pages: whether weights may
+    stay in a mapped file. n_threads: of the host, for copying and, on the CPU, for computing.
+    """
+
+    own_kernels = False
+
+    def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
+        assert device.library is not None
+        self.device = device
+        self.name = device.name
+        self.n_threads = n_threads
+        self.library = load_backend(device.library)
+        facts = self.library.devices()[int(device.properties["index"])]
+        self.handle = facts.handle
+        self.maps_pages = facts.buffer_from_host_ptr
+        self.buffer_type = lib().ggml_backend_dev_buffer_type(self.handle)
+        self.backend = lib().ggml_backend_dev_init(self.handle, ffi.NULL)
+        if self.backend == ffi.NULL:
+            raise NativeError(f"{self.name}: ggml could not initialise the device")
+
+    def layouts(self) -> list[Any]:
+        """Buffer types beside the default one, in which weights are rearranged for faster products."""
+        return []
+
+    def packs(self, weight: WeightData) -> bool:
+        """Whether this weight is to be kept in the layout of our own product."""
+        return False
+
+    def pack(self, weight: WeightData, *, dry: bool) -> PackedWeight:
+        """The weight in that layout. Raises MemoryError."""
+        raise NotImplementedError(f"{self.name} packs no weights")
+
+    def supports(self, node: Any) -> bool:
+        """Whether the device runs this ggml node. ggml aborts the process on one that no device runs."""
+        return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
+
+    def close(self) -> None:
+        lib().ggml_backend_free(self.backend)

@@ -1,0 +1,166 @@
+"""Weights: where each is placed on its device, and in which layout.
+
+One that the device may read in place stays in the mapped file; one that the CPU multiplies faster in a layout of its
+own is rearranged, by ggml or by us; the rest is copied. Those of one kind share a buffer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from hotshoe_core.backend import WeightData
+from hotshoe_core.dtypes import DType
+from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml.buffers import ALIGNMENT, OutOfMemory, TensorBuffer, new_context
+from hotshoe_ggml.cpu.packed import PackedWeight
+from hotshoe_ggml.lowering import extents
+from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner
+from hotshoe_ggml.unit import Unit
+
+__all__ = ["DualLayout", "PackedBuffer", "WeightBuffer", "load_weights", "product_name", "split_by_use"]
+
+
+class DualLayout:
+    """A weight that products read in a layout of their own, and other ops as the file has it.
+
+    So it is with an embedding that is the output's weight too: its rows are taken from the mapped file, where
+    only those pages are ever read, and the product over the whole vocabulary runs in the fast layout.
+    """
+
+    __slots__ = ("linear", "other")
+
+    def __init__(self, other: Any, linear: Any) -> None:
+        self.other = other
+        self.linear = linear
+
+    def of(self, op: str) -> Any:
+        return self.linear if op == "linear" else self.other
+
+
+def split_by_use(weights: Sequence[WeightData]) -> list[WeightData]:
+    """A weight with products among its uses and others becomes two, the product's named by ``product_name``."""
+    parts = []
+    for w in weights:
+        rest = tuple(u for u in w.uses if u != "linear")
+        if rest and len(rest) < len(w.uses):
+            parts.append(dataclasses.replace(w, uses=rest))
+            parts.append(dataclasses.replace(w, name=product_name(w.name), uses=("linear",)))
+        else:
+            parts.append(w)
+    return parts
+
+
+def product_name(name: str) -> str:
+    return f"{name} (product)"
+
+
+class PackedBuffer:
+    """One weight in the layout of our own product, as a buffer of one tensor."""
+
+    def __init__(self, name: str, packed: PackedWeight) -> None:
+        self.tensors = {name: packed}
+        self._size = packed.nbytes
+
+    def nbytes(self, name: str) -> int:
+        return self._size
+
+    def release_one(self) -> None:
+        self.free()
+
+    def free(self) -> None:
+        self.tensors.clear()  # a graph that still uses the weight keeps it
+
+
+WeightBuffer = TensorBuffer | PackedBuffer
+
+
+def load_weights(
+    unit: Unit, weights: Sequence[WeightData], *, mmap: bool, repack: bool, dry: bool, meter: Meter
+) -> list[WeightBuffer]:
+    """All weights of a device, in as few buffers as their kinds allow. Raises OutOfMemory, and then holds nothing."""
+    groups: dict[tuple[str, int], tuple[Any, list[WeightData]]] = {}
+    buffers: list[WeightBuffer] = []
+    layouts = unit.layouts() if repack else []
+    own: list[WeightData] = []
+    for w in weights:
+        if repack and unit.packs(w):
+            own.append(w)
+            continue
+        layout = next((each for each in layouts if _fits(unit.handle, each, w)), unit.buffer_type)
+        plain = layout is unit.buffer_type
+        owner = memory_owner(w.data) if mmap and plain and not dry and unit.maps_pages and _mappable(w) else None
+        key = ("mapped", id(owner)) if owner is not None else ("copied", int(ffi.cast("uintptr_t", layout)))
+        groups.setdefault(key, (layout, []))[1].append(w)
+    try:
+        for (kind, _), (layout, members) in groups.items():
+            buffer = TensorBuffer(len(members))
+            buffers.append(buffer)
+            _fill(unit, buffer, kind, layout, members, dry, meter)
+        for w in own:
+            buffers.append(PackedBuffer(w.name, _pack(unit, w, dry)))
+            drop_pages(w.data)
+            meter.add(w.data.nbytes)
+    except BaseException:
+        for each in buffers:
+            each.free()
+        raise
+    return buffers
+
+
+def _fill(
+    unit: Unit, buffer: TensorBuffer, kind: str, layout: Any, weights: list[WeightData], dry: bool, meter: Meter
+) -> None:
+    for w in weights:
+        buffer.add(w.name, w.shape, w.dtype)
+    try:
+        if kind == "mapped":
+            buffer.map_pages(unit.handle, weights)
+        else:
+            buffer.allocate(layout, dry=dry)
+    except OutOfMemory as e:
+        largest = max(weights, key=lambda w: w.data.nbytes)
+        raise OutOfMemory(e.size, unit.name, largest.layer) from None
+    lib().ggml_backend_buffer_set_usage(buffer.buffer, lib().GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    if kind == "copied" and not dry:
+        rearranged = layout is not unit.buffer_type
+        copy_all([(buffer.tensors[w.name], w.data) for w in weights], meter, unit.n_threads, rearranged)
+    else:
+        meter.add(sum(w.data.nbytes for w in weights))
+
+
+def _pack(unit: Unit, w: WeightData, dry: bool) -> PackedWeight:
+    try:
+        return unit.pack(w, dry=dry)
+    except MemoryError:
+        raise OutOfMemory(w.data.nbytes, unit.name, w.layer) from None
+
+
+def _mappable(w: WeightData) -> bool:
+    """Whether the weight's pages may be read in place."""
+    return not w.data.flags.writeable and w.data.flags.c_contiguous and address(w.data) % ALIGNMENT == 0
+
+
+def _fits(device: Any, buft: Any, w: WeightData) -> bool:
+    """Whether every use of the weight works from this buffer type: asked of the device with a mock node."""
+    n_axes = {"linear": 2, "linear_experts": 3}
+    if not w.uses or any(n_axes.get(use) != len(w.shape) for use in w.uses):
+        return False  # ggml aborts on shapes that do not fit the op
+    g = lib()
+    context = new_context(8)
+    buffer = g.ggml_backend_buft_alloc_buffer(buft, 0)
+    try:
+        weight = g.ggml_new_tensor(context, w.dtype.id, 4, extents(w.shape))
+        weight.buffer = buffer
+        x = g.ggml_new_tensor_2d(context, DType.F32.id, w.shape[-1], 512)
+        if w.uses[0] == "linear":
+            node = g.ggml_mul_mat(context, weight, x)
+        else:
+            x = g.ggml_reshape_3d(context, x, w.shape[-1], 1, 512)
+            ids = g.ggml_new_tensor_2d(context, DType.I32.id, 1, 512)
+            node = g.ggml_mul_mat_id(context, weight, x, ids)
+        return bool(g.ggml_backend_dev_supports_op(device, node))
+    finally:
+        g.ggml_backend_buffer_free(buffer)
+        g.ggml_free(context)

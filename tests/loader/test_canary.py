@@ -1,0 +1,97 @@
+"""The canary's numbers are NumPy's, and whatever computes one of its ops 1 % wrong is named with the op."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hotshoe_core.device import BackendParams
+from hotshoe_core.reference import DEVICE, open_reference
+from hotshoe_loader import canary
+from hotshoe_loader.verdict import Outcome, Rejected
+
+OPS = ("add", "mul", "take", "linear", "silu", "softmax", "rms_norm")
+
+
+def test_the_expected_numbers_are_numpys():
+    x, w, bias = (np.array(values, np.float64) for values in (canary._X, canary._W, canary._BIAS))
+    powers = np.exp(x - x.max(axis=-1, keepdims=True))
+    right = {
+        "add": x + bias,
+        "mul": x * bias,
+        "take": w[canary._INDICES],
+        "linear": x @ w.T,
+        "silu": x / (1 + np.exp(-x)),
+        "softmax": powers / powers.sum(axis=-1, keepdims=True),
+        "rms_norm": x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + canary._EPS),
+    }
+    found = canary.expected()
+    assert tuple(found) == OPS
+    for op, wanted in right.items():
+        np.testing.assert_allclose(found[op], wanted, rtol=1e-12, err_msg=op)
+
+
+class Spoiled:
+    """A provider of the reference backend, of which one op is spoiled; composites are then lowered as they are."""
+
+    name = "spoiled"
+
+    def __init__(self, op: str, spoil):
+        self.op, self.spoil = op, spoil
+
+    def open(self, devices, params: BackendParams):
+        backend = open_reference(params)
+        functions = dict(backend.library.functions)
+        right = functions.get(self.op, rms_norm)
+        functions[self.op] = lambda *arrays, **attributes: self.spoil(right(*arrays, **attributes))
+        backend.library = dataclasses.replace(backend.library, functions=functions)
+        return backend
+
+
+def rms_norm(x, weight=None, *, eps):
+    return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
+
+
+def test_what_is_right_passes():
+    canary.check_canary(Spoiled("rms_norm", lambda y: y), DEVICE)
+
+
+def one_wrong(y):
+    y = y.copy()
+    y.flat[-1] += 0.02 * np.abs(y).max()
+    return y
+
+
+SPOILS = {
+    "1 %": lambda y: y * np.float32(1.01),
+    "minus 1 %": lambda y: y * np.float32(0.99),
+    "one number": one_wrong,
+    "NaN": lambda y: y * np.float32("nan"),
+    "infinite": lambda y: y + np.float32("inf"),
+    "zero": lambda y: y * np.float32(0),
+    "rows swapped": lambda y: y[::-1],
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+@pytest.mark.parametrize("op", OPS)
+def test_each_op_is_named_when_it_is_wrong(op, spoil):
+    with pytest.raises(Rejected) as caught:
+        canary.check_canary(Spoiled(op, SPOILS[spoil]), DEVICE)
+    assert caught.value.outcome is Outcome.WRONG_RESULT
+    assert f"reference computes wrong numbers: {op} gives [" in caught.value.reason
+    assert op in caught.value.details["ops"]
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_what_f16_rounds_is_not_wrong(op):
+    canary.check_canary(Spoiled(op, lambda y: y.astype(np.float16).astype(np.float32)), DEVICE)
+
+
+def test_an_op_that_nothing_else_is_made_of_is_blamed_alone():
+    with pytest.raises(Rejected) as caught:
+        canary.check_canary(Spoiled("linear", SPOILS["1 %"]), DEVICE)
+    assert caught.value.details["ops"] == ["linear"]
+    assert "wrong too" not in caught.value.reason

@@ -1,0 +1,146 @@
+"""What a plugin changes in the user's process, when it is imported and when it is opened, is put back and reported."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from hotshoe_loader import load_all
+from hotshoe_loader.process_changes import ProcessChanges
+from tests.support.fake_plugins import GOOD
+
+GOOD_CODE = GOOD.replace("{arguments}", "")
+WORDS = {
+    "sys.excepthook = print": "sys.excepthook changed",
+    "sys.displayhook = print": "sys.displayhook changed",
+    "sys.unraisablehook = print": "sys.unraisablehook changed",
+    "threading.excepthook = print": "threading.excepthook changed",
+    "builtins.open = print": "builtins.open changed",
+    "del builtins.print": "builtins.print changed",
+    "warnings.showwarning = print": "warnings.showwarning changed",
+    "np.seterr(all='raise')": "NumPy's error handling (np.seterr) changed",
+    "logging.basicConfig(level=10, force=True)": "root logger changed",
+    "logging.disable(50)": "root logger changed",
+    "logging.lastResort = None": "logging.lastResort changed",
+    "sys.setrecursionlimit(5000)": "recursion limit changed",
+    "sys.setswitchinterval(1)": "switch interval changed",
+    "gc.disable()": "garbage collection changed",
+    "sys.setprofile(lambda *a: None)": "profiling (sys.setprofile) changed",
+    "sys.settrace(lambda *a: None)": "tracing (sys.settrace) changed",
+    "sys.stdout = open(os.devnull, 'w')": "sys.stdout changed",
+    "sys.path.insert(0, '/acme')": "sys.path changed",
+    "sys.path.clear()": "sys.path changed",
+    "os.environ['HOME'] = '/acme'": "environment variable HOME changed",
+    "signal.signal(signal.SIGUSR1, signal.SIG_IGN)": "handler of SIGUSR1 changed",
+    "os.chdir('/')": "working directory changed",
+    "os.umask(0)": "umask changed",
+    "signal.setitimer(signal.ITIMER_REAL, 3600)": "timer changed",
+}
+LINUX = ("os.umask(0)",)  # elsewhere it cannot be read without being changed
+
+
+def state():
+    return (
+        sys.excepthook,
+        sys.displayhook,
+        sys.unraisablehook,
+        threading.excepthook,
+        dict(vars(builtins)),
+        warnings.showwarning,
+        np.geterr(),
+        (list(logging.root.handlers), logging.root.level, logging.root.manager.disable, logging.lastResort),
+        (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), sys.getprofile(), sys.gettrace()),
+        (sys.stdin, sys.stdout, sys.stderr, list(sys.path)),
+        (dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGUSR1), signal.getitimer(signal.ITIMER_REAL)[0]),
+    )
+
+
+@pytest.mark.parametrize("change", [each for each in WORDS if sys.platform == "linux" or each not in LINUX])
+def test_each_change_is_named_and_put_back(change, monkeypatch, tmp_path):
+    if "settrace" in change and sys.gettrace() is not None:
+        pytest.skip("coverage is tracing")
+    monkeypatch.chdir(tmp_path)
+    before = state()
+    process = ProcessChanges()
+    exec(f"import builtins, gc, logging, os, signal, sys, threading, warnings\nimport numpy as np\n{change}")
+    opened = sys.stdout
+    found = process.put_back()
+    if opened is not sys.stdout:
+        opened.close()
+    assert found == [WORDS[change]]
+    after = state()
+    if change.startswith("sys.path.insert"):
+        assert sys.path.pop() == "/acme", "what was added stays, behind what was there"
+        after = state()
+    assert after == before
+    assert process.put_back() == []
+
+
+def test_what_is_added_stays_and_is_named(monkeypatch):
+    process = ProcessChanges()
+    monkeypatch.setenv("ACME", "1")
+    monkeypatch.setattr(builtins, "acme", 1, raising=False)
+    assert process.put_back() == ["builtins.acme added", "environment variable ACME set"]
+    assert os.environ["ACME"] == "1"
+    assert builtins.acme == 1  # type: ignore[attr-defined]
+
+
+def test_names_of_variables_are_printable(monkeypatch):
+    process = ProcessChanges()
+    monkeypatch.setenv("A\x1b[2J", "1")
+    assert process.put_back() == [r"environment variable A\x1b[2J set"]
+
+
+CODE = """
+import sys
+from hotshoe_loader import load_all, find
+sys.path.insert(0, sys.argv[1]); find._search_path = lambda: [sys.argv[1]]
+import builtins, numpy as np
+before = sys.excepthook, builtins.open, np.geterr()
+registry = load_all()
+backend = registry.open("npu:0")
+print((sys.excepthook, builtins.open, np.geterr()) == before)
+print(*registry.verdicts[0].details["changes"], sep="\\n")
+"""
+
+
+@pytest.mark.parametrize("where", ["import", "open", "devices"])
+def test_what_a_plugin_changes_is_put_back_whenever_it_does(site, where):
+    """In a program of its own: at its import, when it lists its devices, when it is opened."""
+    evil = "import sys, builtins, numpy; sys.excepthook = builtins.open = print; numpy.seterr(all='raise')"
+    code = {
+        "import": f"{evil}\n{GOOD_CODE}",
+        "open": GOOD_CODE.replace("        backend = open_ref", f"        {evil}\n        backend = open_ref"),
+        "devices": GOOD_CODE.replace("        return [\n", f"        {evil}\n        return [\n"),
+    }[where]
+    site.install("acme", code)
+    done = subprocess.run([sys.executable, "-c", CODE, str(site.path)], capture_output=True, text=True, check=True)
+    restored, *changes = done.stdout.splitlines()
+    assert restored == "True"
+    assert changes == ["builtins.open changed", "sys.excepthook changed", "NumPy's error handling (np.seterr) changed"]
+
+
+def test_what_changes_when_it_is_opened_again_is_added(site, monkeypatch):
+    code = "__import__('os').environ['ACME_' + str(len(__import__('os').environ))] = ''"
+    site.install("acme", GOOD_CODE.replace("        backend = open_ref", f"        {code}\n        backend = open_ref"))
+    before = dict(os.environ)
+    registry = load_all()
+    registry.open("npu:0").close()
+    first = registry.verdicts[0].details["changes"]
+    registry.open("npu:0").close()
+    second = registry.verdicts[0].details["changes"]
+    os.environ.clear()
+    os.environ.update(before)
+    assert len(first) == 1
+    assert second[:1] == first
+    assert len(second) == 2

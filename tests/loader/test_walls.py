@@ -1,0 +1,40 @@
+"""The loader's own walls: what it knows of ggml is in one room."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import hotshoe_loader
+
+ROOM = Path(hotshoe_loader.__file__).parent
+
+
+@pytest.mark.parametrize("words", ["ggml-base", "libggml", "ggml_backend_"])
+def test_ggmls_files_and_symbols_are_known_in_one_room(words):
+    """Outside of it they are named in what users read only: docstrings, messages, the options of load_all."""
+    allowed = {"options.py", "load.py"}
+    for path in ROOM.glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        docstrings = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        strings = [
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+        ]
+        assert path.name in allowed or not any(words in string for string in strings), path.name
+
+
+def test_core_says_nothing_of_ggml():
+    import hotshoe_core
+
+    for name in ("device.py", "mapped_libraries.py", "reference.py", "text.py"):
+        assert "ggml" not in (Path(hotshoe_core.__file__).parent / name).read_text(encoding="utf-8"), name

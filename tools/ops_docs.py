@@ -1,0 +1,190 @@
+"""Write docs/ops.md: every op, its signature, what Ollama's engine called it, and what each backend does with it.
+
+    python tools/ops_docs.py            # writes it
+    python tools/ops_docs.py --check    # fails if it is not what would be written
+
+A backend gets a column by an entry in BACKENDS: its name, and a function that says which nodes it computes itself.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import HotshoeError
+from hotshoe_core.graph import Graph, lower
+from hotshoe_core.op import Op
+from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.testing import OP_CASES, Case
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "ops.md"
+
+Supports = Callable[[Tensor], bool]
+
+
+def _reference() -> Supports:
+    from hotshoe_core.reference import numpy_library
+
+    functions = numpy_library().functions
+    return lambda node: node.op in functions
+
+
+def _ggml_cpu() -> Supports:
+    from hotshoe_ggml.lowering import can_lower
+
+    return can_lower
+
+
+BACKENDS: dict[str, Callable[[], Supports]] = {"reference": _reference, "ggml-cpu": _ggml_cpu}
+
+DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.I32)
+
+# The Tensor methods of Ollama's ml.Backend interface in its first version and, below the line, those it had by 2026.
+# What they are here: names of ops in backticks, and anything that is no op in words.
+SEEDS = {
+    "Dim, Shape": "`Tensor.shape`", "Stride": "never asked for: tensors have no strides, a backend's memory is its own",
+    "DType": "`Tensor.dtype`", "Bytes, Floats": "`Tensor.read`, after `Context.compute`",
+    "Neg": "`neg`", "Add": "`add`", "Sub": "`sub`", "Mul": "`mul`", "Div": "`div`",
+    "Mulmat": "`linear` by a weight, else `matmul` with `transpose`",
+    "MulmatFullPrec": '`matmul` with `precision="full"`', "MulmatID": "`linear_experts`", "Softmax": "`softmax`",
+    "LayerNorm": "`layer_norm`", "RMSNorm": "`rms_norm`", "Scale": "`affine`, which `x * 2.0` records",
+    "SumRows": "`sum`", "AvgPool2D": "`avg_pool2d`", "Conv2D": "`conv2d`", "IM2Col": "`im2col`",
+    "Sin": "`sin`", "Cos": "`cos`", "Tanh": "`tanh`", "GELU": "`gelu`", "SILU": "`silu`", "RELU": "`relu`",
+    "Sigmoid": "`sigmoid`", "Reshape": "`reshape`", "View": "`slice` and `reshape`: `x[1:3, ::2]`",
+    "Permute": "`permute`, with NumPy's order of axes",
+    "Contiguous": "never needed: a backend copies where one of its ops wants it",
+    "Set": "`set_slice`, which `x.set(key, values)` records", "Pad": "`pad`", "Stack": "`stack`",
+    "Repeat": "`tile`; `repeat` is NumPy's", "Concat": "`concat`", "Rows": "`take`",
+    "Copy": "`cast` to another type; into a state by `Context.update`",
+    "Duplicate": "never needed: a tensor is a value, and nothing overwrites it", "TopK": "`top_k`",
+    "Argsort": "`argsort`", "Mean": "`mean`", "Variance": "`variance`", "Stddev": "`variance` and `sqrt`: `x.stddev()`",
+    "Sqr": "`sqr`", "Sqrt": "`sqrt`", "Clamp": "`clamp`", "ScaledDotProductAttention": "`attention`",
+}  # fmt: skip
+LATER = {
+    "Exp": "`exp`", "Softplus": "`softplus`", "Fill": "the function `full`, and `zeros`, `ones`",
+    "AddID": "`add_experts`", "SolveTri": "`solve_triangular`", "L2Norm": "`l2_norm`", "CumSum": "`cumsum`",
+    "Conv3D": "`conv3d`", "Conv1DDW": "`conv1d` with `groups`", "SSMConv": "`ssm_conv`", "SSMScan": "`ssm_scan`",
+    "Interpolate": "`interpolate`", "GELU(up)": "`geglu`", "SILU(up)": "`swiglu`", "RELU(up)": "`reglu`",
+    "SILUAlphaLimit": "`clamped_swiglu`", "GELU_ERF": '`gelu` with `approximate="none"`',
+    "QuickGELU": '`gelu` with `approximate="quick"`', "SigmoidOut": "`sigmoid`: every op gives a new value",
+    "PadExt": "`pad`", "Slice": "`slice`: `x[...]`", "Chunk": "`slice`: `x.chunk(n)`", "Diag": "`diag`",
+    "Tri": "`tril`, `triu`", "SetRows": "`set_rows`", "RoPE": "`rope`",
+    "Arange, Zeros, FromFloats, FromInts (of Context)": "the functions `arange`, `zeros`, `constant`",
+}  # fmt: skip
+
+INTRO = """# The ops
+
+Made by `python tools/ops_docs.py` from the op table and from what each backend says of it; a test holds the two
+together. Import them from `hotshoe_core.ops`, where `max`, `min`, `sum`, `abs`, `round` and `slice` end in `_`; most
+are methods of Tensor too, and `+ - * / // % @ < <= > >= [...]` are written as such. `help(ops.rms_norm)` says more.
+
+- A *primitive* is what every backend must compute. A *composite* is decomposed into primitives where a backend does not
+  compute it itself.
+- Shapes are NumPy's; operands broadcast where the text says so. Arithmetic takes any float type and gives F32; with
+  integers of one type, I32 or I64, it keeps the type and wraps around. Comparisons give ones and zeros in F32.
+- **native**: the backend computes it itself. **decomposed**: core replaces it by other ops. **no**: refused. Where
+  types differ, the cell says which of {dtypes} have which, and a slash means that it depends on
+  shapes or attributes.
+"""
+
+
+def page() -> str:
+    backends = {name: make() for name, make in BACKENDS.items()}
+    lines = [INTRO.format(dtypes=", ".join(d.name for d in DTYPES))]
+    for theme, ops in _themes().items():
+        module = sys.modules[theme]
+        lines += [f"## {(module.__doc__ or '').splitlines()[0].rstrip('.')}", ""]
+        lines += [f"| op | what it is | Ollama | {' | '.join(backends)} |", "| --- " * (3 + len(backends)) + "|"]
+        for op in ops:
+            cells = [_status(op, supports) for supports in backends.values()]
+            kind = "" if op.composite else " (primitive)"
+            summary = _one_line(op)
+            lines.append(f"| `{_signature(op)}`{kind} | {summary} | {_called(op)} | {' | '.join(cells)} |")
+        lines.append("")
+    lines += ["## What Ollama's engine called them", "", "| `ml.Tensor` | here |", "| --- | --- |"]
+    lines += [f"| {name} | {_checked(here)} |" for name, here in (SEEDS | LATER).items()]
+    return "\n".join(lines) + "\n"
+
+
+def _themes() -> dict[str, list[Op]]:
+    found: dict[str, list[Op]] = {}
+    for op in TABLE.values():
+        found.setdefault(op.__module__, []).append(op)
+    return found
+
+
+def _signature(op: Op) -> str:
+    parameters = [p.replace(annotation=p.empty) for p in op.__signature__.parameters.values()]
+    return op.name + str(inspect.Signature(parameters)).replace("|", "\\|")
+
+
+def _one_line(op: Op) -> str:
+    """The first paragraph, without the sources of formulas, and its line of shapes if it has one."""
+    paragraphs = [" ".join(p.split()) for p in (op.__doc__ or "").split("\n\n")]
+    shapes = [s for p in paragraphs[1:] for s in p.split(". ") if s.startswith("Shapes")]
+    return " ".join([paragraphs[0], *(s.rstrip(".") + "." for s in shapes[:1])]).replace("|", "\\|")
+
+
+def _called(op: Op) -> str:
+    return ", ".join(f"`{name}`" for name, here in (SEEDS | LATER).items() if f"`{op.name}`" in here)
+
+
+def _checked(here: str) -> str:
+    """Marks names that are no ops, nor functions or methods."""
+    import hotshoe_core
+    from hotshoe_core import ops
+
+    for name in here.split("`")[1::2]:
+        plain = name.isidentifier() and name not in TABLE and not hasattr(ops, name) and not hasattr(hotshoe_core, name)
+        if plain and not any(name in op.attrs for op in TABLE.values()):
+            here = here.replace(f"`{name}`", f"`{name}` (missing)")
+    return here
+
+
+def _status(op: Op, supports: Supports) -> str:
+    """What a backend does with the kit's cases of this op, by element type."""
+    by_type: dict[DType, set[str]] = {}
+    for case in OP_CASES:
+        if case.op == op.name and not case.optional:
+            dtype = _dtype(op, case)
+            if dtype in DTYPES:
+                by_type.setdefault(dtype, set()).add(_outcome(case, supports))
+    words = {d: "/".join(w for w in ("native", "decomposed", "no") if w in by_type[d]) for d in DTYPES if d in by_type}
+    kinds = list(dict.fromkeys(words.values()))
+    if len(kinds) == 1:
+        return kinds[0]
+    return "; ".join(f"{', '.join(d.name for d, w in words.items() if w == kind)} {kind}" for kind in kinds)
+
+
+def _dtype(op: Op, case: Case) -> DType:
+    """The type that tells cases apart: the one that is not F32, of operands that are not indices."""
+    indices = {i.indices for i in op.indexed}
+    types = [a.dtype for i, a in enumerate(case.args) if a is not None and i not in indices]
+    types = [d for d in types if not d.is_integer] or types or [DType.I32]
+    return next((d for d in types if d is not DType.F32), DType.F32)
+
+
+def _outcome(case: Case, supports: Supports) -> str:
+    sources = [None if a is None else Tensor("input", (), {}, a.shape, a.dtype, name="x") for a in case.args]
+    node = TABLE[case.op](*sources, **case.attrs)
+    if supports(node):
+        return "native"
+    try:
+        lower(Graph.trace([node]), supports)
+    except HotshoeError:
+        return "no"
+    return "decomposed"
+
+
+def main() -> None:
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(page(), encoding="utf-8")
+    elif PAGE.read_text(encoding="utf-8") != page():
+        sys.exit("docs/ops.md is not what the op table says: run python tools/ops_docs.py")
+
+
+if __name__ == "__main__":
+    main()
