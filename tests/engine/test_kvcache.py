@@ -257,10 +257,17 @@ def test_a_layer_that_does_not_keep_to_its_spec() -> None:
             first.update(k, k)
 
 
+ROPES = {
+    "halves": RoPE(DIM),
+    "interleaved": RoPE(DIM, interleaved=True),
+    "sections": RoPE(DIM, sections=(2, 1, 1)),
+}
+
+
 @pytest.mark.parametrize("start", [0, 4])
-@pytest.mark.parametrize("interleaved", [False, True])
-def test_a_shift_turns_keys_as_their_new_positions_would(backend: Backend, interleaved: bool, start: int) -> None:
-    rope = RoPE(DIM, interleaved=interleaved)
+@pytest.mark.parametrize("kind", ROPES)
+def test_a_shift_turns_keys_as_their_new_positions_would(backend: Backend, kind: str, start: int) -> None:
+    rope = ROPES[kind]
     dim = start + DIM
     spec = attention(k_dim=dim, rope=rope, rope_start=start)
     cache = make(backend, (spec, attention()))  # keys of the second hold no positions: they stay
@@ -269,7 +276,8 @@ def test_a_shift_turns_keys_as_their_new_positions_would(backend: Backend, inter
 
     def turned(positions: np.ndarray) -> np.ndarray:
         with open_reference().new_context() as ctx:
-            x, p = ctx.input("x", plain[..., start:].shape), ctx.input("p", (6,), DType.I32)
+            positions = np.tile(positions, (len(rope.sections), 1)) if rope.sections else positions
+            x, p = ctx.input("x", plain[..., start:].shape), ctx.input("p", positions.shape, DType.I32)
             y = ops.rope(x, p, config=rope)
             read = ctx.forward(y).compute({x: plain[..., start:], p: positions}).read(y)
             return np.concatenate((plain[..., :start], read), axis=-1)

@@ -194,6 +194,8 @@ def test_wrong_steps_and_states() -> None:
         with pytest.raises(ShapeError, match=r"'last' is \(2, 2, 3\); expected \(2, 4\)"):
             view.write("last", view.read("sum"))
         view.write("last", view.read("last"))
+        with pytest.raises(GraphError, match="layer 0 never writes its state 'sum'"):
+            view.require_written()
         with pytest.raises(GraphError, match="twice"):
             view.write("last", view.read("last"))
 

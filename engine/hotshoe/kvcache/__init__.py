@@ -22,7 +22,7 @@ from hotshoe.kvcache.base import (
 from hotshoe.kvcache.causal import CausalCache
 from hotshoe.kvcache.cross import CrossCache
 from hotshoe.kvcache.hybrid import HybridCache
-from hotshoe.kvcache.recurrent import RecurrentCache
+from hotshoe.kvcache.recurrent import RecurrentCache, StateView
 from hotshoe.kvcache.spec import AttentionSpec, CrossSpec, LayerSpec, RecurrentSpec
 from hotshoe.kvcache.views import UncachedView
 from hotshoe_core import DType
@@ -48,6 +48,7 @@ __all__ = [
     "RecurrentSpec",
     "RecurrentView",
     "Sizes",
+    "StateView",
     "UncachedView",
     "make_cache",
 ]

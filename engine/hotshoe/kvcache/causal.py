@@ -240,6 +240,8 @@ def _spans_of(step: Sequence[Placed], positions: Array) -> tuple[Array, Array] |
 def _turned(rows: Tensor, by: Tensor, spec: AttentionSpec) -> Tensor:
     assert spec.rope is not None
     rope = _without_magnitude(spec.rope)
+    if rope.sections:  # what follows moves in all streams of positions alike
+        by = by.reshape(1, -1).expand(len(rope.sections), by.shape[0])
     if not spec.rope_start:
         return ops.rope(rows, by, spec.rope_factors, config=rope)
     turned = ops.rope(rows[..., spec.rope_start :], by, spec.rope_factors, config=rope)

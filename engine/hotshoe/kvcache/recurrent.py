@@ -157,6 +157,15 @@ class StateView:
         self._written.add(name)
         self._ctx.update(state, state.set_rows(self._write, new.reshape(self.n_sequences, -1)))
 
+    def require_written(self) -> None:
+        """Raises GraphError for a state that the layer left as it was: the row it goes on from would hold anything."""
+        missing = self._states.keys() - self._written
+        if missing:
+            raise GraphError(
+                f"layer {self._layer} never writes its state {sorted(missing)[0]!r}, which its cache_spec names",
+                hint="call cache.write(name, new) in every step",
+            )
+
     def _state(self, name: str) -> Tensor:
         if name not in self._states:
             raise GraphError(

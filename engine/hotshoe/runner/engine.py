@@ -26,7 +26,7 @@ from hotshoe.runner.scheduler import Candidate, Limits, Piece, plan
 from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
 
 if TYPE_CHECKING:
-    from hotshoe.kvcache import Sizes
+    from hotshoe.kvcache import Placed, Sizes
     from hotshoe.runner.sequence import TokenSequence
     from hotshoe.sampling import DeviceOp
     from hotshoe_core import Backend
@@ -313,6 +313,7 @@ class Engine:
     def _plan(self, urgent: Job | None) -> tuple[list[Job], list[list[Piece]]]:
         """The oldest first, but before them the one that somebody waits for."""
         jobs: list[Job] = []
+        step: list[Placed] = []
         ordered = sorted((j for j in self._jobs if j.active), key=lambda j: (j is not urgent, j.arrival))
 
         def candidates() -> Iterator[Candidate]:
@@ -335,9 +336,10 @@ class Engine:
                 )
 
         def fits(chosen: Sequence[Candidate]) -> bool:
-            last = jobs[chosen[-1].id]
-            spare = last.spare if chosen[-1].n_pending > 1 else 0
-            return self._slots.fits([Part(jobs[c.id].sequence, c.n_pending) for c in chosen], spare)
+            for c in chosen[len(step) :]:
+                step.append(self._slots.placed(jobs[c.id].sequence, c.n_pending))
+            last = chosen[-1]
+            return self._slots.fits(step, jobs[last.id].spare if last.n_pending > 1 else 0)
 
         return jobs, plan(candidates(), self._limits, fits)
 

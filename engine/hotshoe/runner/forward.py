@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes
+from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
 from hotshoe.models.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import Items, SpanRow
@@ -190,6 +190,9 @@ class TextForward:
             )
         views = self._cache.layers(ctx, n, n_sequences, sizes)
         logits = self._model(batch, views)
+        for view in views:
+            if isinstance(view, StateView):
+                view.require_written()
         k = max(1, n_outputs)
         if logits.ndim != 2 or logits.shape[0] != k:
             raise ModelDefinitionError(
@@ -214,4 +217,4 @@ class TextForward:
 def _n_streams(spec: Sequence[LayerSpec]) -> int:
     """Streams of positions that the model's RoPE takes: 0 for one position a row."""
     ropes = [s.rope for s in spec if isinstance(s, AttentionSpec) and s.rope is not None]
-    return max((len(getattr(rope, "sections", ())) for rope in ropes), default=0)
+    return max((len(rope.sections) for rope in ropes), default=0)

@@ -8,7 +8,7 @@ engine's lock.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -199,9 +199,8 @@ class Slots:
         for slot in self._slots:
             slot.busy = False
 
-    def fits(self, parts: Sequence[Part], spare: int) -> bool:
+    def fits(self, step: Sequence[Placed], spare: int) -> bool:
         """Whether all these rows find room together, and ``spare`` more, if need be instead of other sequences."""
-        step = [self.placed(part.sequence, part.n) for part in parts]
         return self.cache.fits(step, None, spare) or self.cache.fits(step, [p.sequence for p in step], spare)
 
     # Shifts
@@ -331,7 +330,3 @@ class Slots:
         del slot.rows[n:]
         if slot.shifted_from is not None and n <= slot.shifted_from:
             slot.shifted_from = None
-
-    def held(self, sequences: Collection[Held]) -> list[Slot]:
-        """The slots that these own."""
-        return [slot for s in sequences if (slot := self._slot_of(s)) is not None]

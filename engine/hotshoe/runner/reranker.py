@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ModelFi
 if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe.runner.params import RunnerParams
-    from hotshoe.tokenizers import Tokenizer
+    from hotshoe.tokenizers import EncodedPair, Tokenizer
     from hotshoe_core import Backend
     from hotshoe_core.gguf import GGUFFile
 
@@ -94,7 +94,7 @@ class RerankModel(WholeTexts):
         self._require_open()
         if batch_size < 1:
             raise ShapeError(f"batch_size is {batch_size}; expected 1 or more")
-        encoded = [self._encode(i, pair, truncate) for i, pair in enumerate(pairs)]
+        encoded = self._encode(list(pairs), truncate)
         out = np.empty(len(encoded), np.float32)
         lengths = [len(ids) for ids, _ in encoded]
 
@@ -103,15 +103,15 @@ class RerankModel(WholeTexts):
 
         return self._in_batches(out, lengths, batch_size, compute, progress)
 
-    def _encode(self, i: int, pair: tuple[str, str], truncate: bool) -> tuple[Sequence[int], Sequence[int]]:
-        a, b = pair
-        ids, types = self.tokenizer.encode_pair(a, b, max_length=self.n_ctx if truncate else None)
-        if not 0 < len(ids) <= self.n_ctx:
-            raise InputTooLongError(
-                f"pair {i} ({a[:30]!r}…, {b[:30]!r}…) has {len(ids)} tokens; the context holds {self.n_ctx}",
-                hint="split the document, or pass truncate=True to use its beginning",
-            )
-        return ids, types
+    def _encode(self, pairs: list[tuple[str, str]], truncate: bool) -> list[EncodedPair]:
+        encoded = self.tokenizer.encode_pairs(pairs, max_length=self.n_ctx if truncate else None)
+        for i, ((a, b), (ids, _)) in enumerate(zip(pairs, encoded, strict=True)):
+            if not 0 < len(ids) <= self.n_ctx:
+                raise InputTooLongError(
+                    f"pair {i} ({a[:30]!r}…, {b[:30]!r}…) has {len(ids)} tokens; the context holds {self.n_ctx}",
+                    hint="split the document, or pass truncate=True to use its beginning",
+                )
+        return encoded
 
     def _scores(self, logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """(b, labels) to (b,)."""

@@ -24,8 +24,8 @@ class Candidate:
 
     id: the caller's own. n_pending: its tokens that are not computed yet, 1 or more. arrival: when it came; the least
     goes first. served: the last step that computed something of it, -1 for none. whole: pieces [from, to) of its
-    pending tokens that must be computed in one graph. all_outputs: results are wanted after every token, not only after
-    the last.
+    pending tokens that must be computed in one graph. all_outputs: results are asked for after every token, not only
+    after the last.
     """
 
     id: int
@@ -37,7 +37,7 @@ class Candidate:
 
 
 class Piece(NamedTuple):
-    """The next ``n`` tokens of a candidate; results are wanted after the last ``outputs`` of them."""
+    """The next ``n`` tokens of a candidate; results are asked for after the last ``outputs`` of them."""
 
     id: int
     n: int

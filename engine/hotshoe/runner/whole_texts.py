@@ -57,7 +57,7 @@ class WholeTexts(LoadedModel):
     ) -> None:
         super().__init__(model, tokenizer, backend, file, n_ctx, why)
         self.params = params
-        self.causal: bool = getattr(model, "causal", False)
+        self.causal: bool = model.causal
         self._reaches = _reaches(model) if self.causal else [None] * model.config.n_layers
         self._contexts: ContextCache[Shape] = ContextCache(self._build)
 

@@ -1,0 +1,113 @@
+"""RerankModel and embedding by a causal model against transformers, as sentence-transformers uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe.convert import convert
+from hotshoe.runner.embedder import EmbeddingModel
+from hotshoe.runner.pooling import Pooling
+from hotshoe.runner.reranker import RerankModel
+from hotshoe_core.errors import ClosedError, InputTooLongError, ModelFileError, ShapeError
+from tests.support.recorded import make_recorded
+from tests.support.rewrite import rewrite
+
+QUERY = "the cat"
+DOCUMENTS = ["a dog", "the cat and the dog", "cat", "", "the the the the the the the"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_recorded("BertForSequenceClassification", tmp_path_factory.mktemp("rerank") / "hf")
+
+
+@pytest.fixture(scope="module")
+def path(folder: Path) -> Path:
+    return convert(folder, folder.parent / "m.gguf", "f32")
+
+
+@pytest.fixture
+def reranker(path: Path, device: str) -> Iterator[RerankModel]:
+    with hotshoe.load_model(path, device) as model:
+        assert isinstance(model, RerankModel)
+        yield model
+
+
+def logits_of(folder: Path, reranker: RerankModel) -> np.ndarray:
+    """transformers' logit of each document, one by one."""
+    torch = pytest.importorskip("torch", reason="the reference scores need torch")
+    transformers = pytest.importorskip("transformers", reason="the reference scores need transformers")
+    oracle = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    logits = []
+    for document in DOCUMENTS:
+        ids, types = reranker.tokenizer.encode_pair(QUERY, document)
+        with torch.no_grad():
+            logits.append(oracle(torch.tensor([ids]), token_type_ids=torch.tensor([types])).logits[0, 0].item())
+    return np.array(logits)
+
+
+def test_scores_are_those_of_transformers(reranker: RerankModel, folder: Path) -> None:
+    expected = 1 / (1 + np.exp(-logits_of(folder, reranker)))
+    assert np.ptp(expected) > 0.01
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    scores = reranker.scores(pairs)
+    assert (scores.shape, scores.dtype) == ((5,), np.float32)
+    np.testing.assert_allclose(scores, expected, atol=1e-5)
+    np.testing.assert_allclose(reranker.scores(pairs, batch_size=2), expected, atol=1e-5)
+    order = np.argsort(-expected).tolist()
+    ranked = reranker.rank(QUERY, DOCUMENTS)
+    assert [i for i, _ in ranked] == order
+    np.testing.assert_allclose([s for _, s in ranked], expected[order], atol=1e-5)
+    assert reranker.rank(QUERY, DOCUMENTS, top_n=2) == ranked[:2]
+    assert reranker.rank(QUERY, []) == []
+
+
+def test_the_file_says_what_becomes_of_a_score(path: Path, folder: Path, tmp_path: Path, device: str) -> None:
+    plain = rewrite(path, tmp_path / "plain.gguf", {"hotshoe.rerank.activation": "identity"})
+    with hotshoe.load_model(plain, device) as model:
+        assert isinstance(model, RerankModel)
+        scores = model.scores([(QUERY, document) for document in DOCUMENTS])
+        np.testing.assert_allclose(scores, logits_of(folder, model), atol=1e-4)
+    wrong = rewrite(path, tmp_path / "wrong.gguf", {"hotshoe.rerank.activation": "tanh"})
+    with pytest.raises(ModelFileError, match=r"hotshoe\.rerank\.activation: is 'tanh'"):
+        hotshoe.load_model(wrong, device)
+    wrong = rewrite(path, tmp_path / "mean.gguf", {"bert.pooling_type": 0})
+    with pytest.raises(ModelFileError, match="pooling type 0"):
+        hotshoe.load_model(wrong, device, task="rerank")
+
+
+def test_wrong_pairs(reranker: RerankModel) -> None:
+    with pytest.raises(InputTooLongError, match=r"pair 1 [\s\S]*truncate=True"):
+        reranker.scores([(QUERY, "a"), (QUERY, "the cat " * 200)])
+    assert np.isfinite(reranker.scores([(QUERY, "the cat " * 200)], truncate=True)).all()
+    with pytest.raises(ShapeError, match="top_n is 0"):
+        reranker.rank(QUERY, DOCUMENTS, top_n=0)
+    with pytest.raises(ShapeError, match="batch_size is 0"):
+        reranker.scores([], batch_size=0)
+    reranker.close()
+    with pytest.raises(ClosedError):
+        reranker.scores([(QUERY, "a")])
+
+
+def test_a_causal_model_embeds_by_its_last_token(tmp_path: Path, device: str) -> None:
+    torch = pytest.importorskip("torch", reason="the reference vectors need torch")
+    transformers = pytest.importorskip("transformers", reason="the reference vectors need transformers")
+    folder = make_recorded("Qwen3Embedding", tmp_path / "hf")
+    oracle = transformers.AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    texts = ["the quick brown fox", "hello", "the camera has a hot shoe; the flash is on the camera", "3 33 333"]
+    with hotshoe.load_model(convert(folder, tmp_path / "m.gguf", "f32"), device) as model:
+        assert isinstance(model, EmbeddingModel)
+        assert (model.causal, model.pooling) == (True, Pooling.LAST)
+        expected: list[Any] = []
+        for text in texts:
+            with torch.no_grad():
+                state = oracle(torch.tensor([model.tokenizer.encode(text)])).last_hidden_state[0, -1]
+            expected.append((state / state.norm()).numpy())
+        np.testing.assert_allclose(model.embed(texts), np.stack(expected), atol=2e-5)
+        np.testing.assert_allclose(model.embed(texts, batch_size=1), np.stack(expected), atol=2e-5)
