@@ -53,7 +53,9 @@ STORED = ("F32", "F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "MXFP4")
 @pytest.mark.parametrize("compute_bound", [False, True])
 @pytest.mark.parametrize("uses", [(), ("take",), ("linear",), ("take", "linear")], ids="+".join)
 @pytest.mark.parametrize("name", STORED)
-def test_dump_of_a_weight_in_every_layout(backend: Backend, name: str, uses: tuple[str, ...], compute_bound: bool) -> None:
+def test_dump_of_a_weight_in_every_layout(
+    backend: Backend, name: str, uses: tuple[str, ...], compute_bound: bool
+) -> None:
     """Against the gguf package's reading of the same bytes. With "linear" a device may have rearranged them."""
     dtype, rng = DType[name], np.random.default_rng(0)
     values = rng.normal(size=(16, 512)).astype(np.float32)
