@@ -176,7 +176,7 @@ def _peak(graph: Graph, devices: Mapping[Tensor, str], libraries: Mapping[str, E
         last[owner[t]] = len(graph.nodes)
     ends: dict[int, list[Tensor]] = {}
     for t, i in last.items():
-        if t.op not in ("weight", "state", "constant"):
+        if not t.is_leaf:  # inputs stay: the next run may be fed others only
             ends.setdefault(i, []).append(t)
     live = dict.fromkeys(libraries, 0)
     for t in graph.inputs:

@@ -16,6 +16,8 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.eager import EagerBackend, EagerLibrary
 from hotshoe_core.errors import BackendError, InsufficientMemoryError, UnsupportedOpError
 from hotshoe_core.ops import swiglu
+from hotshoe_core.reference import open_reference
+from hotshoe_core.tensor import constant
 
 DEVICE = Device("toy", DeviceType.CPU, "toy", "toy")
 Run = Callable[[list[Any]], list[Any]]
@@ -27,6 +29,11 @@ class Vector(list[float]):
 
 def elementwise(function: Callable[..., float]) -> Callable[..., Vector]:
     return lambda *xs, **attrs: Vector(function(*v, **attrs) for v in zip(*xs))
+
+
+def to_numpy(native: Vector) -> np.ndarray[Any, Any]:
+    assert isinstance(native, Vector), "only arrays of the library are its to convert"
+    return np.array(native, np.float32)
 
 
 class Toy:
@@ -55,7 +62,7 @@ class Toy:
                 **functions,
             },
             from_numpy=lambda array, dtype: Vector(array.tolist()),
-            to_numpy=lambda native: np.array(native, np.float32),
+            to_numpy=to_numpy,
             weight=lambda w: Vector(w.data.view("<f4").tolist()),
             nbytes=lambda shape, dtype: 8 * math.prod(shape),
             compile_hook=self.hook,
@@ -142,3 +149,43 @@ def test_what_the_author_honours_is_said() -> None:
     assert Toy().backend().honours == {"allocate"}
     with pytest.raises(BackendError, match="'fast'; expected auto, on or off"):
         BackendParams(flash_attention="fast")  # type: ignore[arg-type]
+
+
+def test_a_constant_is_read_as_it_was_given() -> None:
+    ctx = Toy().backend().new_context()
+    c, x = constant([1.0, 2.0]), ctx.input("x", (2,))
+    y = x + c
+    ctx.forward(c, x, y).compute({x: [3, 4]})
+    assert [ctx.read(t).tolist() for t in (c, x, y)] == [[1, 2], [3, 4], [4, 6]]
+
+
+def test_a_graph_takes_what_lives_at_once() -> None:
+    """Not the sum of all that it ever makes: the toy counts 8 bytes an element."""
+    backend = Toy().backend()
+    ctx = backend.new_context()
+    x = ctx.input("x", (100,))
+    y = x
+    for _ in range(50):
+        y = y * 1.0
+    ctx.forward(y).reserve()
+    assert backend.memory().devices[0].graph.size == 2 * 800 + 800  # what is read, what is made; and the input
+    ctx.close()
+    assert backend.memory().devices[0].graph.size == 0
+
+
+def test_a_cache_keeps_its_graphs_for_some_tokens() -> None:
+    """With a padding of 1 every token would be another graph, to be traced and compiled anew."""
+    assert Toy().backend().cache_config().padding >= 32
+
+
+def test_rows_of_a_state_are_set_where_they_lie() -> None:
+    """A library whose arrays can be written to does not copy a cache for every token."""
+    backend = open_reference()
+    state = backend.state((1000, 4), DType.F32, "cache")
+    ctx = backend.new_context()
+    at, rows = ctx.input("at", (1,), DType.I32), ctx.input("rows", (1, 4))
+    ctx.update(state, state.set_rows(at, rows))
+    before = state.handle
+    ctx.compute({at: [7], rows: np.ones((1, 4))})
+    assert state.handle is before
+    assert before[7].tolist() == [1, 1, 1, 1]

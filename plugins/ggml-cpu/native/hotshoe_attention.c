@@ -42,7 +42,7 @@ struct job {
 
 struct kernels {
     void (*head)(const struct job *, int64_t batch, int64_t kv_head, int64_t first, int64_t last, int64_t visible);
-    void (*layer_row)(float *, const float *, const float *, const float *, const float *, int64_t, float);
+    void (*layer_row)(float *, const float *, const float *, const float *, int64_t, float);
     void (*rms_row)(float *, const float *, const float *, int64_t, float);
     int rows, panel;
 };
@@ -348,13 +348,12 @@ void hotshoe_layer_norm(struct ggml_tensor * dst, int ith, int nth, void * userd
     const struct hotshoe_norm_params * params = userdata;
     const struct kernels * kernels = best();
     int next = 1;
-    const struct ggml_tensor * residual = params->has_residual ? dst->src[next++] : NULL;
     const float * weight = params->has_weight ? dst->src[next++]->data : NULL;
     const float * bias = params->has_bias ? dst->src[next++]->data : NULL;
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
     for (int64_t r = rows * ith / nth; r < rows * (ith + 1) / nth; ++r) {
-        kernels->layer_row((float *) row_at(dst, r), (const float *) row_at(dst->src[0], r),
-                           residual != NULL ? (const float *) row_at(residual, r) : NULL, weight, bias, dst->ne[0], params->eps);
+        kernels->layer_row((float *) row_at(dst, r), (const float *) row_at(dst->src[0], r), weight, bias, dst->ne[0],
+                           params->eps);
     }
 }
 

@@ -22,16 +22,15 @@ struct hotshoe_attention_params {
  * gives NaN, as in NumPy. */
 HOTSHOE_API void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
-/* The sources that follow x, in this order, each present if its flag is set. rms_norm has neither residual nor bias. */
+/* The sources that follow x, in this order, each present if its flag is set. rms_norm has no bias. */
 struct hotshoe_norm_params {
     float eps;
-    int32_t has_residual;
     int32_t has_weight;
     int32_t has_bias;
 };
 
-/* dst = (s - mean(s)) / sqrt(var(s) + eps) * weight + bias over ne[0], with s = x + residual. x and residual have dst's
- * shape and contiguous rows; weight and bias are contiguous [ne0]. */
+/* dst = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias over ne[0]. x has contiguous rows; weight and bias are contiguous
+ * [ne0]. */
 HOTSHOE_API void hotshoe_layer_norm(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 /* dst = x / sqrt(mean(x^2) + eps) * weight over ne[0]. */

@@ -513,32 +513,23 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
     }
 }
 
-TARGET static void NAME(layer_row)(float * y, const float * x, const float * residual, const float * weight,
-                                   const float * bias, int64_t n, float eps) {
+TARGET static void NAME(layer_row)(float * y, const float * x, const float * weight, const float * bias, int64_t n,
+                                   float eps) {
     vf sum = {0}, squares = {0};
     for (int64_t i = 0; i < n; i += VL) {
         const int64_t part = n - i;
-        vf v = part >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, part, 0.0f);
-        if (residual != NULL) {
-            v += part >= VL ? NAME(load)(residual + i) : LOAD_PART(residual + i, part, 0.0f);
-        }
-        if (part >= VL) {
-            NAME(store)(y + i, v);
-        } else {
-            NAME(store_part)(y + i, v, part);
-        }
-        sum += v;
+        sum += part >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, part, 0.0f);
     }
     const float mean = SUM(sum) / (float) n;
     for (int64_t i = 0; i < n; i += VL) {
         const int64_t part = n - i;
-        const vf v = (part >= VL ? NAME(load)(y + i) : LOAD_PART(y + i, part, mean)) - mean;
+        const vf v = (part >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, part, mean)) - mean;
         squares += v * v;
     }
     const float scale = 1.0f / sqrtf(SUM(squares) / (float) n + eps);
     for (int64_t i = 0; i < n; i += VL) {
         const int64_t part = n - i;
-        vf v = ((part >= VL ? NAME(load)(y + i) : LOAD_PART(y + i, part, mean)) - mean) * scale;
+        vf v = ((part >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, part, mean)) - mean) * scale;
         if (weight != NULL) {
             v *= part >= VL ? NAME(load)(weight + i) : LOAD_PART(weight + i, part, 0.0f);
         }

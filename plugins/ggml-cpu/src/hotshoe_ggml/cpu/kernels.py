@@ -57,27 +57,23 @@ def attention_node(
     return _custom(builder, "hotshoe_attention", [v.ne[0], *list(q.ne)[1:]], operands, params)
 
 
-def layer_norm_node(
-    builder: Builder, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float, residual: Ptr | None = None
-) -> Ptr | None:
-    """norm(x + residual) * weight + bias over the fastest axis. residual has x's shape; weight and bias are [ne0]."""
-    return _norm(builder, "hotshoe_layer_norm", x, residual, weight, bias, eps)
+def layer_norm_node(builder: Builder, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr | None:
+    """norm(x) * weight + bias over the fastest axis; weight and bias are [ne0]."""
+    return _norm(builder, "hotshoe_layer_norm", x, weight, bias, eps)
 
 
 def rms_norm_node(builder: Builder, x: Ptr, weight: Ptr | None, eps: float) -> Ptr | None:
     """x / sqrt(mean(x²) + eps) * weight over the fastest axis."""
-    return _norm(builder, "hotshoe_rms_norm", x, None, weight, None, eps)
+    return _norm(builder, "hotshoe_rms_norm", x, weight, None, eps)
 
 
-def _norm(
-    builder: Builder, name: str, x: Ptr, residual: Ptr | None, weight: Ptr | None, bias: Ptr | None, eps: float
-) -> Ptr | None:
-    given = [t for t in (x, residual, weight, bias) if t is not None]
-    if not all(map(_plain, given)) or (residual is not None and list(residual.ne) != list(x.ne)):
+def _norm(builder: Builder, name: str, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr | None:
+    given = [t for t in (x, weight, bias) if t is not None]
+    if not all(map(_plain, given)):
         return None
     if any(t is not None and list(t.ne) != [x.ne[0], 1, 1, 1] for t in (weight, bias)):
         return None
-    flags = (residual is not None, weight is not None, bias is not None)
+    flags = (weight is not None, bias is not None)
     return _custom(builder, name, list(x.ne), given, ffi.new("struct hotshoe_norm_params *", (eps, *flags)))
 
 
