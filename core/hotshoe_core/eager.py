@@ -97,7 +97,7 @@ class EagerBackend(Backend):
         for library in chosen:
             if library.in_place and library.copy is None:
                 raise BackendError(f"{name}: a library with in_place functions needs copy, too")
-        self.libraries = {d.name: library for d, library in zip(self.devices, chosen)}
+        self._libraries = chosen
         self.honours = frozenset({"allocate"}).union(*(library.honours for library in chosen))
         self._held: dict[Tensor, tuple[str, Memory]] = {}
         self._graphs: dict[EagerExecutable, Mapping[str, Memory]] = {}
@@ -105,6 +105,11 @@ class EagerBackend(Backend):
     @property
     def _status(self) -> AllocationStatus:
         return AllocationStatus.ALLOCATED if self.params.allocate else AllocationStatus.UNALLOCATED
+
+    @property
+    def libraries(self) -> Mapping[str, EagerLibrary]:
+        """The library of each device, by the device's name."""
+        return {d.name: library for d, library in zip(self.devices, self._libraries)}
 
     def library_of(self, layer: int) -> EagerLibrary:
         """The library of the device that holds this layer."""
