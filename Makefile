@@ -10,7 +10,7 @@ SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggm
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench wheels clean
+.PHONY: help demo test fuzz lint format bench wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -21,6 +21,10 @@ demo: $(VENV)/.weights ## build everything, then rank sentences with a real mode
 
 test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest $(ARGS)
+
+MINUTES ?= 10
+fuzz: $(VENV)/.test ## compute random graphs on the CPU and the reference backend for MINUTES=10
+	$(BIN)/python -m tests.fuzz $(MINUTES)
 
 lint: $(VENV)/.lint ## ruff, mypy, and the longest files
 	$(BIN)/ruff check .

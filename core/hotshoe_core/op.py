@@ -51,7 +51,7 @@ class Op:
         parameters = signature.parameters.values()
         positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
         self.name = self.__name__ = body.__name__.rstrip("_")
-        self.__doc__ = inspect.getdoc(body) or ""
+        self.__doc__ = body.__doc__ or ""
         self.__module__ = body.__module__
         self.__signature__ = signature.replace(
             parameters=[_as_tensor(p) if p in positional else p for p in parameters], return_annotation="Tensor"

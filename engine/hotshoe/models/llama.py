@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.models import mixtral
 from hotshoe.nn import GatedMLP, Module, TextConfig, layers, parameter, part, rope_key
 from hotshoe_core import Tensor
 from hotshoe_core.gguf import Metadata
@@ -36,7 +35,11 @@ class Model(nn.Decoder):
 
 def _variant(metadata: Metadata) -> type[Module]:
     """GGUF knows no architecture of its own for Mixtral: it is a llama whose blocks have experts."""
-    return mixtral.Model if metadata.arch.get("expert_count", 0) else Model
+    if metadata.arch.get("expert_count", 0):
+        from hotshoe.models import mixtral
+
+        return mixtral.Model
+    return Model
 
 
 family = Family(_variant)

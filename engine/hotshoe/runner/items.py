@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +47,8 @@ class EmbeddingSpan:
                 raise ShapeError(f"positions of a span begin at {positions.min()}; they count from its beginning, 0")
             object.__setattr__(self, "positions", positions.astype(np.int32))
         if not self.hash:
+            import hashlib  # takes 4 ms, and few texts have a picture
+
             digest = hashlib.blake2b(array.tobytes(), digest_size=16)
             digest.update(b"" if self.positions is None else self.positions.tobytes())
             object.__setattr__(self, "hash", digest.digest())
