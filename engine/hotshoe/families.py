@@ -61,9 +61,6 @@ def find(group: str, name: str) -> Any:
     an entry point that cannot be imported, whose own error is the cause.
     """
     found = [entry for entry in _entries(group) if entry.name == name]
-    if not found:  # it may have been installed since
-        _scan.cache_clear()
-        found = [entry for entry in _entries(group) if entry.name == name]
     if not found:
         raise UnknownArchitectureError(
             f"no installed distribution has an entry point {name!r} in {group!r}",
@@ -106,15 +103,25 @@ def find_model(metadata: Metadata) -> type[Module]:
 def _entries(group: str) -> Iterator[PluginCandidate]:
     """Those of distributions that are not blocked, and of each distribution the copy that Python sees."""
     blocked = {normalise(name) for name in os.environ.get(BLOCK, "").split(",")}
-    for entry in _scan(tuple(sys.path))[group]:
+    for entry in _scan(tuple((folder, _changed(folder)) for folder in sys.path))[group]:
         if entry.shadowed_by is None and entry.problem is None and normalise(entry.distribution) not in blocked:
             yield entry
 
 
 @functools.lru_cache(maxsize=1)
-def _scan(path: tuple[str, ...]) -> dict[str, list[PluginCandidate]]:
-    """All groups at once: each distribution's list is read for the first family asked for, and not for the others."""
+def _scan(path: tuple[tuple[str, int], ...]) -> dict[str, list[PluginCandidate]]:
+    """All groups at once: each distribution's list is read for the first family asked for, and not for the others.
+
+    path: where Python looks, and when each folder last changed: what is installed meanwhile is found.
+    """
     return find_entry_points((MODELS, CONVERTERS, TOKENIZERS))
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _load(group: str, entry: PluginCandidate) -> Any:
