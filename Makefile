@@ -20,10 +20,10 @@ demo: $(VENV)/.weights ## build everything, then rank sentences with a real mode
 	@$(BIN)/python examples/write.py
 
 test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 MINUTES ?= 10
-fuzz: $(VENV)/.test ## compute random graphs on the CPU and the reference backend for MINUTES=10
+fuzz: $(VENV)/.test ## try random graphs, files, plugins and misuse for MINUTES=10, in children
 	$(BIN)/python -m tests.fuzz $(MINUTES)
 
 lint: $(VENV)/.lint ## ruff, mypy, and the longest files

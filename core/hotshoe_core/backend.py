@@ -61,8 +61,7 @@ class WeightData:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class CacheConfig:
+class CacheConfig(NamedTuple):
     """What a backend wants of a KV cache.
 
     padding: the cache length a graph sees is a multiple of this. mask_dtype: element type of the mask.

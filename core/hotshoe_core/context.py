@@ -137,8 +137,8 @@ class Context:
         with self._lock:
             executable = self.reserve()._executable
             assert executable is not None
-            missing = self._inputs.keys() - {t.name for t in feeds}
-            if missing:
+            if len(feeds) < len(self._inputs):
+                missing = self._inputs.keys() - {t.name for t in feeds}
                 raise GraphError(f"no value for the input {', '.join(sorted(missing))}")
             for tensor, value in feeds.items():
                 if self._inputs.get(tensor.name) is not tensor:

@@ -96,6 +96,8 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
     for node in graph.nodes:
         replaced[node] = place(node)
     outputs = {t: replaced.get(t, t) for t in graph.outputs}
+    if not decomposed:
+        return graph, outputs
     updates = {state: replaced.get(new, new) for state, new in graph.updates.items()}
     new = Graph.trace(tuple(outputs.values()), updates)
     return replace(new, decomposed=tuple(decomposed)), outputs

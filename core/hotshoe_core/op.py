@@ -47,29 +47,35 @@ class Op:
         overwrites: bool = False,
         reference: Callable[..., Any] | None = None,
     ) -> None:
-        signature = inspect.signature(body)
-        parameters = signature.parameters.values()
-        positional = [p for p in parameters if p.kind is not p.KEYWORD_ONLY]
+        # by hand: inspect.signature of a hundred ops is a good part of what importing core costs
+        written: Any = inspect.unwrap(body)
+        code, defaults, keyword_defaults = written.__code__, written.__defaults__ or (), written.__kwdefaults__ or {}
+        names, n = code.co_varnames, code.co_argcount
+        keywords = names[n : n + code.co_kwonlyargcount]
         self.name = self.__name__ = body.__name__.rstrip("_")
         self.__doc__ = body.__doc__ or ""
         self.__module__ = body.__module__
-        self.__signature__ = signature.replace(
-            parameters=[_as_tensor(p) if p in positional else p for p in parameters], return_annotation="Tensor"
-        )
         self.body = body
         self.rule = rule
         self.composite = composite
         self.reference = reference if composite else body
-        self.variadic = any(p.kind is p.VAR_POSITIONAL for p in positional)
-        self.tensors = tuple(p.name for p in positional)
-        self.required = sum(p.default is p.empty for p in positional)
-        self.attrs = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self.variadic = bool(code.co_flags & inspect.CO_VARARGS)
+        self.tensors = (*names[:n], names[n + len(keywords)]) if self.variadic else names[:n]
+        self.required = n - len(defaults) + self.variadic
+        self.required_attrs = tuple(name for name in keywords if name not in keyword_defaults)
+        self.attrs = {name: keyword_defaults.get(name, inspect.Parameter.empty) for name in keywords}
         self.indexed = tuple(
             Indexed(self.tensors.index(source), self.tensors.index(indices), axis)
             for indices, (source, axis) in (indexed or {}).items()
         )
         self.movement = movement
         self.overwrites = overwrites
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "__signature__":
+            raise AttributeError(f"an Op has no attribute {name!r}")
+        self.__signature__ = signature = _signature(self.body)
+        return signature
 
     def __call__(self, *sources: Tensor | None, **attrs: Any) -> Tensor:
         """A new node. Raises ShapeError or DTypeError naming op, operands and the part of the model."""
@@ -84,12 +90,12 @@ class Op:
                 )
         if self.variadic and not present:
             raise GraphError(f"{self.name} needs at least one tensor; got none")
-        unknown = attrs.keys() - self.attrs.keys()
-        if unknown:
-            raise GraphError(f"{self.name} has no attribute {', '.join(sorted(unknown))}; it has {list(self.attrs)}")
+        if not attrs.keys() <= self.attrs.keys():
+            unknown = sorted(attrs.keys() - self.attrs.keys())
+            raise GraphError(f"{self.name} has no attribute {', '.join(unknown)}; it has {list(self.attrs)}")
         full = {**self.attrs, **attrs}
-        for name, value in full.items():
-            if value is inspect.Parameter.empty:
+        for name in self.required_attrs:
+            if name not in attrs:
                 raise GraphError(f"{self.name} needs the attribute {name}")
         try:
             shape, dtype = self.rule(sources, full)
@@ -102,11 +108,13 @@ class Op:
 
     def _by_position(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any]) -> tuple[Tensor | None, ...]:
         """All operands in order; those given by name are taken out of ``attrs``."""
-        named = {name: attrs.pop(name) for name in self.tensors if name in attrs}
-        twice = [name for name in self.tensors[: len(sources)] if name in named]
-        if twice:
-            raise GraphError(f"{self.name} got its operand {', '.join(twice)} twice, by position and by name")
-        given = (*sources, *(named.get(name) for name in self.tensors[len(sources) :]))
+        given = sources
+        if len(sources) < len(self.tensors) or attrs:
+            named = {name: attrs.pop(name) for name in self.tensors if name in attrs}
+            twice = [name for name in self.tensors[: len(sources)] if name in named]
+            if twice:
+                raise GraphError(f"{self.name} got its operand {', '.join(twice)} twice, by position and by name")
+            given = (*sources, *map(named.get, self.tensors[len(sources) :]))
         if len(given) > len(self.tensors) or any(t is None for t in given[: self.required]):
             n = sum(t is not None for t in given)
             raise GraphError(f"{self.name} takes ({', '.join(self.tensors)}); got {n} tensors")
@@ -123,6 +131,13 @@ class Op:
         parameters = [p.replace(annotation=p.empty) for p in self.__signature__.parameters.values()]
         plain = self.__signature__.replace(parameters=parameters, return_annotation=inspect.Signature.empty)
         return f"<{'composite' if self.composite else 'primitive'} op {self.name}{plain}>"
+
+
+def _signature(body: Callable[..., Any]) -> inspect.Signature:
+    """Of a call of the op: its positional parameters are tensors, whatever its meaning takes."""
+    signature = inspect.signature(body)
+    parameters = [p if p.kind is p.KEYWORD_ONLY else _as_tensor(p) for p in signature.parameters.values()]
+    return signature.replace(parameters=parameters, return_annotation="Tensor")
 
 
 def _as_tensor(parameter: inspect.Parameter) -> inspect.Parameter:

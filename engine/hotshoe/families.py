@@ -17,8 +17,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
 from hotshoe_loader.find import PluginCandidate, find_entry_points
@@ -36,8 +35,7 @@ TOKENIZERS = "hotshoe.tokenizers"
 BLOCK = "HOTSHOE_BLOCK"
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """The models of one architecture: the class, or the rule that picks it by a file's metadata."""
 
     model: type[Module] | Callable[[Metadata], type[Module]]

@@ -7,8 +7,8 @@ import platform
 import re
 import struct
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = ["BadLibrary", "Binary", "install_hint", "read_binary", "unresolved"]
 
@@ -22,8 +22,7 @@ class BadLibrary(Exception):  # noqa: N818 - not an error: vet makes a verdict o
     """The file is no library that could be opened, by its own header; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
+class Binary(NamedTuple):
     """What a library's header says. ``machine`` is None where a file holds several; the lists are ELF's only.
 
     needed: names of the libraries it needs. paths: where it looks for them first, ``$ORIGIN`` filled in.

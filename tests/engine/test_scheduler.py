@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 from hypothesis import given, settings
@@ -146,7 +145,7 @@ def test_spans_are_not_cut() -> None:
     # where the step ends within it, it waits; where it is the next, it goes whole, be the step longer for it
     (graph,) = plan([span], Limits(24, 24, 8), always)
     assert graph == [Piece(0, 10, 0)]
-    at_it = dataclasses.replace(span, n_pending=30, whole=((0, 20),))
+    at_it = span._replace(n_pending=30, whole=((0, 20),))
     graphs = plan([Candidate(1, 1, 1), at_it], Limits(16, 20, 8), always)
     assert graphs == [[Piece(1, 1, 1)], [Piece(0, 20, 0)]]
 

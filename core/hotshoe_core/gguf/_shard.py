@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, final
@@ -32,8 +31,7 @@ __all__ = ["Shard", "TensorInfo"]
 _MAX_BYTES = (1 << 63) - 1  # sizes are int64 in ggml
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
+class TensorInfo(NamedTuple):
     """Where a tensor is. ``shape`` is NumPy's: the last axis is contiguous.
 
     ``offset`` is in bytes from the start of the file, and ``shard`` is the number of that file in ``GGUFFile.paths``.

@@ -59,6 +59,7 @@ class CausalCache:
         self._reach = {i: Reach(s.window, s.chunk) for i, s in self._layers.items()}
         self._backend = backend
         self._mask_dtype = config.mask_dtype
+        self._mask_values = np.array([0, -np.inf], config.mask_dtype.numpy)  # of cells that are seen, and others
         self._n_batch = n_batch
         total = n_tokens * n_sequences
         self.cells = {
@@ -99,24 +100,23 @@ class CausalCache:
     def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
         """Take cells for the rows of a step. Raises CacheFullError, and then takes none."""
         n = sum(p.n for p in step)
-        room = self.room()
-        if room < n:
-            raise CacheFullError(
-                f"the cache has room for {room} more tokens; {n} are to be added",
-                hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
-            )
-        positions = np.concatenate([np.arange(p.start, p.start + p.n) for p in step])
-        sequences = np.repeat([p.sequence for p in step], [p.n for p in step])
+        positions = np.array([i for p in step for i in range(p.start, p.start + p.n)], np.int32)
+        sequences = np.array([p.sequence for p in step for _ in range(p.n)])
         seen = _spans_of(step, positions)
         feeds: dict[str, Array] = {}
-        for reach, cells in self.cells.items():
-            feeds[f"cache.cells.{reach}"] = cells.place(positions, sequences, n_rows)
-            visible = cells.mask(positions, sequences, seen)
-            mask = np.full((n_rows, visible.shape[1]), -np.inf, self._mask_dtype.numpy)
-            mask[:n][visible] = 0
-            mask[n:, 0] = 0  # padding: some cell, whichever, for a softmax of nothing is NaN
-            feeds[f"cache.mask.{reach}"] = mask
-            feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[: mask.shape[1]], 0).astype(np.int32)
+        try:
+            for reach, cells in self.cells.items():
+                feeds[f"cache.cells.{reach}"] = cells.place(positions, sequences, n_rows)
+                mask = np.where(cells.mask(positions, sequences, seen), *self._mask_values)
+                if n < n_rows:
+                    padding = np.full((n_rows - n, mask.shape[1]), -np.inf, mask.dtype)
+                    padding[:, 0] = 0  # some cell, whichever: a softmax of nothing is NaN
+                    mask = np.concatenate((mask, padding))
+                feeds[f"cache.mask.{reach}"] = mask
+                feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[: mask.shape[1]], 0)
+        except CacheFullError:
+            self.rollback()
+            raise
         return feeds
 
     def commit(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache.base import Placed
+from hotshoe_core.errors import CacheFullError
 
 __all__ = ["EVERYONE", "Cells", "Reach", "SequenceBits", "bits_of", "sequences_of"]
 
@@ -69,10 +70,10 @@ class Cells:
         self.reach = reach
         self.padding = padding
         self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
-        self.positions = np.full(self.n_rows, _FREE, np.int64)
+        self.positions = np.full(self.n_rows, _FREE, np.int32)
         self.members = np.zeros(self.n_rows, np.int64)
         self._placed: Array | None = None  # cells of a step that is not committed yet
-        self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
+        self._scratch = np.arange(n, self.n_rows)
 
     def room(self, keep: SequenceBits = EVERYONE) -> int:
         """How many cells would be free if only the sequences of ``keep`` stayed."""
@@ -88,16 +89,26 @@ class Cells:
         return sum(p.n for p in step) + spare <= self.room(keep)
 
     def place(self, positions: Array, sequences: Array, n_rows: int) -> Array:
-        """A cell for each row, (n_rows,) I32. There must be room: older tokens make it where none sees them."""
+        """A cell for each row, (n_rows,) I32: older tokens make room where none sees them. Raises CacheFullError."""
         n = len(positions)
-        if np.count_nonzero(self.members[: self.n] == 0) < n:
+        free = self._free()
+        if len(free) < n:
             self.members &= ~self._unseen()
             self._tidy()
-        cells = np.flatnonzero(self.members[: self.n] == 0)[:n]
-        self._placed = cells
+            free = self._free()
+        if len(free) < n:
+            raise CacheFullError(
+                f"the cache has room for {len(free)} more tokens; {n} are to be added",
+                hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
+            )
+        cells = self._placed = free[:n]
         self.positions[cells] = positions
-        self.members[cells] = np.int64(1) << sequences.astype(np.int64)
-        return np.concatenate((cells.astype(np.int32), self._scratch[: n_rows - n]))
+        self.members[cells] = np.left_shift(1, sequences)
+        return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
+
+    def _free(self) -> Array:
+        free: Array = (self.members[: self.n] == 0).nonzero()[0]
+        return free
 
     def commit(self) -> None:
         self._placed = None
@@ -131,7 +142,7 @@ class Cells:
     @property
     def n_read(self) -> int:
         """How many cells a graph must read: up to the last in use, padded."""
-        used = np.flatnonzero(self.members)
+        (used,) = self.members.nonzero()
         n = int(used[-1]) + 1 if len(used) else 1
         return -(-n // self.padding) * self.padding
 

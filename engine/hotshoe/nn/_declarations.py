@@ -7,8 +7,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from hotshoe_core import Tensor
 from hotshoe_core.errors import ModelDefinitionError, did_you_mean
@@ -23,8 +22,7 @@ _EXPECTED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(NamedTuple):
     """The value of a class attribute that is one of ``tensor(…)``, ``part()``, ``layers(…)``, ``parameter(…)``."""
 
     kind: Literal["tensor", "part", "layers", "parameter"]

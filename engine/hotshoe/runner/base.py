@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from hotshoe.kvcache import LayerSpec
     from hotshoe.models.batch import Batch
     from hotshoe.nn import Module
-    from hotshoe.runner.contexts import Built
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Device, Tensor
     from hotshoe_core.gguf import GGUFFile
@@ -107,13 +106,13 @@ class LoadedModel:
         self.backend.require_process()
         return self._guard
 
-    def _check_shapes(self, build: Callable[[], Built]) -> None:
-        """Build a graph nobody runs: a weight of the wrong shape must not wait for the first text.
+    def _check_shapes(self, build: Callable[[], object]) -> None:
+        """Build a graph at once: a weight of the wrong shape must not wait for the first text.
 
         A ShapeError of the model's author, one that no weight of the file takes part in, is raised as it is.
         """
         try:
-            build().context.close()
+            build()
         except ShapeError as e:
             weights = [t for t in e.operands if t.op == "weight"]
             if not weights:

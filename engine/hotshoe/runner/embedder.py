@@ -41,7 +41,7 @@ class EmbeddingModel(WholeTexts):
         self.pooling = pooling_of(file.metadata, default, Pooling.MEAN, Pooling.CLS, Pooling.LAST)
         self.normalize: bool = file.metadata.get("hotshoe.embedding.normalize", True)
         self.dim: int = model.config.dim
-        self._check_shapes(lambda: self._build(Shape(1, 2)))
+        self._check_shapes(lambda: self._build(Shape(1, 2)).context.close())
 
     def embed(
         self,

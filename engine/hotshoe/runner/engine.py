@@ -461,6 +461,8 @@ def _stacked(rows: Sequence[Array | None]) -> Array:
     found = [row for row in rows if row is not None]
     if not found:
         raise GraphError("no sequence was given; expected one or more")
+    if len(found) == 1:
+        return found[0]
     base = found[0].base
     if base is None or len(base) != len(found) or any(row.base is not base for row in found):
         return np.concatenate(found)

@@ -124,8 +124,8 @@ class TextForward:
         """The inputs that tell what the rows are; the cache adds those that tell where they go."""
         n = sum(part.n for part in parts)
         n_rows = n if self._cache.uniform else bucket(n)
-        tokens = np.zeros(n_rows, np.int32)
-        sequences = np.full(n_rows, len(parts), np.int32)  # padding is a sequence of its own
+        tokens: list[int] = []
+        sequences: list[int] = []
         positions = np.zeros((self._n_streams, n_rows) if self._n_streams else n_rows, np.int32)
         outputs: list[int] = []
         spans: list[Array] = []
@@ -133,7 +133,7 @@ class TextForward:
         row = 0
         for i, (sequence, size, n_outputs) in enumerate(parts):
             items, start, end = sequence.items, sequence.n_computed, row + size
-            given = items.rows[start : start + size]
+            given: list[Any] = items.rows[start : start + size]
             if items.spans:
                 arrays, places = items.embeddings(start, size)
                 spans += arrays
@@ -142,15 +142,16 @@ class TextForward:
                 positions[..., row:end] = items.positions(start, size, self._n_streams)
             else:
                 positions[..., row:end] = np.arange(start, start + size)
-            tokens[row:end] = np.array(given)
-            sequences[row:end] = i
+            tokens += given
+            sequences += [i] * size
             outputs += range(end - n_outputs, end)
             row = end
+        padding = n_rows - n  # a sequence of its own
         padded = outputs + [0] * (bucket(len(outputs)) - len(outputs))
         feeds: dict[str, Any] = {
-            "tokens": tokens,
+            "tokens": np.array(tokens + [0] * padding, np.int32),
             "positions": positions,
-            "sequences": sequences,
+            "sequences": np.array(sequences + [len(parts)] * padding, np.int32),
             "outputs": np.array(padded or [0], np.int32),
         }
         if spans:

@@ -168,8 +168,11 @@ class Slots:
             rows = part.sequence.items.rows[start : start + part.n]
             self._steps.append(_Step(part.sequence, slot, start, rows, part.sequence.edits))
         step = [self.placed(part.sequence, part.n) for part in parts]
-        self._make_room(step)
-        return self.cache.place(step, n_rows)
+        try:
+            return self.cache.place(step, n_rows)
+        except CacheFullError:
+            self._make_room(step)
+            return self.cache.place(step, n_rows)
 
     def commit(self) -> None:
         """The step was computed: its rows are there now."""
@@ -178,9 +181,10 @@ class Slots:
         for sequence, slot, start, rows, edits in self._steps:
             slot.rows[start:] = rows
             slot.used = self._clock
+            slot.busy = False
             if sequence.slot is slot and sequence.edits == edits:
                 sequence.n_computed = start + len(rows)
-        self._release()
+        self._steps = []
 
     def rollback(self) -> None:
         """Undo what was begun and not finished, a step or a shift. Idempotent, for it may be interrupted itself."""
@@ -192,9 +196,6 @@ class Slots:
                 self._trim(slot, n)
                 if owner is not None:
                     owner.n_computed = min(owner.n_computed, n)
-        self._release()
-
-    def _release(self) -> None:
         self._steps = []
         for slot in self._slots:
             slot.busy = False
@@ -306,8 +307,6 @@ class Slots:
 
     def _make_room(self, step: Sequence[Placed]) -> None:
         """Take slots out of the cache until the step fits: first those nobody owns, then those longest unused."""
-        if self.cache.fits(step):
-            return
         needed = {p.sequence for p in step}
         others = [s for s in self._slots if s.rows and s.number not in needed and not s.busy]
         for victim in sorted(others, key=lambda s: (s.owner is not None, s.used)):

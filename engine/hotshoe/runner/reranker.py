@@ -50,7 +50,7 @@ class RerankModel(WholeTexts):
         if self.activation not in ("sigmoid", "identity"):
             raise ModelFileError(f"is {self.activation!r}; expected 'sigmoid' or 'identity'", field=_ACTIVATION)
         self.n_labels = 0  # known when the first graph is built
-        self._check_shapes(lambda: self._build(Shape(1, 2, typed=True)))
+        self._check_shapes(lambda: self._build(Shape(1, 2, typed=True)).context.close())
         if self.n_labels != (2 if self.causal else 1):
             raise ModelFileError(
                 f"{file.path}: the classifier has {self.n_labels} labels, which make no ranking; "

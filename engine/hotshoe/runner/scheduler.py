@@ -12,14 +12,12 @@ are cut into the sizes of ``bucket``, so that few different graphs are needed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = ["Candidate", "Limits", "Piece", "bucket", "bucket_below", "plan"]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A sequence that has something to compute.
 
     id: the caller's own. n_pending: its tokens that are not computed yet, 1 or more. arrival: when it came; the least
@@ -44,8 +42,7 @@ class Piece(NamedTuple):
     outputs: int
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """n_batch: tokens of a step; n_ubatch: of one graph; max_sequences: of one graph. uniform: see the module."""
 
     n_batch: int

@@ -6,8 +6,7 @@ import dataclasses
 import functools
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Score", "TextModel"]
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """How likely a model finds a text. log_likelihood is of all tokens but the first, natural logarithm."""
 
     n_tokens: int
@@ -87,7 +85,7 @@ class TextModel(LoadedModel):
         slots = Slots(self._cache, params.max_sequences)
         self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
         self.engine.on_device = self.device.type is not DeviceType.CPU
-        self._check_shapes(lambda: self._forward.build(Signature(1, 1, self._cache.sizes, 1)))
+        self._check_shapes(lambda: self._forward.contexts.get(Signature(1, 1, self._cache.sizes, 1)))
 
     def logits(self, items: Sequence[Item]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What the model expects after each of these tokens: float32 (n, vocab), not normalised.

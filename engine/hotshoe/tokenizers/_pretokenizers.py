@@ -12,13 +12,12 @@ and so is what lies between two matches.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 __all__ = ["PRE_TOKENIZERS", "PreTokenizer"]
 
 
-@dataclass(frozen=True, slots=True)
-class PreTokenizer:
+class PreTokenizer(NamedTuple):
     """Regular expressions and settings of one ``tokenizer.ggml.pre``."""
 
     splits: tuple[str, ...]
@@ -63,7 +62,7 @@ _UNSPACED = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក
 _GPT2 = PreTokenizer((_GPT2_SPLIT,))
 _DIGITS_GPT2 = PreTokenizer((r"\p{N}", _GPT2_SPLIT))
 _LLAMA3_BARE = PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}|{_SPACES}",))
-_LLAMA3 = replace(_LLAMA3_BARE, ignore_merges=True, add_bos=True)
+_LLAMA3 = _LLAMA3_BARE._replace(ignore_merges=True, add_bos=True)
 _QWEN2 = PreTokenizer((_QWEN2_SPLIT,))
 _DEEPSEEK3 = PreTokenizer((r"\p{N}{1,3}", _CHINESE_AND_KANA, _DEEPSEEK3_SPLIT))
 _GPT4O = PreTokenizer((_GPT4O_SPLIT,))
@@ -105,7 +104,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
         _LLAMA3,
     ),
     **dict.fromkeys(("dbrx", "smaug-bpe", "chatglm-bpe"), _LLAMA3_BARE),
-    **dict.fromkeys(("glm4", "glm5"), replace(_LLAMA3_BARE, ignore_merges=True)),
+    **dict.fromkeys(("glm4", "glm5"), _LLAMA3_BARE._replace(ignore_merges=True)),
     **dict.fromkeys(
         (
             *("qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez"),
@@ -176,7 +175,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
         ignore_merges=True,
     ),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O),
-    "granite-embed-multi-97m": replace(_GPT4O, ignore_merges=True),
+    "granite-embed-multi-97m": _GPT4O._replace(ignore_merges=True),
     **dict.fromkeys(("tiny_aya", "cohere2moe"), _TINY_AYA),
     "tekken": PreTokenizer(
         (

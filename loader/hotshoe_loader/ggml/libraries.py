@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hotshoe_core.text import printable
 from hotshoe_loader.find import PluginCandidate
@@ -20,8 +19,7 @@ KIND = "ggml"
 _FIELDS = ("core", "directories", "kind", "name")
 
 
-@dataclass(frozen=True, slots=True)
-class GgmlLibraries:
+class GgmlLibraries(NamedTuple):
     """Where a provider's libraries lie, in ggml's naming: ``libggml-<name>[-<variant>].so``.
 
     core: the ``libggml-base`` that every one of them needs; it is opened first, and once in a process.

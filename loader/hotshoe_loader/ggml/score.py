@@ -9,8 +9,8 @@ import ctypes
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hotshoe_loader.binary import Binary, install_hint, unresolved
 from hotshoe_loader.find import PluginCandidate
@@ -22,8 +22,7 @@ from hotshoe_loader.verdict import Outcome, Rejected
 __all__ = ["Score", "choose_library", "open_core", "score_library"]
 
 
-@dataclass(frozen=True, slots=True)
-class Score:
+class Score(NamedTuple):
     """What a library says of itself on this machine: 0 cannot run here, None where it exports no score."""
 
     library: LibraryCandidate
