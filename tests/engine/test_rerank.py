@@ -111,3 +111,59 @@ def test_a_causal_model_embeds_by_its_last_token(tmp_path: Path, device: str) ->
             expected.append((state / state.norm()).numpy())
         np.testing.assert_allclose(model.embed(texts), np.stack(expected), atol=2e-5)
         np.testing.assert_allclose(model.embed(texts, batch_size=1), np.stack(expected), atol=2e-5)
+
+
+YES, NO = 70, 71  # of the tiny vocabulary, in place of "yes" and "no"
+TEMPLATE = "judge: {query}\nby {document}\nnow"
+
+
+@pytest.fixture(scope="module")
+def causal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder of a text model, and the reranker that llama.cpp's converter makes of such a one (Qwen3-Reranker)."""
+    safetensors = pytest.importorskip("safetensors.numpy")
+    folder = make_recorded("Qwen3ForCausalLM", tmp_path_factory.mktemp("causal") / "hf")
+    head = safetensors.load_file(folder / "model.safetensors")["lm_head.weight"].astype(np.float32)
+    plain = convert(folder, folder.parent / "text.gguf", "f32")
+    metadata = {"qwen3.pooling_type": 4, "qwen3.classifier.output_labels": ["yes", "no"]}
+    metadata["tokenizer.chat_template.rerank"] = TEMPLATE
+    return folder, rewrite(plain, folder.parent / "m.gguf", metadata, add={"cls.output.weight": head[[YES, NO]]})
+
+
+def test_a_causal_model_ranks_by_the_probability_of_yes(causal: tuple[Path, Path], device: str) -> None:
+    torch = pytest.importorskip("torch", reason="the reference scores need torch")
+    transformers = pytest.importorskip("transformers", reason="the reference scores need transformers")
+    folder, path = causal
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    documents = ["a dog", "the cat and the dog", "{query}", ""]
+    with hotshoe.load_model(path, device) as model:
+        assert isinstance(model, RerankModel)
+        expected: list[float] = []
+        for document in documents:
+            ids = model.tokenizer.encode(f"judge: {QUERY}\nby {document}\nnow", add_special=False)
+            with torch.no_grad():
+                logits = oracle(torch.tensor([ids])).logits[0, -1, [YES, NO]]
+            expected.append(logits.softmax(-1)[0].item())
+        assert np.ptp(expected) > 0.01
+        scores = model.scores([(QUERY, document) for document in documents])
+        np.testing.assert_allclose(scores, expected, atol=1e-5)
+
+
+def test_a_document_is_cut_so_that_the_template_stays_whole(causal: tuple[Path, Path], device: str) -> None:
+    with hotshoe.load_model(causal[1], device, n_ctx=40) as model:
+        assert isinstance(model, RerankModel)
+        long = "the camera has a hot shoe " * 20
+        with pytest.raises(InputTooLongError, match=r"pair 0 [\s\S]*truncate=True"):
+            model.scores([(QUERY, long)])
+        ((ids, _),) = model._encode([(QUERY, long)], truncate=True)
+        text = model.tokenizer.decode(ids, skip_special=False)
+        assert len(ids) <= 40
+        assert text.startswith(f"judge: {QUERY}\nby the camera has a hot")
+        assert text.endswith("\nnow")
+        with pytest.raises(InputTooLongError, match="pair 0"):
+            model.scores([(long, "a")], truncate=True)
+
+
+def test_a_template_without_its_blanks(causal: tuple[Path, Path], tmp_path: Path, device: str) -> None:
+    wrong = rewrite(causal[1], tmp_path / "m.gguf", {"tokenizer.chat_template.rerank": "no blanks {query}"})
+    with pytest.raises(ModelFileError, match=r"chat_template\.rerank: expected a text with \{query\} and \{document\}"):
+        hotshoe.load_model(wrong, device)

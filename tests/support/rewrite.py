@@ -21,9 +21,10 @@ def rewrite(
     rename: tuple[str, str] = ("", ""),
     transpose: str = "",
     narrow: tuple[str, int] = ("", 0),
+    add: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
     """Copies ``source`` with metadata replaced or added, and one tensor dropped, renamed, transposed, or narrowed to
-    one element along an axis."""
+    one element along an axis; ``add`` are further ones."""
     changes = dict(metadata or {})
     reader = gguf.GGUFReader(source)
     architecture = changes.pop("general.architecture", reader.fields["general.architecture"].contents())
@@ -51,6 +52,8 @@ def rewrite(
         if name == narrow[0]:
             data = np.ascontiguousarray(data.take([0], narrow[1]))
         writer.add_tensor(name, data, raw_dtype=t.tensor_type)
+    for name, data in (add or {}).items():
+        writer.add_tensor(name, data)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

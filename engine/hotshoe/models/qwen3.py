@@ -1,14 +1,16 @@
-"""Qwen3 (Yang et al. 2025, arXiv:2505.09388), and Qwen3 Embedding (Zhang et al. 2025, arXiv:2506.05176)."""
+"""Qwen3 (Yang et al. 2025, arXiv:2505.09388); Qwen3 Embedding and Reranker (Zhang et al. 2025, arXiv:2506.05176)."""
 
 from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, Module, RMSNorm, TextConfig, layers, part, tensor
+from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, layers, part, tensor
 from hotshoe.tasks import Task
+from hotshoe_core import Tensor
 from hotshoe_core.gguf import Metadata
 
 _POOLED = (1, 2, 3)  # pooling_type: mean, first, last
+_RANK = 4
 
 
 class Attention(nn.Attention):
@@ -41,8 +43,20 @@ class EmbeddingModel(nn.Backbone):
     unused_tensors = frozenset({"output.weight"})
 
 
+class Reranker(EmbeddingModel):
+    """Its classifier is two rows of the output matrix: those of "yes" and "no", as the next token."""
+
+    task = Task.RERANK
+    classifier: Linear = tensor("cls.output", shape=lambda c, i: (2, c.dim))
+
+    def score(self, pooled: Tensor) -> Tensor:
+        """The last tokens' states, (b, dim), to logits of yes and no, (b, 2)."""
+        return self.classifier(pooled)
+
+
 def _variant(metadata: Metadata) -> type[Module]:
-    return EmbeddingModel if metadata.arch.get("pooling_type", 0) in _POOLED else Model
+    pooling = metadata.arch.get("pooling_type", 0)
+    return Reranker if pooling == _RANK else EmbeddingModel if pooling in _POOLED else Model
 
 
 family = Family(_variant)

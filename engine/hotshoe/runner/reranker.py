@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -9,19 +10,22 @@ import numpy as np
 
 from hotshoe.runner.pooling import Pooling, pooling_of
 from hotshoe.runner.whole_texts import Shape, WholeTexts
+from hotshoe.tokenizers import EncodedPair
 from hotshoe_core import Tensor
 from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ModelFileError, ShapeError
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe.runner.params import RunnerParams
-    from hotshoe.tokenizers import EncodedPair, Tokenizer
+    from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["RerankModel"]
 
 _ACTIVATION = "hotshoe.rerank.activation"
+_TEMPLATE = "tokenizer.chat_template.rerank"
+_BLANK = re.compile(r"\{(query|document)\}")
 
 
 class RerankModel(WholeTexts):
@@ -29,7 +33,8 @@ class RerankModel(WholeTexts):
 
     A score is what sentence-transformers' CrossEncoder gives: the sigmoid of the classifier's logit, unless the file
     says that the logit itself is meant (``hotshoe.rerank.activation`` "identity"). A causal model has two labels, "yes"
-    and "no" (Qwen3-Reranker): its score is the probability of the first.
+    and "no" (Qwen3-Reranker): its score is the probability of the first. Where the file has a text to be filled in
+    (``tokenizer.chat_template.rerank``, with {query} and {document}), the model reads that.
     """
 
     def __init__(
@@ -49,6 +54,10 @@ class RerankModel(WholeTexts):
         self.activation: str = file.metadata.get(_ACTIVATION, "sigmoid")
         if self.activation not in ("sigmoid", "identity"):
             raise ModelFileError(f"is {self.activation!r}; expected 'sigmoid' or 'identity'", field=_ACTIVATION)
+        template = file.metadata.get(_TEMPLATE, None, str)
+        self._template = None if template is None else _BLANK.split(template)  # text, blank, text, blank, text
+        if self._template is not None and sorted(self._template[1::2]) != ["document", "query"]:
+            raise ModelFileError("expected a text with {query} and {document}, once each", field=_TEMPLATE)
         self.n_labels = 0  # known when the first graph is built
         self._check_shapes(lambda: self._build(Shape(1, 2, typed=True)).context.close())
         if self.n_labels != (2 if self.causal else 1):
@@ -104,7 +113,10 @@ class RerankModel(WholeTexts):
         return self._in_batches(out, lengths, batch_size, compute, progress)
 
     def _encode(self, pairs: list[tuple[str, str]], truncate: bool) -> list[EncodedPair]:
-        encoded = self.tokenizer.encode_pairs(pairs, max_length=self.n_ctx if truncate else None)
+        if self._template is None:
+            encoded = self.tokenizer.encode_pairs(pairs, max_length=self.n_ctx if truncate else None)
+        else:
+            encoded = [self._filled(self._template, query, document, truncate) for query, document in pairs]
         for i, ((a, b), (ids, _)) in enumerate(zip(pairs, encoded, strict=True)):
             if not 0 < len(ids) <= self.n_ctx:
                 raise InputTooLongError(
@@ -112,6 +124,21 @@ class RerankModel(WholeTexts):
                     hint="split the document, or pass truncate=True to use its beginning",
                 )
         return encoded
+
+    def _filled(self, template: list[str], query: str, document: str, truncate: bool) -> EncodedPair:
+        """``truncate`` takes from the document's end until the whole fits, if there is enough of it."""
+
+        def encode(document: str) -> list[int]:
+            texts = {"query": query, "document": document}
+            filled = [texts[part] if i % 2 else part for i, part in enumerate(template)]
+            return self.tokenizer.encode("".join(filled), add_special=False)
+
+        ids = encode(document)
+        kept = self.tokenizer.encode(document, add_special=False) if truncate else []
+        while kept and len(ids) > self.n_ctx:
+            kept = kept[: self.n_ctx - len(ids)]
+            ids = encode(self.tokenizer.decode(kept, skip_special=False))
+        return EncodedPair(ids, [0] * len(ids))
 
     def _scores(self, logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """(b, labels) to (b,)."""
