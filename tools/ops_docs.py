@@ -14,11 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import HotshoeError
-from hotshoe_core.graph import Graph, lower
 from hotshoe_core.op import Op
 from hotshoe_core.tensor import TABLE, Tensor
-from hotshoe_core.testing import OP_CASES, Case
+from hotshoe_core.testing import OP_CASES
+from hotshoe_core.testing.matrix import outcomes
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "ops.md"
 
@@ -146,37 +145,13 @@ def _checked(here: str) -> str:
 
 def _status(op: Op, supports: Supports) -> str:
     """What a backend does with the kit's cases of this op, by element type."""
-    by_type: dict[DType, set[str]] = {}
-    for case in OP_CASES:
-        if case.op == op.name and not case.optional:
-            dtype = _dtype(op, case)
-            if dtype in DTYPES:
-                by_type.setdefault(dtype, set()).add(_outcome(case, supports))
+    cases = [case for case in OP_CASES if case.op == op.name and not case.optional]
+    by_type = outcomes(cases, supports).get(op.name, {})
     words = {d: "/".join(w for w in ("native", "decomposed", "no") if w in by_type[d]) for d in DTYPES if d in by_type}
     kinds = list(dict.fromkeys(words.values()))
     if len(kinds) == 1:
         return kinds[0]
     return "; ".join(f"{', '.join(d.name for d, w in words.items() if w == kind)} {kind}" for kind in kinds)
-
-
-def _dtype(op: Op, case: Case) -> DType:
-    """The type that tells cases apart: the one that is not F32, of operands that are not indices."""
-    indices = {i.indices for i in op.indexed}
-    types = [a.dtype for i, a in enumerate(case.args) if a is not None and i not in indices]
-    types = [d for d in types if not d.is_integer] or types or [DType.I32]
-    return next((d for d in types if d is not DType.F32), DType.F32)
-
-
-def _outcome(case: Case, supports: Supports) -> str:
-    sources = [None if a is None else Tensor("input", (), {}, a.shape, a.dtype, name="x") for a in case.args]
-    node = TABLE[case.op](*sources, **case.attrs)
-    if supports(node):
-        return "native"
-    try:
-        lower(Graph.trace([node]), supports)
-    except HotshoeError:
-        return "no"
-    return "decomposed"
 
 
 def main() -> None:

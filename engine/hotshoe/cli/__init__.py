@@ -15,7 +15,10 @@ import hotshoe
 
 __all__ = ["main"]
 
-_COMMANDS = ("devices", "doctor", "run", "chat", "embed", "rerank", "bench", "convert", "inspect", "trace", "compare")
+_COMMANDS = (
+    *("devices", "doctor", "run", "chat", "embed", "rerank", "bench", "convert", "inspect", "trace", "compare"),
+    "conform",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,71 @@
+"""``hotshoe conform``: a right backend and a wrong one, each in a process of its own, for it runs pytest."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from hotshoe.cli import main
+
+ROOT = Path(__file__).parents[2]
+WRONG = """
+import sys
+import numpy as np
+import hotshoe_loader
+from hotshoe.cli import main
+from hotshoe_core.reference import DEVICE
+from tests.core.test_kit_mutants import opened
+
+class Registry:
+    def open(self, device, params=None):
+        return opened(rms_norm=lambda x, weight=None, *, eps: x if weight is None else x * weight)
+    def select(self, device):
+        return [DEVICE]
+
+hotshoe_loader.load_all = lambda **options: Registry()
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def conform(*arguments: str, script: str = "") -> subprocess.CompletedProcess[str]:
+    command = ["-c", script, "conform"] if script else ["-m", "hotshoe", "conform"]
+    return subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=300)
+
+
+def test_a_right_backend_passes_and_its_matrix_is_printed():
+    done = conform("reference", "-k", "rms_norm or test_every_op")
+    assert done.returncode == 0, done.stderr
+    header, *rows = done.stdout[done.stdout.index("\n\n") :].strip("\n").splitlines()
+    assert header.split()[:2] == ["F32", "F16"]
+    row = next(line for line in rows if line.startswith("rms_norm "))
+    assert row.split() == ["rms_norm", "d", "d", "d"]  # F32, F16, BF16; a composite
+    assert next(line for line in rows if line.startswith("exp ")).split()[1] == "n"
+    counts = done.stdout.splitlines()[-1]
+    assert counts.startswith("reference (reference): ")
+    assert ", 0 failed, " in counts
+    assert not counts.startswith("reference (reference): 0 passed")
+
+
+def test_a_wrong_backend_fails_where_it_is_wrong():
+    done = conform("reference", "-k", "rms_norm or geglu", script=WRONG)
+    assert done.returncode == 1
+    row = next(line for line in done.stdout.splitlines() if line.startswith("rms_norm "))
+    assert "nX" in row.split()
+    assert "X" not in next(line for line in done.stdout.splitlines() if line.startswith("geglu "))
+    assert "FAILED test_answer[rms_norm" in done.stdout
+    assert "error " in done.stdout  # how far it is off
+
+    report = json.loads(conform("reference", "-k", "rms_norm", "--json", script=WRONG).stdout)
+    assert report["ops"]["rms_norm"]["F32"] == ["native", "wrong"]
+    assert report["failed"]
+    assert all("rms_norm" in test for test in report["failed"])
+
+
+def test_what_cannot_be_run(capsys):
+    assert main(["conform", "gpu:7"]) == 2
+    assert "gpu:7" in capsys.readouterr().err
+    done = conform("reference", "-k", "nothing_is_called_so")
+    assert done.returncode == 2
+    assert "chooses no test" in done.stderr
