@@ -12,16 +12,16 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import Shape, Tensor, require_sizes
-from hotshoe_ggml._native import lib, load_backend
+from hotshoe_core.tensor import TABLE, Shape, Tensor, require_sizes
+from hotshoe_ggml._native import lib
 from hotshoe_ggml.buffers import OutOfMemory, state_buffer
 from hotshoe_ggml.cpu.threads import default_threads
-from hotshoe_ggml.cpu.unit import CpuUnit
 from hotshoe_ggml.executable import GgmlExecutable
 from hotshoe_ggml.lowering import can_lower
 from hotshoe_ggml.transfer import Meter
 from hotshoe_ggml.unit import Unit
-from hotshoe_ggml.weights import DualLayout, WeightBuffer, load_weights, product_name, split_by_use
+from hotshoe_ggml.units import open_units
+from hotshoe_ggml.weights import DualLayout, WeightBuffer, load_weights, product_name
 
 __all__ = ["GgmlBackend"]
 
@@ -32,11 +32,6 @@ class GgmlBackend(Backend):
     honours = frozenset({"n_threads", "mmap", "repack", "flash_attention", "allocate"})
 
     def __init__(self, devices: Sequence[Device], params: BackendParams) -> None:
-        if len(devices) != 1:
-            raise NativeError(
-                f"got {len(devices)} devices ({', '.join(d.name for d in devices)}); this version computes on one",
-                hint="name one device",
-            )
         self.name = "ggml"
         self.devices = tuple(devices)
         self.params = params
@@ -45,8 +40,8 @@ class GgmlBackend(Backend):
         self.n_threads = params.n_threads if params.n_threads is not None else default_threads()
         if not 1 <= self.n_threads <= lib().GGML_MAX_N_THREADS:
             raise NativeError(f"n_threads is {self.n_threads}; expected 1 to {lib().GGML_MAX_N_THREADS}")
-        self.units = [_open_unit(device, params, self.n_threads) for device in devices]
-        self._held: dict[Tensor, tuple[list[WeightBuffer], int]] = {}
+        self.units = open_units(devices, params, self.n_threads)
+        self._held: dict[Tensor, tuple[str, list[WeightBuffer], int]] = {}  # device, buffers, bytes
         self._executables: set[GgmlExecutable] = set()
 
     def load(
@@ -56,24 +51,27 @@ class GgmlBackend(Backend):
         with self.lock:
             self._require_open()
             placement = self.require_placement(placement)
-            (unit,) = self.units
+            meter = Meter(sum(w.data.nbytes for w in weights), progress)
+            buffers: list[WeightBuffer] = []
             try:
-                buffers = load_weights(
-                    unit,
-                    split_by_use(weights) if self.params.repack else weights,
-                    mmap=self.params.mmap,
-                    repack=self.params.repack,
-                    dry=not self.params.allocate,
-                    meter=Meter(sum(w.data.nbytes for w in weights), progress),
-                )
-            except OutOfMemory as e:
-                raise self._insufficient("weights", e.size, e.layer) from None
+                for unit in self.units:
+                    here = [w for w in weights if placement.device(w.layer) == unit.name]
+                    buffers += load_weights(
+                        unit, here, mmap=self.params.mmap, repack=self.params.repack,
+                        dry=not self.params.allocate, meter=meter,
+                    )  # fmt: skip
+            except BaseException as e:
+                for buffer in buffers:
+                    buffer.free()
+                if isinstance(e, OutOfMemory):
+                    raise self._insufficient(e.device, "weights", e.size, e.layer) from None
+                raise
             where = {name: b for b in buffers for name in b.tensors}
+            self._placement = placement
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
                 loaded[w.name] = self._hold(tensor, where[w.name], where.get(product_name(w.name)))
-            self._placement = placement
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -81,10 +79,11 @@ class GgmlBackend(Backend):
         with self.lock:
             self._require_open()
             require_sizes(f"state {name!r}", shape)
+            unit = self.unit_of(layer)
             try:
-                buffer = state_buffer(self.units[0], shape, dtype, name, dry=not self.params.allocate)
+                buffer = state_buffer(unit, shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:
-                raise self._insufficient("cache", e.size, layer) from None
+                raise self._insufficient(unit.name, "cache", e.size, layer) from None
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             return self._hold(tensor, buffer)
 
@@ -98,7 +97,7 @@ class GgmlBackend(Backend):
             tensor.handle = DualLayout(tensor.handle, product.tensors[name])
             size += product.nbytes(name) if product is not buffer else 0  # in one mapping they are the same pages
             held.append(product)
-        self._held[tensor] = (held, size)
+        self._held[tensor] = (self.placement.device(tensor.layer), held, size)
         return tensor
 
     def release(self, tensors: Sequence[Tensor]) -> None:
@@ -109,12 +108,23 @@ class GgmlBackend(Backend):
                 if t in self._held:
                     for executable in self._executables:
                         executable.invalidate(t)
-                    for buffer in self._held.pop(t)[0]:
+                    for buffer in self._held.pop(t)[1]:
                         buffer.release_one()
                     t.handle = None
 
+    def unit_of(self, layer: int) -> Unit:
+        """The unit that computes a layer, by the placement."""
+        name = self.placement.device(layer)
+        return next(unit for unit in self.units if unit.name == name)
+
+    def own_kernels(self, node: Tensor) -> bool:
+        """Whether this node may run hotshoe's kernels: on their device, or as the only way there is."""
+        if self.unit_of(node.layer).own_kernels:
+            return True
+        return not TABLE[node.op].composite and not can_lower(node, own_kernels=False)
+
     def supports(self, node: Tensor) -> bool:
-        return can_lower(node, own_kernels=all(unit.own_kernels for unit in self.units))
+        return can_lower(node, own_kernels=self.own_kernels(node))
 
     def compile(self, graph: Graph) -> GgmlExecutable:
         self.require_process()
@@ -123,7 +133,7 @@ class GgmlBackend(Backend):
             try:
                 executable = GgmlExecutable(self, graph)
             except OutOfMemory as e:
-                raise self._insufficient("graph", e.size, -1) from None
+                raise self._insufficient(e.device or self.units[0].name, "graph", e.size, -1) from None
             self._executables.add(executable)
             self.counters.compiled += 1
             return executable
@@ -136,11 +146,15 @@ class GgmlBackend(Backend):
         with self.lock:
             status = AllocationStatus.ALLOCATED if self.params.allocate else AllocationStatus.UNALLOCATED
             report = BackendMemory()
-            device = report.on(self.devices[0].name)
-            for tensor, (_, size) in self._held.items():
+            for unit in self.units:
+                report.on(unit.name)
+            for tensor, (name, _, size) in self._held.items():
+                device = report.on(name)
                 where = device.weights if tensor.op == "weight" else device.cache
                 where[tensor.layer] = Memory(where.get(tensor.layer, Memory()).size + size, status)
-            device.graph = Memory(sum(m.size for e in self._executables for m in e.memory().values()), status)
+            for device in report.devices:
+                sizes = [e.memory().get(device.device, Memory()).size for e in self._executables]
+                device.graph = Memory(sum(sizes), status)
             return report
 
     def cache_config(self) -> CacheConfig:
@@ -160,12 +174,12 @@ class GgmlBackend(Backend):
                 unit.close()
 
     def _insufficient(
-        self, what: Literal["weights", "cache", "graph"], size: int, layer: int
+        self, device: str, what: Literal["weights", "cache", "graph"], size: int, layer: int
     ) -> InsufficientMemoryError:
         report = self.memory()
-        report.fail(self.devices[0].name, what, size, layer)
+        report.fail(device, what, size, layer)
         return InsufficientMemoryError(
-            f"{self.devices[0].name} has no {format_bytes(size)} for the {what}",
+            f"{device} has no {format_bytes(size)} for the {what}",
             memory=report,
             hint="use a smaller context or batch, a more quantized file, or another device",
         )
@@ -173,10 +187,3 @@ class GgmlBackend(Backend):
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError("the ggml backend is closed")
-
-
-def _open_unit(device: Device, params: BackendParams, n_threads: int) -> Unit:
-    assert device.library is not None
-    facts = load_backend(device.library).devices()[int(device.properties["index"])]
-    kind = CpuUnit if facts.type == lib().GGML_BACKEND_DEVICE_TYPE_CPU else Unit
-    return kind(device, params, n_threads)

@@ -17,6 +17,7 @@ from hotshoe_ggml.buffers import OutOfMemory, TensorBuffer, new_context
 from hotshoe_ggml.cpu.fusion import fuse
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
+from hotshoe_ggml.unit import Unit
 from hotshoe_ggml.weights import DualLayout
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class GgmlExecutable(Executable):
         self._closed = False
         self._released: Tensor | None = None
         self._scheduler: Any = ffi.NULL
-        self._constants: TensorBuffer | None = None
+        self._constants: list[TensorBuffer] = []
         self._native: dict[Tensor, Any] = {}  # ggml's tensors, and packed weights, which it keeps alive
         self._keep: list[Any] = []
         self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
@@ -52,21 +53,23 @@ class GgmlExecutable(Executable):
             raise
 
     def _hold_constants(self) -> None:
-        constants = [t for t in self._graph.leaves if t.op == "constant"]
-        if not constants:
-            return
-        self._constants = TensorBuffer(len(constants))
-        for i, t in enumerate(constants):
-            self._native[t] = self._constants.add(f"{t.name}.{i}", t.shape, t.dtype)
-        self._constants.allocate(self._backend.units[0].buffer_type, dry=self._dry)
-        for t in constants if not self._dry else ():
-            _set(self._native[t], np.ascontiguousarray(t.attrs["value"]))
+        """Each on the device of its layer."""
+        by_unit: dict[Unit, list[Tensor]] = {}
+        for t in self._graph.leaves:
+            if t.op == "constant":
+                by_unit.setdefault(self._backend.unit_of(t.layer), []).append(t)
+        for unit, constants in by_unit.items():
+            buffer = TensorBuffer(len(constants))
+            self._constants.append(buffer)
+            for i, t in enumerate(constants):
+                self._native[t] = buffer.add(f"{t.name}.{i}", t.shape, t.dtype)
+            buffer.allocate(unit.buffer_type, dry=self._dry)
+            for t in constants if not self._dry else ():
+                _set(self._native[t], np.ascontiguousarray(t.attrs["value"]))
 
     def _build(self, size: int) -> Any:
         g, graph, native = lib(), self._graph, self._native
-        builder = Builder(
-            self._context, custom=self._backend.units[0].own_kernels, flash=self._backend.params.flash_attention
-        )
+        builder = Builder(self._context, custom=False, flash=self._backend.params.flash_attention)
         self._keep = builder.keep
         for leaf in graph.leaves:
             if leaf.op == "input":
@@ -86,6 +89,7 @@ class GgmlExecutable(Executable):
             counters.lowered += 1
             if node in vanished:
                 continue
+            builder.custom = self._backend.own_kernels(node)
             if node in fused:
                 native[node] = lower_fused(builder, node, fused[node], native)
             else:
@@ -95,6 +99,7 @@ class GgmlExecutable(Executable):
                 native[node] = LOWERINGS[node.op](builder, node, *sources)
                 g.ggml_set_name(native[node], node.name.encode()[:63])
             g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
+        builder.custom = all(unit.own_kernels for unit in self._backend.units)
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
             copied = t.is_leaf or graph.state_behind(t) is not None
@@ -133,7 +138,8 @@ class GgmlExecutable(Executable):
                 types = [ffi.string(g.ggml_type_name(s.type)).decode() for s in node.src if s != ffi.NULL]
                 raise UnsupportedOpError(
                     f"{ffi.string(node.name).decode()}: ggml's {ffi.string(g.ggml_op_desc(node)).decode()} "
-                    f"does not run on {self._backend.devices[0].name} for operands of type {', '.join(types)}"
+                    f"does not run on {' or '.join(unit.name for unit in self._backend.units)} for operands of type "
+                    f"{', '.join(types)}"
                 )
 
     def _allocate(self, size: int) -> None:
@@ -142,7 +148,7 @@ class GgmlExecutable(Executable):
             ffi.new("ggml_backend_t[]", backends), ffi.NULL, len(backends), size, False, True
         )
         sizes = ffi.new("size_t[]", len(backends))
-        names = [d.name for d in self._backend.devices]
+        names = [unit.name for unit in self._backend.units]
         if self._dry:
             g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
             self._sizes = {n: Memory(int(s)) for n, s in zip(names, sizes)}
@@ -197,18 +203,18 @@ class GgmlExecutable(Executable):
 
     def placements(self) -> Sequence[NodePlacement]:
         g, backends = lib(), [unit.backend for unit in self._backend.units]
-        names = {int(ffi.cast("uintptr_t", b)): d.name for b, d in zip(backends, self._backend.devices)}
+        names = {int(ffi.cast("uintptr_t", b)): unit.name for b, unit in zip(backends, self._backend.units)}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
-        first = self._backend.devices[0].name
         placed = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)  # none: it was fused into the product before it
             where = ffi.NULL
             if native != ffi.NULL:
                 where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
-            device = names.get(int(ffi.cast("uintptr_t", where)), first)  # a view has no backend of its own
+            wanted = self._backend.unit_of(node.layer).name
+            device = names.get(int(ffi.cast("uintptr_t", where)), wanted)  # a view has no backend of its own
             how = "decomposed" if node.name.startswith(decomposed) else "native"
-            placed.append(NodePlacement(node.name, node.op, device, how if device == first else "fallback"))
+            placed.append(NodePlacement(node.name, node.op, device, how if device == wanted else "fallback"))
         return placed
 
     def close(self) -> None:
@@ -218,8 +224,8 @@ class GgmlExecutable(Executable):
             self._closed = True
             if self._scheduler != ffi.NULL:
                 lib().ggml_backend_sched_free(self._scheduler)
-            if self._constants is not None:
-                self._constants.free()
+            for buffer in self._constants:
+                buffer.free()
             lib().ggml_free(self._context)
             self._native.clear()
             self._keep.clear()

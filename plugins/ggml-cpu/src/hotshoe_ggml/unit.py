@@ -17,10 +17,12 @@ class Unit:
     """A device with its library and its ggml backend.
 
     own_kernels: whether graphs may hold nodes of hotshoe's own, which run on the CPU. maps_pages: whether weights may
-    stay in a mapped file. n_threads: of the host, for copying and, on the CPU, for computing.
+    stay in a mapped file. n_threads: of the host, for computing on the CPU. n_copying: threads that fill its memory at
+    once.
     """
 
     own_kernels = False
+    n_copying = 1  # a driver's queue takes one after the other
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
         assert device.library is not None

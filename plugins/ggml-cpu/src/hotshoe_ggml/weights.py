@@ -19,7 +19,7 @@ from hotshoe_ggml.lowering import extents
 from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner
 from hotshoe_ggml.unit import Unit
 
-__all__ = ["DualLayout", "PackedBuffer", "WeightBuffer", "load_weights", "product_name", "split_by_use"]
+__all__ = ["DualLayout", "PackedBuffer", "WeightBuffer", "load_weights", "product_name"]
 
 
 class DualLayout:
@@ -83,6 +83,8 @@ def load_weights(
     groups: dict[tuple[str, int], tuple[Any, list[WeightData]]] = {}
     buffers: list[WeightBuffer] = []
     layouts = unit.layouts() if repack else []
+    if layouts:
+        weights = split_by_use(weights)
     own: list[WeightData] = []
     for w in weights:
         if repack and unit.packs(w):
@@ -125,7 +127,7 @@ def _fill(
     lib().ggml_backend_buffer_set_usage(buffer.buffer, lib().GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
     if kind == "copied" and not dry:
         rearranged = layout is not unit.buffer_type
-        copy_all([(buffer.tensors[w.name], w.data) for w in weights], meter, unit.n_threads, rearranged)
+        copy_all([(buffer.tensors[w.name], w.data) for w in weights], meter, unit.n_copying, rearranged)
     else:
         meter.add(sum(w.data.nbytes for w in weights))
 

@@ -18,6 +18,7 @@ class CpuUnit(Unit):
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
         super().__init__(device, params, n_threads)
+        self.n_copying = n_threads
         self._pool: Any = ffi.NULL
         set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         if set_threads is not None:
