@@ -41,6 +41,7 @@ class GgmlExecutable(Executable):
         self._keep: list[Any] = []
         self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
         self._sizes: dict[str, Memory] = {}
+        self._units: list[Unit] = []  # of each ggml node, but for the copies at the end: where its layer is
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
         self._context = new_context(n_nodes, n_nodes)
@@ -98,7 +99,9 @@ class GgmlExecutable(Executable):
                     sources[0] = builder.call("cont", sources[0])
                 native[node] = LOWERINGS[node.op](builder, node, *sources)
                 g.ggml_set_name(native[node], node.name.encode()[:63])
+            first = g.ggml_graph_n_nodes(cgraph)
             g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
+            self._units += [self._backend.unit_of(node.layer)] * (g.ggml_graph_n_nodes(cgraph) - first)
         builder.custom = all(unit.own_kernels for unit in self._backend.units)
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
@@ -153,14 +156,41 @@ class GgmlExecutable(Executable):
             g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
             self._sizes = {n: Memory(int(s)) for n, s in zip(names, sizes)}
             return
-        # reserve says when there is no memory; alloc_graph by itself crashes
-        if not g.ggml_backend_sched_reserve(self._scheduler, self._cgraph):
+        # reserve says when there is no memory; alloc_graph by itself crashes. Both split the graph among the devices,
+        # and splitting puts copies in the place of sources that lie elsewhere: it must find them as they were.
+        sources = self._sources()
+        self._assign()
+        reserved = g.ggml_backend_sched_reserve(self._scheduler, self._cgraph)
+        for node, before in sources:
+            for i, source in enumerate(before):
+                node.src[i] = source
+        if not reserved:
             raise OutOfMemory(self._planned(size))
+        self._assign()  # reserve has forgotten it
         if not g.ggml_backend_sched_alloc_graph(self._scheduler, self._cgraph):
             raise OutOfMemory(self._planned(size))
         for name, backend in zip(names, backends):
             used = int(g.ggml_backend_sched_get_buffer_size(self._scheduler, backend))
             self._sizes[name] = Memory(used, AllocationStatus.ALLOCATED)
+
+    def _assign(self) -> None:
+        """Tell the scheduler where each node is to run: on its layer's device, or on the CPU if that cannot."""
+        g, units = lib(), self._backend.units
+        if len(units) == 1:
+            return
+        views = (g.GGML_OP_RESHAPE, g.GGML_OP_VIEW, g.GGML_OP_PERMUTE, g.GGML_OP_TRANSPOSE)
+        for i, unit in enumerate(self._units):
+            node = g.ggml_graph_node(self._cgraph, i)
+            if node.view_src == ffi.NULL or node.op not in views:
+                runs = unit if unit.supports(node) else units[-1]
+                g.ggml_backend_sched_set_tensor_backend(self._scheduler, node, runs.backend)
+
+    def _sources(self) -> list[tuple[Any, list[Any]]]:
+        """Each node of the graph with its sources, where there are several devices."""
+        if len(self._backend.units) == 1:
+            return []
+        nodes = [lib().ggml_graph_node(self._cgraph, i) for i in range(lib().ggml_graph_n_nodes(self._cgraph))]
+        return [(node, list(node.src)) for node in nodes]
 
     def _planned(self, size: int) -> int:
         """What the graph would take, for the report of a failed allocation."""

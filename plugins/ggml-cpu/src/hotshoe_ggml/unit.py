@@ -52,6 +52,8 @@ class Unit:
 
     def supports(self, node: Any) -> bool:
         """Whether the device runs this ggml node. ggml aborts the process on one that no device runs."""
+        if node.op == lib().GGML_OP_CUSTOM and not self.own_kernels:
+            return False  # the RPC device says yes to everything
         return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
 
     def close(self) -> None:
