@@ -10,7 +10,8 @@
     ├── InsufficientMemoryError (MemoryError)  an allocation failed; carries the memory breakdown
     ├── BackendError                           a backend could not do what was asked
     │   ├── UnsupportedOpError                 no lowering and no decomposition for an op
-    │   └── NativeError                        a native library reported a failure
+    │   ├── NativeError                        a native library reported a failure
+    │   └── DeviceLostError                    a device went away: a driver's reset, a server that ended
     ├── PluginError                            a plugin breaks the contract
     ├── DeviceNotFoundError                    no device of that name; carries the verdicts
     ├── OptionError             (ValueError)   an option of load_all, or its variable, is not what it should be
@@ -48,6 +49,7 @@ __all__ = [
     "ClosedError",
     "ConversionError",
     "DTypeError",
+    "DeviceLostError",
     "DeviceNotFoundError",
     "ForkedProcessError",
     "GrammarError",
@@ -138,6 +140,10 @@ class UnsupportedOpError(BackendError):
 
 class NativeError(BackendError):
     """A native library reported a failure."""
+
+
+class DeviceLostError(BackendError):
+    """A device went away: its driver was reset, it was pulled out, or the server that lends it ended."""
 
 
 class PluginError(HotshoeError):

@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hotshoe_core.device import Device
 from hotshoe_core.errors import NativeError
 from hotshoe_core.mapped_libraries import is_same_file, mapped_libraries
 from hotshoe_ggml import _log
@@ -34,9 +35,11 @@ __all__ = [
     "ffi",
     "kernels",
     "lib",
+    "library_of",
     "load_backend",
     "load_cpu",
     "score",
+    "server",
     "variants",
 ]
 
@@ -272,6 +275,14 @@ class BackendLibrary:
             self._functions[name] = ffi.cast(ctype, address) if address != ffi.NULL else None
         return self._functions[name]
 
+    def failure(self) -> str | None:
+        """What the last failed call to one of its devices met; None if none failed since this was asked.
+
+        ggml's interface has no place for it: a library that can lose its devices exports a function of hotshoe's own.
+        """
+        ask = self.function("hotshoe_backend_failure", "const char *(*)(void)")
+        return None if ask is None else _text(ask())
+
     def extra_buffer_types(self, device: Any) -> list[Any]:
         """Buffer types beside the default one, such as CPU_REPACK (weights laid out for this CPU)."""
         get = self.function("ggml_backend_dev_get_extra_bufts", "ggml_backend_dev_get_extra_bufts_t")
@@ -349,6 +360,34 @@ def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
             )
         _loaded[resolved] = BackendLibrary(resolved, handle, registration)
         return _loaded[resolved]
+
+
+_servers: dict[str, BackendLibrary] = {}
+
+
+def server(path: Path, endpoint: str) -> BackendLibrary:
+    """The devices of an RPC server at ``host:port``, as a library of their own.
+
+    Raises:
+        NativeLibraryError: no server answers there, or it speaks another version of the protocol.
+    """
+    with _lock:
+        if endpoint not in _servers:
+            library = load_backend(path)
+            add = library.function("ggml_backend_rpc_add_server", "ggml_backend_reg_t (*)(const char *)")
+            registration = ffi.NULL if add is None else add(endpoint.encode())
+            if registration == ffi.NULL:
+                why = library.failure() or "its answer was not understood: is it of the same version of ggml?"
+                raise NativeLibraryError(f"no RPC server can be used at {endpoint}: {why}")
+            _servers[endpoint] = BackendLibrary(path, library.handle, registration)
+        return _servers[endpoint]
+
+
+def library_of(device: Device) -> BackendLibrary:
+    """The open library that a device belongs to; of one of another machine, its server."""
+    assert device.library is not None
+    endpoint = device.properties.get("endpoint")
+    return load_backend(device.library) if endpoint is None else server(device.library, str(endpoint))
 
 
 def load_cpu(variant: str | None = None) -> BackendLibrary:

@@ -117,6 +117,11 @@ class GgmlBackend(Backend):
         name = self.placement.device(layer)
         return next(unit for unit in self.units if unit.name == name)
 
+    def require_devices(self) -> None:
+        """Raises DeviceLostError if one of them went away."""
+        for unit in self.units:
+            unit.require_alive()
+
     def own_kernels(self, node: Tensor) -> bool:
         """Whether this node may run hotshoe's kernels: on their device, or as the only way there is."""
         if self.unit_of(node.layer).own_kernels:

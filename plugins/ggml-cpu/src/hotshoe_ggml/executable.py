@@ -214,6 +214,7 @@ class GgmlExecutable(Executable):
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             status = lib().ggml_backend_sched_graph_compute(self._scheduler, self._cgraph)
+            self._backend.require_devices()
             if status != lib().GGML_STATUS_SUCCESS:
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
 
@@ -222,6 +223,7 @@ class GgmlExecutable(Executable):
             if self._closed:
                 raise ClosedError("the graph's memory was freed")
             lib().ggml_backend_tensor_get(self._outputs[tensor], ffi.from_buffer(out), 0, out.nbytes)
+            self._backend.require_devices()
 
     def invalidate(self, tensor: Tensor) -> None:
         """A weight or state was released: a graph that uses it must not run again."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
-from hotshoe_core.errors import NativeError
-from hotshoe_ggml._native import ffi, lib, load_backend
+from hotshoe_core.errors import DeviceLostError, NativeError
+from hotshoe_ggml._native import ffi, lib, library_of
 from hotshoe_ggml.cpu.packed import PackedWeight
 
 __all__ = ["Unit"]
@@ -25,11 +25,10 @@ class Unit:
     n_copying = 1  # a driver's queue takes one after the other
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
-        assert device.library is not None
         self.device = device
         self.name = device.name
         self.n_threads = n_threads
-        self.library = load_backend(device.library)
+        self.library = library_of(device)
         facts = self.library.devices()[int(device.properties["index"])]
         self.handle = facts.handle
         self.maps_pages = facts.buffer_from_host_ptr
@@ -37,6 +36,7 @@ class Unit:
         self.backend = lib().ggml_backend_dev_init(self.handle, ffi.NULL)
         if self.backend == ffi.NULL:
             raise NativeError(f"{self.name}: ggml could not initialise the device")
+        self.can_be_lost = self.library.function("hotshoe_backend_failure", "const char *(*)(void)") is not None
 
     def layouts(self) -> list[Any]:
         """Buffer types beside the default one, in which weights are rearranged for faster products."""
@@ -55,6 +55,15 @@ class Unit:
         if node.op == lib().GGML_OP_CUSTOM and not self.own_kernels:
             return False  # the RPC device says yes to everything
         return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
+
+    def require_alive(self) -> None:
+        """Raises DeviceLostError if a call to the device failed since this was asked."""
+        why = self.library.failure() if self.can_be_lost else None
+        if why is not None:
+            raise DeviceLostError(
+                f"{self.name} ({self.device.description}) was lost: {why}",
+                hint="load the model again, on this device when it is back, or on another",
+            )
 
     def close(self) -> None:
         lib().ggml_backend_free(self.backend)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hotshoe_core.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import NativeError
-from hotshoe_ggml._native import best_variant, lib, load_backend
+from hotshoe_ggml._native import best_variant, lib, library_of
 from hotshoe_ggml.cpu.unit import CpuUnit
 from hotshoe_ggml.unit import Unit
 
@@ -39,8 +39,7 @@ def open_units(devices: Sequence[Device], params: BackendParams, n_threads: int)
 
 
 def _kind(device: Device) -> type[Unit]:
-    assert device.library is not None
-    facts = load_backend(device.library).devices()[int(device.properties["index"])]
+    facts = library_of(device).devices()[int(device.properties["index"])]
     return CpuUnit if facts.type == lib().GGML_BACKEND_DEVICE_TYPE_CPU else Unit
 
 

@@ -1,0 +1,21 @@
+"""Devices of other machines, by ggml's RPC: ``HOTSHOE_RPC=host:port,host:port``, and there `hotshoe-rpc-serve`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe_core.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from hotshoe_ggml.provider import GgmlProvider
+
+__all__ = ["hotshoe_providers"]
+
+
+@hookimpl
+def hotshoe_providers() -> list[GgmlProvider]:
+    try:
+        from hotshoe_ggml_rpc.provider import RpcProvider
+    except ImportError as error:
+        raise ImportError("hotshoe-ggml-rpc needs hotshoe-ggml-cpu; try `pip install hotshoe-ggml-cpu`") from error
+    return [RpcProvider()]

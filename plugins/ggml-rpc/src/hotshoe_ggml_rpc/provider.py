@@ -1,0 +1,60 @@
+"""RpcProvider: the devices of the servers that HOTSHOE_RPC names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.errors import NativeError
+from hotshoe_core.text import printable
+from hotshoe_ggml._native import load_backend, server
+from hotshoe_ggml.provider import GgmlProvider
+
+__all__ = ["LIBRARY_DIR", "VARIABLE", "RpcProvider", "endpoints"]
+
+VARIABLE = "HOTSHOE_RPC"
+LIBRARY_DIR = Path(__file__).resolve().parent / "lib"
+
+
+def endpoints() -> list[str]:
+    """``host:port`` of each server that the variable names. Raises NativeError for what is none."""
+    found = [each.strip() for each in os.environ.get(VARIABLE, "").split(",") if each.strip()]
+    for endpoint in found:
+        host, _, port = endpoint.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            raise NativeError(
+                f"{VARIABLE} names {printable(endpoint, 100)!r}; expected host:port",
+                hint=f"{VARIABLE}=10.0.0.2:50052,10.0.0.3:50052",
+            )
+    return found
+
+
+class RpcProvider(GgmlProvider):
+    """Devices ``rpc:0``, ``rpc:1``, … in the order of the servers named. They are never the default: see ``type``."""
+
+    def __init__(self) -> None:
+        super().__init__("ggml-rpc", "rpc", LIBRARY_DIR, "rpc")
+
+    def devices(self, library: Path | None) -> Sequence[Device]:
+        if library is None:
+            return []
+        load_backend(library)
+        found: list[Device] = []
+        for endpoint in endpoints():
+            for i, facts in enumerate(server(library, endpoint).devices()):
+                found.append(
+                    Device(
+                        name=f"rpc:{len(found)}",
+                        type=DeviceType.ACCEL,  # behind a network: not what anybody means who asks for a GPU
+                        provider=self.name,
+                        family=self.family,
+                        description=f"a device of {endpoint}",
+                        memory_total=facts.memory_total,
+                        memory_free=facts.memory_free,
+                        library=library,
+                        properties={"index": i, "endpoint": endpoint},
+                    )
+                )
+        return found

@@ -1,0 +1,185 @@
+"""Several ggml devices at once: the CPU and devices of two RPC servers, which are processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe.runner.embedder import EmbeddingModel
+from hotshoe.runner.text import TextModel
+from hotshoe_core.backend import Backend
+from hotshoe_core.device import BackendParams
+from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError
+from hotshoe_core.testing import MultiDeviceConformance
+from hotshoe_loader import load_all
+from tests.support.fixtures import minilm_folder, minilm_gguf  # noqa: F401  (fixtures)
+
+pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
+PROMPT = "In the beginning"
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+class Server:
+    """`hotshoe-rpc-serve` on a free port of this machine."""
+
+    def __init__(self) -> None:
+        self.endpoint = f"127.0.0.1:{free_port()}"
+        command = [sys.executable, "-m", "hotshoe_ggml_rpc.serve", "--listen", self.endpoint, "--threads", "1"]
+        environment = {k: v for k, v in os.environ.items() if k != "HOTSHOE_RPC"}
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
+        host, port = self.endpoint.split(":")
+        for _ in range(600):
+            if self.process.poll() is not None:
+                raise AssertionError("the server ended; what it said is above")
+            with socket.socket() as s:
+                if s.connect_ex((host, int(port))) == 0:
+                    return
+            time.sleep(0.1)
+        raise AssertionError("the server does not answer")
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def two_servers() -> Iterator[list[Server]]:
+    """Named by HOTSHOE_RPC, and found by load_all."""
+    before = os.environ.get("HOTSHOE_RPC", "")
+    running = [Server(), Server()]
+    try:
+        os.environ["HOTSHOE_RPC"] = ",".join(s.endpoint for s in running)
+        load_all(refresh=True)
+        yield running
+    finally:
+        os.environ["HOTSHOE_RPC"] = before
+        for server in running:
+            server.kill()
+        load_all(refresh=True)
+
+
+class TestWithTheCpu(MultiDeviceConformance):
+    devices = ("rpc:0", "cpu")
+    running = contextlib.ExitStack()
+
+    @classmethod
+    def open(cls, params: BackendParams) -> Backend:
+        return load_all().open(list(cls.devices), params)
+
+    @classmethod
+    def setup_class(cls) -> None:
+        cls.running.enter_context(two_servers())
+        super().setup_class()
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        super().teardown_class()
+        cls.running.close()
+
+
+class TestTwoServers(TestWithTheCpu):
+    devices = ("rpc:0", "rpc:1")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[Server]]:
+    with two_servers() as running:
+        yield running
+
+
+@pytest.mark.usefixtures("servers")
+def test_the_devices_of_the_servers_are_listed_and_never_the_default() -> None:
+    registry = load_all()
+    names = [d.name for d in registry.devices]
+    assert {"cpu", "rpc:0", "rpc:1"} <= set(names)
+    assert registry.select(None)[0].name == "cpu"
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("device", ["rpc:0", ["rpc:0", "cpu"], ["cpu", "rpc:1"], ["rpc:0", "rpc:1"]], ids=str)
+def test_a_model_computes_what_it_computes_on_the_cpu(device: str | list[str]) -> None:
+    with hotshoe.load_model(SHIPPED, "cpu") as model:
+        assert isinstance(model, TextModel)
+        ids = model.tokenizer.encode(PROMPT)
+        expected = model.logits(ids)
+    with hotshoe.load_model(SHIPPED, device) as model:
+        assert isinstance(model, TextModel)
+        where = {d.device for d in model.memory().devices if d.weights}
+        assert where == set([device] if isinstance(device, str) else device)
+        got = model.logits(ids)
+        assert np.abs(got - expected).max() <= 2e-2 * np.abs(expected).max()  # 8-bit products, rounded in two ways
+        with model.sequence() as sequence:  # token by token: graphs that are computed again
+            steps = [sequence.append(token) for token in ids]
+        assert np.abs(np.stack(steps) - got).max() <= 2e-2 * np.abs(expected).max()
+
+
+@pytest.mark.usefixtures("servers")
+def test_an_encoder_on_a_server(minilm_gguf: Callable[[str], Path]) -> None:  # noqa: F811
+    texts = ["a cat sleeps", "stocks fell", "the feline naps"]
+    vectors = []
+    for device in ("cpu", "rpc:0"):
+        with hotshoe.load_model(minilm_gguf("f16"), device) as model:
+            assert isinstance(model, EmbeddingModel)
+            vectors.append(model.embed(texts))
+    assert (vectors[0] * vectors[1]).sum(1).min() > 0.9999
+
+
+def test_a_server_that_ends_in_mid_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server()
+    monkeypatch.setenv("HOTSHOE_RPC", server.endpoint)
+    load_all(refresh=True)
+    model = hotshoe.load_model(SHIPPED, "rpc:0")
+    assert isinstance(model, TextModel)
+    stream = model.stream(PROMPT, max_tokens=200, temperature=0)
+    for _ in range(3):
+        next(stream)
+    server.kill()
+    with pytest.raises(DeviceLostError, match=r"rpc:0 .*was lost[\s\S]*load the model again"):
+        list(stream)
+    with pytest.raises(HotshoeError):
+        model.generate(PROMPT, max_tokens=2)
+    model.close()
+    with hotshoe.load_model(SHIPPED, "cpu") as other:  # the process is as good as before
+        assert isinstance(other, TextModel)
+        assert other.generate(PROMPT, max_tokens=4, temperature=0).text
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint = f"127.0.0.1:{free_port()}"
+    monkeypatch.setenv("HOTSHOE_RPC", endpoint)
+    with pytest.raises(DeviceNotFoundError, match=endpoint):
+        load_all(refresh=True).open("rpc:0")
+    assert "cpu" in {d.name for d in load_all().devices}
+    monkeypatch.setenv("HOTSHOE_RPC", "nonsense")
+    with pytest.raises(DeviceNotFoundError, match="expected host:port"):
+        load_all(refresh=True).open("rpc:0")
+
+
+def test_a_server_that_others_can_reach_warns(capfd: pytest.CaptureFixture[str]) -> None:
+    command = [sys.executable, "-m", "hotshoe_ggml_rpc.serve", "--listen"]
+    done = subprocess.run([*command, "nothing"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "expected HOST:PORT" in done.stderr
+    done = subprocess.run([*command, "0.0.0.0:50052", "--device", "nowhere:9"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "knows no passwords" in done.stderr
+    assert "nowhere:9" in done.stderr
