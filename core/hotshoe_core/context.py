@@ -248,7 +248,8 @@ def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
         whole = array.dtype.kind in "iu"
         if not whole and (array.dtype.kind, dtype.kind) != ("f", "f"):
             raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; got an array of {array.dtype}")
-        given, array = array, array.astype(dtype)
+        with np.errstate(all="ignore"):  # rounded to 0 or infinity, as the type has it
+            given, array = array, array.astype(dtype)
         if whole and not np.array_equal(given, array):
             raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; values of the {given.dtype} do not fit")
     return np.ascontiguousarray(array).reshape(tensor.shape)

@@ -286,7 +286,8 @@ class EagerExecutable(Executable):
                 given[self._slots[tensor]] = tensor.handle
             self._values.clear()  # of the step before: its memory is free for this one
             first = backend.devices[0].name
-            with backend._guard(first, "graph", self._sizes[first].size):
+            # what is 0, infinite or no number is so for every backend, whatever the user's np.seterr makes of it
+            with backend._guard(first, "graph", self._sizes[first].size), np.errstate(all="ignore"):
                 results = self._run(given)
             n_outputs = len(self._program.outputs)
             self._values = dict(zip(self._program.outputs, results[:n_outputs]))

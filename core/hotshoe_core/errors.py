@@ -76,7 +76,7 @@ __all__ = [
 class HotshoeError(Exception):
     """Base of all errors raised on purpose; ``hint`` names the next step, if there is one.
 
-    operands: of an op that was refused, its tensors.
+    operands: of an op that was refused, its tensors; an error that was pickled has none.
     """
 
     operands: tuple[Any, ...] = ()
@@ -88,6 +88,11 @@ class HotshoeError(Exception):
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # from another process, and copied: without __init__ of its class, which may want other arguments
+        state = {name: value for name, value in self.__dict__.items() if name != "operands"}
+        return _restored, (type(self), self.message, state)
 
 
 class ShapeError(HotshoeError, ValueError):
@@ -225,6 +230,13 @@ class MissingPackageError(HotshoeError, ImportError):
 
 class ConversionError(HotshoeError):
     """A checkpoint that cannot be converted."""
+
+
+def _restored(cls: type[HotshoeError], message: str, state: dict[str, Any]) -> HotshoeError:
+    error: HotshoeError = Exception.__new__(cls, message)  # cls.__new__ is MemoryError's, which CPython then refuses
+    HotshoeError.__init__(error, message)
+    error.__dict__.update(state)
+    return error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from hotshoe_core.context import Context
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, GraphError, HotshoeError, ShapeError, UnsupportedOpError
 from hotshoe_core.graph import Graph, lower
-from hotshoe_core.ops import add, concat, linear, rms_norm, rsqrt, swiglu
+from hotshoe_core.ops import add, concat, l2_norm, layer_norm, linear, rms_norm, rsqrt, swiglu
 from hotshoe_core.reference import open_reference
 from hotshoe_core.tensor import TABLE, Tensor, constant, nodes_created, scope
 
@@ -199,6 +199,10 @@ def test_wrong_calls_say_what_is_expected() -> None:
     for call, expected in wrong:
         with pytest.raises(GraphError, match=expected):
             call()
+    for norm in (l2_norm, rms_norm, layer_norm):
+        for eps in (-1, float("nan"), float("inf")):
+            with pytest.raises(ShapeError, match="expected a finite number of 0 or more"):
+                norm(x, eps=eps)
     symbolic: list[Any] = [lambda: bool(x), lambda: list(x), lambda: np.asarray(x), lambda: len(x.sum().sum())]
     for use in symbolic:
         with pytest.raises(TypeError):
@@ -261,6 +265,25 @@ def test_what_a_context_refuses() -> None:
     with pytest.raises(DTypeError, match="do not fit"):
         ctx.compute({x: [2**24 + 1, 0]})
     np.testing.assert_array_equal(ctx.compute({x: [2**24, 0]}).read(y), [2**25, 0])
+    read_only = np.zeros(2, np.float32)
+    read_only.flags.writeable = False
+    for out in (read_only, np.zeros(3, np.float32), np.zeros(2), np.zeros(4, np.float32)[::2]):
+        with pytest.raises(ShapeError, match="contiguous writable"):
+            ctx.read(y, out)
+    assert not read_only.any()
+
+
+def test_a_users_seterr_changes_nothing() -> None:
+    """What is 0, infinite or no number in one type is so whatever NumPy is told to do about it."""
+    ctx = context()
+    x, y = ctx.input("x", (3,)), ctx.input("y", (3,), DType.F16)
+    z, w = (x * x).cast(DType.F16), x.log()
+    feeds = {x: np.array([1e-300, 1e300, -1.0]), y: np.array([1e-30, 1e30, 0.0])}
+    with np.errstate(all="raise"):
+        ctx.forward(z, y, w).compute(feeds)
+        np.testing.assert_array_equal(z.read(), np.array([0, np.inf, 1], np.float16))
+        np.testing.assert_array_equal(y.read(), np.array([0, np.inf, 0], np.float16))
+        np.testing.assert_array_equal(w.read(), np.array([-np.inf, np.inf, np.nan], np.float32))
 
 
 # Updates of states

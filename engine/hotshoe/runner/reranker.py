@@ -137,6 +137,7 @@ class RerankModel(WholeTexts):
 
 
 def _sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    small: np.ndarray[Any, Any] = np.exp(-np.abs(x.astype(np.float64)))  # at most 1: no overflow
+    with np.errstate(under="ignore"):  # the user may have it raise
+        small: np.ndarray[Any, Any] = np.exp(-np.abs(x.astype(np.float64)))  # at most 1: no overflow
     y: np.ndarray[Any, Any] = np.where(x >= 0, 1.0, small) / (1.0 + small)
     return y

@@ -113,15 +113,16 @@ class Sampler:
 
         Raises SamplingError if they are of another shape, hold NaN or inf, or leave no token possible.
         """
-        raw = self._checked(logits, (self.vocab_size,))
-        x = self._adjusted(raw) if self._adjusts else raw
-        if self.params.greedy:
-            id = _best(x)
-        elif self._unfiltered:
-            id = self._draw_any(x)
-        else:
-            id = self._draw(self._filtered(self._candidates(x), top_p=not self._nucleus))
-        return Sampled(id) if self.params.logprobs is None else self._with_logprobs(id, raw)
+        with _quiet():
+            raw = self._checked(logits, (self.vocab_size,))
+            x = self._adjusted(raw) if self._adjusts else raw
+            if self.params.greedy:
+                id = _best(x)
+            elif self._unfiltered:
+                id = self._draw_any(x)
+            else:
+                id = self._draw(self._filtered(self._candidates(x), top_p=not self._nucleus))
+            return Sampled(id) if self.params.logprobs is None else self._with_logprobs(id, raw)
 
     def sample_from(self, ids: Array, logits: Array) -> Sampled:
         """As ``sample``, from what the device computed for ``device_op``: ids and their logits, in any order.
@@ -134,26 +135,28 @@ class Sampler:
         ids = np.asarray(ids, np.int64)
         if ids.shape != (n,):
             raise SamplingError(f"ids have shape {ids.shape}; expected ({n},) for {self.device_op.op}")
-        logits = self._checked(logits, (n,))
-        if np.isnan(logits).any():
-            raise SamplingError(f"the logits of the device hold NaN; expected numbers, or -inf: {logits}")
-        if n == 1:
-            return Sampled(int(filters.drop_impossible(Candidates(ids, logits)).ids[0]))
-        by_id = np.argsort(ids)
-        found = filters.ordered(ids[by_id], logits[by_id])
-        return Sampled(self._draw(self._filtered(filters.drop_impossible(found), top_p=True)))
+        with _quiet():
+            logits = self._checked(logits, (n,))
+            if np.isnan(logits).any():
+                raise SamplingError(f"the logits of the device hold NaN; expected numbers, or -inf: {logits}")
+            if n == 1:
+                return Sampled(int(filters.drop_impossible(Candidates(ids, logits)).ids[0]))
+            by_id = np.argsort(ids)
+            found = filters.ordered(ids[by_id], logits[by_id])
+            return Sampled(self._draw(self._filtered(filters.drop_impossible(found), top_p=True)))
 
     def distribution(self, logits: Array) -> tuple[Array, Array]:
         """Ids that ``sample`` may choose now, and their probabilities: int64 (n,) and float64 (n,), best first."""
-        raw = self._checked(logits, (self.vocab_size,))
-        x = self._adjusted(raw) if self._adjusts else raw
-        if self.params.greedy:
-            return np.array([_best(x)]), np.ones(1)
-        c = self._filtered(self._candidates(x), top_p=not self._nucleus)
-        if self.params.temperature == 0:
-            return c.ids[:1], np.ones(1)
-        weights = self._weights(c)
-        return c.ids, weights / weights.sum()
+        with _quiet():
+            raw = self._checked(logits, (self.vocab_size,))
+            x = self._adjusted(raw) if self._adjusts else raw
+            if self.params.greedy:
+                return np.array([_best(x)]), np.ones(1)
+            c = self._filtered(self._candidates(x), top_p=not self._nucleus)
+            if self.params.temperature == 0:
+                return c.ids[:1], np.ones(1)
+            weights = self._weights(c)
+            return c.ids, weights / weights.sum()
 
     def _adjusted(self, raw: Array) -> Array:
         x = self._buffer
@@ -194,8 +197,7 @@ class Sampler:
 
     def _weights(self, c: Candidates) -> Array:
         # a tiny temperature may overflow the quotient: exp(-inf) is then 0, as it should be
-        with np.errstate(over="ignore"):
-            weights: Array = np.exp((c.logits - c.logits[0]) / self.params.temperature)
+        weights: Array = np.exp((c.logits - c.logits[0]) / self.params.temperature)
         return weights
 
     def _draw(self, c: Candidates) -> int:
@@ -206,8 +208,7 @@ class Sampler:
     def _draw_any(self, x: Array) -> int:
         """Out of the whole vocabulary, in the order of ids: nothing has to be sorted."""
         best = x[_best(x)]
-        with np.errstate(over="ignore"):
-            return self._pick(np.exp((x.astype(np.float64) - best) / self.params.temperature))
+        return self._pick(np.exp((x.astype(np.float64) - best) / self.params.temperature))
 
     def _pick(self, weights: Array) -> int:
         if self._bits is None:  # made late: greedy generations need not import numpy.random
@@ -239,6 +240,11 @@ class Sampler:
         if not 0 <= id < self.vocab_size:
             raise SamplingError(f"token id {id} is outside the vocabulary of {self.vocab_size} tokens")
         return int(id)
+
+
+def _quiet() -> Any:
+    """Numbers that become 0 or infinity here are meant to, whatever the user's ``np.seterr`` makes of them."""
+    return np.errstate(all="ignore")
 
 
 def _best(x: Array) -> int:
