@@ -32,7 +32,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import BackendError, ClosedError, GraphError, InsufficientMemoryError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import TABLE, Shape, Tensor, require_sizes
+from hotshoe_core.tensor import TABLE, Shape, Tensor, require_leaf
 
 __all__ = ["EagerBackend", "EagerLibrary"]
 
@@ -145,7 +145,7 @@ class EagerBackend(Backend):
         self.require_process()
         with self.lock:
             self._require_open()
-            require_sizes(f"state {name!r}", shape)
+            require_leaf("state", name, shape, dtype, layer)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             library = self.library_of(layer)
             return self._hold(

@@ -49,6 +49,12 @@ def test_a_hint_stands_on_a_line_of_its_own() -> None:
     assert str(HotshoeError("no", hint="yes")) == "no\n  hint: yes"
 
 
+def test_no_control_character_is_in_a_message() -> None:
+    error = ModelFileError("is\n\x1b[2J odd", path="a\x1b[31m\r\u202e.gguf", hint="see \x07")
+    assert str(error) == "a\\x1b[31m\\r\\u202e.gguf: is\n\\x1b[2J odd\n  hint: see \\x07"
+    assert error.args == (error.message,)
+
+
 def test_a_bad_file_is_named_with_field_and_byte() -> None:
     error = ModelFileError("too long", path="a.gguf", field="n_kv", offset=16)
     assert str(error) == "a.gguf, n_kv, byte 16: too long"

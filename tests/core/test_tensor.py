@@ -273,6 +273,40 @@ def test_what_a_context_refuses() -> None:
     assert not read_only.any()
 
 
+def test_what_is_no_tensor_shape_or_type_is_said_where_it_is_given() -> None:
+    ctx: Any = context()
+    x = ctx.input("x", (2,))
+    y, state = x * 2, ctx.backend.state((2,), DType.F32, "s")
+    wrong: list[tuple[Any, str]] = [
+        (lambda: ctx.forward(...), "what is to be computed is Ellipsis"),
+        (lambda: ctx.update(x, 3), "the new value of x is 3"),
+        (lambda: ctx.update(None, y), "what is to be updated is None"),
+        (lambda: ctx.fed("x"), "what was fed is 'x'"),
+        (lambda: ctx.input(5, (2,)), "the name of a new input is 5"),
+        (lambda: ctx.input("y", 2), "the shape is 2"),
+        (lambda: ctx.input("y", (1.5,)), "sizes must be integers, got 1.5"),
+        (lambda: ctx.input("y", (2,), "f32"), "element type is 'f32' .* DType.F32"),
+        (lambda: ctx.backend.state((2,), DType.F32, ["s"]), "the name of a new state is"),
+        (lambda: ctx.backend.state((2,), DType.F32, "s", layer=1.5), "layer is 1.5"),
+        (lambda: x.cast("f16"), "element type is 'f16'"),
+        (lambda: x.sum(keepdims=np.zeros(0)), "keepdims is"),
+        (lambda: x.chunk(1.5), "chunk: n is 1.5"),
+        (lambda: x.chunk(2, axis=float("nan")), "chunk: axis is nan"),
+        (lambda: constant(x), "is a Tensor already"),
+        (lambda: DType.parse(3), "name of an element type is 3"),
+        (lambda: ctx.forward(y).compute(3), "the inputs are 3"),
+        (lambda: ctx.compute({"x": [1, 2]}), "what is fed is 'x'"),
+        (lambda: ctx.compute({x: [[1], [1, 2]]}), "which is no array"),
+        (lambda: ctx.compute({x: [1, 2]}).read(y, out=[0, 0]), "out is"),
+        (lambda: ctx.read(None), "what is to be read is None"),
+    ]
+    for call, says in wrong:
+        with pytest.raises(HotshoeError, match=says):
+            call()
+    np.testing.assert_array_equal(ctx.compute({x: [1, 2]}).read(y), [2, 4])
+    assert state.shape == (2,)
+
+
 def test_a_users_seterr_changes_nothing() -> None:
     """What is 0, infinite or no number in one type is so whatever NumPy is told to do about it."""
     ctx = context()

@@ -361,7 +361,8 @@ def test_a_process_that_died_is_replaced() -> None:
     assert template.render([U | {"content": "a"}]) == "a"
     after = _process._renderer._process
     assert after is not before
-    assert template.render([U | {"content": "\ud800 é"}]) == "\ud800 é"
+    for odd in ("\ud800 é", "\ud83e\udd99", "\0\x1b"):  # halves of characters, also two that would make one
+        assert template.render([U | {"content": odd}]) == odd
     assert _process._renderer._process is after
 
 

@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def _send(replies: BinaryIO, reply: dict[str, Any]) -> None:
-    data = json.dumps(reply).encode("ascii")  # lone surrogates come through as escapes
+    data = json.dumps(reply, ensure_ascii=False).encode("utf-8", "surrogatepass")  # halves of characters stay halves
     replies.write(LENGTH.pack(len(data)) + data)
     replies.flush()
 

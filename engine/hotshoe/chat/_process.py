@@ -27,7 +27,7 @@ _START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.
 _START_UP = 60.0  # seconds an interpreter may take on a machine that has much to do
 _ON_THE_WALL = 5 * SECONDS
 _MAX_SAID = 1 << 16
-_MAX_REPLY = 6 * MAX_TEXT + 4096  # a character may be written as \uXXXX
+_MAX_REPLY = 6 * MAX_TEXT + 4096  # a control character is written as \uXXXX
 
 
 class _EndedError(Exception):
@@ -89,7 +89,10 @@ class _Process:
                 raise self._ended()
         finally:
             timer.cancel()
-        reply: dict[str, Any] = json.loads(data)
+        try:
+            reply: dict[str, Any] = json.loads(data.decode("utf-8", "surrogatepass"))
+        except ValueError:
+            raise self._ended() from None
         return reply
 
     def _ended(self) -> _EndedError:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hotshoe.chat._child import MAX_TEXT, MEMORY, SECONDS
 from hotshoe.chat._process import ask
+from hotshoe_core.arguments import listed, shown
 from hotshoe_core.errors import ChatTemplateError, did_you_mean
 from hotshoe_core.memory import format_bytes
 from hotshoe_core.text import printable
@@ -52,6 +53,10 @@ class ChatTemplate:
             raise ChatTemplateError(f"{name} has {len(source):,} characters; expected at most {_MAX_SOURCE:,}")
         self.source = source
         self.name = name
+        if special_tokens is not None and not isinstance(special_tokens, Mapping):
+            raise ChatTemplateError(f"special_tokens is {shown(special_tokens)}; expected a mapping of names to texts")
+        if not callable(now):
+            raise ChatTemplateError(f"now is {shown(now)}; expected a function that gives a datetime")
         tokens = {"bos_token": bos_token, "eos_token": eos_token, **(special_tokens or {})}
         self.special_tokens: dict[str, str | None] = _plain("special_tokens", tokens)
         self._now = now
@@ -59,7 +64,7 @@ class ChatTemplate:
         self.variables = frozenset(facts["names"])
         literals = set(facts["literals"])
         self._takes_calls = "tool_calls" in literals or "tool_calls" in facts["attributes"]
-        self._custom_roles = frozenset(roles)
+        self._custom_roles = frozenset(_strings("roles", roles))
         self._known_roles = self._custom_roles | literals
         self.roles = ROLES | self._custom_roles  # those the template names itself are known besides
 
@@ -184,6 +189,14 @@ class ChatTemplate:
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
                 raise ChatTemplateError(f"{where} holds a part of type {kind!r}; {self.name} takes texts only")
         return "\n".join(part["text"] for part in parts)
+
+
+def _strings(what: str, given: Iterable[str]) -> list[str]:
+    strings = listed(what, given, "strings", ChatTemplateError)
+    for each in strings:
+        if not isinstance(each, str):
+            raise ChatTemplateError(f"{what} holds {shown(each)}; expected strings")
+    return strings
 
 
 def _moment(now: datetime) -> tuple[Any, ...]:

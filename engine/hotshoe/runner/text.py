@@ -21,6 +21,7 @@ from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import DeviceType
+from hotshoe_core.arguments import integer
 from hotshoe_core.errors import InputTooLongError, SamplingError, did_you_mean
 
 if TYPE_CHECKING:
@@ -166,9 +167,10 @@ class TextModel(LoadedModel):
         a seed that is given is the first one's: the others count up from it. Raises
         InputTooLongError, and SamplingError for an option that is not known or makes no sense.
         """
-        if batch_size < 1:
-            raise SamplingError(f"batch_size is {batch_size}; expected 1 or more")
+        batch_size = integer("batch_size", batch_size, 1, SamplingError)
         self._require_open()
+        if isinstance(prompt, Iterable) and not isinstance(prompt, (str, bytes, bytearray, np.ndarray)):
+            prompt = list(prompt)  # looking at its kind would use up an iterator
         if _is_one(prompt):
             stream = self.stream(prompt, params, grammar=grammar, **options)
             for _ in stream:
@@ -284,9 +286,11 @@ class TextModel(LoadedModel):
 
 def _is_one(prompt: Any) -> bool:
     """Whether this is one prompt, a text or items, and not several."""
-    return isinstance(prompt, (str, bytes, bytearray)) or not any(
-        isinstance(p, (str, bytes, bytearray, Sequence, np.ndarray)) for p in prompt
-    )
+    if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)):
+        return True  # what is no prompt is said where it is read
+    if isinstance(prompt, np.ndarray) and not prompt.ndim:
+        return True
+    return not any(isinstance(p, (str, bytes, bytearray, Sequence, np.ndarray)) for p in prompt)
 
 
 def _with_options(params: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:

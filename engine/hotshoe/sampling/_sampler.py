@@ -13,6 +13,7 @@ from hotshoe.sampling import _filters as filters
 from hotshoe.sampling._filters import Candidates
 from hotshoe.sampling._params import DeviceOp, SamplingParams
 from hotshoe.sampling._penalties import Penalties
+from hotshoe_core.arguments import integer, listed, shown
 from hotshoe_core.errors import SamplingError
 
 __all__ = ["Constraint", "Sampled", "Sampler"]
@@ -63,8 +64,9 @@ class Sampler:
 
     def __init__(self, params: SamplingParams, vocab_size: int, grammar: Constraint | None = None) -> None:
         """``vocab_size`` is the number of logits. Raises SamplingError if the parameters do not fit it."""
-        if vocab_size < 1:
-            raise SamplingError(f"vocab_size is {vocab_size}; expected 1 or more")
+        if not isinstance(params, SamplingParams):
+            raise SamplingError(f"params is {shown(params)}; expected SamplingParams")
+        vocab_size = integer("vocab_size", vocab_size, 1, SamplingError)
         outside = [i for i in (*params.logit_bias, *params.stop_tokens) if i >= vocab_size]
         if outside:
             raise SamplingError(f"token id {outside[0]} is outside the vocabulary of {vocab_size} tokens")
@@ -98,7 +100,7 @@ class Sampler:
     def observe(self, ids: Iterable[int]) -> None:
         """Tokens that were not generated, such as the prompt: they count for the penalties, not for the grammar."""
         if self._penalties is not None:
-            self._penalties.see(map(self._inside, ids))
+            self._penalties.see(map(self._inside, listed("what was observed", ids, "token ids", SamplingError)))
 
     def accept(self, id: int) -> None:
         """The token that follows, whether it was sampled or not. Raises GrammarError if the grammar forbids it."""
@@ -132,7 +134,10 @@ class Sampler:
         if self.device_op is None:
             raise SamplingError("these parameters need the logits of the whole vocabulary; device_op is None")
         n = min(self.device_op.k, self.vocab_size)
-        ids = np.asarray(ids, np.int64)
+        try:
+            ids = np.asarray(ids, np.int64)
+        except (TypeError, ValueError, OverflowError):
+            raise SamplingError(f"ids are {shown(ids)}; expected ({n},) integers") from None
         if ids.shape != (n,):
             raise SamplingError(f"ids have shape {ids.shape}; expected ({n},) for {self.device_op.op}")
         with _quiet():
@@ -231,15 +236,19 @@ class Sampler:
         return Sampled(id, float(raw[id]) - log_z, tuple(pairs))
 
     def _checked(self, logits: Array, shape: tuple[int, ...]) -> Array:
-        x = np.asarray(logits)
+        try:
+            x = np.asarray(logits)
+        except (TypeError, ValueError):
+            raise SamplingError(f"logits are {shown(logits)}; expected float32 {shape}") from None
         if x.shape != shape or x.dtype.kind != "f":
             raise SamplingError(f"logits are {x.dtype} {x.shape}; expected float32 {shape}")
         return x if x.dtype == np.float32 else x.astype(np.float32)
 
     def _inside(self, id: int) -> int:
-        if not 0 <= id < self.vocab_size:
+        id = integer("a token id", id, 0, SamplingError)
+        if id >= self.vocab_size:
             raise SamplingError(f"token id {id} is outside the vocabulary of {self.vocab_size} tokens")
-        return int(id)
+        return id
 
 
 def _quiet() -> Any:
