@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from hotshoe_core.arguments import integer, shown
 from hotshoe_core.errors import BackendError, PluginError
 from hotshoe_core.text import printable
 
@@ -155,8 +156,13 @@ class BackendParams:
     allocate: bool = True
 
     def __post_init__(self) -> None:
-        if self.flash_attention not in ("auto", "on", "off"):
+        if not isinstance(self.flash_attention, str) or self.flash_attention not in ("auto", "on", "off"):
             raise BackendError(f"flash_attention is {self.flash_attention!r}; expected auto, on or off")
+        if self.n_threads is not None:
+            integer("n_threads", self.n_threads, 0, BackendError)  # the backend knows how many there may be
+        for name in ("mmap", "repack", "allocate"):
+            if not isinstance(getattr(self, name), bool):
+                raise BackendError(f"{name} is {shown(getattr(self, name))}; expected True or False")
 
 
 @runtime_checkable

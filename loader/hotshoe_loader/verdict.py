@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
 from hotshoe_core.text import printable
@@ -63,7 +62,6 @@ _BROKEN = frozenset(
 )
 
 _MOST_TEXT = 4000  # characters of a reason; an exception's message may be of any length
-_NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +80,14 @@ class Verdict:
     hint: str | None = None
     origin: str = ""
     elapsed: float = 0.0
-    details: Mapping[str, Any] = field(default_factory=lambda: _NO_DETAILS, hash=False)
+    details: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("candidate", "reason", "hint", "origin"):
             text = getattr(self, name)
             if text is not None:
                 object.__setattr__(self, name, printable(text, _MOST_TEXT))
-        if self.details is not _NO_DETAILS:
-            object.__setattr__(self, "details", {key: _plain(value) for key, value in self.details.items()})
+        object.__setattr__(self, "details", {key: _plain(value) for key, value in self.details.items()})
 
     def __str__(self) -> str:
         return f"{self.candidate}: {self.outcome.value}: {self.reason}"

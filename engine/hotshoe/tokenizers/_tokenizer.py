@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, final
 
@@ -142,7 +143,11 @@ class Tokenizer:
         return self.special.eot
 
     def token(self, id: int) -> str:
-        """The token with this id as Hugging Face writes it ("##ing"). Raises IndexError outside the vocabulary."""
+        """The token with this id as Hugging Face writes it ("##ing").
+
+        Raises IndexError outside the vocabulary, TypeError for what is no integer.
+        """
+        id = operator.index(id)
         if not 0 <= id < len(self._tokens):
             raise IndexError(f"token id {id} is outside the vocabulary of {len(self._tokens)} tokens")
         return self._tokens[id]

@@ -12,7 +12,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import Shape, Tensor, require_sizes
+from hotshoe_core.tensor import Shape, Tensor, require_leaf
 from hotshoe_ggml._native import lib, load_backend
 from hotshoe_ggml.buffers import OutOfMemory, state_buffer
 from hotshoe_ggml.cpu.threads import default_threads
@@ -80,7 +80,7 @@ class GgmlBackend(Backend):
         self.require_process()
         with self.lock:
             self._require_open()
-            require_sizes(f"state {name!r}", shape)
+            require_leaf("state", name, shape, dtype, layer)
             try:
                 buffer = state_buffer(self.units[0], shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:

@@ -1,0 +1,45 @@
+"""Checks of what users pass: what is no integer, no iterable or no tensor is said where it was given."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from hotshoe_core.errors import HotshoeError
+
+__all__ = ["integer", "listed", "shown"]
+
+
+def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int:
+    """``value`` as an int. NumPy's are taken, bools are not. Raises ``error``, also for less than ``least``."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except (TypeError, ValueError):
+        raise error(f"{what} is {shown(value)}; expected an integer of {least} or more") from None
+    if number < least:
+        raise error(f"{what} is {number}; expected {least} or more")
+    return number
+
+
+def listed(what: str, value: Any, expected: str, error: type[HotshoeError]) -> list[Any]:
+    """The elements of an iterable. Raises ``error`` for what is none, and for one text."""
+    items: Iterable[Any] | None = None
+    if not isinstance(value, (str, bytes, bytearray)):
+        with contextlib.suppress(TypeError):
+            items = iter(value)
+    if items is None:
+        raise error(f"{what} is {shown(value)}; expected {expected}")
+    return list(items)
+
+
+def shown(value: object) -> str:
+    """What a message says of a value of any type: what it is, and of which type, in one short line."""
+    try:
+        text = repr(value)
+    except Exception:  # of somebody else's class
+        text = "?"
+    return f"{text if len(text) <= 60 else text[:59] + '…'} ({type(value).__name__})"
