@@ -38,6 +38,8 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from hotshoe_core.text import legible
+
 if TYPE_CHECKING:
     from hotshoe_core.memory import BackendMemory
 
@@ -76,15 +78,17 @@ __all__ = [
 class HotshoeError(Exception):
     """Base of all errors raised on purpose; ``hint`` names the next step, if there is one.
 
+    Whatever names a message holds, of files, tensors or devices: no control character of theirs is in it.
     operands: of an op that was refused, its tensors.
     """
 
     operands: tuple[Any, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        message = legible(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else legible(hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}"

@@ -21,9 +21,10 @@ def rewrite(
     rename: tuple[str, str] = ("", ""),
     transpose: str = "",
     narrow: tuple[str, int] = ("", 0),
+    add: str = "",
 ) -> Path:
-    """Copies ``source`` with metadata replaced or added, and one tensor dropped, renamed, transposed, or narrowed to
-    one element along an axis."""
+    """Copies ``source`` with metadata replaced or added, and one tensor dropped, renamed, transposed, narrowed to
+    one element along an axis, or added."""
     changes = dict(metadata or {})
     reader = gguf.GGUFReader(source)
     architecture = changes.pop("general.architecture", reader.fields["general.architecture"].contents())
@@ -42,7 +43,8 @@ def rewrite(
         else:
             writer.add_key_value(key, value, kind)
     for key, value in changes.items():
-        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+        large = isinstance(value, int) and value >= 2**31
+        writer.add_key_value(key, value, gguf.GGUFValueType.INT64 if large else gguf.GGUFValueType.get_type(value))
     for t in reader.tensors:
         if t.name == drop:
             continue
@@ -51,6 +53,8 @@ def rewrite(
         if name == narrow[0]:
             data = np.ascontiguousarray(data.take([0], narrow[1]))
         writer.add_tensor(name, data, raw_dtype=t.tensor_type)
+    if add:
+        writer.add_tensor(add, np.zeros(8, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -42,7 +42,7 @@ class Block(Module):
 
 class Encoder(Module):
     config: Config
-    tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
+    tokens: Embedding = tensor("token_embd", shape=lambda c, i: (c.n_vocab, c.dim))
     token_types: Embedding = tensor("token_types", shape=lambda c, i: (None, c.dim))
     positions: Embedding = tensor("position_embd", shape=lambda c, i: (None, c.dim))
     norm: LayerNorm = tensor("token_embd_norm", shape=lambda c, i: (c.dim,))

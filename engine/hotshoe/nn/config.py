@@ -10,7 +10,7 @@ from typing import Any
 
 from hotshoe.nn.rope import rope_from
 from hotshoe_core.errors import ModelDefinitionError
-from hotshoe_core.gguf import Metadata
+from hotshoe_core.gguf import GGUFArray, Metadata
 from hotshoe_core.ops import RoPE
 
 if typing.TYPE_CHECKING:
@@ -65,6 +65,11 @@ def rope_key(*, interleaved: bool = False, base: float = 10000.0) -> Any:
     return derived(lambda metadata, found, _: rope_from(metadata, found.head_dim, interleaved=interleaved, base=base))
 
 
+def _n_vocab(metadata: Metadata, _: SimpleNamespace, __: Any) -> int | None:
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    return len(tokens) if isinstance(tokens, GGUFArray) else None  # the tokenizer says what is wrong with it
+
+
 def _check(metadata: Metadata, name: str, value: Any, least: float | None, most: float | None) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
@@ -83,12 +88,14 @@ def _check(metadata: Metadata, name: str, value: Any, least: float | None, most:
 class Config:
     """Base of a model's sizes. A field is declared by ``key``, ``derived`` or ``rope_key``.
 
-    A subclass adds fields of its own, and may declare inherited ones anew.
+    A subclass adds fields of its own, and may declare inherited ones anew. n_vocab: tokens of the file's vocabulary,
+    None in a file without one.
     """
 
     n_layers: int = key("block_count", least=1, most=10_000)
     dim: int = key("embedding_length", least=1)
-    n_ctx: int = key("context_length", least=1, most=1 << 31)
+    n_ctx: int = key("context_length", least=1, most=(1 << 31) - 1)  # positions are int32
+    n_vocab: int | None = derived(_n_vocab)
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:

@@ -66,7 +66,7 @@ class PreNormBlock(Block):
 class Backbone(Module):
     """Embedding, blocks and a norm. A model's own class declares ``blocks`` with its own kind of them."""
 
-    tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
+    tokens: Embedding = tensor("token_embd", shape=lambda c, i: (c.n_vocab, c.dim))
     blocks: Sequence[Block] = layers("blk")
     norm: RMSNorm = tensor("output_norm", shape=lambda c, i: (c.dim,))
 
@@ -90,7 +90,8 @@ class Backbone(Module):
 class Decoder(Backbone):
     """A text model: a backbone and the logits."""
 
-    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (None, c.dim))  # many small models share the two
+    # many small models share the two
+    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (c.n_vocab, c.dim))
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
         """Logits of the rows in ``batch.outputs``: (k, vocab)."""
