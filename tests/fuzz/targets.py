@@ -19,7 +19,7 @@ from tests.fuzz.fault import Fault
 
 __all__ = ["TARGETS", "load", "outcome_of"]
 
-TARGETS = ("files", "search")
+TARGETS = ("files", "search", "tokenizers")
 
 
 @functools.cache
