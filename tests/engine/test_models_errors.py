@@ -14,7 +14,7 @@ import pytest
 import hotshoe
 from hotshoe import loading, nn
 from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, part, tensor
-from hotshoe_core import Tensor
+from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import (
     BackendError,
     HotshoeError,
@@ -345,6 +345,15 @@ def test_as_many_logits_as_tokens(data: Path, tmp_path: Path) -> None:
     rewrite(source, path, narrow=("output.weight", 0))
     with pytest.raises(WeightsError, match=r"output\.weight is \[1, 32\]; the sizes .* make it \[320, 32\]"):
         hotshoe.load_model(path, "reference")
+
+
+def test_more_logits_than_tokens_of_a_model_that_says_no_shape(load: Callable[[Any], Any]) -> None:
+    class Mine(Good):
+        def logits(self, x: Tensor) -> Tensor:
+            return ops.concat(self.output(x), x[:, :1], axis=-1)
+
+    with pytest.raises(WeightsError, match="the model gives 321 logits; the vocabulary has 320 tokens"):
+        load(Mine)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import DeviceType
-from hotshoe_core.errors import BackendError, SamplingError, did_you_mean
+from hotshoe_core.errors import BackendError, SamplingError, WeightsError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
@@ -86,6 +86,12 @@ class TextModel(LoadedModel):
         self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
         self.engine.on_device = self.device.type is not DeviceType.CPU
         self._check_shapes(lambda: self._forward.contexts.get(Signature(1, 1, self._cache.sizes, 1)))
+        if self._forward.n_vocab > tokenizer.vocab_size:  # one that is no token could be chosen
+            raise WeightsError(
+                f"{file.path}: the model gives {self._forward.n_vocab} logits; the vocabulary has "
+                f"{tokenizer.vocab_size} tokens",
+                hint="the vocabulary and the weights in the file are of different models: convert it again",
+            )
 
     def logits(self, items: Sequence[Item]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
