@@ -66,7 +66,7 @@ class PreNormBlock(Block):
 class Backbone(Module):
     """Embedding, blocks and a norm. A model's own class declares ``blocks`` with its own kind of them."""
 
-    tokens: Embedding = tensor("token_embd", shape=lambda c, i: (c.n_vocab, c.dim))
+    tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
     blocks: Sequence[Block] = layers("blk")
     norm: RMSNorm = tensor("output_norm", shape=lambda c, i: (c.dim,))
 
@@ -84,6 +84,7 @@ class Backbone(Module):
 
     def embed(self, batch: Batch) -> Tensor:
         """(..., dim)."""
+        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has tokens up to that")
         return batch.embed(self.tokens)
 
 
@@ -91,7 +92,7 @@ class Decoder(Backbone):
     """A text model: a backbone and the logits."""
 
     # many small models share the two
-    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (c.n_vocab, c.dim))
+    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (None, c.dim))
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
         """Logits of the rows in ``batch.outputs``: (k, vocab)."""
@@ -101,4 +102,5 @@ class Decoder(Backbone):
 
     def logits(self, x: Tensor) -> Tensor:
         """(k, dim) to (k, vocab)."""
+        self.tokens.require_rows(self.output.weight.shape[0], "there are as many logits, and any may become a token")
         return self.output(x)
