@@ -28,7 +28,13 @@ from tests.fuzz.gguf_parts import ARRAY, CODES, STRING, Key, Parts, Row, pack
 
 __all__ = ["SEEDS", "SHARE", "run", "setup"]
 
-SEEDS: tuple[int, ...] = ()
+SEEDS = (
+    *(36, 62, 377),  # NaN: greedy decoding took the first token for the best
+    *(287, 1651),  # a context shorter than the special tokens around a text: untyped
+    *(100379, 202452),  # 2³¹ as the original context of RoPE: untyped
+    *(101262, 102813),  # a tensor's name with control characters, in the message
+    *(100097, 202387),  # an architecture's name of 70,000 characters, in the message
+)
 SHARE = 250
 SECONDS = 10.0  # of one case; a sound one takes 0.02
 RESIDENT = 1 << 30  # bytes that one case may add: the files have less than a million
