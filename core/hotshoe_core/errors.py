@@ -38,7 +38,7 @@ import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.text import printable
+from hotshoe_core.text import legible
 
 if TYPE_CHECKING:
     from hotshoe_core.memory import BackendMemory
@@ -78,16 +78,17 @@ __all__ = [
 class HotshoeError(Exception):
     """Base of all errors raised on purpose; ``hint`` names the next step, if there is one.
 
+    Whatever names a message holds, of files, tensors or devices: no control character of theirs is in it.
     operands: of an op that was refused, its tensors; an error that was pickled has none.
     """
 
     operands: tuple[Any, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        message = _printable(message)  # names, paths and metadata that others wrote are part of many
+        message = legible(message)
         super().__init__(message)
         self.message = message
-        self.hint = None if hint is None else _printable(hint)
+        self.hint = None if hint is None else legible(hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}"
@@ -233,10 +234,6 @@ class MissingPackageError(HotshoeError, ImportError):
 
 class ConversionError(HotshoeError):
     """A checkpoint that cannot be converted."""
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def _restored(cls: type[HotshoeError], message: str, state: dict[str, Any]) -> HotshoeError:

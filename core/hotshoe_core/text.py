@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["legible", "printable"]
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -14,6 +14,11 @@ def printable(text: str, limit: int | None = None) -> str:
     if not text.isprintable():
         text = "".join(each if each.isprintable() else _escaped(each) for each in text)
     return text if limit is None or len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def legible(text: str) -> str:
+    """``printable``, line by line: what is meant to have several lines keeps them."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def _escaped(character: str) -> str:

@@ -22,7 +22,7 @@ from hotshoe.runner.sequence import TokenSequence
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import DeviceType
 from hotshoe_core.arguments import integer
-from hotshoe_core.errors import InputTooLongError, SamplingError, did_you_mean
+from hotshoe_core.errors import BackendError, InputTooLongError, SamplingError, WeightsError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
@@ -89,16 +89,23 @@ class TextModel(LoadedModel):
         self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
         self.engine.on_device = self.device.type is not DeviceType.CPU
         self._check_shapes(lambda: self._forward.contexts.get(Signature(1, 1, self._cache.sizes, 1)))
+        if self._forward.n_vocab > tokenizer.vocab_size:  # one that is no token could be chosen
+            raise WeightsError(
+                f"{file.path}: the model gives {self._forward.n_vocab} logits; the vocabulary has "
+                f"{tokenizer.vocab_size} tokens",
+                hint="the vocabulary and the weights in the file are of different models: convert it again",
+            )
 
     def logits(self, items: Sequence[Item]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
 
-        Raises InputTooLongError for more tokens than ``n_ctx``, or none; TokenizerError for what is no token.
+        Raises InputTooLongError for more tokens than ``n_ctx``, or none; TokenizerError for what is no token;
+        BackendError where the model gives NaN or infinity.
         """
         return np.concatenate(list(self._all_logits(items)))
 
     def score(self, text: str) -> Score:
-        """The log-likelihood of a text. Raises InputTooLongError."""
+        """The log-likelihood of a text. Raises InputTooLongError, and BackendError as ``logits`` does."""
         self._require_open()
         ids = self.tokenizer.encode(text)
         total, at = 0.0, 0
@@ -270,10 +277,16 @@ class TextModel(LoadedModel):
         return from_metadata(self.metadata, self.tokenizer)
 
     def _all_logits(self, items: Iterable[Item]) -> Iterator[np.ndarray[Any, Any]]:
-        """Of every token, piece by piece; all are computed anew."""
+        """Of every token, piece by piece; all are computed anew. Raises BackendError for NaN or infinity."""
         with self.sequence(items) as sequence:
             self._forward.check(sequence.items)
-            yield from self.engine.all_logits(sequence)
+            for rows in self.engine.all_logits(sequence):
+                if not np.isfinite(rows.max(axis=1)).all():  # a model may rule tokens out by -inf, but not all of them
+                    raise BackendError(
+                        f"{self._file.path}: the model gave NaN or infinity on {self.device.name}",
+                        hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
+                    )
+                yield rows
 
     def _free(self) -> None:
         self._forward.contexts.close()
