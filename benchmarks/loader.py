@@ -84,6 +84,8 @@ def measure(step: Step, folder: Path, sites: dict[int, Path], warm: Path) -> flo
     environ = {
         key: value for key, value in os.environ.items() if not key.startswith("HOTSHOE_") or key == "HOTSHOE_GGML"
     }
+    # An installed package has its bytecode; here the first round writes it, whatever the caller's environment says.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(dir=folder) as empty:
         environ["XDG_CACHE_HOME"] = empty if step.cache == "cold" else str(warm)
         if step.distributions:

@@ -34,7 +34,6 @@ printed on a line of its own.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -229,6 +228,8 @@ class ConversionError(HotshoeError):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest known name as ``"did you mean 'x'?"``, else the list of known names (for a hint)."""
+    import difflib  # 2 ms, which only a mistake has to pay
+
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     if near:

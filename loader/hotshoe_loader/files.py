@@ -10,24 +10,29 @@ from typing import Any
 
 __all__ = ["file_state", "load_json", "read_bytes", "read_text"]
 
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would wait for somebody to write to it
-_BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+# O_NONBLOCK: opening a FIFO would wait for somebody to write to it
+_FLAGS = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"):
+    _FLAGS |= getattr(os, _name, 0)
 
 
 def read_bytes(path: str | Path, limit: int) -> bytes:
     """The bytes of a regular file of at most ``limit``. Raises OSError for anything else that may lie there."""
-    descriptor = os.open(path, os.O_RDONLY | _NONBLOCK | _BINARY)
+    descriptor = os.open(path, _FLAGS)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise OSError(f"{path} is {_kind(found.st_mode)}, and no file")
         if found.st_size > limit:
             raise OSError(f"{path} has {found.st_size} bytes; expected at most {limit}")
-        with os.fdopen(os.dup(descriptor), "rb") as file:
-            data = file.read(limit + 1)
+        # Not by a file object's read(limit): that first allocates all of the limit, for each of a thousand small files.
+        data = os.read(descriptor, found.st_size + 1)
+        if len(data) != found.st_size or not data:  # it grows or shrinks, or its file system knows no sizes
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                data += file.read(limit + 1 - len(data))
     finally:
         os.close(descriptor)
-    if len(data) > limit:  # it grew, or is of a system of files that knows no sizes
+    if len(data) > limit:
         raise OSError(f"{path} has more than {limit} bytes")
     return data
 

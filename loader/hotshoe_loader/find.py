@@ -149,12 +149,14 @@ def _distributions() -> Iterator[_Distribution]:
         except OSError:
             continue
         for name in names:
-            stem, suffix = os.path.splitext(name)
-            if suffix not in (".dist-info", ".egg-info") and name != "EGG-INFO":
+            stem, _, suffix = name.rpartition(".")  # os.path's functions would take half of the time here
+            if name == "EGG-INFO":
+                stem = os.path.basename(entry)
+            elif not stem or suffix not in ("dist-info", "egg-info"):
                 continue
-            info = os.path.join(entry, name)
-            label, _, version = (os.path.basename(entry) if name == "EGG-INFO" else stem).partition("-")
-            text, problem = _read(os.path.join(info, "entry_points.txt"))
+            label, _, version = stem.partition("-")
+            info = f"{entry}{os.sep}{name}"
+            text, problem = _read(f"{info}{os.sep}entry_points.txt")
             yield _Distribution(label, version, entry, info, text, problem=problem)
     finders = [
         finder
