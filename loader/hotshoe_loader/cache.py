@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import platform
 import sys
@@ -24,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hotshoe_core.text import printable
 from hotshoe_loader.files import file_state, load_json, read_text
 from hotshoe_loader.find import GROUP, PluginCandidate
 from hotshoe_loader.ggml.names import backend_files
@@ -77,16 +79,16 @@ class Cache:
         try:
             entry = load_json(read_text(path, _LARGEST))
             report = Report.from_json(entry["report"])
-            age = time.time() - float(entry["time"])
+            age = time.time() - entry["time"]
             # By way of JSON, as tuples come back as lists.
             same = entry["key"] == json.loads(json.dumps(key)) and entry["files"] == _files(job.plugin, report)
             same = same and entry["variables"] == _named(report)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-            logger.debug("cannot use %s: %s", path, error)
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            logger.debug("cannot use %s: %s", path, printable(str(error), 500))
             return None
-        if not same or age < 0 or (report.failed and age > FAILURES_KEPT):
+        if not same or not 0 <= age < math.inf or (report.failed and age > FAILURES_KEPT):
             return None
         report.age = age
         return report

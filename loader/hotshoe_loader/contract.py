@@ -8,7 +8,7 @@ from typing import Any
 
 from hotshoe_core.device import Device
 from hotshoe_core.errors import PluginError
-from hotshoe_core.text import printable
+from hotshoe_core.text import printable, shown
 
 __all__ = ["backend_problem", "checked_devices", "memory_problem"]
 
@@ -67,8 +67,10 @@ def backend_problem(opened: object) -> str | None:
         return f"returned {_kind(opened)}; expected a hotshoe_core Backend"
     honours: object = opened.honours
     if not isinstance(honours, (frozenset, set)) or not all(isinstance(name, str) for name in honours):
-        shown = printable(repr(honours), 80)
-        return f"returned a Backend whose honours is {shown}; expected a frozenset of names of BackendParams' fields"
+        return (
+            f"returned a Backend whose honours is {shown(honours)}; expected a frozenset of names of BackendParams' "
+            "fields"
+        )
     return None
 
 

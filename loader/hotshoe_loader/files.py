@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-__all__ = ["file_state", "load_json", "read_bytes", "read_text"]
+__all__ = ["NotRegularError", "file_state", "load_json", "open_regular", "read_bytes", "read_text"]
 
 # O_NONBLOCK: opening a FIFO would wait for somebody to write to it
 _FLAGS = os.O_RDONLY
@@ -16,18 +16,35 @@ for _name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"):
     _FLAGS |= getattr(os, _name, 0)
 
 
-def read_bytes(path: str | Path, limit: int) -> bytes:
-    """The bytes of a regular file of at most ``limit``. Raises OSError for anything else that may lie there."""
+class NotRegularError(OSError):
+    """What lies there is a FIFO, a folder, a device: nothing to read."""
+
+
+def open_regular(path: str | Path) -> tuple[int, int]:
+    """A descriptor of a regular file, which the caller closes, and the file's size.
+
+    Raises OSError; NotRegularError for what is no file.
+    """
     descriptor = os.open(path, _FLAGS)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path} is {_kind(found.st_mode)}, and no file")
-        if found.st_size > limit:
-            raise OSError(f"{path} has {found.st_size} bytes; expected at most {limit}")
+            raise NotRegularError(f"{path} is {_kind(found.st_mode)}, and no file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, found.st_size
+
+
+def read_bytes(path: str | Path, limit: int) -> bytes:
+    """The bytes of a regular file of at most ``limit``. Raises OSError for anything else that may lie there."""
+    descriptor, size = open_regular(path)
+    try:
+        if size > limit:
+            raise OSError(f"{path} has {size} bytes; expected at most {limit}")
         # Not by a file object's read(limit): that first allocates all of the limit, for each of a thousand small files.
-        data = os.read(descriptor, found.st_size + 1)
-        if len(data) != found.st_size or not data:  # it grows or shrinks, or its file system knows no sizes
+        data = os.read(descriptor, size + 1)
+        if len(data) != size or not data:  # it grows or shrinks, or its file system knows no sizes
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 data += file.read(limit + 1 - len(data))
     finally:

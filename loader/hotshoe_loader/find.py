@@ -182,7 +182,8 @@ def _unusual(archives: list[str], finders: Sequence[object]) -> Iterator[_Distri
             text = each.read_text("entry_points.txt") or ""
             yield _Distribution(name, version, str(each.locate_file("")), "", text, f"Name: {name}\nVersion: {version}")
     except Exception as error:  # a foreign finder can raise anything
-        logger.warning("could not list installed distributions: %s: %s", type(error).__name__, error)
+        words = printable(f"{type(error).__name__}: {error}", 500)
+        logger.warning("could not list installed distributions: %s", words)
 
 
 def _read(path: str) -> tuple[str, str]:
@@ -192,7 +193,7 @@ def _read(path: str) -> tuple[str, str]:
     """
     try:
         data = read_bytes(path, _LARGEST)
-        return data.decode("utf-8"), ""
+        return data.decode("utf-8").removeprefix("\ufeff"), ""
     except (FileNotFoundError, NotADirectoryError):
         return "", ""
     except UnicodeDecodeError as error:
@@ -219,6 +220,8 @@ def _candidates(
     for line in map(str.strip, found.entry_points.splitlines()):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1].strip()
+        elif line.startswith("[") and GROUP in line:
+            return [candidate(name, "", f"its entry_points.txt cannot be read: {line!r} is no '[group]'")]
         elif section == group and line and line[0] not in "#;":
             key, equals, value = (part.strip() for part in line.partition("="))
             if not (key and equals and value):

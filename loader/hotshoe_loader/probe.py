@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotshoe_core.device import Device, Provider
 from hotshoe_core.errors import HotshoeError, PluginError
-from hotshoe_core.text import printable
+from hotshoe_core.text import shown
 from hotshoe_loader.binary import install_hint
 from hotshoe_loader.contract import checked_devices
 from hotshoe_loader.find import PluginCandidate
@@ -290,9 +290,7 @@ def native_libraries(provider: Provider, plugin: PluginCandidate) -> tuple[str, 
     kind = native.get("kind") if isinstance(native, Mapping) else None
     if isinstance(kind, str) and kind in _KINDS:
         return kind, native
-    returned = (
-        f"libraries of kind {printable(repr(kind), 80)}" if isinstance(native, Mapping) else type(native).__name__
-    )
+    returned = f"libraries of kind {shown(kind)}" if isinstance(native, Mapping) else type(native).__name__
     raise Rejected(
         Outcome.INCOMPATIBLE_API,
         f'its native() returned {returned}; expected None, or a mapping whose "kind" is {" or ".join(_KINDS)}',
@@ -306,12 +304,16 @@ _KINDS = ("ggml",)
 
 def list_devices(provider: Provider, library: Path | None, plugin: PluginCandidate) -> list[Device]:
     """The devices a provider has here, at least one, all of them its own."""
-    answer = guarded(lambda: _whole(provider.devices(library)), "its devices()", plugin, Outcome.CRASHED)
-    try:
-        listed = checked_devices(answer, provider.name, provider.family, library)
-    except PluginError as error:
-        hint = error.hint or f"report it to the authors of {plugin.distribution}"
-        raise Rejected(Outcome.INCOMPATIBLE_API, error.message, hint) from error
+
+    def checked(answer: Any) -> list[Device]:
+        try:
+            return checked_devices(answer, provider.name, provider.family, library)
+        except PluginError as error:
+            hint = error.hint or f"report it to the authors of {plugin.distribution}"
+            raise Rejected(Outcome.INCOMPATIBLE_API, error.message, hint) from error
+
+    # What it lists may be of its own classes: their methods run where they are looked at.
+    listed = guarded(lambda: checked(_whole(provider.devices(library))), "its devices()", plugin, Outcome.CRASHED)
     if not listed:
         raise Rejected(
             Outcome.NO_DEVICE,
