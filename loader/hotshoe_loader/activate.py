@@ -113,6 +113,7 @@ def _open(offer: Offer, devices: list[Device], params: BackendParams) -> Backend
         from hotshoe_core.reference import open_reference
 
         return open_reference(params)
+    import hotshoe_core.backend  # noqa: F401 - NumPy changes warnings.filters, and that is none of the plugin's doing
     from hotshoe_loader.process_changes import ProcessChanges
 
     process = ProcessChanges()

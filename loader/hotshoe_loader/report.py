@@ -178,6 +178,8 @@ class Report:
                 [_string(each) for each in _list(data[name])] for name in ("met", "changes", "folders", "environment")
             )
             rejected, elapsed = _rejected(data["rejected"]), _seconds(data["elapsed"])
+            if rejected is None and not providers:
+                raise ValueError("a plugin that was not rejected has providers")
             return Report(rejected, providers, met, changes, folders, environment, elapsed)
         except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, PluginError) as error:
             raise ValueError(f"no report: {type(error).__name__}: {error}") from error

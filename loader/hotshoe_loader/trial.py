@@ -23,6 +23,8 @@ __all__ = ["try_plugin"]
 
 def try_plugin(job: Job, announce: Announce = lambda step, doing: None) -> Report:
     """The report on one plugin. Raises nothing but KeyboardInterrupt."""
+    import hotshoe_core.backend  # noqa: F401 - which its devices are tested with; what NumPy changes is not its doing
+
     start = time.perf_counter()
     steps, report, process = Steps(job, announce), Report(), ProcessChanges()
     # Guarded as a whole: what we did not think of costs this plugin its verdict, and not its neighbours theirs.

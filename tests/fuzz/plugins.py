@@ -170,7 +170,7 @@ def _case(seed: int) -> Iterator[Case]:
     try:
         with (
             mock.patch.dict(os.environ, clean, clear=True),
-            mock.patch.object(find, "_search_path", lambda: [str(case.site.path)]),
+            mock.patch.object(find, "_search_path", return_value=[str(case.site.path)]),
             mock.patch.object(survey, "_probe", lambda jobs, limit: [case.site.trial(job) for job in jobs]),
         ):
             yield case
