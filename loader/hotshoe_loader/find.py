@@ -22,6 +22,7 @@ GROUP = "hotshoe.backends"
 logger = logging.getLogger("hotshoe.loader")
 
 _LARGEST = 1 << 20  # bytes of a metadata file
+_LONGEST = 500  # characters of an entry point's value
 _MOST_ENTRIES = 32
 """Entry points that one distribution may have in the group: each costs a process that tries it."""
 
@@ -228,6 +229,11 @@ def _candidates(
                 return [
                     candidate(name, "", f"its entry_points.txt cannot be read: {line!r} is not 'name = module:object'")
                 ]
+            if len(value) > _LONGEST:
+                problem = (
+                    f"the value of {printable(key, 80)!r} has {len(value)} characters; expected at most {_LONGEST}"
+                )
+                return [candidate(name, "", f"its entry_points.txt cannot be read: {problem}")]
             entries[key] = value
     # each backend is probed in a process of its own; models, converters and tokenizers cost nothing until asked for
     if group == GROUP and len(entries) > _MOST_ENTRIES:

@@ -83,9 +83,9 @@ def damaged_files(plugin: PluginCandidate) -> dict[str, str]:
         problem = _differs(path, digest, int(size) if size.isdecimal() and len(size) < 20 else None)
         if problem is None:
             continue
-        damaged[os.path.realpath(path)] = problem
-        if not is_backend(os.path.basename(name)):
+        if "\0" in path or not is_backend(os.path.basename(name)):
             raise untrusted(path, problem, f"pip install --force-reinstall {plugin.distribution}")
+        damaged[os.path.realpath(path)] = problem
     return damaged
 
 
