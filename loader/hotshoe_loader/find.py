@@ -92,12 +92,15 @@ def _scan(groups: Sequence[str]) -> tuple[dict[str, list[PluginCandidate]], dict
     installed: dict[str, str] = {}
     first: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy Python sees
     listed: set[tuple[str, str, str]] = set()
+    real: dict[str, str] = {}  # of a folder on the path, which thousands may share
     for each in _distributions():
         installed.setdefault(normalise(each.name), each.version)
         if not each.problem and not any(group in each.entry_points for group in groups):
             continue
         name, version = each.identity()
-        here = (os.path.realpath(each.location), version)
+        if each.location not in real:
+            real[each.location] = os.path.realpath(each.location)
+        here = (real[each.location], version)
         seen = first.setdefault(normalise(name), here)
         shadow: str | None = None
         if seen != here:
@@ -230,10 +233,8 @@ def _candidates(
                     candidate(name, "", f"its entry_points.txt cannot be read: {line!r} is not 'name = module:object'")
                 ]
             if len(value) > _LONGEST:
-                problem = (
-                    f"the value of {printable(key, 80)!r} has {len(value)} characters; expected at most {_LONGEST}"
-                )
-                return [candidate(name, "", f"its entry_points.txt cannot be read: {problem}")]
+                what = f"the value of {printable(key, 80)!r} has {len(value)} characters; expected at most {_LONGEST}"
+                return [candidate(name, "", f"its entry_points.txt cannot be read: {what}")]
             entries[key] = value
     # each backend is probed in a process of its own; models, converters and tokenizers cost nothing until asked for
     if group == GROUP and len(entries) > _MOST_ENTRIES:
