@@ -69,6 +69,7 @@ class Cache:
     def __init__(self, where: Path | None, machine: Any) -> None:
         self._folder = where
         self._machine = machine
+        self._pruned = False
 
     def get(self, job: Job) -> Report | None:
         """The report on the same job, its ``age`` filled in; None if there is none that still counts."""
@@ -110,7 +111,9 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not _private(path.parent):
                 return
-            self._prune(path.parent)
+            if not self._pruned:  # once: it looks at every entry, of which there may be thousands
+                self._pruned = True
+                self._prune(path.parent)
             fresh.write_text(json.dumps(entry), encoding="utf-8")
             os.replace(fresh, path)
         except (OSError, ValueError) as error:  # read-only, full, on Windows open elsewhere
