@@ -34,7 +34,6 @@ printed on a line of its own. Both are printable, whatever the names in them hol
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -245,6 +244,8 @@ def _restored(cls: type[HotshoeError], message: str, state: dict[str, Any]) -> H
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest known name as ``"did you mean 'x'?"``, else the list of known names (for a hint)."""
+    import difflib  # 2 ms, which only a mistake has to pay
+
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     if near:
