@@ -35,13 +35,14 @@ class OutOfMemory(Exception):  # noqa: N818  (told apart from MemoryError)
 class TensorBuffer:
     """A ggml buffer, the context its tensors live in, and whatever memory it maps.
 
-    It is freed when the last of its tensors is released.
+    It is freed when the last of its tensors is released. rearranged: its type lays weights out in a way of its own.
     """
 
     def __init__(self, n_tensors: int) -> None:
         self.context = new_context(n_tensors)
         self.buffer: Any = ffi.NULL
         self.tensors: dict[str, Any] = {}
+        self.rearranged = False
         self._mapped: list[Any] = []
         self._ahead: ReadAhead | None = None
         self._left = n_tensors

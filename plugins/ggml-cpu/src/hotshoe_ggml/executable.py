@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from hotshoe_ggml.buffers import OutOfMemory, TensorBuffer, new_context
 from hotshoe_ggml.cpu.fusion import fuse
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
-from hotshoe_ggml.weights import DualLayout
+from hotshoe_ggml.weights import as_read
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend
@@ -87,9 +88,9 @@ class GgmlExecutable(Executable):
             if node in vanished:
                 continue
             if node in fused:
-                native[node] = lower_fused(builder, node, fused[node], native)
+                native[node] = lower_fused(builder, node, fused[node], functools.partial(self._read, "linear"))
             else:
-                sources = [None if s is None else _laid_out_for(node.op, s, native[s]) for s in node.sources]
+                sources = [None if s is None else self._read(node.op, s, i) for i, s in enumerate(node.sources)]
                 if TABLE[node.op].overwrites and node not in graph.in_place:
                     sources[0] = builder.call("cont", sources[0])
                 native[node] = LOWERINGS[node.op](builder, node, *sources)
@@ -98,7 +99,7 @@ class GgmlExecutable(Executable):
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
             copied = t.is_leaf or graph.state_behind(t) is not None
-            out = builder.call("cont", _laid_out_for("read", t, native[t])) if copied else builder.cont(native[t])
+            out = builder.call("cont", self._read("read", t)) if copied else builder.cont(native[t])
             self._outputs[t] = out
             while out != ffi.NULL:  # the memory is that of the tensor viewed
                 g.ggml_set_output(out)
@@ -108,6 +109,10 @@ class GgmlExecutable(Executable):
         self._check_support(cgraph)
         return cgraph
 
+    def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
+        """ggml's tensor, as this operand of ``op`` reads it. Raises UnsupportedOpError."""
+        return as_read(tensor, self._native[tensor], op, operand)
+
     def _update_states(self, builder: Builder, cgraph: Any) -> None:
         """Copies new values into the states that do not have them yet, after everything that reads the old ones."""
         g, graph = lib(), self._graph
@@ -116,7 +121,7 @@ class GgmlExecutable(Executable):
             behind = graph.state_behind(new)
             if new is state or (behind is state and new in graph.in_place):
                 continue
-            value = _laid_out_for("read", new, self._native[new])
+            value = self._read("read", new)
             if behind in graph.updates:  # states may trade their values
                 value = builder.call("cont", value)
                 g.ggml_build_forward_expand(cgraph, value)
@@ -228,10 +233,3 @@ class GgmlExecutable(Executable):
 
 def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
     lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(array), 0, array.nbytes)
-
-
-def _laid_out_for(op: str, tensor: Tensor, native: Any) -> Any:
-    native = native.of(op) if isinstance(native, DualLayout) else native
-    if isinstance(native, PackedWeight) and op != "linear":
-        raise UnsupportedOpError(f"{op}: {tensor!r} is packed for products", hint="open the backend with repack=False")
-    return native
