@@ -14,7 +14,7 @@ from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, Memory
 from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.buffers import OutOfMemory, TensorBuffer, new_context
+from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
 from hotshoe_ggml.cpu.fusion import fuse
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend
 
 __all__ = ["GgmlExecutable"]
+
+_SCHEDULED = 32 << 10
+"""Bytes, and some to spare, that ggml's scheduler reserves for each node. It ends the process where it gets none."""
 
 
 class GgmlExecutable(Executable):
@@ -43,11 +46,11 @@ class GgmlExecutable(Executable):
         self._sizes: dict[str, Memory] = {}
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
-        self._context = new_context(n_nodes, n_nodes)
+        self._context = NativeContext(n_nodes, n_nodes)
         try:
             self._hold_constants()
             self._cgraph = self._build(n_nodes)
-            self._allocate(n_nodes)
+            self._allocate()
         except BaseException:
             self.close()
             raise
@@ -66,7 +69,7 @@ class GgmlExecutable(Executable):
     def _build(self, size: int) -> Any:
         g, graph, native = lib(), self._graph, self._native
         builder = Builder(
-            self._context, custom=self._backend.units[0].own_kernels, flash=self._backend.params.flash_attention
+            self._context.pointer, custom=self._backend.units[0].own_kernels, flash=self._backend.params.flash_attention
         )
         self._keep = builder.keep
         for leaf in graph.leaves:
@@ -79,7 +82,7 @@ class GgmlExecutable(Executable):
                 if leaf.handle is None:
                     raise ClosedError(f"{leaf!r} was released")
                 native[leaf] = leaf.handle
-        cgraph = g.ggml_new_graph_custom(self._context, size, False)
+        cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
         packed = {t for t, held in native.items() if isinstance(held, PackedWeight)}
         fused, vanished = fuse(graph, lambda node: node.sources[1] in packed)
         counters = self._backend.counters
@@ -141,8 +144,10 @@ class GgmlExecutable(Executable):
                     f"does not run on {self._backend.devices[0].name} for operands of type {', '.join(types)}"
                 )
 
-    def _allocate(self, size: int) -> None:
+    def _allocate(self) -> None:
         g, backends = lib(), [unit.backend for unit in self._backend.units]
+        size = self._n_native()
+        room_for(size * _SCHEDULED)
         self._scheduler = g.ggml_backend_sched_new(
             ffi.new("ggml_backend_t[]", backends), ffi.NULL, len(backends), size, False, True
         )
@@ -154,14 +159,20 @@ class GgmlExecutable(Executable):
             return
         # reserve says when there is no memory; alloc_graph by itself crashes
         if not g.ggml_backend_sched_reserve(self._scheduler, self._cgraph):
-            raise OutOfMemory(self._planned(size))
+            raise OutOfMemory(self._planned())
         if not g.ggml_backend_sched_alloc_graph(self._scheduler, self._cgraph):
-            raise OutOfMemory(self._planned(size))
+            raise OutOfMemory(self._planned())
+        room_for(sum(unit.work_size(self._cgraph) for unit in self._backend.units))
         for name, backend in zip(names, backends):
             used = int(g.ggml_backend_sched_get_buffer_size(self._scheduler, backend))
             self._sizes[name] = Memory(used, AllocationStatus.ALLOCATED)
 
-    def _planned(self, size: int) -> int:
+    def _n_native(self) -> int:
+        """No fewer than ggml's nodes and leaves: of each leaf of ours two layouts, and one that a lowering makes."""
+        graph = self._graph
+        return int(lib().ggml_graph_n_nodes(self._cgraph)) + 2 * len(graph.leaves) + len(graph.nodes) + 16
+
+    def _planned(self) -> int:
         """What the graph would take, for the report of a failed allocation."""
         g, backends = lib(), [unit.backend for unit in self._backend.units]
         sizes = ffi.new("size_t[]", len(backends))
@@ -225,7 +236,7 @@ class GgmlExecutable(Executable):
                 lib().ggml_backend_sched_free(self._scheduler)
             if self._constants is not None:
                 self._constants.free()
-            lib().ggml_free(self._context)
+            self._context.free()
             self._native.clear()
             self._keep.clear()
             self._backend.forget(self)

@@ -15,7 +15,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.buffers import ALIGNMENT, OutOfMemory, TensorBuffer, new_context
+from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import extents
 from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner
@@ -185,7 +185,8 @@ def _fits(device: Any, buft: Any, w: WeightData) -> bool:
     if not w.uses or any(_AXES.get(use) != len(w.shape) for use in w.uses):
         return False  # ggml aborts on shapes that do not fit the op
     g = lib()
-    context = new_context(8)
+    owner = NativeContext(8)
+    context = owner.pointer
     buffer = g.ggml_backend_buft_alloc_buffer(buft, 0)
     try:
         weight = g.ggml_new_tensor(context, w.dtype.id, 4, extents(w.shape))
@@ -200,4 +201,4 @@ def _fits(device: Any, buft: Any, w: WeightData) -> bool:
         return bool(g.ggml_backend_dev_supports_op(device, node))
     finally:
         g.ggml_backend_buffer_free(buffer)
-        g.ggml_free(context)
+        owner.free()
