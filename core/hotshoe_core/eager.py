@@ -145,7 +145,7 @@ class EagerBackend(Backend):
         self.require_process()
         with self.lock:
             self._require_open()
-            require_sizes(f"state {name!r}", shape)
+            require_sizes(f"state {name!r}", shape, dtype)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             library = self.library_of(layer)
             return self._hold(

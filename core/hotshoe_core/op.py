@@ -7,8 +7,9 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hotshoe_core._attributes import kind_of
 from hotshoe_core.errors import GraphError, HotshoeError
-from hotshoe_core.tensor import Rule, Tensor, scope_name
+from hotshoe_core.tensor import Rule, Tensor, require_sizes, scope_name
 
 if TYPE_CHECKING:
     from hotshoe_core.context import Context
@@ -64,6 +65,8 @@ class Op:
         self.required = n - len(defaults) + self.variadic
         self.required_attrs = tuple(name for name in keywords if name not in keyword_defaults)
         self.attrs = {name: keyword_defaults.get(name, inspect.Parameter.empty) for name in keywords}
+        annotated = ((name, kind_of(written.__annotations__.get(name, ""))) for name in keywords)
+        self.kinds = {name: kind for name, kind in annotated if kind is not None}
         self.indexed = tuple(
             Indexed(self.tensors.index(source), self.tensors.index(indices), axis)
             for indices, (source, axis) in (indexed or {}).items()
@@ -88,8 +91,10 @@ class Op:
                     f"{self.name}: got a {type(t).__name__}, expected a Tensor",
                     hint="wrap arrays in hotshoe_core.constant(array), or make them an input of the context",
                 )
-        if self.variadic and not present:
-            raise GraphError(f"{self.name} needs at least one tensor; got none")
+        if self.variadic and (not present or len(present) < len(sources)):
+            raise GraphError(
+                f"{self.name} takes one tensor or more; got {len(sources)}, of which {len(present)} are any"
+            )
         if not attrs.keys() <= self.attrs.keys():
             unknown = sorted(attrs.keys() - self.attrs.keys())
             raise GraphError(f"{self.name} has no attribute {', '.join(unknown)}; it has {list(self.attrs)}")
@@ -98,7 +103,10 @@ class Op:
             if name not in attrs:
                 raise GraphError(f"{self.name} needs the attribute {name}")
         try:
+            for name, kind in self.kinds.items():
+                full[name] = kind.checked(name, full[name])
             shape, dtype = self.rule(sources, full)
+            require_sizes("the result", shape)
             context = _common_context(present)
         except HotshoeError as e:
             error = type(e)(self._describe(sources, attrs, e.message), hint=e.hint)

@@ -44,6 +44,10 @@ TABLE: dict[str, Op] = {}
 LEAVES = ("weight", "state", "input", "constant")
 
 
+_MAX_ELEMENTS = 2**48
+"""Of one tensor: the bytes of as many as a graph can have are still less than 2^63."""
+
+
 class _Scope(threading.local):
     name = ""
     layer = -1
@@ -66,10 +70,18 @@ def scope(name: str, layer: int | None = None) -> Iterator[None]:
         _scope.name, _scope.layer = outer, outer_layer
 
 
-def require_sizes(what: str, shape: Sequence[int]) -> None:
-    """Raise ShapeError unless all sizes are positive: no backend agrees with another on what is empty."""
+def require_sizes(what: str, shape: Sequence[int], dtype: DType | None = None) -> None:
+    """Raise ShapeError unless all sizes are positive, for no backend agrees with another on what is empty, and their
+    product is one that native code can count in bytes, whatever the type. dtype: whose blocks the last axis must fill.
+    """
+    if any(not isinstance(d, (int, np.integer)) for d in shape):
+        raise ShapeError(f"{what}: sizes must be integers, got {tuple(shape)}")
     if any(d < 1 for d in shape):
         raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
+    if math.prod(map(int, shape)) > _MAX_ELEMENTS:
+        raise ShapeError(f"{what}: sizes {tuple(shape)} make more than 2^48 elements")
+    if dtype is not None:
+        dtype.nbytes(tuple(shape))
 
 
 def scope_name() -> str:

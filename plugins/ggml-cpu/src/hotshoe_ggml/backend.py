@@ -80,7 +80,7 @@ class GgmlBackend(Backend):
         self.require_process()
         with self.lock:
             self._require_open()
-            require_sizes(f"state {name!r}", shape)
+            require_sizes(f"state {name!r}", shape, dtype)
             try:
                 buffer = state_buffer(self.units[0], shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:
