@@ -397,6 +397,9 @@ def test_a_state_is_of_whole_blocks(backend: Backend) -> None:
 @pytest.mark.parametrize(
     "config",
     [
+        RoPE(8, base=1.0, ext_factor=1.0, original_context=64),
+        RoPE(8, beta_fast=0.0, ext_factor=1.0, original_context=64),
+        RoPE(8, original_context=2**40),
         RoPE(8, section_layout="other"),  # type: ignore[arg-type]
         RoPE(8.0),  # type: ignore[arg-type]
         RoPE(8, base="10000"),  # type: ignore[arg-type]

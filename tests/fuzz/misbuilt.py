@@ -27,7 +27,13 @@ from tests.fuzz.fault import Fault
 
 __all__ = ["SEEDS", "SHARE", "run", "setup"]
 
-SEEDS: tuple[int, ...] = ()
+SEEDS = (
+    1001067, 1003325,  # states of part of a block
+    2002313, 2007281,  # axes of 2^31 and more
+    2007256,  # a width that no int holds
+    1002628, 2010762, 3005774,  # RoPE: a layout of another name, YaRN that divides by zero, a context of 2^62
+    1005962,  # None among operands to stack
+)  # fmt: skip
 SHARE = 400
 _LARGEST = 1 << 18  # elements of what is computed; a larger graph is compiled only
 _HUGE = 1 << 24  # elements of what is not even filled with numbers, nor taken apart: both take memory of Python
@@ -84,6 +90,10 @@ def _attempt(backend: Backend, plan: Plan, seed: int) -> Answer | None:
         if len(str(error)) < 10 or any(ord(c) < 32 and c != "\n" for c in str(error)):
             raise Fault("untyped", f"{_words(plan)}: it says only {str(error)!r}") from error
         return None
+    except IndexError:
+        if backend.name == "reference":  # of indices that a graph computes: said in the documentation of take
+            return None
+        raise
     except Exception as error:
         raise Fault("untyped", f"{_words(plan)} on {backend.name}: {type(error).__name__}: {error}") from error
     finally:
@@ -93,7 +103,7 @@ def _attempt(backend: Backend, plan: Plan, seed: int) -> Answer | None:
 def _operand(make: Maker, arg: Any) -> Any:
     if arg is None or callable(arg):
         return None if arg is None else arg(make)
-    kind = arg.kind if min(arg.shape, default=1) > 0 and math.prod(arg.shape) <= _HUGE else "input"
+    kind = arg.kind if min(arg.shape, default=0) > 0 and math.prod(arg.shape) <= _HUGE else "input"
     return make.operand(arg.shape, arg.dtype, kind, arg.layout, arg.values, arg.uses)
 
 

@@ -144,3 +144,15 @@ def test_with_more_threads_than_work(backend: Backend, case: Case) -> None:
         want = compute(reference, case)
     for g, w in zip(compute(backend, case), want):
         assert all(error(a, b) < 1e-5 for a, b in zip(g, w))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda x: x.max(0), lambda x: x.T, lambda x: x.mean((0, 1)), lambda x: x.pad((0, 0), (0, 2**31)), lambda x: x * 2],
+)
+def test_an_axis_that_ggml_cannot_count_along_is_refused(backend: Backend, build: Callable[[Tensor], Tensor]) -> None:
+    """Permuting such a tensor aborted: ggml keeps sizes in 32 bits there. Nothing of this size is allocated."""
+    with backend.new_context() as ctx:
+        ctx.forward(build(ctx.input("x", (2, 2**31))))
+        with pytest.raises(UnsupportedOpError):
+            ctx.reserve()

@@ -133,7 +133,7 @@ def limit(more):
 def attempt(action):
     try:
         return action()
-    except HotshoeError as error:
+    except (HotshoeError, MemoryError) as error:  # the second where Python itself gets none
         return f"{type(error).__name__}: {error}".partition("\\n")[0]
 """
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's, and so is /proc")
@@ -154,8 +154,8 @@ for more in (0, 1, 4, 8, 13, 20, 40, 80, 110, 125, 160, 1000):
     limit(more << 20)
     print(str(attempt(chain))[:28])
 """)
-    assert set(lines[:4]) == {"InsufficientMemoryError: cpu"}
-    assert set(lines) == {"InsufficientMemoryError: cpu", lines[-1]}
+    assert set(lines) <= {"InsufficientMemoryError: cpu", "MemoryError: ", lines[-1]}
+    assert lines.count("InsufficientMemoryError: cpu") > 3
     assert lines[-1].startswith("<"), "with enough memory it is computed"
 
 
