@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -187,3 +188,34 @@ print(double(graph(registry.open("cpu", BackendParams(n_threads=2)))))
 """)
     assert lines[0].startswith("NativeError: cpu: n_threads is 500, and the system starts no more than ")
     assert lines[1] == "8.0"
+
+
+TRUNCATED = """
+import mmap, os, sys
+from hotshoe_core import BackendParams
+from hotshoe_core.backend import WeightData
+
+values = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
+open(sys.argv[1], "wb").write(values.tobytes())
+with open(sys.argv[1], "rb") as file:
+    pages = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=1, mmap=sys.argv[2] == "mmap"))
+table = backend.load([WeightData("w", values.shape, DType.F32, pages, ("take",))])["w"]
+context = backend.new_context()
+at = context.input("at", (2,), DType.I32)
+rows = context.forward(table.take(at))
+os.truncate(sys.argv[1], 0)
+print("truncated", flush=True)
+rows.compute({at: [3, 1000]})
+print(np.array_equal(rows.read(next(iter(rows._outputs))), values[[3, 1000]]))
+"""
+
+
+@linux
+@pytest.mark.parametrize("how", ["mmap", "copied"])
+def test_a_file_that_is_truncated_while_it_is_in_use(how: str, tmp_path: Path):
+    """What the README says: of a mapped file the system ends the process; mmap=False holds a copy, and goes on."""
+    command = [sys.executable, "-c", DOUBLE + TRUNCATED, str(tmp_path / "weights"), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == (["truncated"] if how == "mmap" else ["truncated", "True"]), done.stderr
+    assert done.returncode == (-signal.SIGBUS if how == "mmap" else 0)
