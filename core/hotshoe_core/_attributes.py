@@ -14,6 +14,9 @@ from hotshoe_core.errors import ShapeError
 
 __all__ = ["Kind", "kind_of"]
 
+_LIMIT = 2**63
+_F32_LIMIT = 2.0**128
+
 
 class Kind(NamedTuple):
     """``plain`` gives the value as ops take it, and raises TypeError for what is none; ``words`` say what is one."""
@@ -38,22 +41,31 @@ def kind_of(annotation: str) -> Kind | None:
     return _optional(kind) if kind is not None and rest == "None" else kind
 
 
+# What comes of a model comes first in each of these: a graph has thousands of attributes.
+
+
 def _integer(value: Any) -> int:
+    if type(value) is int and -_LIMIT <= value < _LIMIT:
+        return value
     number = operator.index(value)
-    if isinstance(value, bool) or not -(2**63) <= number < 2**63:
+    if isinstance(value, bool) or not -_LIMIT <= number < _LIMIT:
         raise TypeError
     return number
 
 
 def _number(value: Any) -> Any:
+    if type(value) is float and -_F32_LIMIT < value < _F32_LIMIT:
+        return value
     if isinstance(value, int) and abs(value) >= 2**128:
         raise TypeError
-    if not isinstance(value, numbers.Real) or 2.0**128 <= abs(float(value)) < math.inf:
+    if not isinstance(value, numbers.Real) or _F32_LIMIT <= abs(float(value)) < math.inf:
         raise TypeError
     return value
 
 
 def _flag(value: Any) -> bool:
+    if value is True or value is False:
+        return bool(value)
     if type(value).__name__ not in ("bool", "bool_"):  # the second is NumPy's
         raise TypeError
     return bool(value)
@@ -64,8 +76,8 @@ def _integers(value: Any) -> tuple[int, ...]:
 
 
 def _axis(value: Any) -> int | tuple[int, ...] | None:
-    if value is None:
-        return None
+    if value is None or type(value) is int:
+        return None if value is None else _integer(value)
     return _integer(value) if hasattr(value, "__index__") else _integers(value)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hotshoe_core.op import Op
 
 __all__ = [
-    "LEAVES", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_sizes",
+    "LEAVES", "MAX_ELEMENTS", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_sizes",
     "scope", "scope_name",
 ]  # fmt: skip
 
@@ -44,7 +44,7 @@ TABLE: dict[str, Op] = {}
 LEAVES = ("weight", "state", "input", "constant")
 
 
-_MAX_ELEMENTS = 2**48
+MAX_ELEMENTS = 2**48
 """Of one tensor: the bytes of as many as a graph can have are still less than 2^63."""
 
 
@@ -78,7 +78,7 @@ def require_sizes(what: str, shape: Sequence[int], dtype: DType | None = None) -
         raise ShapeError(f"{what}: sizes must be integers, got {tuple(shape)}")
     if any(d < 1 for d in shape):
         raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
-    if math.prod(map(int, shape)) > _MAX_ELEMENTS:
+    if math.prod(map(int, shape)) > MAX_ELEMENTS:
         raise ShapeError(f"{what}: sizes {tuple(shape)} make more than 2^48 elements")
     if dtype is not None:
         dtype.nbytes(tuple(shape))

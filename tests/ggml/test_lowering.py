@@ -11,7 +11,7 @@ import pytest
 
 from hotshoe_core import Backend, BackendParams, Context, DType, Tensor, WeightData, constant, ops
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_core.testing import OP_CASES, Case
+from hotshoe_core.testing import OP_CASES, Arg, Case
 from hotshoe_core.testing.run import compute, error
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
@@ -156,3 +156,12 @@ def test_an_axis_that_ggml_cannot_count_along_is_refused(backend: Backend, build
         ctx.forward(build(ctx.input("x", (2, 2**31))))
         with pytest.raises(UnsupportedOpError):
             ctx.reserve()
+
+
+@pytest.mark.parametrize("layout", ["permuted", "sliced", "stepped"])
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+def test_what_is_repeated_may_lie_in_any_order(backend: Backend, dtype: DType, layout: Any) -> None:
+    """Of a mask of F16 whose elements lie apart ggml's repeat ended the process."""
+    case = Case("softmax", (Arg((2, 3, 4, 5)), Arg((4, 1), dtype, layout=layout)))
+    for got, expected in zip(compute(backend, case), compute(open_reference(), case)):
+        np.testing.assert_allclose(got[0], expected[0], rtol=1e-4, atol=1e-5)

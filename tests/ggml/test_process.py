@@ -138,9 +138,13 @@ def attempt(action):
         return f"{type(error).__name__}: {error}".partition("\\n")[0]
 """
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's, and so is /proc")
+unsanitized = pytest.mark.skipif(
+    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer ends the process where it gets no memory"
+)
 
 
 @linux
+@unsanitized
 def test_a_graph_without_memory_is_an_error():
     """Whatever part of it finds none: ggml ends the process where its contexts or its scheduler get no memory."""
     lines = run(f"""{LIMITED}
@@ -161,6 +165,7 @@ for more in (0, 1, 4, 8, 13, 20, 40, 80, 110, 125, 160, 1000):
 
 
 @linux
+@unsanitized
 def test_weights_and_states_without_memory_are_an_error():
     lines = run(f"""{LIMITED}
 backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=1))
@@ -178,6 +183,7 @@ print(len(backend.load(many)))
 
 
 @linux
+@unsanitized
 def test_threads_that_the_system_does_not_start_are_an_error():
     lines = run(f"""{LIMITED}
 registry = hotshoe.load_all()

@@ -191,4 +191,4 @@ class Builder:
         return self.call("view_4d", x, *ne, x.nb[1], x.nb[2], x.nb[3], i * x.nb[axis])
 
     def repeat(self, x: Ptr, ne: list[int]) -> Ptr:
-        return x if list(x.ne) == ne else self.call("repeat_4d", x, *ne)
+        return x if list(x.ne) == ne else self.call("repeat_4d", self.rows(x), *ne)
