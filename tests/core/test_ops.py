@@ -381,6 +381,18 @@ def test_numbers_of_numpy_are_attributes_too(backend: Backend) -> None:
     np.testing.assert_array_equal(run(backend, lambda t: t.top_k(np.int32(2)), x), np.argsort(-x, -1)[:, :2])
 
 
+def test_limits_beyond_an_integer_type(backend: Backend) -> None:
+    x = np.array([-7, 0, 2**31 - 1], np.int32)
+    np.testing.assert_array_equal(run(backend, lambda t: t.clamp(2**40, 2**62), x), np.full(3, 2**31 - 1))
+    np.testing.assert_array_equal(run(backend, lambda t: t.clamp(-(2**62), -(2**40)), x), np.full(3, -(2**31)))
+
+
+def test_take_along_needs_indices_with_the_axis(backend: Backend) -> None:
+    ctx = backend.new_context()
+    with pytest.raises(ShapeError, match="agree in all axes"):
+        ctx.input("x", (5,)).take_along(ctx.input("at", (), I32))
+
+
 def test_none_is_no_tensor_to_join(backend: Backend) -> None:
     x = backend.new_context().input("x", (3, 4))
     with pytest.raises(GraphError, match="stack needs at least one tensor, and nothing else; got None among 2"):

@@ -33,6 +33,8 @@ SEEDS = (
     2007256,  # a width that no int holds
     1002628, 2010762, 3005774,  # RoPE: a layout of another name, YaRN that divides by zero, a context of 2^62
     1005962,  # None among operands to stack
+    8004435,  # an index without axes for take_along
+    8021850,  # a limit beyond integers
     6021069,  # a mask of F16 that lies in steps, to be repeated
 )  # fmt: skip
 SHARE = 400

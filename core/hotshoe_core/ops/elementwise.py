@@ -290,7 +290,7 @@ def clamp(x: Array, *, min: float = -math.inf, max: float = math.inf) -> Array:
     """``x`` limited to ``min .. max``. Integers stay integers."""
     if x.dtype.kind == "i":
         limits = np.iinfo(x.dtype)
-        low, high = builtins.max(min, limits.min), builtins.min(max, limits.max)
+        low, high = (builtins.min(builtins.max(limit, limits.min), limits.max) for limit in (min, max))
         return np.clip(x, int(low), int(high))
     return np.clip(x, np.float32(min), np.float32(max))
 
