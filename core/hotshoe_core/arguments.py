@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from hotshoe_core.errors import HotshoeError
+from hotshoe_core.text import shown
 
-__all__ = ["integer", "listed", "shown"]
+__all__ = ["described", "integer", "listed"]
 
 
 def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int:
@@ -19,7 +20,7 @@ def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int
             raise TypeError
         number = operator.index(value)
     except (TypeError, ValueError):
-        raise error(f"{what} is {shown(value)}; expected an integer of {least} or more") from None
+        raise error(f"{what} is {described(value)}; expected an integer of {least} or more") from None
     if number < least:
         raise error(f"{what} is {number}; expected {least} or more")
     return number
@@ -32,14 +33,10 @@ def listed(what: str, value: Any, expected: str, error: type[HotshoeError]) -> l
         with contextlib.suppress(TypeError):
             items = iter(value)
     if items is None:
-        raise error(f"{what} is {shown(value)}; expected {expected}")
+        raise error(f"{what} is {described(value)}; expected {expected}")
     return list(items)
 
 
-def shown(value: object) -> str:
+def described(value: object) -> str:
     """What a message says of a value of any type: what it is, and of which type, in one short line."""
-    try:
-        text = repr(value)
-    except Exception:  # of somebody else's class
-        text = "?"
-    return f"{text if len(text) <= 60 else text[:59] + '…'} ({type(value).__name__})"
+    return f"{shown(value, 60)} ({type(value).__name__})"

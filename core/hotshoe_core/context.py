@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from hotshoe_core.arguments import shown
+from hotshoe_core.arguments import described
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
 from hotshoe_core.graph import Graph, lower
@@ -139,7 +139,7 @@ class Context:
         feeds = {} if feeds is None else feeds
         if not isinstance(feeds, Mapping):
             raise GraphError(
-                f"the inputs are {shown(feeds)}; expected a mapping of input tensors to arrays",
+                f"the inputs are {described(feeds)}; expected a mapping of input tensors to arrays",
                 hint="ctx.compute({x: array})",
             )
         self.backend.require_process()
@@ -193,7 +193,7 @@ class Context:
             if out is None:
                 out = np.empty(tensor.shape, dtype)
             elif not isinstance(out, np.ndarray):
-                raise ShapeError(f"out is {shown(out)}; expected a contiguous writable array")
+                raise ShapeError(f"out is {described(out)}; expected a contiguous writable array")
             elif out.shape != tensor.shape or out.dtype != dtype or not out.flags.carray:
                 flaw = "" if out.flags.c_contiguous else ", not contiguous"
                 flaw += "" if out.flags.writeable else ", read-only"
@@ -260,7 +260,7 @@ def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
         array = np.asarray(value)
     except (TypeError, ValueError) as e:  # lists of unequal lengths, say
         raise ShapeError(
-            f"input {tensor.name} is {list(tensor.shape)}; got {shown(value)}, which is no array: {e}"
+            f"input {tensor.name} is {list(tensor.shape)}; got {described(value)}, which is no array: {e}"
         ) from None
     if array.shape != tensor.shape:
         raise ShapeError(f"input {tensor.name} is {list(tensor.shape)}; got an array of shape {list(array.shape)}")

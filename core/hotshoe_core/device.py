@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from hotshoe_core.arguments import integer, shown
+from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import BackendError, PluginError
 from hotshoe_core.text import shown
 
@@ -163,7 +163,7 @@ class BackendParams:
             integer("n_threads", self.n_threads, 0, BackendError)  # the backend knows how many there may be
         for name in ("mmap", "repack", "allocate"):
             if not isinstance(getattr(self, name), bool):
-                raise BackendError(f"{name} is {shown(getattr(self, name))}; expected True or False")
+                raise BackendError(f"{name} is {described(getattr(self, name))}; expected True or False")
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from hotshoe.runner.params import RunnerParams
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
 from hotshoe_core import BackendParams
-from hotshoe_core.arguments import integer, shown
+from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import (
     InputTooLongError,
     ModelDefinitionError,
@@ -70,13 +70,13 @@ def load_model(
     """
     expected = None if task is None else Task.parse(task)
     if device is not None and not isinstance(device, Iterable):
-        raise ModelError(f"device is {shown(device)}; expected a name, or several")
+        raise ModelError(f"device is {described(device)}; expected a name, or several")
     if params is not None and not isinstance(params, BackendParams):
-        raise ModelError(f"params is {shown(params)}; expected BackendParams")
+        raise ModelError(f"params is {described(params)}; expected BackendParams")
     if runner is not None and not isinstance(runner, RunnerParams):
-        raise ModelError(f"runner is {shown(runner)}; expected RunnerParams")
+        raise ModelError(f"runner is {described(runner)}; expected RunnerParams")
     if progress is not None and not callable(progress):
-        raise ModelError(f"progress is {shown(progress)}; expected a function of a fraction")
+        raise ModelError(f"progress is {described(progress)}; expected a function of a fraction")
     runner = RunnerParams() if runner is None else runner
     file = _open(path)
     pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")  # a large vocabulary takes as long as copying the weights
@@ -204,7 +204,7 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
 
 def _open(path: str | os.PathLike[str]) -> GGUFFile:
     if not isinstance(path, (str, os.PathLike)):
-        raise ModelFileError(f"the path of a model is {shown(path)}; expected a str or a Path")
+        raise ModelFileError(f"the path of a model is {described(path)}; expected a str or a Path")
     if Path(path).is_dir():
         raise ModelFileError(
             "is a folder; expected a GGUF file",

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotshoe.chat._child import MAX_TEXT, MEMORY, SECONDS
 from hotshoe.chat._process import ask
-from hotshoe_core.arguments import listed, shown
+from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import ChatTemplateError, did_you_mean
 from hotshoe_core.memory import format_bytes
 from hotshoe_core.text import printable
@@ -54,9 +54,11 @@ class ChatTemplate:
         self.source = source
         self.name = name
         if special_tokens is not None and not isinstance(special_tokens, Mapping):
-            raise ChatTemplateError(f"special_tokens is {shown(special_tokens)}; expected a mapping of names to texts")
+            raise ChatTemplateError(
+                f"special_tokens is {described(special_tokens)}; expected a mapping of names to texts"
+            )
         if not callable(now):
-            raise ChatTemplateError(f"now is {shown(now)}; expected a function that gives a datetime")
+            raise ChatTemplateError(f"now is {described(now)}; expected a function that gives a datetime")
         tokens = {"bos_token": bos_token, "eos_token": eos_token, **(special_tokens or {})}
         self.special_tokens: dict[str, str | None] = _plain("special_tokens", tokens)
         self._now = now
@@ -195,7 +197,7 @@ def _strings(what: str, given: Iterable[str]) -> list[str]:
     strings = listed(what, given, "strings", ChatTemplateError)
     for each in strings:
         if not isinstance(each, str):
-            raise ChatTemplateError(f"{what} holds {shown(each)}; expected strings")
+            raise ChatTemplateError(f"{what} holds {described(each)}; expected strings")
     return strings
 
 

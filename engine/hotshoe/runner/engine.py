@@ -23,7 +23,7 @@ from hotshoe.runner.items import Item, Items
 from hotshoe.runner.jobs import AllLogitsJob, Event, Generation, Job, LogitsJob, Token
 from hotshoe.runner.prefix import Held, Part, Slots
 from hotshoe.runner.scheduler import Candidate, Limits, Piece, plan
-from hotshoe_core.arguments import listed, shown
+from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Engine:
             for pair in given:
                 if not isinstance(pair, Sequence) or len(pair) != 2:
                     raise GraphError(
-                        f"what is added is {shown(pair)}; expected a pair of a sequence and its new tokens"
+                        f"what is added is {described(pair)}; expected a pair of a sequence and its new tokens"
                     )
             self._require_own(sequence for sequence, _ in given)
             added = [(sequence, len(sequence), items) for sequence, items in given]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotshoe_core.arguments import listed, shown
+from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import GraphError, ShapeError, TokenizerError
 
 __all__ = ["EmbeddingSpan", "Item", "Items", "Row", "SpanAt", "SpanRow", "n_common"]
@@ -36,9 +36,11 @@ class EmbeddingSpan:
         try:
             array = np.ascontiguousarray(self.array, np.float32)
         except (TypeError, ValueError):
-            raise ShapeError(f"a span of embeddings is {shown(self.array)}; expected an array (rows, dim)") from None
+            raise ShapeError(
+                f"a span of embeddings is {described(self.array)}; expected an array (rows, dim)"
+            ) from None
         if not isinstance(self.hash, bytes):
-            raise TokenizerError(f"the hash of a span is {shown(self.hash)}; expected bytes")
+            raise TokenizerError(f"the hash of a span is {described(self.hash)}; expected bytes")
         if array.ndim != 2 or not array.size:
             raise ShapeError(f"a span of embeddings has shape {array.shape}; expected (rows, dim), both 1 or more")
         object.__setattr__(self, "array", array)
@@ -46,7 +48,7 @@ class EmbeddingSpan:
             try:
                 positions = np.asarray(self.positions)
             except (TypeError, ValueError):
-                raise ShapeError(f"positions of a span are {shown(self.positions)}; expected integers") from None
+                raise ShapeError(f"positions of a span are {described(self.positions)}; expected integers") from None
             if positions.dtype.kind not in "iu" or positions.shape[-1:] != array.shape[:1] or positions.ndim > 2:
                 raise ShapeError(
                     f"positions of a span of {len(array)} rows are {positions.dtype}{list(positions.shape)}; "

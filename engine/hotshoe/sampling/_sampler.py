@@ -13,7 +13,7 @@ from hotshoe.sampling import _filters as filters
 from hotshoe.sampling._filters import Candidates
 from hotshoe.sampling._params import DeviceOp, SamplingParams
 from hotshoe.sampling._penalties import Penalties
-from hotshoe_core.arguments import integer, listed, shown
+from hotshoe_core.arguments import described, integer, listed
 from hotshoe_core.errors import SamplingError
 
 __all__ = ["Constraint", "Sampled", "Sampler"]
@@ -65,7 +65,7 @@ class Sampler:
     def __init__(self, params: SamplingParams, vocab_size: int, grammar: Constraint | None = None) -> None:
         """``vocab_size`` is the number of logits. Raises SamplingError if the parameters do not fit it."""
         if not isinstance(params, SamplingParams):
-            raise SamplingError(f"params is {shown(params)}; expected SamplingParams")
+            raise SamplingError(f"params is {described(params)}; expected SamplingParams")
         vocab_size = integer("vocab_size", vocab_size, 1, SamplingError)
         outside = [i for i in (*params.logit_bias, *params.stop_tokens) if i >= vocab_size]
         if outside:
@@ -137,7 +137,7 @@ class Sampler:
         try:
             ids = np.asarray(ids, np.int64)
         except (TypeError, ValueError, OverflowError):
-            raise SamplingError(f"ids are {shown(ids)}; expected ({n},) integers") from None
+            raise SamplingError(f"ids are {described(ids)}; expected ({n},) integers") from None
         if ids.shape != (n,):
             raise SamplingError(f"ids have shape {ids.shape}; expected ({n},) for {self.device_op.op}")
         with _quiet():
@@ -239,7 +239,7 @@ class Sampler:
         try:
             x = np.asarray(logits)
         except (TypeError, ValueError):
-            raise SamplingError(f"logits are {shown(logits)}; expected float32 {shape}") from None
+            raise SamplingError(f"logits are {described(logits)}; expected float32 {shape}") from None
         if x.shape != shape or x.dtype.kind != "f":
             raise SamplingError(f"logits are {x.dtype} {x.shape}; expected float32 {shape}")
         return x if x.dtype == np.float32 else x.astype(np.float32)

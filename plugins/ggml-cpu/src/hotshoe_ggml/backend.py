@@ -21,7 +21,7 @@ from hotshoe_ggml.executable import GgmlExecutable
 from hotshoe_ggml.lowering import can_lower
 from hotshoe_ggml.transfer import Meter
 from hotshoe_ggml.unit import Unit
-from hotshoe_ggml.weights import DualLayout, WeightBuffer, load_weights, product_name, split_by_use
+from hotshoe_ggml.weights import WeightBuffer, hold, load_weights, product_name, split_by_use
 
 __all__ = ["GgmlBackend"]
 
@@ -90,13 +90,12 @@ class GgmlBackend(Backend):
 
     def _hold(self, tensor: Tensor, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Tensor:
         """``product``: where the layout for products lies, if it is one of its own."""
-        tensor.owner, tensor.handle = self, buffer.tensors[tensor.name]
+        tensor.owner, tensor.handle = self, hold(tensor.name, buffer, product)
         held = [buffer]
         size = buffer.nbytes(tensor.name)
         if product is not None:
-            name = product_name(tensor.name)
-            tensor.handle = DualLayout(tensor.handle, product.tensors[name])
-            size += product.nbytes(name) if product is not buffer else 0  # in one mapping they are the same pages
+            # in one mapping they are the same pages
+            size += product.nbytes(product_name(tensor.name)) if product is not buffer else 0
             held.append(product)
         self._held[tensor] = (held, size)
         return tensor

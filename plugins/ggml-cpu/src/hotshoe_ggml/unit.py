@@ -52,5 +52,9 @@ class Unit:
         """Whether the device runs this ggml node. ggml aborts the process on one that no device runs."""
         return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
 
+    def work_size(self, cgraph: Any) -> int:
+        """Bytes that the device allocates besides when it computes the graph for the first time."""
+        return 0
+
     def close(self) -> None:
         lib().ggml_backend_free(self.backend)
