@@ -10,7 +10,7 @@ SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggm
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz lint format bench wheels clean
+.PHONY: help demo test fuzz sanitize lint format bench wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -25,6 +25,16 @@ test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some o
 MINUTES ?= 10
 fuzz: $(VENV)/.test ## try random graphs, files, plugins and misuse for MINUTES=10, in children
 	$(BIN)/python -m tests.fuzz $(MINUTES)
+
+# The plugin once more, beside the environment, which does not change. Memory that ends at exit is no leak.
+SANITIZED := $(CURDIR)/build/sanitized
+sanitize: $(VENV)/.test ## run the conformance kit and the kernels' tests on a plugin built with sanitizers
+	@echo "Building ggml and our kernels with sanitizers (the first time takes about three minutes) ..."
+	@HOTSHOE_SANITIZE=address,undefined $(PIP) install --no-deps --upgrade --target $(SANITIZED) \
+		-C build-dir=build/sanitized -C install.strip=false -C cmake.define.GGML_SANITIZE_ADDRESS=ON ./plugins/ggml-cpu
+	LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) PYTHONPATH=$(SANITIZED) PYTHONFAULTHANDLER=1 \
+		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_sigbus=0 UBSAN_OPTIONS=print_stacktrace=1 \
+		$(BIN)/python -m pytest --capture=sys tests/ggml $(ARGS)
 
 lint: $(VENV)/.lint ## ruff, mypy, and the longest files
 	$(BIN)/ruff check .
@@ -42,7 +52,7 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/embed.py
 
 wheels: $(VENV)/.venv ## build the wheels into dist/
-	@$(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu
+	@$(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist plugins/*/build

@@ -39,6 +39,11 @@ found = find.find_plugins().plugins
 assert [plugin.name for plugin in found] == ["made-up"], found
 """
 
+PLUGINS = 2000
+"""So many distributions, each of which is a plugin."""
+
+DISCOVER_ALL = DISCOVER.replace('[plugin.name for plugin in found] == ["made-up"]', f"len(found) == {PLUGINS}")
+
 
 class Step(NamedTuple):
     """One measured step: its code, its budget in milliseconds, and what its environment holds."""
@@ -56,6 +61,7 @@ STEPS = (
     Step("import hotshoe, load_model", "import hotshoe; hotshoe.load_model"),
     Step("discovery, 200 distributions", DISCOVER, 20, distributions=200),
     Step("discovery, 1000 distributions", DISCOVER, distributions=1000),
+    Step("discovery, 2000 plugins", DISCOVER_ALL, distributions=PLUGINS),
     Step("load_all, cold, after numpy", "import numpy; t(); import hotshoe; hotshoe.load_all()", 500, "cold"),
     Step("load_all, warm, after numpy", "import numpy; t(); import hotshoe; hotshoe.load_all()", 60, "warm"),
     Step("load_all, warm", "import hotshoe; hotshoe.load_all()", None, "warm"),
@@ -64,7 +70,7 @@ STEPS = (
 
 
 def make_site(folder: Path, n: int) -> Path:
-    """A folder with the metadata of ``n`` distributions, as pip writes it; one of them is a plugin."""
+    """A folder with the metadata of ``n`` distributions, as pip writes it; one is a plugin, or all PLUGINS of them."""
     site = folder / f"site-{n}"
     for i in range(n):
         info = site / f"made_up_{i}-1.{i}.dist-info"
@@ -73,8 +79,9 @@ def make_site(folder: Path, n: int) -> Path:
             f"Metadata-Version: 2.1\nName: made-up-{i}\nVersion: 1.{i}\n\n" + "words\n" * 200
         )
         (info / "RECORD").write_text("".join(f"made_up_{i}/part{j}.py,sha256=0,{j}\n" for j in range(40)))
-        group = "hotshoe.backends" if i == n // 2 else "console_scripts"
-        if i % 3 == 0 or i == n // 2:  # about as many as have entry points in an environment for machine learning
+        plugin = i == n // 2 or n == PLUGINS
+        group = "hotshoe.backends" if plugin else "console_scripts"
+        if i % 3 == 0 or plugin:  # about as many as have entry points in an environment for machine learning
             (info / "entry_points.txt").write_text(f"[{group}]\nmade-up = made_up_{i}:main\n")
     return site
 
@@ -84,6 +91,8 @@ def measure(step: Step, folder: Path, sites: dict[int, Path], warm: Path) -> flo
     environ = {
         key: value for key, value in os.environ.items() if not key.startswith("HOTSHOE_") or key == "HOTSHOE_GGML"
     }
+    # An installed package has its bytecode; here the first round writes it, whatever the caller's environment says.
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(dir=folder) as empty:
         environ["XDG_CACHE_HOME"] = empty if step.cache == "cold" else str(warm)
         if step.distributions:

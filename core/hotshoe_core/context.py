@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from hotshoe_core.arguments import described
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
 from hotshoe_core.graph import Graph, lower
 from hotshoe_core.ops._bounds import origins
-from hotshoe_core.tensor import TABLE, Tensor, require_sizes
+from hotshoe_core.tensor import TABLE, Tensor, require_leaf, require_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -64,11 +65,11 @@ class Context:
     def input(self, name: str, shape: Sequence[int], dtype: DType = DType.F32) -> Tensor:
         """A leaf fed at each compute. Raises GraphError for a name taken or a graph already compiled."""
         self._require_open(building=True)
+        require_leaf("input", name, shape, dtype)
         if name in self._inputs:
             raise GraphError(f"the context has an input called {name!r} already: {self._inputs[name]!r}")
         if dtype.numpy is None:
             raise DTypeError(f"input {name!r}: {dtype.name} has no NumPy equivalent to feed it from")
-        require_sizes(f"input {name!r}", shape)
         tensor = Tensor("input", (), {}, tuple(shape), dtype, name=name, context=self)
         self._inputs[name] = tensor
         return tensor
@@ -77,6 +78,7 @@ class Context:
         """Add tensors to compute; they can be read afterwards."""
         self._require_open(building=True)
         for t in outputs:
+            require_tensor("what is to be computed", t)
             if t.context is None and not t.is_leaf:  # a leaf belongs to no context: others may read it too
                 t.context = self
             elif t.context not in (None, self):
@@ -93,6 +95,8 @@ class Context:
         Raises GraphError for what is no state, ShapeError for another shape or type.
         """
         self._require_open(building=True)
+        require_tensor("what is to be updated", state)
+        require_tensor(f"the new value of {state.name}", new)
         if state.op != "state":
             raise GraphError(f"{state!r} is a {state.op}, not a state", hint="make one with backend.state(...)")
         if (state.shape, state.dtype) != (new.shape, new.dtype):
@@ -132,11 +136,18 @@ class Context:
         fit. Integers are converted only where nothing is lost (int64 token ids that fit into I32, say);
         floats are rounded to the input's type.
         """
-        feeds = feeds or {}
+        feeds = {} if feeds is None else feeds
+        if not isinstance(feeds, Mapping):
+            raise GraphError(
+                f"the inputs are {described(feeds)}; expected a mapping of input tensors to arrays",
+                hint="ctx.compute({x: array})",
+            )
         self.backend.require_process()
         with self._lock:
             executable = self.reserve()._executable
             assert executable is not None
+            for tensor in feeds:
+                require_tensor("what is fed", tensor)
             if len(feeds) < len(self._inputs):
                 missing = self._inputs.keys() - {t.name for t in feeds}
                 raise GraphError(f"no value for the input {', '.join(sorted(missing))}")
@@ -158,6 +169,7 @@ class Context:
 
     def fed(self, tensor: Tensor) -> np.ndarray[Any, Any]:
         """The array an input was last fed with, itself and not a copy. Raises GraphError if there is none."""
+        require_tensor("what was fed", tensor)
         with self._lock:
             if tensor not in self._fed:
                 raise GraphError(f"{tensor!r} has no value yet", hint="call ctx.compute(...) first")
@@ -169,6 +181,7 @@ class Context:
         Raises GraphError for a tensor that was not forwarded or before the first compute.
         """
         self.backend.require_process()
+        require_tensor("what is to be read", tensor)
         with self._lock:
             self._require_open()
             if tensor not in self._outputs:
@@ -179,6 +192,8 @@ class Context:
             assert dtype is not None
             if out is None:
                 out = np.empty(tensor.shape, dtype)
+            elif not isinstance(out, np.ndarray):
+                raise ShapeError(f"out is {described(out)}; expected a contiguous writable array")
             elif out.shape != tensor.shape or out.dtype != dtype or not out.flags.carray:
                 flaw = "" if out.flags.c_contiguous else ", not contiguous"
                 flaw += "" if out.flags.writeable else ", read-only"
@@ -241,14 +256,20 @@ def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
     """``value`` as the contiguous array ``tensor`` wants, if nothing is lost."""
     dtype = tensor.dtype.numpy
     assert dtype is not None
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as e:  # lists of unequal lengths, say
+        raise ShapeError(
+            f"input {tensor.name} is {list(tensor.shape)}; got {described(value)}, which is no array: {e}"
+        ) from None
     if array.shape != tensor.shape:
         raise ShapeError(f"input {tensor.name} is {list(tensor.shape)}; got an array of shape {list(array.shape)}")
     if array.dtype != dtype:
         whole = array.dtype.kind in "iu"
         if not whole and (array.dtype.kind, dtype.kind) != ("f", "f"):
             raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; got an array of {array.dtype}")
-        given, array = array, array.astype(dtype)
+        with np.errstate(all="ignore"):  # rounded to 0 or infinity, as the type has it
+            given, array = array, array.astype(dtype)
         if whole and not np.array_equal(given, array):
             raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; values of the {given.dtype} do not fit")
     return np.ascontiguousarray(array).reshape(tensor.shape)

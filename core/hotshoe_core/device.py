@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import BackendError, PluginError
-from hotshoe_core.text import printable
+from hotshoe_core.text import shown
 
 if TYPE_CHECKING:
     from hotshoe_core.backend import Backend
@@ -38,6 +39,8 @@ _NUMBER = re.compile(r"[a-z0-9_.-]{1,16}")
 _TYPES = frozenset(type.value for type in DeviceType)
 _RESERVED = _TYPES | {"all", "any", "auto", "best", "default", "none"}
 _MOST_TEXT = 512
+_MOST_PROPERTIES, _MOST_PROPERTY_TEXT = 256, 8192
+_MOST_NUMBER = 1 << 64  # Python refuses to write an int of 5,000 digits, in words or as JSON
 
 
 def name_problem(name: object) -> str | None:
@@ -46,10 +49,10 @@ def name_problem(name: object) -> str | None:
     Users type these names, separate them by commas, and write types ("gpu") in the same places.
     """
     if not isinstance(name, str):
-        return f"it is {_shown(name)}, and not a str"
+        return f"it is {shown(name)}, and not a str"
     if not _NAME.fullmatch(name):
         return (
-            f"it is {_shown(name)}; a name is 1 to 48 lower-case letters, digits, '_', '-' or '.', and begins with a "
+            f"it is {shown(name)}; a name is 1 to 48 lower-case letters, digits, '_', '-' or '.', and begins with a "
             "letter or digit"
         )
     if name in _RESERVED:
@@ -100,14 +103,17 @@ class Device:
                 raise _bad(what, value, f"printable text of at most {_MOST_TEXT} characters")
         for what in ("memory_total", "memory_free"):
             value = getattr(self, what)
-            if not isinstance(value, int) or isinstance(value, bool):
+            if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _MOST_NUMBER:
                 raise _bad(what, value, "a whole number of bytes")
         if self.library is not None and not isinstance(self.library, Path):
             raise _bad("library", self.library, "the Path that devices() was given, or None")
         if not isinstance(self.properties, Mapping):
             raise _bad("properties", self.properties, "a mapping")
+        if len(self.properties) > _MOST_PROPERTIES:
+            raise _bad("properties", self.properties, f"at most {_MOST_PROPERTIES} of them")
         for key, value in self.properties.items():
-            if not _is_text(key) or not (isinstance(value, int) or (isinstance(value, str) and value.isprintable())):
+            number = isinstance(value, int) and abs(value) < _MOST_NUMBER
+            if not _is_text(key) or not (number or _is_text(value, _MOST_PROPERTY_TEXT)):
                 raise _bad("properties", {key: value}, "printable names with printable text, int or bool")
 
     def _check_name(self) -> None:
@@ -119,21 +125,17 @@ class Device:
         else:
             problem = name_problem(base)
         if problem is None and colon and not _NUMBER.fullmatch(number):
-            problem = f"it is {_shown(name)}; after the colon comes a number, or up to 16 characters of a name"
+            problem = f"it is {shown(name)}; after the colon comes a number, or up to 16 characters of a name"
         if problem is not None:
             raise PluginError(f"Device.name: {problem}", hint="call it as in 'cpu', 'cuda:0' or 'acme-npu:1'")
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= _MOST_TEXT and value.isprintable()
-
-
-def _shown(value: object) -> str:
-    return printable(repr(value), 80)
+def _is_text(value: object, limit: int = _MOST_TEXT) -> bool:
+    return isinstance(value, str) and len(value) <= limit and value.isprintable()
 
 
 def _bad(what: str, value: Any, expected: str) -> PluginError:
-    return PluginError(f"Device.{what} is {_shown(value)}; expected {expected}")
+    return PluginError(f"Device.{what} is {shown(value)}; expected {expected}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +157,13 @@ class BackendParams:
     allocate: bool = True
 
     def __post_init__(self) -> None:
-        if self.flash_attention not in ("auto", "on", "off"):
+        if not isinstance(self.flash_attention, str) or self.flash_attention not in ("auto", "on", "off"):
             raise BackendError(f"flash_attention is {self.flash_attention!r}; expected auto, on or off")
+        if self.n_threads is not None:
+            integer("n_threads", self.n_threads, 0, BackendError)  # the backend knows how many there may be
+        for name in ("mmap", "repack", "allocate"):
+            if not isinstance(getattr(self, name), bool):
+                raise BackendError(f"{name} is {described(getattr(self, name))}; expected True or False")
 
 
 @runtime_checkable

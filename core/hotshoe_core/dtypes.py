@@ -108,6 +108,8 @@ class DType(enum.Enum):
     @classmethod
     def parse(cls, name: str) -> DType:
         """The type of this name, in either case: ``"q8_0"``. Raises DTypeError with the nearest name."""
+        if not isinstance(name, str):
+            raise DTypeError(f"the name of an element type is {name!r} ({type(name).__name__}); expected a str")
         try:
             return cls[name.upper()]
         except KeyError:

@@ -32,7 +32,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import BackendError, ClosedError, GraphError, InsufficientMemoryError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import TABLE, Shape, Tensor, require_sizes
+from hotshoe_core.tensor import TABLE, Shape, Tensor, require_leaf
 
 __all__ = ["EagerBackend", "EagerLibrary"]
 
@@ -145,7 +145,7 @@ class EagerBackend(Backend):
         self.require_process()
         with self.lock:
             self._require_open()
-            require_sizes(f"state {name!r}", shape)
+            require_leaf("state", name, shape, dtype, layer)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             library = self.library_of(layer)
             return self._hold(
@@ -286,7 +286,8 @@ class EagerExecutable(Executable):
                 given[self._slots[tensor]] = tensor.handle
             self._values.clear()  # of the step before: its memory is free for this one
             first = backend.devices[0].name
-            with backend._guard(first, "graph", self._sizes[first].size):
+            # what is 0, infinite or no number is so for every backend, whatever the user's np.seterr makes of it
+            with backend._guard(first, "graph", self._sizes[first].size), np.errstate(all="ignore"):
                 results = self._run(given)
             n_outputs = len(self._program.outputs)
             self._values = dict(zip(self._program.outputs, results[:n_outputs]))

@@ -30,14 +30,15 @@
     └── ConversionError                        a checkpoint that cannot be converted
 
 A message says what was asked, what was found, what was expected; ``hint`` is the next step and is
-printed on a line of its own.
+printed on a line of its own. Both are printable, whatever the names in them hold.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from hotshoe_core.text import legible
 
 if TYPE_CHECKING:
     from hotshoe_core.memory import BackendMemory
@@ -78,18 +79,25 @@ __all__ = [
 class HotshoeError(Exception):
     """Base of all errors raised on purpose; ``hint`` names the next step, if there is one.
 
-    operands: of an op that was refused, its tensors.
+    Whatever names a message holds, of files, tensors or devices: no control character of theirs is in it.
+    operands: of an op that was refused, its tensors; an error that was pickled has none.
     """
 
     operands: tuple[Any, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
+        message = legible(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else legible(hint)
 
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # from another process, and copied: without __init__ of its class, which may want other arguments
+        state = {name: value for name, value in self.__dict__.items() if name != "operands"}
+        return _restored, (type(self), self.message, state)
 
 
 class ShapeError(HotshoeError, ValueError):
@@ -233,8 +241,17 @@ class ConversionError(HotshoeError):
     """A checkpoint that cannot be converted."""
 
 
+def _restored(cls: type[HotshoeError], message: str, state: dict[str, Any]) -> HotshoeError:
+    error: HotshoeError = Exception.__new__(cls, message)  # cls.__new__ is MemoryError's, which CPython then refuses
+    HotshoeError.__init__(error, message)
+    error.__dict__.update(state)
+    return error
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The nearest known name as ``"did you mean 'x'?"``, else the list of known names (for a hint)."""
+    import difflib  # 2 ms, which only a mistake has to pay
+
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)
     if near:

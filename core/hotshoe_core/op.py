@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hotshoe_core.errors import GraphError, HotshoeError
-from hotshoe_core.tensor import Rule, Tensor, scope_name
+from hotshoe_core._attributes import kind_of
+from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
+from hotshoe_core.tensor import MAX_ELEMENTS, Rule, Tensor, scope_name
 
 if TYPE_CHECKING:
     from hotshoe_core.context import Context
@@ -64,6 +66,8 @@ class Op:
         self.required = n - len(defaults) + self.variadic
         self.required_attrs = tuple(name for name in keywords if name not in keyword_defaults)
         self.attrs = {name: keyword_defaults.get(name, inspect.Parameter.empty) for name in keywords}
+        annotated = ((name, kind_of(written.__annotations__.get(name, ""))) for name in keywords)
+        self.kinds = tuple((name, kind) for name, kind in annotated if kind is not None)
         self.indexed = tuple(
             Indexed(self.tensors.index(source), self.tensors.index(indices), axis)
             for indices, (source, axis) in (indexed or {}).items()
@@ -88,8 +92,9 @@ class Op:
                     f"{self.name}: got a {type(t).__name__}, expected a Tensor",
                     hint="wrap arrays in hotshoe_core.constant(array), or make them an input of the context",
                 )
-        if self.variadic and not present:
-            raise GraphError(f"{self.name} needs at least one tensor; got none")
+        if self.variadic and (not present or len(present) < len(sources)):
+            got = f"None among {len(sources)}" if sources else "none"
+            raise GraphError(f"{self.name} needs at least one tensor, and nothing else; got {got}")
         if not attrs.keys() <= self.attrs.keys():
             unknown = sorted(attrs.keys() - self.attrs.keys())
             raise GraphError(f"{self.name} has no attribute {', '.join(unknown)}; it has {list(self.attrs)}")
@@ -98,7 +103,11 @@ class Op:
             if name not in attrs:
                 raise GraphError(f"{self.name} needs the attribute {name}")
         try:
+            for name, kind in self.kinds:
+                full[name] = kind.checked(name, full[name])
             shape, dtype = self.rule(sources, full)
+            if math.prod(shape) > MAX_ELEMENTS:
+                raise ShapeError(f"the result would have the shape {shape}, more than 2^48 elements")
             context = _common_context(present)
         except HotshoeError as e:
             error = type(e)(self._describe(sources, attrs, e.message), hint=e.hint)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hotshoe_core._indexing import normalise
+from hotshoe_core.arguments import described, integer
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, GraphError, ShapeError
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from hotshoe_core.op import Op
 
 __all__ = [
-    "LEAVES", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_sizes",
-    "scope", "scope_name",
+    "LEAVES", "MAX_ELEMENTS", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_leaf",
+    "require_sizes", "require_tensor", "scope", "scope_name",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -42,6 +43,10 @@ TABLE: dict[str, Op] = {}
 """Every op by name. The single source of truth: see hotshoe_core.ops, which fills it."""
 
 LEAVES = ("weight", "state", "input", "constant")
+
+
+MAX_ELEMENTS = 2**48
+"""Of one tensor: the bytes of as many as a graph can have are still less than 2^63."""
 
 
 class _Scope(threading.local):
@@ -66,10 +71,37 @@ def scope(name: str, layer: int | None = None) -> Iterator[None]:
         _scope.name, _scope.layer = outer, outer_layer
 
 
-def require_sizes(what: str, shape: Sequence[int]) -> None:
-    """Raise ShapeError unless all sizes are positive: no backend agrees with another on what is empty."""
+def require_sizes(what: str, shape: Sequence[int], dtype: DType | None = None) -> None:
+    """Raise ShapeError unless all sizes are positive, for no backend agrees with another on what is empty, and their
+    product is one that native code can count in bytes, whatever the type. dtype: whose blocks the last axis must fill.
+    """
+    if not isinstance(shape, Sequence):
+        raise ShapeError(f"{what}: the shape is {described(shape)}; expected a tuple of integers")
+    for d in shape:
+        if isinstance(d, bool) or not isinstance(d, (int, np.integer)):
+            raise ShapeError(f"{what}: sizes must be integers, got {described(d)}")
     if any(d < 1 for d in shape):
         raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
+    if math.prod(map(int, shape)) > MAX_ELEMENTS:
+        raise ShapeError(f"{what}: sizes {tuple(shape)} make more than 2^48 elements")
+    if dtype is not None:
+        dtype.nbytes(tuple(shape))
+
+
+def require_leaf(op: str, name: str, shape: Sequence[int], dtype: DType, layer: int = -1) -> None:
+    """Raise GraphError, DTypeError or ShapeError for what a leaf cannot be made of."""
+    if not isinstance(name, str):
+        raise GraphError(f"the name of a new {op} is {described(name)}; expected a str")
+    if not isinstance(dtype, DType):
+        raise DTypeError(f"{op} {name!r}: the element type is {described(dtype)}; expected a DType, such as DType.F32")
+    integer(f"{op} {name!r}: layer", layer, -1, GraphError)
+    require_sizes(f"{op} {name!r}", shape, dtype)
+
+
+def require_tensor(what: str, value: object) -> None:
+    """Raise GraphError for what is no Tensor."""
+    if not isinstance(value, Tensor):
+        raise GraphError(f"{what} is {described(value)}; expected a Tensor")
 
 
 def scope_name() -> str:
@@ -409,6 +441,10 @@ class Tensor:
 
     def chunk(self, n: int, axis: int = -1) -> list[Tensor]:
         """``n`` equal parts along ``axis``."""
+        n = integer("chunk: n", n, 1, GraphError)
+        axis = integer("chunk: axis", axis, -self.ndim, ShapeError)
+        if axis >= self.ndim:
+            raise ShapeError(f"chunk: axis is {axis}; {self!r} has {self.ndim} axes")
         axis %= self.ndim
         size, rest = divmod(self.shape[axis], n)
         if rest:
@@ -448,6 +484,8 @@ class Tensor:
 
 def constant(array: np.ndarray[Any, Any] | Sequence[float], name: str = "constant") -> Tensor:
     """A leaf whose value is known when the graph is built. It can be used in any context."""
+    if isinstance(array, Tensor):
+        raise GraphError(f"{array!r} is a Tensor already; expected an array or numbers", hint="use it as it is")
     value = np.asarray(array, order="C")
     if value.dtype == np.float64 and not isinstance(array, np.ndarray):
         value = value.astype(np.float32)
@@ -465,7 +503,8 @@ def _like(x: Tensor, value: Tensor | float) -> Tensor:
     if not _scalar(value):
         return value
     if not x.dtype.is_integer:
-        return constant(np.float32(value), str(value))
+        with np.errstate(all="ignore"):  # rounded to 0 or infinity, as the type has it
+            return constant(np.float32(value), str(value))
     if value != int(value):
         raise DTypeError(f"{x!r} holds integers, and {value} is none", hint="cast it first: x.cast(F32)")
     return constant(np.asarray(int(value), x.dtype.numpy), str(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+__all__ = ["legible", "printable", "shown"]
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -14,6 +14,19 @@ def printable(text: str, limit: int | None = None) -> str:
     if not text.isprintable():
         text = "".join(each if each.isprintable() else _escaped(each) for each in text)
     return text if limit is None or len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def legible(text: str) -> str:
+    """``printable``, line by line: what is meant to have several lines keeps them."""
+    return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
+
+
+def shown(value: object, limit: int = 80) -> str:
+    """``repr(value)``, printable and cut, of a value that others made; where it has no repr, its type."""
+    try:
+        return printable(repr(value), limit)
+    except (Exception, SystemExit):  # its own __repr__; or an int of more digits than Python writes
+        return printable(f"of type {type(value).__name__}, and cannot be shown", limit)
 
 
 def _escaped(character: str) -> str:

@@ -61,7 +61,7 @@ def find(group: str, name: str) -> Any:
     found = [entry for entry in _entries(group) if entry.name == name]
     if not found:
         raise UnknownArchitectureError(
-            f"no installed distribution has an entry point {name!r} in {group!r}",
+            f"no installed distribution has an entry point {name[:60]!r} in {group!r}",
             hint=did_you_mean(name, names(group)),
         )
     if len(found) > 1:
@@ -83,7 +83,7 @@ def find_model(metadata: Metadata) -> type[Module]:
         family = find(MODELS, architecture)
     except UnknownArchitectureError as error:
         raise UnknownArchitectureError(
-            f"no model implements the architecture {architecture!r}", hint=error.hint
+            f"no model implements the architecture {architecture[:60]!r}", hint=error.hint
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(

@@ -16,6 +16,7 @@ from hotshoe.runner.params import RunnerParams
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
 from hotshoe_core import BackendParams
+from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import (
     InputTooLongError,
     ModelDefinitionError,
@@ -68,6 +69,14 @@ def load_model(
     fit, TokenizerError, DeviceNotFoundError or InsufficientMemoryError; nothing stays loaded then.
     """
     expected = None if task is None else Task.parse(task)
+    if device is not None and not isinstance(device, Iterable):
+        raise ModelError(f"device is {described(device)}; expected a name, or several")
+    if params is not None and not isinstance(params, BackendParams):
+        raise ModelError(f"params is {described(params)}; expected BackendParams")
+    if runner is not None and not isinstance(runner, RunnerParams):
+        raise ModelError(f"runner is {described(runner)}; expected RunnerParams")
+    if progress is not None and not callable(progress):
+        raise ModelError(f"progress is {described(progress)}; expected a function of a fraction")
     runner = RunnerParams() if runner is None else runner
     file = _open(path)
     pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")  # a large vocabulary takes as long as copying the weights
@@ -181,7 +190,8 @@ def _runner_of(task: Task) -> type[TextModel | EmbeddingModel | RerankModel]:
 def _context(file: GGUFFile, architecture: type[Module], trained: int, n_ctx: int | None) -> int:
     if n_ctx is None:
         return min(trained, _DEFAULT_CONTEXT) if architecture.task is Task.TEXT else trained
-    if not 1 <= n_ctx <= trained:
+    n_ctx = integer("n_ctx", n_ctx, 1, InputTooLongError)
+    if n_ctx > trained:
         raise InputTooLongError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {trained} tokens")
     return n_ctx
 
@@ -193,6 +203,8 @@ def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:
 
 
 def _open(path: str | os.PathLike[str]) -> GGUFFile:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelFileError(f"the path of a model is {described(path)}; expected a str or a Path")
     if Path(path).is_dir():
         raise ModelFileError(
             "is a folder; expected a GGUF file",

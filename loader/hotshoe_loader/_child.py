@@ -34,6 +34,9 @@ def main(data: dict[str, Any]) -> None:
     def announce(step: str, doing: str) -> None:
         send({"step": step, "doing": doing})
 
+    # What a plugin's devices are tested with, NumPy above all: the clock of the plugin runs from then on.
+    import hotshoe_core.backend  # noqa: F401
+
     announce("start", "starting")
     try:
         report = try_plugin(Job.from_json(data["job"]), announce)

@@ -113,6 +113,7 @@ def _open(offer: Offer, devices: list[Device], params: BackendParams) -> Backend
         from hotshoe_core.reference import open_reference
 
         return open_reference(params)
+    import hotshoe_core.backend  # noqa: F401 - NumPy changes warnings.filters, and that is none of the plugin's doing
     from hotshoe_loader.process_changes import ProcessChanges
 
     process = ProcessChanges()
@@ -132,11 +133,11 @@ def _open(offer: Offer, devices: list[Device], params: BackendParams) -> Backend
 def _opened(provider: Provider, devices: list[Device], params: BackendParams) -> Backend:
     try:
         backend = provider.open(devices, params)
-    except HotshoeError as error:
-        error.message = "\n".join(printable(line, 2000) for line in str(error.message).split("\n"))
-        error.hint = None if error.hint is None else printable(str(error.hint), 2000)
+    except KeyboardInterrupt:  # the user's
         raise
-    except (Exception, SystemExit) as error:  # a plugin may not end the program
+    except BaseException as error:  # a plugin may not end the program
+        if isinstance(error, HotshoeError) and _made_printable(error):
+            raise
         names = ", ".join(device.name for device in devices)
         raise BackendError(
             f"provider {provider.name!r} could not open {names}: {printable(type(error).__name__)}: {_message(error)}",
@@ -149,6 +150,16 @@ def _opened(provider: Provider, devices: list[Device], params: BackendParams) ->
             hint=f"report it to the authors of provider {provider.name!r}",
         )
     return backend
+
+
+def _made_printable(error: HotshoeError) -> bool:
+    """Makes an error's words printable in place. False for one that has none, or guards them."""
+    try:
+        error.message = "\n".join(printable(line, 2000) for line in str(error.message).split("\n"))
+        error.hint = None if error.hint is None else printable(str(error.hint), 2000)
+        return str(error).replace("\n", "").isprintable()
+    except Exception:
+        return False
 
 
 def _message(error: BaseException) -> str:

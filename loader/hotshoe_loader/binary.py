@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from hotshoe_loader.files import NotRegularError, open_regular
+
 __all__ = ["BadLibrary", "Binary", "install_hint", "read_binary", "unresolved"]
 
 _MACHINES = {"x86_64": "x86_64", "amd64": "x86_64", "aarch64": "arm64", "arm64": "arm64"}
@@ -51,17 +53,19 @@ class Binary(NamedTuple):
 
 def read_binary(path: Path) -> Binary:
     """The header of the library at ``path``. Raises BadLibrary, or OSError if the file cannot be read."""
-    # A FIFO or a device would hang or run dry the read below.
-    if not path.is_file():
-        raise BadLibrary(f"{path} is not a file")
-    with open(path, "rb") as file:
-        head = file.read(4096)
-        size = os.fstat(file.fileno()).st_size
+    try:
+        descriptor, size = open_regular(path)
+    except NotRegularError as error:
+        raise BadLibrary(str(error)) from error
+    try:
+        head = os.read(descriptor, 4096)
         if head[:4] == b"\x7fELF" and len(head) >= 64:
             try:
-                return _elf(file.fileno(), head, size, path.parent)
+                return _elf(descriptor, head, size, path.parent)
             except (struct.error, IndexError, ValueError) as error:
                 raise BadLibrary(f"its ELF header is damaged: {error}") from error
+    finally:
+        os.close(descriptor)
     if head[:4] == b"\xcf\xfa\xed\xfe" and len(head) >= 8:
         number = struct.unpack_from("<I", head, 4)[0]
         return Binary("Mach-O", _MACH_O.get(number, f"cpu type {number}"))
@@ -81,7 +85,9 @@ def read_binary(path: Path) -> Binary:
 _DYN = 3  # e_type of a shared library
 _LOAD, _DYNAMIC = 1, 2  # p_type
 _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29  # d_tag
-_MOST = 1 << 20  # no table of ours is longer; a damaged length must not make us read the whole file
+# No library has more; a damaged length or count must not make us read all of the file, or one name a million times.
+_MOST = 1 << 20  # bytes of a table
+_MOST_NAMES, _MOST_NAME = 1024, 4096
 
 
 def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
@@ -113,8 +119,10 @@ def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
                 text = _read(fd, start, min(tags.get(_STRSZ, 0), _MOST, size - start), size)
 
     def name(place: int) -> str:
-        return text[place : text.index(b"\0", place)].decode("utf-8", "replace")
+        return text[place : text.index(b"\0", place, place + _MOST_NAME)].decode("utf-8", "replace")
 
+    if sum(tag in (_NEEDED, _RPATH, _RUNPATH) for tag, _ in entries) > _MOST_NAMES:
+        raise BadLibrary(f"its ELF header is damaged: it names more than {_MOST_NAMES} libraries and folders")
     paths = [name(value) for tag, value in entries if tag in (_RPATH, _RUNPATH)]
     folders = [part for path in paths for part in path.split(":") if part]
     return Binary(

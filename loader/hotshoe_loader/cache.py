@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import platform
 import sys
@@ -24,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hotshoe_core.text import printable
 from hotshoe_loader.files import file_state, load_json, read_text
 from hotshoe_loader.find import GROUP, PluginCandidate
 from hotshoe_loader.ggml.names import backend_files
@@ -67,6 +69,7 @@ class Cache:
     def __init__(self, where: Path | None, machine: Any) -> None:
         self._folder = where
         self._machine = machine
+        self._pruned = False
 
     def get(self, job: Job) -> Report | None:
         """The report on the same job, its ``age`` filled in; None if there is none that still counts."""
@@ -77,16 +80,16 @@ class Cache:
         try:
             entry = load_json(read_text(path, _LARGEST))
             report = Report.from_json(entry["report"])
-            age = time.time() - float(entry["time"])
+            age = time.time() - entry["time"]
             # By way of JSON, as tuples come back as lists.
             same = entry["key"] == json.loads(json.dumps(key)) and entry["files"] == _files(job.plugin, report)
             same = same and entry["variables"] == _named(report)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
-            logger.debug("cannot use %s: %s", path, error)
+        except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+            logger.debug("cannot use %s: %s", path, printable(str(error), 500))
             return None
-        if not same or age < 0 or (report.failed and age > FAILURES_KEPT):
+        if not same or not 0 <= age < math.inf or (report.failed and age > FAILURES_KEPT):
             return None
         report.age = age
         return report
@@ -108,7 +111,9 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not _private(path.parent):
                 return
-            self._prune(path.parent)
+            if not self._pruned:  # once: it looks at every entry, of which there may be thousands
+                self._pruned = True
+                self._prune(path.parent)
             fresh.write_text(json.dumps(entry), encoding="utf-8")
             os.replace(fresh, path)
         except (OSError, ValueError) as error:  # read-only, full, on Windows open elsewhere

@@ -8,9 +8,12 @@ from typing import Any
 
 from hotshoe_core.device import Device
 from hotshoe_core.errors import PluginError
-from hotshoe_core.text import printable
+from hotshoe_core.text import printable, shown
 
-__all__ = ["backend_problem", "checked_devices", "memory_problem"]
+__all__ = ["MOST_DEVICES", "backend_problem", "checked_devices", "memory_problem"]
+
+MOST_DEVICES = 1024
+"""Of one provider."""
 
 _PIB = 1 << 50
 
@@ -46,6 +49,8 @@ def checked_devices(listed: Any, provider: str, family: str, library: Path | Non
         if device.name in found:
             raise PluginError(f"its devices() listed two devices {device.name!r}; names are unique")
         found[device.name] = device
+        if len(found) > MOST_DEVICES:
+            raise PluginError(f"its devices() listed more than {MOST_DEVICES} devices")
     return list(found.values())
 
 
@@ -67,8 +72,10 @@ def backend_problem(opened: object) -> str | None:
         return f"returned {_kind(opened)}; expected a hotshoe_core Backend"
     honours: object = opened.honours
     if not isinstance(honours, (frozenset, set)) or not all(isinstance(name, str) for name in honours):
-        shown = printable(repr(honours), 80)
-        return f"returned a Backend whose honours is {shown}; expected a frozenset of names of BackendParams' fields"
+        return (
+            f"returned a Backend whose honours is {shown(honours)}; expected a frozenset of names of BackendParams' "
+            "fields"
+        )
     return None
 
 

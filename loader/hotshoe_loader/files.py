@@ -8,26 +8,48 @@ import stat
 from pathlib import Path
 from typing import Any
 
-__all__ = ["file_state", "load_json", "read_bytes", "read_text"]
+__all__ = ["NotRegularError", "file_state", "load_json", "open_regular", "read_bytes", "read_text"]
 
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)  # opening a FIFO would wait for somebody to write to it
-_BINARY = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+# O_NONBLOCK: opening a FIFO would wait for somebody to write to it
+_FLAGS = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"):
+    _FLAGS |= getattr(os, _name, 0)
+
+
+class NotRegularError(OSError):
+    """What lies there is a FIFO, a folder, a device: nothing to read."""
+
+
+def open_regular(path: str | Path) -> tuple[int, int]:
+    """A descriptor of a regular file, which the caller closes, and the file's size.
+
+    Raises OSError; NotRegularError for what is no file.
+    """
+    descriptor = os.open(path, _FLAGS)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise NotRegularError(f"{path} is {_kind(found.st_mode)}, and no file")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, found.st_size
 
 
 def read_bytes(path: str | Path, limit: int) -> bytes:
     """The bytes of a regular file of at most ``limit``. Raises OSError for anything else that may lie there."""
-    descriptor = os.open(path, os.O_RDONLY | _NONBLOCK | _BINARY)
+    descriptor, size = open_regular(path)
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(f"{path} is {_kind(found.st_mode)}, and no file")
-        if found.st_size > limit:
-            raise OSError(f"{path} has {found.st_size} bytes; expected at most {limit}")
-        with os.fdopen(os.dup(descriptor), "rb") as file:
-            data = file.read(limit + 1)
+        if size > limit:
+            raise OSError(f"{path} has {size} bytes; expected at most {limit}")
+        # Not by a file object's read(limit): that first allocates all of the limit, for each of a thousand small files.
+        data = os.read(descriptor, size + 1)
+        if len(data) != size or not data:  # it grows or shrinks, or its file system knows no sizes
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                data += file.read(limit + 1 - len(data))
     finally:
         os.close(descriptor)
-    if len(data) > limit:  # it grew, or is of a system of files that knows no sizes
+    if len(data) > limit:
         raise OSError(f"{path} has more than {limit} bytes")
     return data
 

@@ -14,12 +14,13 @@ Every field but ``format`` is optional, and so is the file. It lies in the packa
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.text import printable
+from hotshoe_core.text import printable, shown
 from hotshoe_loader.files import load_json, read_text
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected
@@ -46,14 +47,14 @@ def find_manifest(plugin: PluginCandidate) -> Manifest | None:
     if not top:
         return None
     folders = [Path(plugin.location, top)] if plugin.location else []
-    if not any((folder / FILE).is_file() for folder in folders):
+    if not any(os.path.isfile(folder / FILE) for folder in folders):  # Path.is_file raises for a name too long
         try:  # installed as editable: the package lies elsewhere. A top-level name is found without importing it.
             spec = importlib.util.find_spec(top)
         except (ImportError, ValueError, AttributeError):
             spec = None
         folders = [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
     for folder in folders:
-        if (folder / FILE).is_file():
+        if os.path.isfile(folder / FILE):
             return read_manifest(folder / FILE)
     return None
 
@@ -63,15 +64,27 @@ def read_manifest(path: Path) -> Manifest:
     try:
         fields = load_json(read_text(path, _LARGEST))
         if not isinstance(fields, dict) or fields.get("format") != 1:
-            raise ValueError(f'expected an object with "format": 1, got {str(fields)[:60]}')
-        api = fields.get("api")
-        if api is not None:
-            first, last = (api, api) if isinstance(api, int) else api
-            api = (int(first), int(last))
-        environment = tuple(map(str, fields.get("environment", ())))
-    except (OSError, ValueError, TypeError, OverflowError) as error:
+            raise ValueError(f'expected an object with "format": 1, got {shown(fields)}')
+        return Manifest(path, _api(fields.get("api")), _environment(fields.get("environment", [])), fields)
+    except (OSError, ValueError) as error:
         raise damaged(path, error) from error
-    return Manifest(path, api, environment, fields)
+
+
+def _api(value: Any) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    versions = value if isinstance(value, list) else [value, value]
+    if len(versions) != 2 or not all(isinstance(each, int) and 0 <= each < 1 << 31 for each in versions):
+        raise ValueError(f'"api" is {shown(value)}; expected the first and the last version, as in [1, 1]')
+    first, last = versions
+    return int(first), int(last)
+
+
+def _environment(value: Any) -> tuple[str, ...]:
+    # What these variables hold is kept with the probe's report: an empty name would keep every secret there is.
+    if not isinstance(value, list) or not all(isinstance(each, str) and each.isidentifier() for each in value):
+        raise ValueError(f'"environment" is {shown(value)}; expected a list of names of variables, as in ["ACME_"]')
+    return tuple(value)
 
 
 def damaged(path: Path, error: Exception) -> Rejected:

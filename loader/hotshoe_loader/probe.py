@@ -10,14 +10,15 @@ import importlib
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotshoe_core.device import Device, Provider
 from hotshoe_core.errors import HotshoeError, PluginError
-from hotshoe_core.text import printable
+from hotshoe_core.text import shown
 from hotshoe_loader.binary import install_hint
-from hotshoe_loader.contract import checked_devices
+from hotshoe_loader.contract import MOST_DEVICES, checked_devices
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected
 
@@ -35,6 +36,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+_MOST_PROVIDERS = 64
 
 
 def guarded(call: Callable[[], T], doing: str, plugin: PluginCandidate | None, otherwise: Outcome) -> T:
@@ -244,7 +247,15 @@ def ask_providers(
                 f"its hook {hook}() returned {type(answer).__name__}; expected a list of providers",
                 f"report it to the authors of {plugin.distribution}",
             )
-        providers: list[Any] = guarded(lambda: list(answer or ()), "listing its providers", plugin, Outcome.CRASHED)
+        providers: list[Any] = guarded(
+            lambda: list(islice(answer or (), _MOST_PROVIDERS + 1)), "listing its providers", plugin, Outcome.CRASHED
+        )
+        if len(providers) > _MOST_PROVIDERS:
+            raise Rejected(
+                Outcome.INCOMPATIBLE_API,
+                f"its hook {hook}() returned more than {_MOST_PROVIDERS} providers",
+                f"report it to the authors of {plugin.distribution}",
+            )
         if not providers:
             raise Rejected(Outcome.NO_DEVICE, f"its hook {hook}() returned no provider")
     except Rejected:
@@ -290,9 +301,7 @@ def native_libraries(provider: Provider, plugin: PluginCandidate) -> tuple[str, 
     kind = native.get("kind") if isinstance(native, Mapping) else None
     if isinstance(kind, str) and kind in _KINDS:
         return kind, native
-    returned = (
-        f"libraries of kind {printable(repr(kind), 80)}" if isinstance(native, Mapping) else type(native).__name__
-    )
+    returned = f"libraries of kind {shown(kind)}" if isinstance(native, Mapping) else type(native).__name__
     raise Rejected(
         Outcome.INCOMPATIBLE_API,
         f'its native() returned {returned}; expected None, or a mapping whose "kind" is {" or ".join(_KINDS)}',
@@ -306,12 +315,16 @@ _KINDS = ("ggml",)
 
 def list_devices(provider: Provider, library: Path | None, plugin: PluginCandidate) -> list[Device]:
     """The devices a provider has here, at least one, all of them its own."""
-    answer = guarded(lambda: _whole(provider.devices(library)), "its devices()", plugin, Outcome.CRASHED)
-    try:
-        listed = checked_devices(answer, provider.name, provider.family, library)
-    except PluginError as error:
-        hint = error.hint or f"report it to the authors of {plugin.distribution}"
-        raise Rejected(Outcome.INCOMPATIBLE_API, error.message, hint) from error
+
+    def checked(answer: Any) -> list[Device]:
+        try:
+            return checked_devices(answer, provider.name, provider.family, library)
+        except PluginError as error:
+            hint = error.hint or f"report it to the authors of {plugin.distribution}"
+            raise Rejected(Outcome.INCOMPATIBLE_API, error.message, hint) from error
+
+    # What it lists may be of its own classes: their methods run where they are looked at.
+    listed = guarded(lambda: checked(_whole(provider.devices(library))), "its devices()", plugin, Outcome.CRASHED)
     if not listed:
         raise Rejected(
             Outcome.NO_DEVICE,
@@ -322,5 +335,9 @@ def list_devices(provider: Provider, library: Path | None, plugin: PluginCandida
 
 
 def _whole(answer: Any) -> Any:
-    """A list of what a plugin's generator yields: it may raise until its end."""
-    return list(answer) if isinstance(answer, Iterable) and not isinstance(answer, (str, bytes)) else answer
+    """A list of what a plugin's generator yields: it may raise until its end, and have none."""
+    return (
+        list(islice(answer, MOST_DEVICES + 1))
+        if isinstance(answer, Iterable) and not isinstance(answer, (str, bytes))
+        else answer
+    )

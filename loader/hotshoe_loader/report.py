@@ -12,6 +12,7 @@ from typing import Any
 
 from hotshoe_core.device import Device, DeviceType
 from hotshoe_core.errors import PluginError
+from hotshoe_core.text import shown
 from hotshoe_loader.contract import checked_devices, memory_problem
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Rejected
@@ -177,9 +178,13 @@ class Report:
                 [_string(each) for each in _list(data[name])] for name in ("met", "changes", "folders", "environment")
             )
             rejected, elapsed = _rejected(data["rejected"]), _seconds(data["elapsed"])
+            if rejected is None and not providers:
+                raise ValueError("a plugin that was not rejected has providers")
             return Report(rejected, providers, met, changes, folders, environment, elapsed)
-        except (LookupError, TypeError, AttributeError, ValueError, OverflowError, PluginError) as error:
+        except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, PluginError) as error:
             raise ValueError(f"no report: {type(error).__name__}: {error}") from error
+        except RecursionError:  # an enum's words about a value that is nested deeply
+            raise ValueError("no report: it is nested too deeply") from None
 
 
 # -- values, written and read ---------------------------------------------------------------------------------
@@ -190,9 +195,9 @@ def _fields(report: LibraryReport | ProviderReport) -> dict[str, Any]:
 
 
 def _string(value: Any) -> str:
-    """A path, say, which may hold any character."""
-    if not isinstance(value, str):
-        raise ValueError(f"expected text, got {type(value).__name__}")
+    """A path, say, which may hold any character but NUL."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ValueError(f"expected text, got {shown(value)}")
     return value
 
 
@@ -209,14 +214,14 @@ def _text(value: Any) -> str:
 
 
 def _whole(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"expected a whole number, got {type(value).__name__}")
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 64:
+        raise ValueError(f"expected a whole number, got {shown(value)}")
     return value
 
 
 def _seconds(value: Any) -> float:
     if not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"expected seconds, got {type(value).__name__}")
+        raise ValueError(f"expected seconds, got {shown(value)}")
     return float(value)
 
 

@@ -186,7 +186,7 @@ class _Judge:
     def _reject(
         self, rejected: Rejected, name: str, plugin: PluginCandidate, elapsed: float, details: Mapping[str, Any]
     ) -> None:
-        details = {**details, **rejected.details}
+        details = {**rejected.details, **details}  # a report that lies has no say about whose it is
         self._verdicts.append(
             Verdict(name, "plugin", rejected.outcome, rejected.reason, rejected.hint, plugin.origin, elapsed, details)
         )

@@ -23,10 +23,14 @@ __all__ = ["try_plugin"]
 
 def try_plugin(job: Job, announce: Announce = lambda step, doing: None) -> Report:
     """The report on one plugin. Raises nothing but KeyboardInterrupt."""
+    import hotshoe_core.backend  # noqa: F401 - which its devices are tested with; what NumPy changes is not its doing
+
     start = time.perf_counter()
     steps, report, process = Steps(job, announce), Report(), ProcessChanges()
+    # Guarded as a whole: what we did not think of costs this plugin its verdict, and not its neighbours theirs.
     try:
-        for provider in _providers(steps, report):
+        providers = probe.guarded(lambda: _providers(steps, report), "vetting it", job.plugin, Outcome.CRASHED)
+        for provider in providers:
             report.providers.append(_provider(steps, provider))
     except Rejected as rejected:
         report.rejected = rejected
@@ -63,13 +67,17 @@ def _provider(steps: Steps, provider: Any) -> ProviderReport:
     plugin = steps.plugin
     report = ProviderReport(plugin.name)
     try:
-        probe.guarded(lambda: vet_provider(provider, plugin, steps.policy), "reading its name", plugin, Outcome.CRASHED)
-        report.name, report.family = provider.name, provider.family
-        _compute(steps, provider, report)
+        probe.guarded(lambda: _identify(steps, provider, report), "reading its name", plugin, Outcome.CRASHED)
+        probe.guarded(lambda: _compute(steps, provider, report), "trying it", plugin, Outcome.CRASHED)
     except Rejected as rejected:
         report.rejected = rejected
     report.elapsed = time.perf_counter() - start
     return report
+
+
+def _identify(steps: Steps, provider: Any, report: ProviderReport) -> None:
+    vet_provider(provider, steps.plugin, steps.policy)
+    report.name, report.family = provider.name, provider.family
 
 
 def _compute(steps: Steps, provider: Provider, report: ProviderReport) -> None:

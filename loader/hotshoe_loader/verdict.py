@@ -5,10 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any, Literal
 
-from hotshoe_core.text import printable
+from hotshoe_core.text import printable, shown
 
 __all__ = ["Kind", "Outcome", "Rejected", "Verdict"]
 
@@ -63,7 +62,6 @@ _BROKEN = frozenset(
 )
 
 _MOST_TEXT = 4000  # characters of a reason; an exception's message may be of any length
-_NO_DETAILS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +80,14 @@ class Verdict:
     hint: str | None = None
     origin: str = ""
     elapsed: float = 0.0
-    details: Mapping[str, Any] = field(default_factory=lambda: _NO_DETAILS, hash=False)
+    details: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("candidate", "reason", "hint", "origin"):
             text = getattr(self, name)
             if text is not None:
                 object.__setattr__(self, name, printable(text, _MOST_TEXT))
-        if self.details is not _NO_DETAILS:
-            object.__setattr__(self, "details", {key: _plain(value) for key, value in self.details.items()})
+        object.__setattr__(self, "details", {str(key): _plain(value) for key, value in self.details.items()})
 
     def __str__(self) -> str:
         return f"{self.candidate}: {self.outcome.value}: {self.reason}"
@@ -138,5 +135,25 @@ class Rejected(Exception):  # noqa: N818 - not an error: how a stage hands its v
         if not isinstance(reason, str) or not isinstance(hint, (str, type(None))) or not isinstance(details, dict):
             raise ValueError("a rejection has a reason, perhaps a hint, and details")
         rejected = Rejected(outcome, reason, hint)
-        rejected.details = {str(key): _plain(value) for key, value in details.items()}
+        rejected.details = {_detail(key): _plain(_checked(key, value)) for key, value in details.items()}
         return rejected
+
+
+_LINES = ("traceback", "output")  # details that are shown line by line
+
+
+def _detail(key: object) -> str:
+    if not isinstance(key, str) or not key.isidentifier():
+        raise ValueError(f"a detail is called {shown(key)}; expected a name")
+    return key
+
+
+def _checked(key: str, value: Any) -> Any:
+    """A detail as ``Verdict.details`` has them. Raises ValueError for one that would fail where it is shown."""
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return value
+    if key in _LINES or not (value is None or isinstance(value, (str, int, float))):
+        raise ValueError(
+            f"the detail {key} is {shown(value)}; expected {'' if key in _LINES else 'a plain value or '}a list of text"
+        )
+    return value

@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import os
 import platform
-import stat
 import sys
 from pathlib import Path
 from typing import Any
 
 from hotshoe_core.device import API_VERSION, name_problem
-from hotshoe_core.text import printable
-from hotshoe_loader.files import read_text
+from hotshoe_core.text import printable, shown
+from hotshoe_loader.files import NotRegularError, open_regular, read_text
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.ggml.names import is_backend
 from hotshoe_loader.manifest import Manifest
@@ -81,12 +80,12 @@ def damaged_files(plugin: PluginCandidate) -> dict[str, str]:
         if not name or not _is_native(name):
             continue
         path = os.path.join(plugin.location, name.strip('"'))
-        problem = _differs(path, digest, int(size) if size.isdigit() else None)
+        problem = _differs(path, digest, int(size) if size.isdecimal() and len(size) < 20 else None)
         if problem is None:
             continue
-        damaged[os.path.realpath(path)] = problem
-        if not is_backend(os.path.basename(name)):
+        if "\0" in path or not is_backend(os.path.basename(name)):
             raise untrusted(path, problem, f"pip install --force-reinstall {plugin.distribution}")
+        damaged[os.path.realpath(path)] = problem
     return damaged
 
 
@@ -103,19 +102,19 @@ def _differs(path: str, digest: str, size: int | None) -> str | None:
     import hashlib  # not at every start: what was found good is remembered
 
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):  # reading a FIFO or a device would not end
-            return "it is no regular file"
-        if size is not None and found.st_size != size:
-            return f"it has {found.st_size} bytes, and had {size}"
-        with open(path, "rb") as file:
+        descriptor, length = open_regular(path)
+        with os.fdopen(descriptor, "rb") as file:
+            if size is not None and length != size:
+                return f"it has {length} bytes, and had {size}"
             sha = hashlib.sha256()
             while chunk := file.read(1 << 20):
                 sha.update(chunk)
     except FileNotFoundError:
         return "it is missing"
-    except OSError as error:
-        return f"it cannot be read: {error.strerror}"
+    except NotRegularError:
+        return "it is no regular file"
+    except (OSError, ValueError) as error:  # the latter for a NUL in its name
+        return f"it cannot be read: {getattr(error, 'strerror', None) or error}"
     same = base64.urlsafe_b64encode(sha.digest()).rstrip(b"=").decode() == digest.rstrip("=")
     return None if same else "its sha256 is not that of the wheel's RECORD"
 
@@ -142,7 +141,7 @@ def vet_provider(provider: Any, plugin: PluginCandidate, policy: Policy) -> None
             raise _no_provider(f"{kind}.{attribute} must be a str, and a name", problem, plugin)
     version = getattr(provider, "api_version", None)
     if not isinstance(version, int) or isinstance(version, bool):
-        found = "it is missing" if version is None else f"it is {printable(repr(version), 80)}"
+        found = "it is missing" if version is None else f"it is {shown(version)}"
         raise _no_provider(f"{kind}.api_version must be an int", found, plugin)
     if version != API_VERSION:
         raise _other_api(f"version {version}", version < API_VERSION, plugin, version)

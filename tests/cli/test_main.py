@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import hotshoe
 from hotshoe.cli import main
+from tests.support.rewrite import rewrite
 
 
 def hotshoe_command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
@@ -106,6 +108,69 @@ def test_a_closed_pipe_is_no_error(model: str) -> None:
     command = f"{sys.executable} -m hotshoe inspect {model} --full | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A line of bash in which ``hotshoe`` is the command."""
+    line = f'hotshoe() {{ {sys.executable} -m hotshoe "$@"; }}; {command}'
+    return subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, timeout=120, env=os.environ | environment, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirection", "code", "says"),
+    [
+        (">&-", 0, ""),
+        ("> /dev/full", 2, "hotshoe: error: [Errno 28] No space left on device\n"),
+        ("> /dev/full 2> /dev/full", 2, ""),
+        ("< /dev/null >&- 2>&-", 0, ""),
+    ],
+)
+def test_streams_that_are_closed_or_full(redirection: str, code: int, says: str, model: str) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    for command in (f"hotshoe embed {model} cat", f"hotshoe inspect {model}", "hotshoe devices"):
+        done = shell(f"{command} {redirection}")
+        assert (done.returncode, done.stderr) == (code, says), command
+
+
+def test_without_an_input_stream_there_is_no_input(model: str) -> None:
+    done = shell(f"hotshoe embed {model} <&-")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_what_ascii_has_no_character_for_is_written_out(model: str, tmp_path: Path) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    for command in ("bench", "embed", "rerank", "run"):
+        assert shell(f"hotshoe {command} --help", **ascii_only).returncode == 0
+    named = rewrite(Path(model), tmp_path / "m.gguf", {"general.name": "é"})
+    done = shell(f"hotshoe inspect {named}", **ascii_only)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\xe9" in done.stdout
+    done = shell(f"echo é | hotshoe embed {model}", **ascii_only)
+    assert done.returncode == 2
+    assert done.stderr.startswith("hotshoe: error: the input is not ascii text")
+
+
+def test_control_characters_of_a_name_are_written_out() -> None:
+    done = shell("hotshoe inspect $'a\\xff\\x1b[31m.gguf'")
+    assert done.returncode == 2
+    assert done.stderr.startswith("hotshoe: error: a\\udcff\\x1b[31m.gguf: there is no such file\n  hint: ")
+
+
+@pytest.mark.parametrize(
+    "variable",
+    ["HOTSHOE_PROBE_TIMEOUT=abc", "HOTSHOE_PROBE_TIMEOUT=-1", "HOTSHOE_GGML=nowhere", "HOTSHOE_REQUIRE=\x1b[2J",
+     "HOTSHOE_TRACE=/nowhere/t"],
+)  # fmt: skip
+def test_garbage_in_a_variable_is_one_message(variable: str, model: str) -> None:
+    name, _, value = variable.partition("=")
+    done = shell(f"hotshoe embed {model} cat", **{name: value})
+    assert done.returncode == 2
+    assert done.stderr.startswith("hotshoe: error: ")
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
 
 
 def test_import_is_light() -> None:

@@ -166,6 +166,18 @@ def test_fifo_does_not_hang(tmp_path: Path) -> None:
         GGUFFile(tmp_path / "x.gguf")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="links need a right there")
+def test_links_that_lead_to_no_file(tmp_path: Path) -> None:
+    for name, target, words in (
+        ("zero.gguf", "/dev/zero", "a pipe, socket or device"),
+        ("loop.gguf", "loop.gguf", "cannot be opened: .*symbolic links"),
+        ("lost.gguf", "nothing", "no such file"),
+    ):
+        (tmp_path / name).symlink_to(target)
+        with pytest.raises(ModelFileError, match=words):
+            GGUFFile(tmp_path / name)
+
+
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="permissions do not bind this user")
 def test_permission(tmp_path: Path) -> None:
     put(tmp_path, gguf_bytes()).chmod(0)

@@ -336,8 +336,85 @@ def test_attributes_are_checked(backend: Backend, op: str, attrs: dict[str, Any]
 
 
 @pytest.mark.parametrize(
+    ("op", "attrs"),
+    [
+        ("top_k", {"k": 2.5}),
+        ("top_k", {"k": 10**30}),
+        ("concat", {"axis": None}),
+        ("concat", {"axis": 2**63}),
+        ("sum", {"axis": "last"}),
+        ("sum", {"axis": (0.5,)}),
+        ("sum", {"keepdims": "no"}),
+        ("softmax", {"scale": "1"}),
+        ("softmax", {"scale": 1e300}),
+        ("rms_norm", {"eps": None}),
+        ("rms_norm", {"eps": 10**400}),
+        ("reshape", {"shape": (3, 4.0)}),
+        ("reshape", {"shape": 12}),
+        ("permute", {"axes": ("1", "0")}),
+        ("pad", {"widths": (1, 1)}),
+        ("pad", {"widths": ((1, 1), (1,))}),
+        ("slice", {"slices": ((0, 2), (0, 2))}),
+        ("gelu", {"approximate": "tan"}),
+        ("cast", {"dtype": "f16"}),
+        ("expand", {"shape": (2**46, 3, 4)}),
+        ("tile", {"reps": (2**25, 2**25)}),
+        ("im2col", {"kernel_size": None}),
+        ("rope", {"config": 8}),
+        ("gelu", {"approximate": []}),
+    ],
+)
+def test_attributes_of_another_type_or_beyond_native_code_are_refused(
+    backend: Backend, op: str, attrs: dict[str, Any]
+) -> None:
+    ctx = backend.new_context()
+    x = ctx.input("x", (3, 4))
+    operands = (x.reshape(1, 3, 4), ctx.input("at", (1,), I32)) if op == "rope" else (x,)
+    with pytest.raises((ShapeError, DTypeError), match=rf"{op}\(x F32.*: .*(expected|more than|got)"):
+        TABLE[op](*operands, **attrs)
+
+
+def test_numbers_of_numpy_are_attributes_too(backend: Backend) -> None:
+    x = normal(3, 4)
+    got = run(backend, lambda t: ops.softmax(t.sum(np.int64(0), keepdims=np.True_), scale=np.float32(0.5)), x)
+    assert got.shape == (1, 4)
+    np.testing.assert_array_equal(run(backend, lambda t: t.top_k(np.int32(2)), x), np.argsort(-x, -1)[:, :2])
+
+
+def test_limits_beyond_an_integer_type(backend: Backend) -> None:
+    x = np.array([-7, 0, 2**31 - 1], np.int32)
+    np.testing.assert_array_equal(run(backend, lambda t: t.clamp(2**40, 2**62), x), np.full(3, 2**31 - 1))
+    np.testing.assert_array_equal(run(backend, lambda t: t.clamp(-(2**62), -(2**40)), x), np.full(3, -(2**31)))
+
+
+def test_take_along_needs_indices_with_the_axis(backend: Backend) -> None:
+    ctx = backend.new_context()
+    with pytest.raises(ShapeError, match="agree in all axes"):
+        ctx.input("x", (5,)).take_along(ctx.input("at", (), I32))
+
+
+def test_none_is_no_tensor_to_join(backend: Backend) -> None:
+    x = backend.new_context().input("x", (3, 4))
+    with pytest.raises(GraphError, match="stack needs at least one tensor, and nothing else; got None among 2"):
+        ops.stack(None, x)
+
+
+def test_a_state_is_of_whole_blocks(backend: Backend) -> None:
+    with pytest.raises(ShapeError, match="multiple of 32"):
+        backend.state((3, 4), DType.Q4_0, "s")
+    with pytest.raises(ShapeError, match=r"2\^48"):
+        backend.state((2**40, 2**40), DType.F32, "s")
+
+
+@pytest.mark.parametrize(
     "config",
     [
+        RoPE(8, base=1.0, ext_factor=1.0, original_context=64),
+        RoPE(8, beta_fast=0.0, ext_factor=1.0, original_context=64),
+        RoPE(8, original_context=2**40),
+        RoPE(8, section_layout="other"),  # type: ignore[arg-type]
+        RoPE(8.0),  # type: ignore[arg-type]
+        RoPE(8, base="10000"),  # type: ignore[arg-type]
         RoPE(8, base=math.nan),
         RoPE(8, scale=0.0),
         RoPE(7),

@@ -17,7 +17,7 @@ from hotshoe_core.context import Context
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, GraphError, HotshoeError, ShapeError, UnsupportedOpError
 from hotshoe_core.graph import Graph, lower
-from hotshoe_core.ops import add, concat, linear, rms_norm, rsqrt, swiglu
+from hotshoe_core.ops import add, concat, l2_norm, layer_norm, linear, rms_norm, rsqrt, swiglu
 from hotshoe_core.reference import open_reference
 from hotshoe_core.tensor import TABLE, Tensor, constant, nodes_created, scope
 
@@ -199,6 +199,10 @@ def test_wrong_calls_say_what_is_expected() -> None:
     for call, expected in wrong:
         with pytest.raises(GraphError, match=expected):
             call()
+    for norm in (l2_norm, rms_norm, layer_norm):
+        for eps in (-1, float("nan"), float("inf")):
+            with pytest.raises(ShapeError, match="expected a finite number of 0 or more"):
+                norm(x, eps=eps)
     symbolic: list[Any] = [lambda: bool(x), lambda: list(x), lambda: np.asarray(x), lambda: len(x.sum().sum())]
     for use in symbolic:
         with pytest.raises(TypeError):
@@ -261,6 +265,59 @@ def test_what_a_context_refuses() -> None:
     with pytest.raises(DTypeError, match="do not fit"):
         ctx.compute({x: [2**24 + 1, 0]})
     np.testing.assert_array_equal(ctx.compute({x: [2**24, 0]}).read(y), [2**25, 0])
+    read_only = np.zeros(2, np.float32)
+    read_only.flags.writeable = False
+    for out in (read_only, np.zeros(3, np.float32), np.zeros(2), np.zeros(4, np.float32)[::2]):
+        with pytest.raises(ShapeError, match="contiguous writable"):
+            ctx.read(y, out)
+    assert not read_only.any()
+
+
+def test_what_is_no_tensor_shape_or_type_is_said_where_it_is_given() -> None:
+    ctx: Any = context()
+    x = ctx.input("x", (2,))
+    y, state = x * 2, ctx.backend.state((2,), DType.F32, "s")
+    wrong: list[tuple[Any, str]] = [
+        (lambda: ctx.forward(...), "what is to be computed is Ellipsis"),
+        (lambda: ctx.update(x, 3), "the new value of x is 3"),
+        (lambda: ctx.update(None, y), "what is to be updated is None"),
+        (lambda: ctx.fed("x"), "what was fed is 'x'"),
+        (lambda: ctx.input(5, (2,)), "the name of a new input is 5"),
+        (lambda: ctx.input("y", 2), "the shape is 2"),
+        (lambda: ctx.input("y", (1.5,)), "sizes must be integers, got 1.5"),
+        (lambda: ctx.input("y", (2,), "f32"), "element type is 'f32' .* DType.F32"),
+        (lambda: ctx.backend.state((2,), DType.F32, ["s"]), "the name of a new state is"),
+        (lambda: ctx.backend.state((2,), DType.F32, "s", layer=1.5), "layer is 1.5"),
+        (lambda: x.cast("f16"), "element type is 'f16'"),
+        (lambda: x.sum(keepdims=np.zeros(0)), "keepdims is"),
+        (lambda: x.chunk(1.5), "chunk: n is 1.5"),
+        (lambda: x.chunk(2, axis=float("nan")), "chunk: axis is nan"),
+        (lambda: constant(x), "is a Tensor already"),
+        (lambda: DType.parse(3), "name of an element type is 3"),
+        (lambda: ctx.forward(y).compute(3), "the inputs are 3"),
+        (lambda: ctx.compute({"x": [1, 2]}), "what is fed is 'x'"),
+        (lambda: ctx.compute({x: [[1], [1, 2]]}), "which is no array"),
+        (lambda: ctx.compute({x: [1, 2]}).read(y, out=[0, 0]), "out is"),
+        (lambda: ctx.read(None), "what is to be read is None"),
+    ]
+    for call, says in wrong:
+        with pytest.raises(HotshoeError, match=says):
+            call()
+    np.testing.assert_array_equal(ctx.compute({x: [1, 2]}).read(y), [2, 4])
+    assert state.shape == (2,)
+
+
+def test_a_users_seterr_changes_nothing() -> None:
+    """What is 0, infinite or no number in one type is so whatever NumPy is told to do about it."""
+    ctx = context()
+    x, y = ctx.input("x", (3,)), ctx.input("y", (3,), DType.F16)
+    z, w = (x * x).cast(DType.F16), x.log()
+    feeds = {x: np.array([1e-300, 1e300, -1.0]), y: np.array([1e-30, 1e30, 0.0])}
+    with np.errstate(all="raise"):
+        ctx.forward(z, y, w).compute(feeds)
+        np.testing.assert_array_equal(z.read(), np.array([0, np.inf, 1], np.float16))
+        np.testing.assert_array_equal(y.read(), np.array([0, np.inf, 0], np.float16))
+        np.testing.assert_array_equal(w.read(), np.array([-np.inf, np.inf, np.nan], np.float32))
 
 
 # Updates of states

@@ -224,7 +224,7 @@ def test_what_is_no_token_is_refused_before_it_meets_others(model: TextModel) ->
                 use(wrong) if use.__name__ != "append" else use(*wrong)
     sequence = model.sequence([1, 2, 3])
     for call in (lambda: sequence.truncate(-1), lambda: sequence.truncate(4), lambda: sequence.shift(2, 2)):
-        with pytest.raises(GraphError, match="3 tokens"):
+        with pytest.raises(GraphError, match=r"3 tokens|-1; expected 0 or more"):
             call()
     assert len(sequence.append(4)) == model._forward.n_vocab
     model.close()

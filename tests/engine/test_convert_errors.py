@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -267,6 +268,30 @@ def _with_one_change(value: Any, rng: random.Random) -> Any:
         value[key] = _with_one_change(value[key], rng)
         return value
     return rng.choice(VALUES)
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
+@pytest.mark.parametrize("make", [_pipe, _zeros])
+@pytest.mark.parametrize("name", ["1_Pooling/config.json", "vocab.txt"])
+def test_what_is_no_file_is_not_read(make: Callable[[Path], None], name: str, tiny: Path, tmp_path: Path) -> None:
+    """In a child, which would hang, or take all memory."""
+    (tiny / "tokenizer.json").unlink()  # then vocab.txt is read
+    (tiny / name).unlink()
+    make(tiny / name)
+    code = "import sys; from hotshoe.convert import convert; convert(*sys.argv[1:])"
+    command = [sys.executable, "-c", code, str(tiny), str(tmp_path / "m.gguf")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"hotshoe_core.errors.ModelFileError: {tiny / name}: cannot be read")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
 
 
 FULL_DISK = """

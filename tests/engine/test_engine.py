@@ -65,7 +65,10 @@ class FakeForward:
         logits = np.zeros((len(work.asked), N_VOCAB), np.float32)
         for row, rows in zip(logits, work.asked, strict=True):
             row[next_token(rows)] = 10
-        return [logits if work.op is None else logits.argmax(axis=-1)]  # greedy: no other op is asked for
+        if work.op is None:
+            return [logits]
+        best = logits.argmax(axis=-1, keepdims=True)  # greedy: no other op is asked for
+        return [best, np.take_along_axis(logits, best, -1)]
 
 
 class Rig:

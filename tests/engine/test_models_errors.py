@@ -14,8 +14,16 @@ import pytest
 import hotshoe
 from hotshoe import loading, nn
 from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, part, tensor
-from hotshoe_core import Tensor
-from hotshoe_core.errors import HotshoeError, ModelDefinitionError, ModelFileError, ShapeError, WeightsError
+from hotshoe_core import Tensor, ops
+from hotshoe_core.errors import (
+    BackendError,
+    HotshoeError,
+    ModelDefinitionError,
+    ModelFileError,
+    SamplingError,
+    ShapeError,
+    WeightsError,
+)
 from hotshoe_core.gguf import GGUFFile
 from tests.support.rewrite import rewrite
 
@@ -234,6 +242,12 @@ def changed(data: Path, tmp_path: Path, name: str = "LlamaForCausalLM", **metada
         ({"attention__layer_norm_rms_epsilon": -1.0}, ModelFileError, r"epsilon': is -1\.0"),
         ({"attention__layer_norm_rms_epsilon": float("nan")}, ModelFileError, r"epsilon': is nan"),
         ({"rope__freq_base": 0.0}, ModelFileError, r"rope\.freq_base': is 0\.0; expected"),
+        ({"context_length": 2**31}, ModelFileError, r"context_length': is 2147483648; expected 1 to 2147483647"),
+        (
+            {"rope__scaling__original_context_length": 2**31},
+            ModelFileError,
+            r"original_context_length': is 2147483648; expected 0 or more, and below 2147483648",
+        ),
         ({"rope__dimension_count": 4_000_000}, HotshoeError, "rope"),
         ({"rope__dimension_count": -2}, ModelFileError, r"rope\.dimension_count': is -2"),
     ],
@@ -309,6 +323,82 @@ def test_what_the_new_families_claim(name: str, keys: dict[str, Any], words: str
     path = rewrite(data / "llamacpp" / f"{name}.gguf", tmp_path / "m.gguf", keys)
     with pytest.raises(hotshoe.errors.ModelError, match=words):
         hotshoe.load_model(path, "reference")
+
+
+@pytest.mark.parametrize("name", ["bert-tiny-llamacpp", "llamacpp/LlamaForCausalLM", "llamacpp/Gemma3ForCausalLM"])
+def test_more_tokens_than_the_embedding_has_rows(name: str, data: Path, tmp_path: Path) -> None:
+    """One that is in use would be read beyond the weight; those that are not need no row."""
+    source = data / f"{name}.gguf"
+    with GGUFFile(source) as file:
+        tokens, types = (list(file.metadata[f"tokenizer.ggml.{k}"]) for k in ("tokens", "token_type"))
+    tokens += [f"more{i}" for i in range(9)]
+    for kind in (5, 1):
+        keys = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types + [kind] * 9}
+        path = rewrite(source, tmp_path / f"{kind}.gguf", keys)
+        if kind == 5:
+            hotshoe.load_model(path, "reference").close()
+            continue
+        with pytest.raises(WeightsError, match=rf"token_embd\.weight has \d+ rows; expected {len(tokens)} or more"):
+            hotshoe.load_model(path, "reference")
+
+
+def test_more_logits_than_rows(data: Path, tmp_path: Path) -> None:
+    """A token could be generated that the embedding has no row for."""
+    source, path = data / "llamacpp" / "LlamaForCausalLM.gguf", tmp_path / "m.gguf"
+    with GGUFFile(source) as file:
+        n = len(file.metadata["tokenizer.ggml.tokens"])
+    rewrite(source, path, {"tokenizer.ggml.token_type": [1] + [5] * (n - 1)}, narrow=("token_embd.weight", 0))
+    with pytest.raises(WeightsError, match=rf"token_embd\.weight has 1 rows; expected {n} or more: there are as many"):
+        hotshoe.load_model(path, "reference")
+
+
+def test_more_logits_than_tokens_of_a_model_that_says_no_shape(load: Callable[[Any], Any]) -> None:
+    class Mine(Good):
+        def logits(self, x: Tensor) -> Tensor:
+            return ops.concat(self.output(x), x[:, :1], axis=-1)
+
+    with pytest.raises(WeightsError, match="the model gives 321 logits; the vocabulary has 320 tokens"):
+        load(Mine)
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [("\x1b[31mweight", r"\\x1b\[31mweight"), ("\u202e", r"\\u202e"), ("x" * 9000, "x{79}…")],
+)
+def test_names_of_a_file_do_not_drive_a_terminal(odd: str, words: str, data: Path, tmp_path: Path) -> None:
+    source = data / "llamacpp" / "LlamaForCausalLM.gguf"
+    with pytest.raises(WeightsError, match=f"the llama model does not use: {words}\n"):
+        hotshoe.load_model(rewrite(source, tmp_path / "m.gguf", add={odd: np.zeros(8, np.float32)}), "reference")
+    path = rewrite(source, tmp_path / "n.gguf", rename=("blk.0.attn_norm.weight", odd))
+    with pytest.raises(WeightsError, match=r"missing: blk\.0\.attn_norm\.weight\n") as missing:
+        hotshoe.load_model(path, "reference")
+    path = rewrite(source, tmp_path / "o.gguf", {"general.architecture": odd})
+    with pytest.raises(hotshoe.errors.UnknownArchitectureError) as unknown:
+        hotshoe.load_model(path, "reference")
+    for error in (missing, unknown):
+        assert all(line.isprintable() for line in str(error.value).split("\n"))
+        assert len(str(error.value)) < 1000
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+def test_weights_of_nan_give_no_text(device: str, data: Path, tmp_path: Path) -> None:
+    """Also not by the device's argmax, which would say that the first token is the best."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes((data / "llamacpp" / "LlamaForCausalLM.gguf").read_bytes())
+    with GGUFFile(path) as file:
+        place = file.tensors["output_norm.weight"].offset
+    with path.open("r+b") as raw:
+        raw.seek(place)
+        raw.write(np.full(32, np.nan, np.float32).tobytes())
+    if device not in [d.name for d in hotshoe.load_all().devices]:
+        pytest.skip(f"no device {device!r}")
+    with hotshoe.load_model(path, device) as model:
+        for options in ({"temperature": 0}, {"temperature": 1}):
+            with pytest.raises(SamplingError, match="NaN"):
+                model.generate("the", max_tokens=2, **options)
+        for call in (lambda: model.logits([1, 2]), lambda: model.score("the")):
+            with pytest.raises(BackendError, match=f"gave NaN or infinity on {device}"):
+                call()
 
 
 def test_keys_of_wrong_types(data: Path, tmp_path: Path) -> None:

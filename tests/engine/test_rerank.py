@@ -13,8 +13,9 @@ import hotshoe
 from hotshoe.convert import convert
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.pooling import Pooling
-from hotshoe.runner.reranker import RerankModel
-from hotshoe_core.errors import ClosedError, InputTooLongError, ModelFileError, ShapeError
+from hotshoe.runner.reranker import RerankModel, _sigmoid
+from hotshoe_core import Context
+from hotshoe_core.errors import BackendError, ClosedError, InputTooLongError, ModelFileError, ShapeError
 from tests.support.recorded import make_recorded
 from tests.support.rewrite import rewrite
 
@@ -93,6 +94,29 @@ def test_wrong_pairs(reranker: RerankModel) -> None:
     reranker.close()
     with pytest.raises(ClosedError):
         reranker.scores([(QUERY, "a")])
+
+
+def test_nan_of_a_reranker_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hotshoe.load_model(path, "reference") as model:
+        assert isinstance(model, RerankModel)
+        read = Context.read
+
+        def broken(self: Context, *args: Any, **kwargs: Any) -> np.ndarray:
+            out = read(self, *args, **kwargs)
+            out[-1] = np.nan
+            return out
+
+        monkeypatch.setattr(Context, "read", broken)
+        with pytest.raises(BackendError, match="NaN or infinity on reference"):
+            model.rank(QUERY, DOCUMENTS)
+
+
+def test_a_users_seterr_changes_no_score(reranker: RerankModel) -> None:
+    pairs = [(QUERY, document) for document in DOCUMENTS]
+    expected = reranker.scores(pairs)
+    with np.errstate(all="raise"):
+        np.testing.assert_array_equal(reranker.scores(pairs), expected)
+        np.testing.assert_array_equal(_sigmoid(np.array([-2000.0, 0, 2000])), [0, 0.5, 1])
 
 
 def test_a_causal_model_embeds_by_its_last_token(tmp_path: Path, device: str) -> None:

@@ -14,14 +14,17 @@ import pytest
 
 import hotshoe
 from hotshoe.models import llama
+from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.params import RunnerParams
 from hotshoe.runner.text import TextModel
-from hotshoe_core import Context, Tensor, ops
+from hotshoe.sampling import Sampler, SamplingParams
+from hotshoe_core import BackendParams, Context, Tensor, ops
 from hotshoe_core.errors import (
     BackendError,
     DTypeError,
     ForkedProcessError,
     GraphError,
+    HotshoeError,
     ModelDefinitionError,
     ModelError,
     SamplingError,
@@ -125,6 +128,41 @@ def test_what_is_no_prompt(model: TextModel, gguf: Callable[..., Path]) -> None:
     with pytest.raises(TokenizerError):
         model.sequence([1]).append("a")  # type: ignore[arg-type]
     assert model.generate(np.array([1, 2]), max_tokens=1).n_prompt == 2  # type: ignore[call-overload]
+
+
+def test_what_is_no_argument(model: TextModel, gguf: Callable[..., Path]) -> None:
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        (lambda: model.generate(3), TokenizerError, r"a sequence is 3 \(int\); expected token ids"),
+        (lambda: model.generate(np.array("x")), TokenizerError, "a sequence is array"),
+        (lambda: model.generate("the", batch_size=None), SamplingError, "batch_size is None"),
+        (lambda: model.extend(3), GraphError, "what is added is 3"),
+        (lambda: model.extend(iter([5])), GraphError, "what is added is 5"),
+        (lambda: model.sequence([5, 6]).truncate(0.5), GraphError, "what truncate keeps is 0.5"),
+        (lambda: model.sequence([5, 6]).shift(1, [1]), GraphError, r"n of a shift is \[1\]"),
+        (lambda: EmbeddingSpan([[1], [1, 2]]), ShapeError, "a span of embeddings is"),  # type: ignore[arg-type]
+        (lambda: EmbeddingSpan(np.ones((2, 3)), hash=3), TokenizerError, "the hash of a span is 3"),  # type: ignore[arg-type]
+        (lambda: Sampler({}, 8), SamplingError, "params is {}"),  # type: ignore[arg-type]
+        (lambda: Sampler(SamplingParams(), 8.5), SamplingError, "vocab_size is 8.5"),  # type: ignore[arg-type]
+        (lambda: Sampler(SamplingParams(), 8).accept("a"), SamplingError, "a token id is 'a'"),  # type: ignore[arg-type]
+        (lambda: RunnerParams(kv_dtype=3), DTypeError, "is 3"),  # type: ignore[arg-type]
+        (lambda: BackendParams(mmap="no"), BackendError, "mmap is 'no'"),  # type: ignore[arg-type]
+        (lambda: BackendParams(n_threads=1.5), BackendError, "n_threads is 1.5"),  # type: ignore[arg-type]
+    ]
+    path = gguf("LlamaForCausalLM")
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"path": 3}, "the path of a model is 3"),
+        ({"device": 3}, "device is 3"),
+        ({"n_ctx": "8"}, "n_ctx is '8'"),
+        ({"params": {}}, "params is {}"),
+        ({"runner": 3}, "runner is 3"),
+        ({"progress": 3}, "progress is 3"),
+    ]
+    for given, says in options:
+        wrong.append((lambda given=given: hotshoe.load_model(**{"path": path} | given), HotshoeError, says))
+    for call, error, says in wrong:
+        with pytest.raises(error, match=says):
+            call()
+    assert model.generate(iter([5, 6]), max_tokens=1).n_prompt == 2  # type: ignore[call-overload]
 
 
 def test_another_models_sequence(model: TextModel, gguf: Callable[..., Path]) -> None:

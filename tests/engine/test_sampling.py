@@ -225,6 +225,30 @@ def test_every_chain_gives_a_distribution(
 # --- draws
 
 
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 0},
+        {"temperature": 1e-30, "top_k": 0, "top_p": 1, "min_p": 0},
+        {"temperature": 1e-30},
+        {"top_k": 0},
+        {"typical_p": 0.5},
+        {"logit_bias": {3: 3e38, 4: -math.inf}, "repetition_penalty": 1e30},
+        {"logprobs": 3},
+    ],
+)
+def test_a_users_seterr_changes_nothing(params: dict[str, Any]) -> None:
+    def some(n: int = 5) -> list[Sampled]:
+        sampler = Sampler(SamplingParams(seed=1, **params), 8)
+        sampler.observe([1, 3])
+        return [sampler.sample(np.array([1e38, 1e-44, -3e38, 2, 3, -np.inf, 5, 6], np.float32)) for _ in range(n)]
+
+    with np.errstate(all="ignore"):
+        expected = some()
+    with np.errstate(all="raise"):
+        assert some() == expected
+
+
 def test_the_same_seed_gives_the_same_tokens() -> None:
     """Recorded once: another platform, NumPy or release must give the same."""
     sampler = Sampler(SamplingParams(seed=42, temperature=1.0), 1000)

@@ -282,6 +282,30 @@ def test_the_command_line(gguf: Callable[..., Path], data: Path, capsys: pytest.
     assert "top_p is 7" in capsys.readouterr().err
 
 
+def test_a_users_seterr_changes_nothing(device: str, gguf: Callable[..., Path]) -> None:
+    def everything() -> tuple[Any, ...]:
+        with load(gguf("LlamaForCausalLM"), device) as model:
+            wild = {"temperature": 1e-30, "top_k": 0, "top_p": 1, "min_p": 0}
+            done = [model.generate([5, 6], max_tokens=6, seed=1, **options).tokens for options in ({}, wild)]
+            return (*done, model.score("the cat"), model.logits([5, 6, 7]).tolist())
+
+    expected = everything()
+    with np.errstate(all="raise"):
+        assert everything() == expected
+
+
+def test_a_prompt_that_a_template_blew_up_is_not_tokenized(
+    model: TextModel, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hotshoe.chat import ChatTemplate
+
+    source = "{{ messages[0].content }}{% for i in range(99) %}{{ 'x' * 100000 }}{% endfor %}"
+    model.__dict__["chat_template"] = ChatTemplate(source)
+    monkeypatch.setattr(type(model.tokenizer), "encode", None)
+    with pytest.raises(InputTooLongError, match=r"made a prompt of 9,900,002 characters; the context holds 128 tokens"):
+        model.chat([{"role": "user", "content": "Hi"}])
+
+
 def test_chat(gguf: Callable[..., Path]) -> None:
     with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name) as model:
         messages = [{"role": "user", "content": "hello camera"}]

@@ -11,7 +11,7 @@ import pytest
 
 from hotshoe_core import Backend, BackendParams, Context, DType, Tensor, WeightData, constant, ops
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_core.testing import OP_CASES, Case
+from hotshoe_core.testing import OP_CASES, Arg, Case
 from hotshoe_core.testing.run import compute, error
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
@@ -144,3 +144,24 @@ def test_with_more_threads_than_work(backend: Backend, case: Case) -> None:
         want = compute(reference, case)
     for g, w in zip(compute(backend, case), want):
         assert all(error(a, b) < 1e-5 for a, b in zip(g, w))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [lambda x: x.max(0), lambda x: x.T, lambda x: x.mean((0, 1)), lambda x: x.pad((0, 0), (0, 2**31)), lambda x: x * 2],
+)
+def test_an_axis_that_ggml_cannot_count_along_is_refused(backend: Backend, build: Callable[[Tensor], Tensor]) -> None:
+    """Permuting such a tensor aborted: ggml keeps sizes in 32 bits there. Nothing of this size is allocated."""
+    with backend.new_context() as ctx:
+        ctx.forward(build(ctx.input("x", (2, 2**31))))
+        with pytest.raises(UnsupportedOpError):
+            ctx.reserve()
+
+
+@pytest.mark.parametrize("layout", ["permuted", "sliced", "stepped"])
+@pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
+def test_what_is_repeated_may_lie_in_any_order(backend: Backend, dtype: DType, layout: Any) -> None:
+    """Of a mask of F16 whose elements lie apart ggml's repeat ended the process."""
+    case = Case("softmax", (Arg((2, 3, 4, 5)), Arg((4, 1), dtype, layout=layout)))
+    for got, expected in zip(compute(backend, case), compute(open_reference(), case)):
+        np.testing.assert_allclose(got[0], expected[0], rtol=1e-4, atol=1e-5)

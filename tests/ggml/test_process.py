@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +118,110 @@ time.sleep(0.5)
 print(time.process_time() - before)
 """)
     assert float(lines[0]) < 0.1
+
+
+LIMITED = """
+import resource
+from hotshoe_core import BackendParams
+from hotshoe_core.errors import HotshoeError
+from hotshoe_core.backend import WeightData
+
+def limit(more):
+    "Of the address space: so many bytes more than are in use."
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
+
+def attempt(action):
+    try:
+        return action()
+    except (HotshoeError, MemoryError) as error:  # the second where Python itself gets none
+        return f"{type(error).__name__}: {error}".partition("\\n")[0]
+"""
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's, and so is /proc")
+unsanitized = pytest.mark.skipif(
+    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer ends the process where it gets no memory"
+)
+
+
+@linux
+@unsanitized
+def test_a_graph_without_memory_is_an_error():
+    """Whatever part of it finds none: ggml ends the process where its contexts or its scheduler get no memory."""
+    lines = run(f"""{LIMITED}
+backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=1))
+def chain():
+    with backend.new_context() as ctx:
+        x = y = ctx.input("x", (8, 64))
+        for _ in range(1000):
+            y = y * 0.5 + x
+        return ctx.forward(y.matmul(y, transpose=True)).compute({{x: np.ones((8, 64))}})
+for more in (0, 1, 4, 8, 13, 20, 40, 80, 110, 125, 160, 1000):
+    limit(more << 20)
+    print(str(attempt(chain))[:28])
+""")
+    assert set(lines) <= {"InsufficientMemoryError: cpu", "MemoryError: ", lines[-1]}
+    assert lines.count("InsufficientMemoryError: cpu") > 3
+    assert lines[-1].startswith("<"), "with enough memory it is computed"
+
+
+@linux
+@unsanitized
+def test_weights_and_states_without_memory_are_an_error():
+    lines = run(f"""{LIMITED}
+backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=1))
+data = np.zeros(4, np.uint8)
+many = [WeightData(f"w{{i}}", (1,), DType.F32, data) for i in range(20_000)]
+limit(3 << 20)
+print(attempt(lambda: backend.load(many)))
+print(attempt(lambda: backend.state((64 << 20,), DType.F32, "s")))
+limit(1 << 30)
+print(len(backend.load(many)))
+""")
+    assert lines[0].startswith("InsufficientMemoryError: cpu has no ")
+    assert lines[0].endswith("for the weights")
+    assert lines[1:] == ["InsufficientMemoryError: cpu has no 256.0 MiB for the cache", "20000"]
+
+
+@linux
+@unsanitized
+def test_threads_that_the_system_does_not_start_are_an_error():
+    lines = run(f"""{LIMITED}
+registry = hotshoe.load_all()
+registry.open("cpu", BackendParams(n_threads=1)).close()
+limit(200 << 20)
+print(attempt(lambda: registry.open("cpu", BackendParams(n_threads=500))))
+print(double(graph(registry.open("cpu", BackendParams(n_threads=2)))))
+""")
+    assert lines[0].startswith("NativeError: cpu: n_threads is 500, and the system starts no more than ")
+    assert lines[1] == "8.0"
+
+
+TRUNCATED = """
+import mmap, os, sys
+from hotshoe_core import BackendParams
+from hotshoe_core.backend import WeightData
+
+values = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
+open(sys.argv[1], "wb").write(values.tobytes())
+with open(sys.argv[1], "rb") as file:
+    pages = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=1, mmap=sys.argv[2] == "mmap"))
+table = backend.load([WeightData("w", values.shape, DType.F32, pages, ("take",))])["w"]
+context = backend.new_context()
+at = context.input("at", (2,), DType.I32)
+rows = context.forward(table.take(at))
+os.truncate(sys.argv[1], 0)
+print("truncated", flush=True)
+rows.compute({at: [3, 1000]})
+print(np.array_equal(rows.read(next(iter(rows._outputs))), values[[3, 1000]]))
+"""
+
+
+@linux
+@pytest.mark.parametrize("how", ["mmap", "copied"])
+def test_a_file_that_is_truncated_while_it_is_in_use(how: str, tmp_path: Path):
+    """What the README says: of a mapped file the system ends the process; mmap=False holds a copy, and goes on."""
+    command = [sys.executable, "-c", DOUBLE + TRUNCATED, str(tmp_path / "weights"), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == (["truncated"] if how == "mmap" else ["truncated", "True"]), done.stderr
+    assert done.returncode == (-signal.SIGBUS if how == "mmap" else 0)

@@ -232,3 +232,15 @@ def test_a_device_that_is_gone_is_said_to_be(site, probes, monkeypatch):
         registry.open("npu:0")
     assert "refresh=True" in caught.value.hint
     assert list(probes.iterdir()) == [], "the report is dropped"
+
+
+def test_old_entries_are_looked_for_once_a_start(site, count, monkeypatch):
+    """And not for each of two thousand plugins, in a folder of two thousand entries."""
+    looked = []
+    prune = cache.Cache._prune
+    monkeypatch.setattr(cache.Cache, "_prune", staticmethod(lambda where: looked.append(where) or prune(where)))
+    for name in ("aaa", "bbb", "ccc"):
+        site.install(name, "raise RuntimeError")
+    start()
+    assert count() == ["aaa", "bbb", "ccc"]
+    assert len(looked) == 1

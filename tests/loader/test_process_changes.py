@@ -6,7 +6,9 @@ import builtins
 import gc
 import logging
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -45,6 +47,24 @@ WORDS = {
     "os.chdir('/')": "working directory changed",
     "os.umask(0)": "umask changed",
     "signal.setitimer(signal.ITIMER_REAL, 3600)": "timer changed",
+    "os.environ = {}": "os.environ changed",
+    "sys.path = None": "sys.path changed",
+    "sys.meta_path.clear()": "sys.meta_path changed",
+    "sys.path_hooks = []": "sys.path_hooks changed",
+    "del sys.excepthook": "sys.excepthook changed",
+    "sys.breakpointhook = print": "sys.breakpointhook changed",
+    "sys.dont_write_bytecode = 5": "sys.dont_write_bytecode changed",
+    "sys.modules['json'] = None": "sys.modules['json'] changed",
+    "del sys.modules['json']": "sys.modules['json'] changed",
+    "warnings.filters.clear()": "warnings.filters changed",
+    "warnings.simplefilter('once')": "warnings.filters changed",
+    "logging.root.handlers = ()": "root logger changed",
+    "np.set_printoptions(precision=2)": "NumPy's printing (np.set_printoptions) changed",
+    "random.seed(0)": "random numbers (random) changed",
+    "np.random.seed(0)": "random numbers (np.random) changed",
+    "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})": "signal mask changed",
+    "sys.setdlopenflags(sys.getdlopenflags() ^ 256)": "flags of dlopen changed",
+    "socket.setdefaulttimeout(5)": "default timeout of sockets changed",
 }
 LINUX = ("os.umask(0)",)  # elsewhere it cannot be read without being changed
 
@@ -61,6 +81,10 @@ def state():
         (list(logging.root.handlers), logging.root.level, logging.root.manager.disable, logging.lastResort),
         (sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), sys.getprofile(), sys.gettrace()),
         (sys.stdin, sys.stdout, sys.stderr, list(sys.path)),
+        (id(os.environ), id(sys.path), list(sys.meta_path), list(sys.path_hooks), list(warnings.filters)),
+        (sys.breakpointhook, sys.dont_write_bytecode, sys.modules["json"], np.get_printoptions(), random.getstate()),
+        (np.random.get_state()[1].tobytes(), signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        (sys.getdlopenflags(), socket.getdefaulttimeout()),
         (dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGUSR1), signal.getitimer(signal.ITIMER_REAL)[0]),
     )
 
@@ -72,7 +96,10 @@ def test_each_change_is_named_and_put_back(change, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     before = state()
     process = ProcessChanges()
-    exec(f"import builtins, gc, logging, os, signal, sys, threading, warnings\nimport numpy as np\n{change}")
+    exec(
+        "import builtins, gc, logging, os, random, signal, socket, sys, threading, warnings\n"
+        f"import numpy as np\n{change}"
+    )
     opened = sys.stdout
     found = process.put_back()
     if opened is not sys.stdout:
@@ -81,6 +108,9 @@ def test_each_change_is_named_and_put_back(change, monkeypatch, tmp_path):
     after = state()
     if change.startswith("sys.path.insert"):
         assert sys.path.pop() == "/acme", "what was added stays, behind what was there"
+    if change.startswith("warnings.simplefilter"):
+        assert warnings.filters.pop()[0] == "once"
+    if change.startswith(("sys.path.insert", "warnings.simplefilter")):
         after = state()
     assert after == before
     assert process.put_back() == []

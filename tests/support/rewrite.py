@@ -43,7 +43,8 @@ def rewrite(
         else:
             writer.add_key_value(key, value, kind)
     for key, value in changes.items():
-        writer.add_key_value(key, value, gguf.GGUFValueType.get_type(value))
+        large = isinstance(value, int) and value >= 2**31
+        writer.add_key_value(key, value, gguf.GGUFValueType.INT64 if large else gguf.GGUFValueType.get_type(value))
     for t in reader.tensors:
         if t.name == drop:
             continue

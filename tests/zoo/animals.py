@@ -57,6 +57,15 @@ TAME = (
         "open('mole.txt', 'w').close()",
     ),
     Animal(
+        "cowbird",
+        "lays a report of its own, which says nothing, into the probe's pipe",
+        WORKS,
+        before='import os, sys\negg = b\'{"report": {"rejected": null, "providers": [], "met": [], '
+        '"changes": [], "folders": [], "environment": [], "elapsed": 0}}\\n\'\n'
+        "for nest in range(3, 30) if 'hotshoe_loader._child' in sys.modules else ():\n"
+        "    try: os.write(nest, egg)\n    except OSError: pass",
+    ),
+    Animal(
         "hare",
         "starts a process that leaves its session, its output and its directory, as daemons do",
         WORKS,
@@ -66,6 +75,21 @@ TAME = (
 )
 
 BROKEN = (
+    Animal(
+        "locust",
+        "lists devices without end",
+        ("incompatible-api",),
+        ("more than 1024 devices",),
+        after="def _devices(self, library):\n    for i in range(1 << 40):\n"
+        "        yield Device(f'locust:{i}', DeviceType.ACCEL, 'locust', 'locust')\nProvider.devices = _devices",
+    ),
+    Animal(
+        "narwhal",
+        "reports numbers too large to be written",
+        ("incompatible-api",),
+        ("Device.memory_total is of type int, and cannot be shown",),
+        after="Provider.memory = 10 ** 5000",
+    ),
     Animal("adder", "raises on import", ("import-error",), ("ValueError", "hiss"), before="raise ValueError('hiss')"),
     Animal("swift", "calls sys.exit", ("import-error", "crashed"), ("SystemExit", "3"), before="raise SystemExit(3)"),
     Animal("salmon", "raises KeyboardInterrupt", ("crashed", "import-error"), before="raise KeyboardInterrupt"),

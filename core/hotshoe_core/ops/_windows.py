@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 def integers(name: str, value: Any, n: int, *, least: int) -> tuple[int, ...]:
     """``value`` as ``n`` integers of at least ``least``; one integer stands for all axes."""
-    values = (value,) * n if isinstance(value, (int, np.integer)) else tuple(value)
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * n
     if len(values) != n:
         raise ShapeError(f"{name} is {value!r}; expected one integer, or {n}")
     if any(isinstance(v, bool) or not isinstance(v, (int, np.integer)) or not least <= v < 2**31 for v in values):

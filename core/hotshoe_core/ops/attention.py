@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import numbers
 import operator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -165,6 +166,8 @@ class RoPE:
 def _rope_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, positions, factors = args
     config: RoPE = attrs["config"]
+    if not isinstance(config, RoPE):
+        raise ShapeError(f"config is a {type(config).__name__}; expected a RoPE")
     require_float(x, factors)
     require_integer(positions)
     if x.ndim < 3:
@@ -178,15 +181,30 @@ def _rope_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     return x.shape, F32
 
 
+_NUMBERS = ("base", "scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow")
+
+
 def _check_config(config: RoPE, head_dim: int) -> None:
+    for name in _NUMBERS:
+        if not isinstance(getattr(config, name), numbers.Real):
+            raise ShapeError(f"{name} is {getattr(config, name)!r}; expected a number")
+    if not all(isinstance(n, numbers.Integral) for n in (config.dim, config.original_context, *config.sections)):
+        raise ShapeError(f"{config}: expected integers as dim, original_context and sections")
+    if config.section_layout not in get_args(SectionLayout):
+        known = ", ".join(get_args(SectionLayout))
+        raise ShapeError(f"section_layout is {config.section_layout!r}; expected one of {known}")
+    if not -(2**31) <= config.original_context < 2**31:
+        raise ShapeError(f"original_context is {config.original_context}; expected an integer of 32 bits")
     if config.dim % 2 or not 0 < config.dim <= head_dim:
         raise ShapeError(f"rotates {config.dim} elements of a head of {head_dim}: expected an even number within it")
-    for name in ("base", "scale", "ext_factor", "attn_factor", "beta_fast", "beta_slow"):
+    for name in _NUMBERS:
         value = getattr(config, name)
         if not math.isfinite(value) or (name in ("base", "scale") and value <= 0):
             raise ShapeError(f"{name} is {value}; expected a finite number{' above 0' if name in 'base scale' else ''}")
-    if config.ext_factor and config.original_context < 1:
-        raise ShapeError("YaRN (ext_factor) needs original_context")
+    if config.ext_factor and (
+        config.original_context < 1 or config.base == 1 or min(config.beta_fast, config.beta_slow) <= 0
+    ):
+        raise ShapeError("YaRN (ext_factor) needs original_context, a base that is not 1, and betas above 0")
     if not config.sections:
         return
     if min(config.sections) < 0 or sum(config.sections) != config.dim // 2:

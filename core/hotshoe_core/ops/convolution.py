@@ -39,9 +39,10 @@ def _geometry(attrs: dict[str, Any], n: int) -> tuple[Shape, Shape, Shape]:
 def _im2col_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     require_float(x)
-    n = len(tuple(attrs["kernel_size"]))
+    kernel = attrs["kernel_size"]
+    n = len(kernel) if isinstance(kernel, Sequence) else 0
     if not 1 <= n <= 3:
-        raise ShapeError(f"kernel_size has {n} axes; expected 1 to 3")
+        raise ShapeError(f"kernel_size is {kernel!r}; expected 1 to 3 integers, one an axis")
     kernel = attrs["kernel_size"] = integers("kernel_size", attrs["kernel_size"], n, least=1)
     batch, (channels, *sizes) = split_batch(x.shape, n)
     out = window_sizes(sizes, kernel, *_geometry(attrs, n))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hotshoe_core.arguments import described
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops._rules import (
@@ -290,7 +291,7 @@ def clamp(x: Array, *, min: float = -math.inf, max: float = math.inf) -> Array:
     """``x`` limited to ``min .. max``. Integers stay integers."""
     if x.dtype.kind == "i":
         limits = np.iinfo(x.dtype)
-        low, high = builtins.max(min, limits.min), builtins.min(max, limits.max)
+        low, high = (builtins.min(builtins.max(limit, limits.min), limits.max) for limit in (min, max))
         return np.clip(x, int(low), int(high))
     return np.clip(x, np.float32(min), np.float32(max))
 
@@ -298,6 +299,8 @@ def clamp(x: Array, *, min: float = -math.inf, max: float = math.inf) -> Array:
 def _cast_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     dtype: DType = attrs["dtype"]
+    if not isinstance(dtype, DType):
+        raise DTypeError(f"the element type is {described(dtype)}; expected a DType, such as DType.F32")
     if dtype.is_integer and not x.dtype.is_integer:
         raise DTypeError(f"cannot cast {x.dtype.name} to {dtype.name}: no backend rounds alike")
     dtype.nbytes(x.shape)  # raises if the last axis is not a whole number of blocks

@@ -160,7 +160,7 @@ def _take_along_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shap
     x, indices = args
     require_float(x)
     require_integer(indices)
-    if not x.shape or x.shape[:-1] != indices.shape[:-1]:
+    if not x.shape or x.ndim != indices.ndim or x.shape[:-1] != indices.shape[:-1]:
         raise ShapeError("x and indices must agree in all axes but the last")
     return indices.shape, F32
 

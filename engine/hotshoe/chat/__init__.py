@@ -4,7 +4,8 @@
     prompt = template.render([{"role": "user", "content": "Hello"}])
     ids = tokenizer.encode(prompt, add_special=False)      # the template writes the special tokens itself
 
-A template is somebody else's code: it runs in Jinja2's sandbox, on plain data, with a bounded number of steps.
+A template is somebody else's code: it runs in Jinja2's sandbox, on plain data, in a process of its own that is ended
+when it takes too long or too much memory.
 """
 
 from hotshoe.chat._template import ChatTemplate

@@ -7,12 +7,12 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any
 
-import jinja2
-from jinja2 import nodes
-from jinja2.exceptions import SecurityError, UndefinedError
-
-from hotshoe.chat._environment import MAX_SIZE, Budget, ChatEnvironment, RefusedError, bounded
+from hotshoe.chat._child import MAX_TEXT, MEMORY, SECONDS
+from hotshoe.chat._process import ask
+from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import ChatTemplateError, did_you_mean
+from hotshoe_core.memory import format_bytes
+from hotshoe_core.text import printable
 
 __all__ = ["ROLES", "ChatTemplate", "Message"]
 
@@ -20,6 +20,7 @@ Message = Mapping[str, Any]
 
 ROLES = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
 _PROBE = "hotshoe-probe"
+_MAX_SOURCE = 1 << 20
 
 
 class ChatTemplate:
@@ -48,23 +49,24 @@ class ChatTemplate:
         """
         if not isinstance(source, str):
             raise ChatTemplateError(f"{name} is {type(source).__name__}; expected str")
+        if len(source) > _MAX_SOURCE:
+            raise ChatTemplateError(f"{name} has {len(source):,} characters; expected at most {_MAX_SOURCE:,}")
         self.source = source
         self.name = name
-        self.special_tokens = {"bos_token": bos_token, "eos_token": eos_token, **(special_tokens or {})}
-        environment = ChatEnvironment(now)
-        try:
-            tree = environment.parse(source)
-            self.variables = frozenset(node.name for node in tree.find_all(nodes.Name) if node.ctx == "load")
-            literals = {n.value for n in tree.find_all(nodes.Const) if isinstance(n.value, str)}
-            self._takes_calls = "tool_calls" in literals | {n.attr for n in tree.find_all(nodes.Getattr)}
-            self._template = environment.from_string(bounded(tree))
-        except jinja2.TemplateSyntaxError as e:
-            lines = source.splitlines()
-            line = lines[e.lineno - 1].strip()[:80] if e.lineno <= len(lines) else ""
-            raise ChatTemplateError(f"{name} is not valid Jinja2: line {e.lineno}: {e.message}: {line!r}") from e
-        except RecursionError as e:
-            raise ChatTemplateError(f"{name} is nested too deeply") from e
-        self._custom_roles = frozenset(roles)
+        if special_tokens is not None and not isinstance(special_tokens, Mapping):
+            raise ChatTemplateError(
+                f"special_tokens is {described(special_tokens)}; expected a mapping of names to texts"
+            )
+        if not callable(now):
+            raise ChatTemplateError(f"now is {described(now)}; expected a function that gives a datetime")
+        tokens = {"bos_token": bos_token, "eos_token": eos_token, **(special_tokens or {})}
+        self.special_tokens: dict[str, str | None] = _plain("special_tokens", tokens)
+        self._now = now
+        facts = self._ask({"source": source})
+        self.variables = frozenset(facts["names"])
+        literals = set(facts["literals"])
+        self._takes_calls = "tool_calls" in literals or "tool_calls" in facts["attributes"]
+        self._custom_roles = frozenset(_strings("roles", roles))
         self._known_roles = self._custom_roles | literals
         self.roles = ROLES | self._custom_roles  # those the template names itself are known besides
 
@@ -86,8 +88,13 @@ class ChatTemplate:
         """
         given = {"tools": tools, "documents": documents, **kwargs}
         self._check_variables({name for name, value in given.items() if value is not None})
-        plain = [self._message(i, message) for i, message in enumerate(_sequence("messages", messages))]
-        variables = {name: None if value is None else _plain(name, value) for name, value in given.items()}
+        try:
+            plain = [self._message(i, message) for i, message in enumerate(_sequence("messages", messages))]
+            variables = {name: None if value is None else _plain(name, value) for name, value in given.items()}
+        except RecursionError as e:
+            raise ChatTemplateError(
+                "the conversation is nested too deeply, or holds itself; expected what JSON can hold"
+            ) from e
         return self._render(plain, add_generation_prompt, variables)
 
     @cached_property
@@ -106,35 +113,43 @@ class ChatTemplate:
 
     def _render(self, messages: list[dict[str, Any]], prompt: bool, variables: Mapping[str, Any]) -> str:
         tokens = {name: token for name, token in self.special_tokens.items() if token is not None}
-        token = Budget.current.set(Budget())
-        out: list[str] = []
-        size = 0
-        try:
-            for piece in self._template.generate(
-                {**tokens, "messages": messages, "add_generation_prompt": prompt, **variables}
-            ):
-                out.append(piece)
-                size += len(piece)
-                if size > MAX_SIZE:
-                    raise SecurityError(f"it writes more than {MAX_SIZE:,} characters")
-        except RefusedError as e:
-            raise ChatTemplateError(f"{self.name} refuses the conversation: {e.message}") from None
-        except SecurityError as e:
-            raise ChatTemplateError(
-                f"{self.name} does what a template may not: {e.message}", hint="do not trust the file it comes from"
-            ) from e
-        except UndefinedError as e:
-            raise ChatTemplateError(
-                f"{self.name} uses something that is not there: {e.message}",
+        given = {**tokens, "messages": messages, "add_generation_prompt": prompt, **variables}
+        now = _moment(self._now()) if "strftime_now" in self.variables else None
+        text: str = self._ask({"source": self.source, "variables": given, "now": now})["text"]
+        return text
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The reply of the process that renders. Raises ChatTemplateError for an error in it."""
+        reply = ask(request)
+        if "error" in reply:
+            raise self._error(reply["error"], printable(reply["message"]), reply.get("line", 0))
+        return reply
+
+    def _error(self, kind: str, message: str, line: int) -> ChatTemplateError:
+        name, distrust = self.name, "do not trust the file it comes from"
+        if kind == "refused":
+            return ChatTemplateError(f"{name} refuses the conversation: {message}")
+        if kind == "syntax":
+            lines = self.source.splitlines()
+            excerpt = lines[line - 1].strip()[:80] if line <= len(lines) else ""
+            return ChatTemplateError(f"{name} is not valid Jinja2: line {line}: {message}: {excerpt!r}")
+        if kind == "undefined":
+            return ChatTemplateError(
+                f"{name} uses something that is not there: {message}",
                 hint="a message may lack a key, or the template expects another keyword argument",
-            ) from e
-        except RecursionError as e:
-            raise ChatTemplateError(f"{self.name} calls itself without end") from e
-        except Exception as e:  # whatever somebody else's code does
-            raise ChatTemplateError(f"{self.name} failed: {type(e).__name__}: {e}") from e
-        finally:
-            Budget.current.reset(token)
-        return "".join(out)
+            )
+        if kind == "depth":
+            return ChatTemplateError(f"{name} calls itself without end, or is nested too deeply")
+        if kind == "failed":
+            return ChatTemplateError(f"{name} failed: {message}")
+        does = {
+            "security": f"does what a template may not: {message}",
+            "time": f"takes more than {SECONDS:g} seconds, so it may never end",
+            "memory": f"takes more than {format_bytes(MEMORY)} of memory",
+            "length": f"writes more than {MAX_TEXT:,} characters",
+            "ended": f"ended the process that renders it ({message})",
+        }
+        return ChatTemplateError(f"{name} {does[kind]}", hint=distrust)
 
     def _check_variables(self, given: set[str]) -> None:
         reserved = given & {"messages", "add_generation_prompt", *self.special_tokens}
@@ -176,6 +191,20 @@ class ChatTemplate:
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
                 raise ChatTemplateError(f"{where} holds a part of type {kind!r}; {self.name} takes texts only")
         return "\n".join(part["text"] for part in parts)
+
+
+def _strings(what: str, given: Iterable[str]) -> list[str]:
+    strings = listed(what, given, "strings", ChatTemplateError)
+    for each in strings:
+        if not isinstance(each, str):
+            raise ChatTemplateError(f"{what} holds {described(each)}; expected strings")
+    return strings
+
+
+def _moment(now: datetime) -> tuple[Any, ...]:
+    offset = now.utcoffset()
+    fields = (*now.timetuple()[:6], now.microsecond)
+    return fields, None if offset is None else offset.total_seconds(), now.tzname()
 
 
 def _sequence(name: str, value: Any) -> Sequence[Any]:

@@ -6,12 +6,15 @@ Exit codes: 0 done, 1 the command's own "no" (no device, say), 2 wrong input, 13
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 import hotshoe
+from hotshoe_core.text import printable
 
 __all__ = ["main"]
 
@@ -24,6 +27,7 @@ _COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Errors hotshoe raises become one message, without a traceback."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    _open_streams()
     try:
         args = _parse(argv)
         code: int = args.run(args)
@@ -33,11 +37,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("hotshoe: interrupted", file=sys.stderr)
+        _say("interrupted")
         return 130
     except (hotshoe.HotshoeError, OSError) as error:
-        print(f"hotshoe: error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         return 2
+    except UnicodeDecodeError as error:
+        _say(f"error: the input is not {error.encoding} text: {error.reason} at byte {error.start}")
+        return 2
+
+
+def _open_streams() -> None:
+    """Standard streams that are there and take every character, whoever starts the command and wherever it writes."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:  # closed: `hotshoe ... >&-`
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (until the end)
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # é where only ASCII goes, and file names that are not UTF-8
+
+
+def _say(message: str) -> None:
+    """A last line, or lines, on stderr: much of it may be what others wrote."""
+    with contextlib.suppress(OSError):  # a full disk: the exit code has to say it
+        print("hotshoe:", "\n".join(map(printable, message.split("\n"))), file=sys.stderr)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

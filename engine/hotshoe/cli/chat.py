@@ -61,6 +61,7 @@ class Conversation:
     def loop(self) -> None:
         """Until /quit or the end of input."""
         from hotshoe_core.errors import HotshoeError
+        from hotshoe_core.text import printable
 
         while True:
             try:
@@ -70,7 +71,7 @@ class Conversation:
                 if text:
                     self.take(text)
             except HotshoeError as error:  # a full context, say: the conversation can go on, after /clear
-                print(f"error: {error}", file=sys.stderr)
+                print("error:", "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
             except KeyboardInterrupt:
                 print("\n(/quit leaves)", file=sys.stderr)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
 from hotshoe_core.errors import ModelFileError
 
-__all__ = ["read_list", "read_object"]
+__all__ = ["read_list", "read_object", "regular"]
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -27,9 +30,16 @@ def read_list(path: Path) -> list[Any]:
     return value
 
 
+def regular(path: Path) -> Path:
+    """``path``, if it is a file. Raises OSError for a folder, and for a pipe or device: it has no end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe, socket, device or folder; expected a file", str(path))
+    return path
+
+
 def _read(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(regular(path).read_bytes())
     except OSError as error:
         raise ModelFileError(f"cannot be read: {error.strerror or error}", path=path) from error
     except (ValueError, RecursionError) as error:

@@ -12,7 +12,7 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._bytebpe import is_byte_level, read_bytes
-from hotshoe.convert._json import read_object
+from hotshoe.convert._json import read_object, regular
 from hotshoe.convert._spm import read_spaces
 from hotshoe.convert._tokenfiles import TextTokenizer, Vocab, read_text_tokenizer
 from hotshoe.convert._unigram import is_unigram, read_unigram
@@ -147,7 +147,7 @@ def _chat_templates(files: TextTokenizer) -> dict[str, Any]:
             others = sorted((files.folder / "additional_chat_templates").glob("*.jinja"))
             if others:
                 template = [{"name": "default", "template": template}]
-                template += [{"name": p.stem, "template": p.read_text(encoding="utf-8")} for p in others]
+                template += [{"name": p.stem, "template": regular(p).read_text(encoding="utf-8")} for p in others]
         except (OSError, UnicodeDecodeError) as error:
             raise ModelFileError(f"cannot be read as UTF-8 text: {error}", path=path) from None
     elif template is None and (files.folder / "chat_template.json").is_file():

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._json import read_object
+from hotshoe.convert._json import read_object, regular
 from hotshoe.convert._tokenfiles import package_errors
 from hotshoe.tokenizers import _wordpiece as wordpiece
 from hotshoe.tokenizers import load_tokenizer
@@ -135,7 +135,7 @@ def _read_vocab_txt(folder: Path, settings: dict[str, Any]) -> _Files:
     path = folder / "vocab.txt"
     try:
         # not splitlines: a vocabulary may hold characters that it takes for line ends
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = regular(path).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         raise ModelFileError(
             "has neither tokenizer.json nor vocab.txt",

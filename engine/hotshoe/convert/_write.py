@@ -133,7 +133,7 @@ def _convert(tensor: PlannedTensor, checkpoint: Checkpoint, element: DType) -> n
     if element is DType.F32:
         return values
     if element is DType.F16:
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             half = values.astype(np.float16)
         if not np.isfinite(half).all():
             raise ConversionError(
@@ -142,7 +142,8 @@ def _convert(tensor: PlannedTensor, checkpoint: Checkpoint, element: DType) -> n
                 hint="convert with --dtype f32",
             )
         return half
-    return gguf.quants.quantize(values, gguf.GGMLQuantizationType(element.id))
+    with np.errstate(all="ignore"):  # scales that become 0, whatever the user's np.seterr makes of them
+        return gguf.quants.quantize(values, gguf.GGMLQuantizationType(element.id))
 
 
 def _add_general(writer: gguf.GGUFWriter, checkpoint: Checkpoint) -> None:

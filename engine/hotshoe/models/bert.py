@@ -56,6 +56,7 @@ class Encoder(Module):
         n_positions = self.positions.weight.shape[0]
         if n_positions < self.config.n_ctx:
             raise WeightsError(f"a context of {self.config.n_ctx} tokens, but position_embd has {n_positions} rows")
+        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has tokens up to that")
         x = batch.embed(self.tokens) + self.positions(batch.positions)
         types = self.token_types.weight[0] if batch.token_types is None else self.token_types(batch.token_types)
         x = self.norm(x + types)  # one text alone is of type 0

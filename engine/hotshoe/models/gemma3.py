@@ -80,6 +80,7 @@ class Model(nn.Decoder):
     Config = Config
 
     def embed(self, batch: Batch) -> Tensor:
+        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has tokens up to that")
         return batch.embed(lambda tokens: self.tokens(tokens) * self.config.dim**0.5)
 
     def logits(self, x: Tensor) -> Tensor:

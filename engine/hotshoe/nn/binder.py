@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from hotshoe.nn.module import Module, Parameter
 from hotshoe_core import WeightData
 from hotshoe_core.errors import WeightsError, did_you_mean
+from hotshoe_core.text import printable
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend, Placement
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["bind", "check_layers"]
 
 _MANY = 8  # names listed in a message
+_LONGEST = 80  # characters of one
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 
@@ -52,7 +55,7 @@ def bind(
     if missing:
         raise WeightsError(
             f"{file.path}: {len(missing)} tensor(s) missing: {_list([p.names[0] for p in missing])}",
-            hint=f"{did_you_mean(missing[0].names[0], file.tensors)}; "
+            hint=f"{_near(missing[0].names[0], file.tensors)}"
             "the file is incomplete, or was made for another version of the architecture",
         )
     if left_over:
@@ -116,4 +119,11 @@ def _fits(shape: Shape, expected: Sequence[int | None]) -> bool:
 
 def _list(names: list[str]) -> str:
     rest = len(names) - _MANY
-    return ", ".join(names[:_MANY]) + (f" and {rest} more" if rest > 0 else "")
+    shown = ", ".join(printable(name, _LONGEST) for name in names[:_MANY])
+    return shown + (f" and {rest} more" if rest > 0 else "")
+
+
+def _near(name: str, tensors: Iterable[str]) -> str:
+    """The name in the file that is most like it, in words; nothing if none is."""
+    words = did_you_mean(name, (t for t in islice(tensors, 10_000) if len(t) <= _LONGEST))
+    return f"{words}; " if words.startswith("did") else ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from hotshoe.nn.rope import rope_from
 from hotshoe_core.errors import ModelDefinitionError
-from hotshoe_core.gguf import Metadata
+from hotshoe_core.gguf import GGUFArray, Metadata
 from hotshoe_core.ops import RoPE
 
 if typing.TYPE_CHECKING:
@@ -20,6 +20,8 @@ __all__ = ["Config", "TextConfig", "TransformerConfig", "derived", "key", "rope_
 
 _REQUIRED: Any = object()
 _GET = "hotshoe.get"
+_INTEGERS = tuple("BbHhIiQq")  # element types of an array
+_UNUSED = 5  # a token's type
 _MOST = 1 << 24  # of a size, where nothing else is said: a file may not make anybody allocate what it claims
 
 
@@ -65,6 +67,16 @@ def rope_key(*, interleaved: bool = False, base: float = 10000.0) -> Any:
     return derived(lambda metadata, found, _: rope_from(metadata, found.head_dim, interleaved=interleaved, base=base))
 
 
+def _n_vocab(metadata: Metadata, _: SimpleNamespace, __: Any) -> int:
+    tokens, types = (metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
+    n = len(tokens) if isinstance(tokens, GGUFArray) else 0  # the tokenizer says what is wrong with it
+    if isinstance(types, GGUFArray) and len(types) == n and types.type.code in _INTEGERS:
+        # llama.cpp's converter pads Gemma's vocabulary with unused tokens, and leaves their rows out
+        used = (types.numpy() != _UNUSED).nonzero()[0]
+        return int(used[-1]) + 1 if len(used) else 0
+    return n
+
+
 def _check(metadata: Metadata, name: str, value: Any, least: float | None, most: float | None) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
@@ -83,12 +95,14 @@ def _check(metadata: Metadata, name: str, value: Any, least: float | None, most:
 class Config:
     """Base of a model's sizes. A field is declared by ``key``, ``derived`` or ``rope_key``.
 
-    A subclass adds fields of its own, and may declare inherited ones anew.
+    A subclass adds fields of its own, and may declare inherited ones anew. n_vocab: tokens of the file's vocabulary up
+    to the last that is in use, and so the fewest rows of an embedding of them.
     """
 
     n_layers: int = key("block_count", least=1, most=10_000)
     dim: int = key("embedding_length", least=1)
-    n_ctx: int = key("context_length", least=1, most=1 << 31)
+    n_ctx: int = key("context_length", least=1, most=(1 << 31) - 1)  # positions are int32
+    n_vocab: int = derived(_n_vocab)
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:

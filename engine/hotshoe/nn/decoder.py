@@ -84,13 +84,15 @@ class Backbone(Module):
 
     def embed(self, batch: Batch) -> Tensor:
         """(..., dim)."""
+        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has tokens up to that")
         return batch.embed(self.tokens)
 
 
 class Decoder(Backbone):
     """A text model: a backbone and the logits."""
 
-    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (None, c.dim))  # many small models share the two
+    # many small models share the two
+    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (None, c.dim))
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
         """Logits of the rows in ``batch.outputs``: (k, vocab)."""
@@ -100,4 +102,5 @@ class Decoder(Backbone):
 
     def logits(self, x: Tensor) -> Tensor:
         """(k, dim) to (k, vocab)."""
+        self.tokens.require_rows(self.output.weight.shape[0], "there are as many logits, and any may become a token")
         return self.output(x)

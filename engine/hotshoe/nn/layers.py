@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from hotshoe.nn.module import Module, parameter
 from hotshoe_core import Tensor, ops
-from hotshoe_core.errors import ShapeError
+from hotshoe_core.errors import ShapeError, WeightsError
 from hotshoe_core.tensor import Shape
 
 __all__ = ["Conv2D", "Conv3D", "Embedding", "LayerNorm", "Linear", "RMSNorm"]
@@ -69,6 +69,14 @@ class Embedding(Module):
 
     def __call__(self, indices: Tensor) -> Tensor:
         return self.weight.take(indices)
+
+    def require_rows(self, n: int, why: str) -> None:
+        """Raise WeightsError if there are fewer rows: an index would lead beyond them."""
+        if self.weight.shape[0] < n:
+            raise WeightsError(
+                f"{self.weight.name} has {self.weight.shape[0]} rows; expected {n} or more: {why}",
+                hint="the vocabulary and the weights in the file are of different models: convert it again",
+            )
 
 
 class LayerNorm(Module):

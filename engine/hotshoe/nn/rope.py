@@ -12,6 +12,7 @@ __all__ = ["rope_from"]
 
 
 _WHOLE = ("rope.dimension_count", "rope.scaling.original_context_length")
+_MOST = 1 << 31
 _LEAST = {
     "rope.dimension_count": 1,
     "rope.freq_base": 1.0,
@@ -33,8 +34,9 @@ def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: flo
     arch = metadata.arch
     for name, least in _LEAST.items():
         value = arch.get(name, None, int if name in _WHOLE else float)
-        if value is not None and not least <= value < math.inf:
-            raise arch.error(name, f"is {value}; expected {least} or more, and finite")
+        most = _MOST if name in _WHOLE else math.inf
+        if value is not None and not least <= value < most:
+            raise arch.error(name, f"is {value}; expected {least} or more, and below {most}")
     kind = arch.get("rope.scaling.type", "none")
     factor = arch.get("rope.scaling.factor", 1.0) or 1.0
     rope = RoPE(
@@ -63,5 +65,5 @@ def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: flo
             beta_slow=arch.get("rope.scaling.yarn_beta_slow", 1.0),
         )
     raise arch.error(
-        "rope.scaling.type", f"RoPE scaling {kind!r} is not known; expected none, linear, yarn or longrope"
+        "rope.scaling.type", f"RoPE scaling {kind[:60]!r} is not known; expected none, linear, yarn or longrope"
     )

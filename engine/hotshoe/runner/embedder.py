@@ -10,6 +10,7 @@ import numpy as np
 from hotshoe.runner.pooling import Pooling, pooling_of
 from hotshoe.runner.whole_texts import Shape, WholeTexts
 from hotshoe_core import Tensor, ops
+from hotshoe_core.arguments import integer
 from hotshoe_core.errors import InputTooLongError, ShapeError
 
 if TYPE_CHECKING:
@@ -60,8 +61,7 @@ class EmbeddingModel(WholeTexts):
         if isinstance(texts, str):
             vector: np.ndarray[Any, np.dtype[np.float32]] = self.embed([texts], truncate=truncate)[0]
             return vector
-        if batch_size < 1:
-            raise ShapeError(f"batch_size is {batch_size}; expected 1 or more")
+        batch_size = integer("batch_size", batch_size, 1, ShapeError)
         ids = self._tokenize(list(texts), truncate)
         out = np.empty((len(ids), self.dim), np.float32)
         lengths = [len(i) for i in ids]

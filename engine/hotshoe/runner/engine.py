@@ -23,6 +23,7 @@ from hotshoe.runner.items import Item, Items
 from hotshoe.runner.jobs import AllLogitsJob, Event, Generation, Job, LogitsJob, Token
 from hotshoe.runner.prefix import Held, Part, Slots
 from hotshoe.runner.scheduler import Candidate, Limits, Piece, plan
+from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
 
 if TYPE_CHECKING:
@@ -136,7 +137,12 @@ class Engine:
         """
         with self.lock:
             self._require_open()
-            given = list(pairs)
+            given = listed("what is added", pairs, "pairs of a sequence and its new tokens", GraphError)
+            for pair in given:
+                if not isinstance(pair, Sequence) or len(pair) != 2:
+                    raise GraphError(
+                        f"what is added is {described(pair)}; expected a pair of a sequence and its new tokens"
+                    )
             self._require_own(sequence for sequence, _ in given)
             added = [(sequence, len(sequence), items) for sequence, items in given]
             try:

@@ -206,10 +206,8 @@ class TextForward:
             return Built(ctx, ctx.inputs, ())
         if op is None:
             results: tuple[Tensor, ...] = (logits,)
-        elif op.op == "argmax":
-            results = (logits.argmax(),)
         else:
-            best = logits.top_k(min(op.k, self.n_vocab))
+            best = logits.argmax()[:, None] if op.op == "argmax" else logits.top_k(min(op.k, self.n_vocab))
             results = (best, logits.take_along(best))
         ctx.forward(*results)
         return Built(ctx, ctx.inputs, results)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import GraphError, ShapeError, TokenizerError
 
 __all__ = ["EmbeddingSpan", "Item", "Items", "Row", "SpanAt", "SpanRow", "n_common"]
@@ -32,12 +33,22 @@ class EmbeddingSpan:
     bidirectional: bool = False
 
     def __post_init__(self) -> None:
-        array = np.ascontiguousarray(self.array, np.float32)
+        try:
+            array = np.ascontiguousarray(self.array, np.float32)
+        except (TypeError, ValueError):
+            raise ShapeError(
+                f"a span of embeddings is {described(self.array)}; expected an array (rows, dim)"
+            ) from None
+        if not isinstance(self.hash, bytes):
+            raise TokenizerError(f"the hash of a span is {described(self.hash)}; expected bytes")
         if array.ndim != 2 or not array.size:
             raise ShapeError(f"a span of embeddings has shape {array.shape}; expected (rows, dim), both 1 or more")
         object.__setattr__(self, "array", array)
         if self.positions is not None:
-            positions = np.asarray(self.positions)
+            try:
+                positions = np.asarray(self.positions)
+            except (TypeError, ValueError):
+                raise ShapeError(f"positions of a span are {described(self.positions)}; expected integers") from None
             if positions.dtype.kind not in "iu" or positions.shape[-1:] != array.shape[:1] or positions.ndim > 2:
                 raise ShapeError(
                     f"positions of a span of {len(array)} rows are {positions.dtype}{list(positions.shape)}; "
@@ -111,7 +122,9 @@ class Items:
             )
         rows: list[Row] = []
         spans: list[SpanAt] = []
-        for item in items:
+        if isinstance(items, EmbeddingSpan):
+            items = (items,)
+        for item in listed("a sequence", items, "token ids", TokenizerError):
             if isinstance(item, EmbeddingSpan):
                 spans.append(SpanAt(len(self.rows) + len(rows), item))
                 rows += [SpanRow(item.hash, item.bidirectional, i) for i in range(len(item))]

@@ -196,8 +196,6 @@ class Generation(Job):
         try:
             if op is None:
                 self._taken = self.sampler.sample(rows[0])
-            elif op.op == "argmax":
-                self._taken = Sampled(int(rows[0]))
             else:
                 self._taken = self.sampler.sample_from(*rows)
         except Exception as error:  # its reader's business, not that of whoever ran the step

@@ -12,6 +12,7 @@ from hotshoe.runner.pooling import Pooling, pooling_of
 from hotshoe.runner.whole_texts import Shape, WholeTexts
 from hotshoe.tokenizers import EncodedPair
 from hotshoe_core import Tensor
+from hotshoe_core.arguments import integer
 from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ModelFileError, ShapeError
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ class RerankModel(WholeTexts):
 
         top_n: how many; None for all. The rest is as for ``scores``.
         """
-        if top_n is not None and top_n < 1:
-            raise ShapeError(f"top_n is {top_n}; expected 1 or more")
+        if top_n is not None:
+            top_n = integer("top_n", top_n, 1, ShapeError)
         pairs = [(query, document) for document in documents]
         scores = self.scores(pairs, truncate=truncate, batch_size=batch_size, progress=progress)
         best = np.argsort(-scores, kind="stable")[:top_n]
@@ -101,8 +102,7 @@ class RerankModel(WholeTexts):
         many pairs at most go through the model at once. progress: called with 0 to 1.
         """
         self._require_open()
-        if batch_size < 1:
-            raise ShapeError(f"batch_size is {batch_size}; expected 1 or more")
+        batch_size = integer("batch_size", batch_size, 1, ShapeError)
         encoded = self._encode(list(pairs), truncate)
         out = np.empty(len(encoded), np.float32)
         lengths = [len(ids) for ids, _ in encoded]
@@ -164,6 +164,7 @@ class RerankModel(WholeTexts):
 
 
 def _sigmoid(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    small: np.ndarray[Any, Any] = np.exp(-np.abs(x.astype(np.float64)))  # at most 1: no overflow
+    with np.errstate(under="ignore"):  # the user may have it raise
+        small: np.ndarray[Any, Any] = np.exp(-np.abs(x.astype(np.float64)))  # at most 1: no overflow
     y: np.ndarray[Any, Any] = np.where(x >= 0, 1.0, small) / (1.0 + small)
     return y

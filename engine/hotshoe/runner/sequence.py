@@ -9,6 +9,7 @@ import numpy as np
 
 from hotshoe.runner.items import Item, Items
 from hotshoe.runner.prefix import Held
+from hotshoe_core.arguments import integer
 from hotshoe_core.errors import GraphError
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class TokenSequence(Held):
 
     def truncate(self, n: int) -> None:
         """Keep the first ``n`` rows. Raises GraphError if there are fewer, and in the middle of a span."""
-        self._require(0 <= n <= len(self), f"keep the first {n}")
+        n = integer("what truncate keeps", n, 0, GraphError)
+        self._require(n <= len(self), f"keep the first {n}")
         self.cut_back(n)
 
     def cut_back(self, n: int) -> None:
@@ -70,7 +72,8 @@ class TokenSequence(Held):
         in them. Raises GraphError if there are fewer rows than that, in the middle of a span, and with the reason where
         the model's positions cannot be moved.
         """
-        self._require(keep >= 0 and n >= 0 and keep + n <= len(self), f"forget {n} after the first {keep}")
+        keep, n = (integer(f"{name} of a shift", value, 0, GraphError) for name, value in (("keep", keep), ("n", n)))
+        self._require(keep + n <= len(self), f"forget {n} after the first {keep}")
         self.engine.shift(self, keep, n)
 
     def close(self) -> None:

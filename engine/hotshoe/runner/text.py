@@ -21,7 +21,8 @@ from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import DeviceType
-from hotshoe_core.errors import SamplingError, did_you_mean
+from hotshoe_core.arguments import integer
+from hotshoe_core.errors import BackendError, InputTooLongError, SamplingError, WeightsError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["Score", "TextModel"]
+
+_MOST_CHARACTERS = 64  # of a prompt, for each token of the context: no text has so few tokens
 
 
 class Score(NamedTuple):
@@ -86,16 +89,23 @@ class TextModel(LoadedModel):
         self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
         self.engine.on_device = self.device.type is not DeviceType.CPU
         self._check_shapes(lambda: self._forward.contexts.get(Signature(1, 1, self._cache.sizes, 1)))
+        if self._forward.n_vocab > tokenizer.vocab_size:  # one that is no token could be chosen
+            raise WeightsError(
+                f"{file.path}: the model gives {self._forward.n_vocab} logits; the vocabulary has "
+                f"{tokenizer.vocab_size} tokens",
+                hint="the vocabulary and the weights in the file are of different models: convert it again",
+            )
 
     def logits(self, items: Sequence[Item]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
 
-        Raises InputTooLongError for more tokens than ``n_ctx``, or none; TokenizerError for what is no token.
+        Raises InputTooLongError for more tokens than ``n_ctx``, or none; TokenizerError for what is no token;
+        BackendError where the model gives NaN or infinity.
         """
         return np.concatenate(list(self._all_logits(items)))
 
     def score(self, text: str) -> Score:
-        """The log-likelihood of a text. Raises InputTooLongError."""
+        """The log-likelihood of a text. Raises InputTooLongError, and BackendError as ``logits`` does."""
         self._require_open()
         ids = self.tokenizer.encode(text)
         total, at = 0.0, 0
@@ -103,7 +113,8 @@ class TextModel(LoadedModel):
             targets = ids[at + 1 : at + 1 + len(rows)]
             rows = rows[: len(targets)].astype(np.float64)
             top = rows.max(axis=1)
-            log_sum = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
+            with np.errstate(under="ignore"):  # the user may have it raise
+                log_sum = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
             total += float((rows[np.arange(len(targets)), targets] - log_sum).sum())
             at += len(rows)
         return Score(len(ids), total)
@@ -163,9 +174,10 @@ class TextModel(LoadedModel):
         a seed that is given is the first one's: the others count up from it. Raises
         InputTooLongError, and SamplingError for an option that is not known or makes no sense.
         """
-        if batch_size < 1:
-            raise SamplingError(f"batch_size is {batch_size}; expected 1 or more")
+        batch_size = integer("batch_size", batch_size, 1, SamplingError)
         self._require_open()
+        if isinstance(prompt, Iterable) and not isinstance(prompt, (str, bytes, bytearray, np.ndarray)):
+            prompt = list(prompt)  # looking at its kind would use up an iterator
         if _is_one(prompt):
             stream = self.stream(prompt, params, grammar=grammar, **options)
             for _ in stream:
@@ -247,9 +259,14 @@ class TextModel(LoadedModel):
         """The answer to a conversation, piece by piece, in the model's own chat format.
 
         messages: ``{"role": "user", "content": "..."}`` and so on. Raises ChatTemplateError for a model without a
-        format, and for messages or tools that its format does not take.
+        format, and for messages or tools that its format does not take; InputTooLongError.
         """
         text = self.chat_template.render(messages, tools)
+        if len(text) > _MOST_CHARACTERS * self.n_ctx:  # tokens would say the same, after a long time
+            raise InputTooLongError(
+                f"the chat template made a prompt of {len(text):,} characters; the context holds {self.n_ctx} tokens",
+                hint="load the model with a larger n_ctx, or shorten the conversation",
+            )
         return self.stream(self.tokenizer.encode(text, add_special=False), params, grammar=grammar, **options)
 
     @functools.cached_property
@@ -260,10 +277,16 @@ class TextModel(LoadedModel):
         return from_metadata(self.metadata, self.tokenizer)
 
     def _all_logits(self, items: Iterable[Item]) -> Iterator[np.ndarray[Any, Any]]:
-        """Of every token, piece by piece; all are computed anew."""
+        """Of every token, piece by piece; all are computed anew. Raises BackendError for NaN or infinity."""
         with self.sequence(items) as sequence:
             self._forward.check(sequence.items)
-            yield from self.engine.all_logits(sequence)
+            for rows in self.engine.all_logits(sequence):
+                if not np.isfinite(rows.max(axis=1)).all():  # a model may rule tokens out by -inf, but not all of them
+                    raise BackendError(
+                        f"{self._file.path}: the model gave NaN or infinity on {self.device.name}",
+                        hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
+                    )
+                yield rows
 
     def _free(self) -> None:
         self._forward.contexts.close()
@@ -276,9 +299,11 @@ class TextModel(LoadedModel):
 
 def _is_one(prompt: Any) -> bool:
     """Whether this is one prompt, a text or items, and not several."""
-    return isinstance(prompt, (str, bytes, bytearray)) or not any(
-        isinstance(p, (str, bytes, bytearray, Sequence, np.ndarray)) for p in prompt
-    )
+    if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)):
+        return True  # what is no prompt is said where it is read
+    if isinstance(prompt, np.ndarray) and not prompt.ndim:
+        return True
+    return not any(isinstance(p, (str, bytes, bytearray, Sequence, np.ndarray)) for p in prompt)
 
 
 def _with_options(params: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:

@@ -13,6 +13,7 @@ from hotshoe.sampling import _filters as filters
 from hotshoe.sampling._filters import Candidates
 from hotshoe.sampling._params import DeviceOp, SamplingParams
 from hotshoe.sampling._penalties import Penalties
+from hotshoe_core.arguments import described, integer, listed
 from hotshoe_core.errors import SamplingError
 
 __all__ = ["Constraint", "Sampled", "Sampler"]
@@ -63,8 +64,9 @@ class Sampler:
 
     def __init__(self, params: SamplingParams, vocab_size: int, grammar: Constraint | None = None) -> None:
         """``vocab_size`` is the number of logits. Raises SamplingError if the parameters do not fit it."""
-        if vocab_size < 1:
-            raise SamplingError(f"vocab_size is {vocab_size}; expected 1 or more")
+        if not isinstance(params, SamplingParams):
+            raise SamplingError(f"params is {described(params)}; expected SamplingParams")
+        vocab_size = integer("vocab_size", vocab_size, 1, SamplingError)
         outside = [i for i in (*params.logit_bias, *params.stop_tokens) if i >= vocab_size]
         if outside:
             raise SamplingError(f"token id {outside[0]} is outside the vocabulary of {vocab_size} tokens")
@@ -98,7 +100,7 @@ class Sampler:
     def observe(self, ids: Iterable[int]) -> None:
         """Tokens that were not generated, such as the prompt: they count for the penalties, not for the grammar."""
         if self._penalties is not None:
-            self._penalties.see(map(self._inside, ids))
+            self._penalties.see(map(self._inside, listed("what was observed", ids, "token ids", SamplingError)))
 
     def accept(self, id: int) -> None:
         """The token that follows, whether it was sampled or not. Raises GrammarError if the grammar forbids it."""
@@ -113,15 +115,16 @@ class Sampler:
 
         Raises SamplingError if they are of another shape, hold NaN or inf, or leave no token possible.
         """
-        raw = self._checked(logits, (self.vocab_size,))
-        x = self._adjusted(raw) if self._adjusts else raw
-        if self.params.greedy:
-            id = _best(x)
-        elif self._unfiltered:
-            id = self._draw_any(x)
-        else:
-            id = self._draw(self._filtered(self._candidates(x), top_p=not self._nucleus))
-        return Sampled(id) if self.params.logprobs is None else self._with_logprobs(id, raw)
+        with _quiet():
+            raw = self._checked(logits, (self.vocab_size,))
+            x = self._adjusted(raw) if self._adjusts else raw
+            if self.params.greedy:
+                id = _best(x)
+            elif self._unfiltered:
+                id = self._draw_any(x)
+            else:
+                id = self._draw(self._filtered(self._candidates(x), top_p=not self._nucleus))
+            return Sampled(id) if self.params.logprobs is None else self._with_logprobs(id, raw)
 
     def sample_from(self, ids: Array, logits: Array) -> Sampled:
         """As ``sample``, from what the device computed for ``device_op``: ids and their logits, in any order.
@@ -131,29 +134,34 @@ class Sampler:
         if self.device_op is None:
             raise SamplingError("these parameters need the logits of the whole vocabulary; device_op is None")
         n = min(self.device_op.k, self.vocab_size)
-        ids = np.asarray(ids, np.int64)
+        try:
+            ids = np.asarray(ids, np.int64)
+        except (TypeError, ValueError, OverflowError):
+            raise SamplingError(f"ids are {described(ids)}; expected ({n},) integers") from None
         if ids.shape != (n,):
             raise SamplingError(f"ids have shape {ids.shape}; expected ({n},) for {self.device_op.op}")
-        logits = self._checked(logits, (n,))
-        if np.isnan(logits).any():
-            raise SamplingError(f"the logits of the device hold NaN; expected numbers, or -inf: {logits}")
-        if n == 1:
-            return Sampled(int(filters.drop_impossible(Candidates(ids, logits)).ids[0]))
-        by_id = np.argsort(ids)
-        found = filters.ordered(ids[by_id], logits[by_id])
-        return Sampled(self._draw(self._filtered(filters.drop_impossible(found), top_p=True)))
+        with _quiet():
+            logits = self._checked(logits, (n,))
+            if np.isnan(logits).any():
+                raise SamplingError(f"the logits of the device hold NaN; expected numbers, or -inf: {logits}")
+            if n == 1:
+                return Sampled(int(filters.drop_impossible(Candidates(ids, logits)).ids[0]))
+            by_id = np.argsort(ids)
+            found = filters.ordered(ids[by_id], logits[by_id])
+            return Sampled(self._draw(self._filtered(filters.drop_impossible(found), top_p=True)))
 
     def distribution(self, logits: Array) -> tuple[Array, Array]:
         """Ids that ``sample`` may choose now, and their probabilities: int64 (n,) and float64 (n,), best first."""
-        raw = self._checked(logits, (self.vocab_size,))
-        x = self._adjusted(raw) if self._adjusts else raw
-        if self.params.greedy:
-            return np.array([_best(x)]), np.ones(1)
-        c = self._filtered(self._candidates(x), top_p=not self._nucleus)
-        if self.params.temperature == 0:
-            return c.ids[:1], np.ones(1)
-        weights = self._weights(c)
-        return c.ids, weights / weights.sum()
+        with _quiet():
+            raw = self._checked(logits, (self.vocab_size,))
+            x = self._adjusted(raw) if self._adjusts else raw
+            if self.params.greedy:
+                return np.array([_best(x)]), np.ones(1)
+            c = self._filtered(self._candidates(x), top_p=not self._nucleus)
+            if self.params.temperature == 0:
+                return c.ids[:1], np.ones(1)
+            weights = self._weights(c)
+            return c.ids, weights / weights.sum()
 
     def _adjusted(self, raw: Array) -> Array:
         x = self._buffer
@@ -194,8 +202,7 @@ class Sampler:
 
     def _weights(self, c: Candidates) -> Array:
         # a tiny temperature may overflow the quotient: exp(-inf) is then 0, as it should be
-        with np.errstate(over="ignore"):
-            weights: Array = np.exp((c.logits - c.logits[0]) / self.params.temperature)
+        weights: Array = np.exp((c.logits - c.logits[0]) / self.params.temperature)
         return weights
 
     def _draw(self, c: Candidates) -> int:
@@ -206,8 +213,7 @@ class Sampler:
     def _draw_any(self, x: Array) -> int:
         """Out of the whole vocabulary, in the order of ids: nothing has to be sorted."""
         best = x[_best(x)]
-        with np.errstate(over="ignore"):
-            return self._pick(np.exp((x.astype(np.float64) - best) / self.params.temperature))
+        return self._pick(np.exp((x.astype(np.float64) - best) / self.params.temperature))
 
     def _pick(self, weights: Array) -> int:
         if self._bits is None:  # made late: greedy generations need not import numpy.random
@@ -230,15 +236,24 @@ class Sampler:
         return Sampled(id, float(raw[id]) - log_z, tuple(pairs))
 
     def _checked(self, logits: Array, shape: tuple[int, ...]) -> Array:
-        x = np.asarray(logits)
+        try:
+            x = np.asarray(logits)
+        except (TypeError, ValueError):
+            raise SamplingError(f"logits are {described(logits)}; expected float32 {shape}") from None
         if x.shape != shape or x.dtype.kind != "f":
             raise SamplingError(f"logits are {x.dtype} {x.shape}; expected float32 {shape}")
         return x if x.dtype == np.float32 else x.astype(np.float32)
 
     def _inside(self, id: int) -> int:
-        if not 0 <= id < self.vocab_size:
+        id = integer("a token id", id, 0, SamplingError)
+        if id >= self.vocab_size:
             raise SamplingError(f"token id {id} is outside the vocabulary of {self.vocab_size} tokens")
-        return int(id)
+        return id
+
+
+def _quiet() -> Any:
+    """Numbers that become 0 or infinity here are meant to, whatever the user's ``np.seterr`` makes of them."""
+    return np.errstate(all="ignore")
 
 
 def _best(x: Array) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hotshoe_core.arguments import listed
 from hotshoe_core.errors import SamplingError
 
 __all__ = ["StopMatcher"]
@@ -23,7 +24,7 @@ class StopMatcher:
     __slots__ = ("_held", "_longest", "_stops", "matched")
 
     def __init__(self, stops: Iterable[str]) -> None:
-        self._stops = (stops,) if isinstance(stops, str) else tuple(stops)
+        self._stops = (stops,) if isinstance(stops, str) else tuple(listed("stop", stops, "strings", SamplingError))
         if not all(isinstance(stop, str) and stop for stop in self._stops):
             raise SamplingError(f"stop strings are {self._stops!r}; expected strings of at least one character")
         self._longest = max(map(len, self._stops), default=0)

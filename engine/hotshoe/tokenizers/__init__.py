@@ -61,7 +61,7 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     except UnknownArchitectureError as error:
         known = ", ".join(families.names(families.TOKENIZERS))
         raise TokenizerError(
-            f"tokenizer.ggml.model is {vocabulary.model!r}; hotshoe has tokenizers for: {known}", hint=error.hint
+            f"tokenizer.ggml.model is {vocabulary.model[:60]!r}; hotshoe has tokenizers for: {known}", hint=error.hint
         ) from None
     tokenizer = build(vocabulary)
     if not isinstance(tokenizer, Tokenizer):

@@ -105,7 +105,7 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
     except KeyError:
         near = did_you_mean(name, PRE_TOKENIZERS)
         raise TokenizerError(
-            f"tokenizer.ggml.pre is {name!r}, which is not a pre-tokenizer that hotshoe knows for BPE; "
+            f"tokenizer.ggml.pre is {name[:60]!r}, which is not a pre-tokenizer that hotshoe knows for BPE; "
             f"known: {', '.join(sorted(PRE_TOKENIZERS))}",
             hint=near if near.startswith("did") else "a newer hotshoe may know it",
         ) from None
@@ -124,7 +124,8 @@ def _check(merges: Sequence[str], ids: Mapping[str, int]) -> None:
         for token in (a, b, a + b):
             if token not in ids:
                 raise TokenizerError(
-                    f"{KEY_MERGES}[{i}] is {line!r}, but the vocabulary of {len(ids)} tokens has no {token!r}",
+                    f"{KEY_MERGES}[{i}] is {line[:60]!r}, but the vocabulary of {len(ids)} tokens has no "
+                    f"{token[:60]!r}",
                     hint="the tokens and the merges in the file are of different models: convert it again",
                 )
 

@@ -8,6 +8,7 @@ a stream always join to what ``decode`` gives.
 from __future__ import annotations
 
 import codecs
+import operator
 from collections.abc import Collection, Sequence
 from typing import Protocol, final
 
@@ -116,7 +117,8 @@ class StreamDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, id: int) -> str:
-        """The text completed by this token. Raises IndexError for an id outside the vocabulary."""
+        """The text completed by this token. Raises IndexError outside the vocabulary, TypeError for no integer."""
+        id = operator.index(id)
         if not 0 <= id < self._n_tokens:
             raise IndexError(f"token id {id} is outside the vocabulary of {self._n_tokens} tokens")
         if id in self._hidden:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, final
 
 from hotshoe.tokenizers._lazy_bpe import LazyBPE, without_special
 from hotshoe.tokenizers._pieces import Pieces, StreamDecoder
+from hotshoe_core.errors import InputTooLongError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -142,7 +144,11 @@ class Tokenizer:
         return self.special.eot
 
     def token(self, id: int) -> str:
-        """The token with this id as Hugging Face writes it ("##ing"). Raises IndexError outside the vocabulary."""
+        """The token with this id as Hugging Face writes it ("##ing").
+
+        Raises IndexError outside the vocabulary, TypeError for what is no integer.
+        """
+        id = operator.index(id)
         if not 0 <= id < len(self._tokens):
             raise IndexError(f"token id {id} is outside the vocabulary of {len(self._tokens)} tokens")
         return self._tokens[id]
@@ -153,7 +159,8 @@ class Tokenizer:
         """Ids of ``text``; with ``add_special``, between the tokens the model expects around a text.
 
         ``max_length`` cuts the text so that the result, those tokens included, is not longer.
-        Raises TypeError if ``text`` is not a string, ValueError if ``max_length`` leaves no room for those tokens.
+        Raises TypeError if ``text`` is not a string, InputTooLongError if ``max_length`` leaves no room for those
+        tokens.
         """
         if not isinstance(text, str):
             raise TypeError(f"text is {type(text).__name__}; expected str (for a list of texts, use encode_batch)")
@@ -188,7 +195,8 @@ class Tokenizer:
 
         ``max_length`` cuts the longer of the two, and both where they become equally long, so that the result is not
         longer: transformers' "longest_first", which sentence-transformers' CrossEncoder uses.
-        Raises TypeError for what is not a string, ValueError if ``max_length`` leaves no room for the special tokens.
+        Raises TypeError for what is not a string, InputTooLongError if ``max_length`` leaves no room for the special
+        tokens.
         """
         return self.encode_pairs([(a, b)], parse_special=parse_special, max_length=max_length)[0]
 
@@ -205,7 +213,7 @@ class Tokenizer:
         ends = len(before) + 2 * len(after) + len(between)
         room = None if max_length is None else max_length - ends
         if room is not None and room < 0:
-            raise ValueError(
+            raise InputTooLongError(
                 f"max_length is {max_length}; expected at least {ends}, the number of special tokens around two texts"
             )
         ids = self._encode(texts, False, parse_special, None)
@@ -245,7 +253,7 @@ class Tokenizer:
         prefix, suffix = (list(self._around.prefix), list(self._around.suffix)) if add_special else ([], [])
         room = None if max_length is None else max_length - len(prefix) - len(suffix)
         if room is not None and room < 0:
-            raise ValueError(
+            raise InputTooLongError(
                 f"max_length is {max_length}; expected at least {len(prefix) + len(suffix)}, "
                 "the number of special tokens around a text"
             )

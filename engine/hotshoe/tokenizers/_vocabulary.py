@@ -116,7 +116,7 @@ class Vocabulary:
         if len(ids) != len(tokens):
             i = next(i for i, token in enumerate(tokens) if ids[token] != i)
             raise TokenizerError(
-                f"tokenizer.ggml.tokens has {tokens[i]!r} both at {i} and at {ids[tokens[i]]}; "
+                f"tokenizer.ggml.tokens has {tokens[i][:60]!r} both at {i} and at {ids[tokens[i]]}; "
                 "expected every token once",
                 hint="convert the model again from its Hugging Face folder",
             )

@@ -67,7 +67,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
     if vocabulary.pre not in _PRE_TOKENIZERS:
         raise TokenizerError(
-            f"tokenizer.ggml.pre is {vocabulary.pre!r}, which is not a pre-tokenizer that hotshoe knows "
+            f"tokenizer.ggml.pre is {vocabulary.pre[:60]!r}, which is not a pre-tokenizer that hotshoe knows "
             f"for WordPiece; known: {', '.join(sorted(_PRE_TOKENIZERS))}",
             hint=did_you_mean(vocabulary.pre, _PRE_TOKENIZERS),
         )
@@ -76,7 +76,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     if len(ids) != len(tokens):
         i = next(i for i, token in enumerate(tokens) if ids[token] != i)
         raise TokenizerError(
-            f"tokenizer.ggml.tokens has {vocabulary.tokens[i]!r} both at {i} and at {ids[tokens[i]]}; "
+            f"tokenizer.ggml.tokens has {vocabulary.tokens[i][:60]!r} both at {i} and at {ids[tokens[i]]}; "
             "expected every token once",
             hint="convert the model again from its Hugging Face folder: hotshoe convert FOLDER",
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotshoe_core.mapped_libraries import is_same_file
+from hotshoe_core.text import shown
 from hotshoe_loader.files import read_bytes
 from hotshoe_loader.manifest import FILE, Manifest, damaged, read_manifest
 
@@ -48,18 +49,26 @@ def built_from(manifest: Manifest | None) -> Built | None:
     if manifest is None or fields is None:
         return None
     try:
+        if not isinstance(fields, dict):
+            raise ValueError(f'"ggml" is {shown(fields)}; expected an object with "version"')
         adopts = None
         if "adopts" in fields:
-            earliest, latest = map(str, fields["adopts"])
+            earliest, latest = map(_version, fields["adopts"])
             adopts = (earliest, latest)
-        return Built(Abi(str(fields["version"]), str(fields["abi"]) if fields.get("abi") else None), adopts)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return Built(Abi(_version(fields["version"]), _version(fields["abi"]) if fields.get("abi") else None), adopts)
+    except (ValueError, TypeError, KeyError) as error:
         raise damaged(manifest.path, error) from error
+
+
+def _version(value: object) -> str:
+    if not isinstance(value, str) or not 0 < len(value) <= 100 or not value.isprintable():
+        raise ValueError(f"got the version {shown(value)}; expected text such as '0.20.2'")
+    return value
 
 
 def _declared(library: Path) -> Abi | None:
     for folder in (library.parent, library.parent.parent):
-        if (folder / FILE).is_file():
+        if os.path.isfile(folder / FILE):
             built = built_from(read_manifest(folder / FILE))
             return built.abi if built else None
     return None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +19,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryCandidate:
+class LibraryCandidate(NamedTuple):
     """A file named as ggml names its backends. ``variant`` is "" for ``libggml-<name>.so`` itself."""
 
     path: Path

@@ -14,4 +14,10 @@ if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
   # -O3 vectorises. Not -ffast-math: the rounding trick with 1.5 * 2^23 must not be "simplified" away.
   target_compile_options(hotshoe_kernels PRIVATE -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra)
 endif()
+if(HOTSHOE_SANITIZE)
+  # The first report ends the process: what is only printed passes for a success. -O1 keeps the vector code and the stacks.
+  target_compile_options(hotshoe_kernels PRIVATE -O1 -g -fno-omit-frame-pointer -fsanitize=${HOTSHOE_SANITIZE}
+                         -fno-sanitize-recover=all)
+  target_link_options(hotshoe_kernels PRIVATE -fsanitize=${HOTSHOE_SANITIZE})
+endif()
 set(HOTSHOE_KERNEL_TARGETS hotshoe_kernels)

@@ -12,7 +12,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import TABLE, Shape, Tensor, require_sizes
+from hotshoe_core.tensor import TABLE, Shape, Tensor, require_leaf
 from hotshoe_ggml._native import lib
 from hotshoe_ggml.buffers import OutOfMemory, state_buffer
 from hotshoe_ggml.cpu.threads import default_threads
@@ -21,7 +21,7 @@ from hotshoe_ggml.lowering import can_lower
 from hotshoe_ggml.transfer import Meter
 from hotshoe_ggml.unit import Unit
 from hotshoe_ggml.units import open_units
-from hotshoe_ggml.weights import DualLayout, WeightBuffer, load_weights, product_name
+from hotshoe_ggml.weights import WeightBuffer, hold, load_weights, product_name
 
 __all__ = ["GgmlBackend"]
 
@@ -64,7 +64,7 @@ class GgmlBackend(Backend):
                 for buffer in buffers:
                     buffer.free()
                 if isinstance(e, OutOfMemory):
-                    raise self._insufficient(e.device, "weights", e.size, e.layer) from None
+                    raise self._insufficient(e.device or unit.name, "weights", e.size, e.layer) from None
                 raise
             where = {name: b for b in buffers for name in b.tensors}
             self._placement = placement
@@ -78,7 +78,7 @@ class GgmlBackend(Backend):
         self.require_process()
         with self.lock:
             self._require_open()
-            require_sizes(f"state {name!r}", shape)
+            require_leaf("state", name, shape, dtype, layer)
             unit = self.unit_of(layer)
             try:
                 buffer = state_buffer(unit, shape, dtype, name, dry=not self.params.allocate)
@@ -89,13 +89,12 @@ class GgmlBackend(Backend):
 
     def _hold(self, tensor: Tensor, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Tensor:
         """``product``: where the layout for products lies, if it is one of its own."""
-        tensor.owner, tensor.handle = self, buffer.tensors[tensor.name]
+        tensor.owner, tensor.handle = self, hold(tensor.name, buffer, product)
         held = [buffer]
         size = buffer.nbytes(tensor.name)
         if product is not None:
-            name = product_name(tensor.name)
-            tensor.handle = DualLayout(tensor.handle, product.tensors[name])
-            size += product.nbytes(name) if product is not buffer else 0  # in one mapping they are the same pages
+            # in one mapping they are the same pages
+            size += product.nbytes(product_name(tensor.name)) if product is not buffer else 0
             held.append(product)
         self._held[tensor] = (self.placement.device(tensor.layer), held, size)
         return tensor

@@ -17,8 +17,9 @@ from hotshoe_ggml.transfer import ReadAhead, address, memory_owner
 if TYPE_CHECKING:
     from hotshoe_ggml.unit import Unit
 
-__all__ = ["ALIGNMENT", "OutOfMemory", "TensorBuffer", "new_context", "state_buffer"]
+__all__ = ["ALIGNMENT", "NativeContext", "OutOfMemory", "TensorBuffer", "room_for", "state_buffer"]
 
+_CONTEXT_ALIGNMENT = 64  # more than GGML_MEM_ALIGN
 ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml's CPU backend, and GGUF's default
 
 
@@ -35,13 +36,14 @@ class OutOfMemory(Exception):  # noqa: N818  (told apart from MemoryError)
 class TensorBuffer:
     """A ggml buffer, the context its tensors live in, and whatever memory it maps.
 
-    It is freed when the last of its tensors is released.
+    It is freed when the last of its tensors is released. rearranged: its type lays weights out in a way of its own.
     """
 
     def __init__(self, n_tensors: int) -> None:
-        self.context = new_context(n_tensors)
+        self.context = NativeContext(n_tensors)
         self.buffer: Any = ffi.NULL
         self.tensors: dict[str, Any] = {}
+        self.rearranged = False
         self._mapped: list[Any] = []
         self._ahead: ReadAhead | None = None
         self._left = n_tensors
@@ -49,7 +51,7 @@ class TensorBuffer:
     def add(self, name: str, shape: tuple[int, ...], dtype: DType) -> Any:
         if lib().ggml_row_size(dtype.id, dtype.block_size) != dtype.block_bytes:
             raise DTypeError(f"{name}: {dtype.name} is laid out otherwise in this ggml than in GGUF files")
-        tensor = lib().ggml_new_tensor(self.context, dtype.id, 4, extents(shape))
+        tensor = lib().ggml_new_tensor(self.context.pointer, dtype.id, 4, extents(shape))
         lib().ggml_set_name(tensor, name.encode()[:63])
         self.tensors[name] = tensor
         return tensor
@@ -63,9 +65,9 @@ class TensorBuffer:
                 tensor.buffer = self.buffer
                 tensor.data = ffi.cast("void *", ALIGNMENT)  # "allocated", as far as ggml's planner asks
         else:
-            self.buffer = g.ggml_backend_alloc_ctx_tensors_from_buft(self.context, buffer_type)
+            self.buffer = g.ggml_backend_alloc_ctx_tensors_from_buft(self.context.pointer, buffer_type)
             if self.buffer == ffi.NULL:
-                raise OutOfMemory(g.ggml_backend_alloc_ctx_tensors_from_buft_size(self.context, buffer_type))
+                raise OutOfMemory(g.ggml_backend_alloc_ctx_tensors_from_buft_size(self.context.pointer, buffer_type))
 
     def map_pages(self, device: Any, weights: Sequence[WeightData]) -> None:
         """Use the pages the weights lie in, which are one mapping. Raises OutOfMemory if the device refuses."""
@@ -101,9 +103,7 @@ class TensorBuffer:
         if self.buffer != ffi.NULL:
             lib().ggml_backend_buffer_free(self.buffer)
             self.buffer = ffi.NULL
-        if self.context != ffi.NULL:
-            lib().ggml_free(self.context)
-            self.context = ffi.NULL
+        self.context.free()
         self._mapped.clear()
 
 
@@ -121,10 +121,32 @@ def state_buffer(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *,
     return buffer
 
 
-def new_context(n_tensors: int, n_graph: int = 0) -> Any:
-    """A ggml context for tensors' descriptions; their data lies elsewhere."""
-    g = lib()
-    size = n_tensors * g.ggml_tensor_overhead()
-    if n_graph:
-        size += g.ggml_graph_overhead_custom(n_graph, False)
-    return g.ggml_init({"mem_size": max(size, 64), "mem_buffer": ffi.NULL, "no_alloc": True})
+class NativeContext:
+    """A ggml context: memory for the descriptions of tensors and graphs, whose data lies elsewhere.
+
+    The memory is ours: where ggml gets none for itself, it ends the process. Raises OutOfMemory.
+    """
+
+    def __init__(self, n_tensors: int, n_graph: int = 0) -> None:
+        g = lib()
+        size = max(64, n_tensors * g.ggml_tensor_overhead())
+        if n_graph:
+            size += g.ggml_graph_overhead_custom(n_graph, False)
+        self._memory = room_for(size + _CONTEXT_ALIGNMENT)
+        start = address(self._memory)
+        start += -start % _CONTEXT_ALIGNMENT
+        self.pointer = g.ggml_init({"mem_size": size, "mem_buffer": ffi.cast("void *", start), "no_alloc": True})
+
+    def free(self) -> None:
+        """Further calls do nothing."""
+        if self.pointer != ffi.NULL:
+            lib().ggml_free(self.pointer)
+            self.pointer = ffi.NULL
+
+
+def room_for(size: int) -> np.ndarray[Any, Any]:
+    """So many bytes, not touched. Raises OutOfMemory. Held for a moment, they show that ggml will find as many."""
+    try:
+        return np.empty(size, np.uint8)
+    except MemoryError:
+        raise OutOfMemory(size) from None

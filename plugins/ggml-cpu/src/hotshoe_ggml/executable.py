@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,20 @@ from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, Memory
 from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.buffers import OutOfMemory, TensorBuffer, new_context
+from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
 from hotshoe_ggml.cpu.fusion import fuse
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
 from hotshoe_ggml.unit import Unit
-from hotshoe_ggml.weights import DualLayout
+from hotshoe_ggml.weights import as_read
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend
 
 __all__ = ["GgmlExecutable"]
+
+_SCHEDULED = 32 << 10
+"""Bytes, and some to spare, that ggml's scheduler reserves for each node. It ends the process where it gets none."""
 
 
 class GgmlExecutable(Executable):
@@ -44,11 +48,11 @@ class GgmlExecutable(Executable):
         self._units: list[Unit] = []  # of each ggml node, but for the copies at the end: where its layer is
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
-        self._context = new_context(n_nodes, n_nodes)
+        self._context = NativeContext(n_nodes, n_nodes)
         try:
             self._hold_constants()
             self._cgraph = self._build(n_nodes)
-            self._allocate(n_nodes)
+            self._allocate()
         except BaseException:
             self.close()
             raise
@@ -70,7 +74,7 @@ class GgmlExecutable(Executable):
 
     def _build(self, size: int) -> Any:
         g, graph, native = lib(), self._graph, self._native
-        builder = Builder(self._context, custom=False, flash=self._backend.params.flash_attention)
+        builder = Builder(self._context.pointer, custom=False, flash=self._backend.params.flash_attention)
         self._keep = builder.keep
         for leaf in graph.leaves:
             if leaf.op == "input":
@@ -82,7 +86,7 @@ class GgmlExecutable(Executable):
                 if leaf.handle is None:
                     raise ClosedError(f"{leaf!r} was released")
                 native[leaf] = leaf.handle
-        cgraph = g.ggml_new_graph_custom(self._context, size, False)
+        cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
         packed = {t for t, held in native.items() if isinstance(held, PackedWeight)}
         fused, vanished = fuse(graph, lambda node: node.sources[1] in packed)
         counters = self._backend.counters
@@ -92,9 +96,9 @@ class GgmlExecutable(Executable):
                 continue
             builder.custom = self._backend.own_kernels(node)
             if node in fused:
-                native[node] = lower_fused(builder, node, fused[node], native)
+                native[node] = lower_fused(builder, node, fused[node], functools.partial(self._read, "linear"))
             else:
-                sources = [None if s is None else _laid_out_for(node.op, s, native[s]) for s in node.sources]
+                sources = [None if s is None else self._read(node.op, s, i) for i, s in enumerate(node.sources)]
                 if TABLE[node.op].overwrites and node not in graph.in_place:
                     sources[0] = builder.call("cont", sources[0])
                 native[node] = LOWERINGS[node.op](builder, node, *sources)
@@ -106,7 +110,7 @@ class GgmlExecutable(Executable):
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
             copied = t.is_leaf or graph.state_behind(t) is not None
-            out = builder.call("cont", _laid_out_for("read", t, native[t])) if copied else builder.cont(native[t])
+            out = builder.call("cont", self._read("read", t)) if copied else builder.cont(native[t])
             self._outputs[t] = out
             while out != ffi.NULL:  # the memory is that of the tensor viewed
                 g.ggml_set_output(out)
@@ -116,6 +120,10 @@ class GgmlExecutable(Executable):
         self._check_support(cgraph)
         return cgraph
 
+    def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
+        """ggml's tensor, as this operand of ``op`` reads it. Raises UnsupportedOpError."""
+        return as_read(tensor, self._native[tensor], op, operand)
+
     def _update_states(self, builder: Builder, cgraph: Any) -> None:
         """Copies new values into the states that do not have them yet, after everything that reads the old ones."""
         g, graph = lib(), self._graph
@@ -124,7 +132,7 @@ class GgmlExecutable(Executable):
             behind = graph.state_behind(new)
             if new is state or (behind is state and new in graph.in_place):
                 continue
-            value = _laid_out_for("read", new, self._native[new])
+            value = self._read("read", new)
             if behind in graph.updates:  # states may trade their values
                 value = builder.call("cont", value)
                 g.ggml_build_forward_expand(cgraph, value)
@@ -145,8 +153,10 @@ class GgmlExecutable(Executable):
                     f"{', '.join(types)}"
                 )
 
-    def _allocate(self, size: int) -> None:
+    def _allocate(self) -> None:
         g, backends = lib(), [unit.backend for unit in self._backend.units]
+        size = self._n_native() * min(2, len(backends))  # where there are several, copies between them too
+        room_for(size * _SCHEDULED)
         self._scheduler = g.ggml_backend_sched_new(
             ffi.new("ggml_backend_t[]", backends), ffi.NULL, len(backends), size, False, True
         )
@@ -165,10 +175,11 @@ class GgmlExecutable(Executable):
             for i, source in enumerate(before):
                 node.src[i] = source
         if not reserved:
-            raise OutOfMemory(self._planned(size))
+            raise OutOfMemory(self._planned())
         self._assign()  # reserve has forgotten it
         if not g.ggml_backend_sched_alloc_graph(self._scheduler, self._cgraph):
-            raise OutOfMemory(self._planned(size))
+            raise OutOfMemory(self._planned())
+        room_for(sum(unit.work_size(self._cgraph) for unit in self._backend.units))
         for name, backend in zip(names, backends):
             used = int(g.ggml_backend_sched_get_buffer_size(self._scheduler, backend))
             self._sizes[name] = Memory(used, AllocationStatus.ALLOCATED)
@@ -192,7 +203,12 @@ class GgmlExecutable(Executable):
         nodes = [lib().ggml_graph_node(self._cgraph, i) for i in range(lib().ggml_graph_n_nodes(self._cgraph))]
         return [(node, list(node.src)) for node in nodes]
 
-    def _planned(self, size: int) -> int:
+    def _n_native(self) -> int:
+        """No fewer than ggml's nodes and leaves: of each leaf of ours two layouts, and one that a lowering makes."""
+        graph = self._graph
+        return int(lib().ggml_graph_n_nodes(self._cgraph)) + 2 * len(graph.leaves) + len(graph.nodes) + 16
+
+    def _planned(self) -> int:
         """What the graph would take, for the report of a failed allocation."""
         g, backends = lib(), [unit.backend for unit in self._backend.units]
         sizes = ffi.new("size_t[]", len(backends))
@@ -258,7 +274,7 @@ class GgmlExecutable(Executable):
                 lib().ggml_backend_sched_free(self._scheduler)
             for buffer in self._constants:
                 buffer.free()
-            lib().ggml_free(self._context)
+            self._context.free()
             self._native.clear()
             self._keep.clear()
             self._backend.forget(self)
@@ -266,10 +282,3 @@ class GgmlExecutable(Executable):
 
 def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
     lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(array), 0, array.nbytes)
-
-
-def _laid_out_for(op: str, tensor: Tensor, native: Any) -> Any:
-    native = native.of(op) if isinstance(native, DualLayout) else native
-    if isinstance(native, PackedWeight) and op != "linear":
-        raise UnsupportedOpError(f"{op}: {tensor!r} is packed for products", hint="open the backend with repack=False")
-    return native

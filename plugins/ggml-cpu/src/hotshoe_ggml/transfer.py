@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from hotshoe_core.backend import Progress
 from hotshoe_ggml._native import ffi, lib
 
-__all__ = ["Meter", "ReadAhead", "address", "copy_all", "drop_pages", "memory_owner"]
+__all__ = ["Meter", "ReadAhead", "address", "copy_all", "drop_pages", "memory_owner", "start_threads"]
 
 _CHUNK = 64 << 20  # bytes copied between two reports of progress
 _AHEAD = 256 << 20  # bytes whose pages are touched in one call
@@ -29,6 +31,17 @@ def memory_owner(data: Any) -> Any:
     return data.obj if isinstance(data, memoryview) else data
 
 
+def start_threads(n: int, target: Callable[[], object]) -> list[threading.Thread]:
+    """Up to ``n`` threads; fewer, and be it none, where the system starts no more."""
+    started: list[threading.Thread] = []
+    with contextlib.suppress(RuntimeError):
+        for _ in range(n):
+            thread = threading.Thread(target=target, daemon=True)
+            thread.start()
+            started.append(thread)
+    return started
+
+
 class ReadAhead:
     """Touches pages of mapped weights while the rest of a model is made, which the first token would wait for."""
 
@@ -41,8 +54,7 @@ class ReadAhead:
             spans[-1][1] = start + data.nbytes
         self._runs = [mapped[start:stop] for start, stop in spans]
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
+        self._threads = start_threads(1, self._run)
 
     def _run(self) -> None:
         """In few calls: each releases Python's lock, and must have it for the next."""
@@ -54,7 +66,8 @@ class ReadAhead:
 
     def stop(self) -> None:
         self._stopped = True
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._runs.clear()
 
 
@@ -93,9 +106,7 @@ def copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: Meter, n_thre
         except BaseException as error:
             failed.append(error)
 
-    helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(n_threads, len(pairs)) - 1)]
-    for helper in helpers:
-        helper.start()
+    helpers = start_threads(min(n_threads, len(pairs)) - 1, work)
     work()
     for helper in helpers:
         helper.join()

@@ -65,5 +65,9 @@ class Unit:
                 hint="load the model again, on this device when it is back, or on another",
             )
 
+    def work_size(self, cgraph: Any) -> int:
+        """Bytes that the device allocates besides when it computes the graph for the first time."""
+        return 0
+
     def close(self) -> None:
         lib().ggml_backend_free(self.backend)

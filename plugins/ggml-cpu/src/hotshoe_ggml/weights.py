@@ -12,14 +12,31 @@ from typing import Any
 
 from hotshoe_core.backend import WeightData
 from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import UnsupportedOpError
+from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.buffers import ALIGNMENT, OutOfMemory, TensorBuffer, new_context
+from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import extents
 from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner
 from hotshoe_ggml.unit import Unit
 
-__all__ = ["DualLayout", "PackedBuffer", "WeightBuffer", "load_weights", "product_name"]
+__all__ = ["PackedBuffer", "WeightBuffer", "as_read", "hold", "load_weights", "product_name"]
+
+_AXES = {"linear": 2, "linear_experts": 3}
+"""The products whose weight, their second operand, may lie in a layout of its own, and the axes that it has."""
+
+
+class Rearranged:
+    """A weight in a layout that only ggml's own product with it understands: what else reads it must not be built.
+
+    ggml would not notice: to its other ops, and to views, these are the bytes that the type says.
+    """
+
+    __slots__ = ("tensor",)
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
 
 
 class DualLayout:
@@ -35,8 +52,28 @@ class DualLayout:
         self.other = other
         self.linear = linear
 
-    def of(self, op: str) -> Any:
-        return self.linear if op == "linear" else self.other
+
+def hold(name: str, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Any:
+    """The handle of a weight or state in ``buffer``. product: where its layout for products lies, if it has two."""
+    handle = Rearranged(buffer.tensors[name]) if buffer.rearranged else buffer.tensors[name]
+    return handle if product is None else DualLayout(handle, hold(product_name(name), product))
+
+
+def as_read(weight: Tensor, handle: Any, op: str, operand: int) -> Any:
+    """What operand number ``operand`` of ``op`` reads of a leaf: ggml's tensor or, for a product, a PackedWeight.
+
+    Raises UnsupportedOpError where the weight lies in a layout that this op cannot read.
+    """
+    is_weight = operand == 1 and _AXES.get(op) == weight.ndim
+    if isinstance(handle, DualLayout):
+        handle = handle.linear if is_weight and op == "linear" else handle.other
+    if not isinstance(handle, (Rearranged, PackedWeight)) or is_weight:
+        return handle.tensor if isinstance(handle, Rearranged) else handle
+    product = next(name for name, n in _AXES.items() if n == weight.ndim)
+    raise UnsupportedOpError(
+        f"{op}: {weight!r} is rearranged for {product}, the only use it was loaded for",
+        hint=f"name {op!r} among its uses as well, or open the backend with repack=False",
+    )
 
 
 def split_by_use(weights: Sequence[WeightData]) -> list[WeightData]:
@@ -61,6 +98,7 @@ class PackedBuffer:
 
     def __init__(self, name: str, packed: PackedWeight) -> None:
         self.tensors = {name: packed}
+        self.rearranged = False  # as a PackedWeight says itself
         self._size = packed.nbytes
 
     def nbytes(self, name: str) -> int:
@@ -125,9 +163,9 @@ def _fill(
         largest = max(weights, key=lambda w: w.data.nbytes)
         raise OutOfMemory(e.size, unit.name, largest.layer) from None
     lib().ggml_backend_buffer_set_usage(buffer.buffer, lib().GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
+    buffer.rearranged = layout is not unit.buffer_type
     if kind == "copied" and not dry:
-        rearranged = layout is not unit.buffer_type
-        copy_all([(buffer.tensors[w.name], w.data) for w in weights], meter, unit.n_copying, rearranged)
+        copy_all([(buffer.tensors[w.name], w.data) for w in weights], meter, unit.n_copying, buffer.rearranged)
     else:
         meter.add(sum(w.data.nbytes for w in weights))
 
@@ -146,11 +184,11 @@ def _mappable(w: WeightData) -> bool:
 
 def _fits(device: Any, buft: Any, w: WeightData) -> bool:
     """Whether every use of the weight works from this buffer type: asked of the device with a mock node."""
-    n_axes = {"linear": 2, "linear_experts": 3}
-    if not w.uses or any(n_axes.get(use) != len(w.shape) for use in w.uses):
+    if not w.uses or any(_AXES.get(use) != len(w.shape) for use in w.uses):
         return False  # ggml aborts on shapes that do not fit the op
     g = lib()
-    context = new_context(8)
+    owner = NativeContext(8)
+    context = owner.pointer
     buffer = g.ggml_backend_buft_alloc_buffer(buft, 0)
     try:
         weight = g.ggml_new_tensor(context, w.dtype.id, 4, extents(w.shape))
@@ -165,4 +203,4 @@ def _fits(device: Any, buft: Any, w: WeightData) -> bool:
         return bool(g.ggml_backend_dev_supports_op(device, node))
     finally:
         g.ggml_backend_buffer_free(buffer)
-        g.ggml_free(context)
+        owner.free()

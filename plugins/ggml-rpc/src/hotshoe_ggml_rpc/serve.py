@@ -1,4 +1,4 @@
-"""``hotshoe-rpc-serve``: offer this machine's devices to hotshoe on another one."""
+"""``hotshoe-rpc-serve``: lend this machine's CPU to hotshoe on another one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ipaddress
 import sys
 
 from hotshoe_core.errors import HotshoeError, NativeError
-from hotshoe_ggml._native import ffi, library_of, load_backend
+from hotshoe_ggml._native import ffi, load_backend, load_cpu
 from hotshoe_ggml_rpc.provider import LIBRARY_DIR
 
 __all__ = ["main", "serve"]
@@ -15,41 +15,35 @@ __all__ = ["main", "serve"]
 _START = "void (*)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *)"
 
 
-def serve(device: str, host: str, port: int, n_threads: int) -> None:
-    """Serve until the process is ended. Raises DeviceNotFoundError, NativeError for a device that is not ggml's."""
-    from hotshoe_loader import load_all
-
-    chosen = load_all().select(device)
-    if any(d.family != "ggml" for d in chosen):
-        raise NativeError(f"{device} is not a device of ggml's", hint="`hotshoe devices` lists them")
+def serve(host: str, port: int, n_threads: int) -> None:
+    """Serve until the process is ended. Raises NativeError where it cannot."""
     library = load_backend(next(LIBRARY_DIR.glob("*ggml-rpc.*")))
     start = library.function("ggml_backend_rpc_start_server", _START)
     if start is None:
         raise NativeError(f"{library!r} has no server")
-    handles = [library_of(d).devices()[int(d.properties["index"])].handle for d in chosen]
+    handles = [facts.handle for facts in load_cpu().devices()]
     start(f"{host}:{port}".encode(), ffi.NULL, n_threads, len(handles), ffi.new("ggml_backend_dev_t[]", handles))
     raise NativeError(f"the server at {host}:{port} ended", hint="is the port taken? another one: --listen HOST:PORT")
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="hotshoe-rpc-serve", description=__doc__)
-    parser.add_argument("--device", default="cpu", help="as `hotshoe devices` names it")
     parser.add_argument("--listen", default="127.0.0.1:50052", metavar="HOST:PORT")
-    parser.add_argument("--threads", type=int, default=0, help="of a CPU; 0: as many as it has cores")
+    parser.add_argument("--threads", type=int, default=0, help="0: as many as there are cores")
     args = parser.parse_args(argv)
     host, _, port = args.listen.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         parser.error(f"--listen {args.listen}: expected HOST:PORT")
     if not _is_loopback(host):
         print(
-            f"hotshoe-rpc-serve: warning: {host} can be reached by others, and the protocol knows no passwords: whoever "
-            "reaches the port may use the device and read what is in it. Use a private network or a tunnel.",
+            f"hotshoe-rpc-serve: warning: {host} can be reached by others, and the protocol knows no passwords: "
+            "whoever reaches the port may use the device and read what is in it. Use a private network or a tunnel.",
             file=sys.stderr,
         )
     from hotshoe_ggml.cpu.threads import default_threads
 
     try:
-        serve(args.device, host, int(port), args.threads or default_threads())
+        serve(host, int(port), args.threads or default_threads())
     except HotshoeError as error:
         print(f"hotshoe-rpc-serve: error: {error}", file=sys.stderr)
         return 2

@@ -1,12 +1,16 @@
-"""How many threads to compute with."""
+"""How many threads to compute with, and whether they can be had."""
 
 from __future__ import annotations
 
 import math
 import os
+import threading
 from pathlib import Path
 
-__all__ = ["default_threads"]
+from hotshoe_core.errors import NativeError
+from hotshoe_ggml.transfer import start_threads
+
+__all__ = ["default_threads", "require_threads"]
 
 
 def default_threads() -> int:
@@ -38,3 +42,17 @@ def _quota() -> float:
         return math.inf if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
         return math.inf
+
+
+def require_threads(device: str, n: int) -> None:
+    """Raise NativeError unless the system starts ``n`` more threads now: where ggml gets fewer, it ends the process."""
+    over = threading.Event()
+    started = start_threads(n, over.wait)
+    over.set()
+    for thread in started:
+        thread.join()
+    if len(started) < n:
+        raise NativeError(
+            f"{device}: n_threads is {n + 1}, and the system starts no more than {len(started)} beside this one",
+            hint=f"BackendParams(n_threads={len(started) + 1}), or a higher limit: see `ulimit -u` and `ulimit -v`",
+        )

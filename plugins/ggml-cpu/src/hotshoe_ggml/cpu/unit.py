@@ -8,6 +8,7 @@ from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.cpu.packed import PackedWeight, packable
+from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["CpuUnit"]
@@ -27,11 +28,15 @@ class CpuUnit(Unit):
 
     def _start_pool(self) -> None:
         """Threads that stay: without a pool of ours ggml starts and ends them with every graph."""
+        require_threads(self.name, self.n_threads - 1)
         params = ffi.new("struct ggml_threadpool_params *")
         lib().ggml_threadpool_params_init(params, self.n_threads)
         params.poll = 1  # of 100: after work, look for more for some 50 ms, the time between two steps, not for 3 s
         self._pool = self.library.handle.ggml_threadpool_new(params)
         self.library.handle.ggml_backend_cpu_set_threadpool(self.backend, self._pool)
+
+    def work_size(self, cgraph: Any) -> int:
+        return int(self.library.handle.ggml_graph_plan(cgraph, self.n_threads, self._pool).work_size)
 
     def layouts(self) -> list[Any]:
         return self.library.extra_buffer_types(self.handle)

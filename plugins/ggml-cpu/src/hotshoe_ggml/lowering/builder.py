@@ -20,6 +20,7 @@ __all__ = [
 Ptr = Any  # struct ggml_tensor *
 F32 = DType.F32
 MAX_AXES = 4
+_LONGEST = 2**31 - 1  # ggml_permute, for one, keeps the sizes of axes in an int
 
 _UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # the last two: for ggml's own intermediate results
 
@@ -78,6 +79,8 @@ def can_lower(node: Tensor, *, own_kernels: bool = True) -> bool:
     tensors = [node, *(s for s in node.sources if s is not None)]
     if node.op not in LOWERINGS or any(t.ndim > MAX_AXES or t.dtype in _UNREADABLE for t in tensors):
         return False
+    if any(max(t.shape, default=1) > _LONGEST for t in tensors):
+        return False
     row = _ROWS[node.op]
     return row.when(node) and (own_kernels or not row.own_kernels(node))
 
@@ -99,11 +102,15 @@ def indices_are_i32(indexed: int, indices: int) -> Predicate:
 
 
 def extents(shape: Shape) -> list[int]:
-    """A NumPy shape as ggml's four sizes, fastest first. Raises UnsupportedOpError for more axes: ggml would abort."""
+    """A NumPy shape as ggml's four sizes, fastest first. Raises UnsupportedOpError where ggml would abort."""
     if len(shape) > MAX_AXES:
         raise UnsupportedOpError(
             f"ggml's tensors have {MAX_AXES} axes at most; got the shape {shape}",
             hint="make one of two axes: a weight of conv3d may be (out * in, depth, height, width)",
+        )
+    if max(shape, default=1) > _LONGEST:
+        raise UnsupportedOpError(
+            f"ggml counts along an axis in 32 bits; got the shape {shape}", hint="divide the longest axis into two"
         )
     return [*reversed(shape), *(1,) * (MAX_AXES - len(shape))]
 
@@ -184,4 +191,4 @@ class Builder:
         return self.call("view_4d", x, *ne, x.nb[1], x.nb[2], x.nb[3], i * x.nb[axis])
 
     def repeat(self, x: Ptr, ne: list[int]) -> Ptr:
-        return x if list(x.ne) == ne else self.call("repeat_4d", x, *ne)
+        return x if list(x.ne) == ne else self.call("repeat_4d", self.rows(x), *ne)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.ops._bounds import are_distinct
@@ -25,14 +24,18 @@ def _linear(b: Builder, node: Tensor, x: Ptr, weight: Ptr | PackedWeight) -> Ptr
     return b.reshape(b.call("mul_mat", b.rows(weight), b.rows(flat)), node.shape)
 
 
-def lower_fused(b: Builder, node: Tensor, fused: Fused, native: Mapping[Tensor, Any]) -> Ptr:
-    """A product with a packed weight and what was fused into it; ``node`` is the last of the pattern."""
+def lower_fused(b: Builder, node: Tensor, fused: Fused, read: Callable[[Tensor, int], Ptr | PackedWeight]) -> Ptr:
+    """A product with a packed weight and what was fused into it; ``node`` is the last of the pattern.
+
+    read: gives a tensor as the product reads it, as its first operand (0) or its weight (1).
+    """
     x, weight = fused.linear.sources
     assert x is not None
     assert weight is not None
-    bias = None if fused.bias is None else native[fused.bias]
-    residual = None if fused.residual is None else b.cont(native[fused.residual])
-    return b.reshape(linear_node(b, b.cont(native[x]), native[weight], bias, residual, fused.activation), node.shape)
+    bias = None if fused.bias is None else read(fused.bias, 0)
+    residual = None if fused.residual is None else b.cont(read(fused.residual, 0))
+    y = linear_node(b, b.cont(read(x, 0)), read(weight, 1), bias, residual, fused.activation)
+    return b.reshape(y, node.shape)
 
 
 @lowers("matmul")

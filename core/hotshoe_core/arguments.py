@@ -1,0 +1,42 @@
+"""Checks of what users pass: what is no integer, no iterable or no tensor is said where it was given."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from hotshoe_core.errors import HotshoeError
+from hotshoe_core.text import shown
+
+__all__ = ["described", "integer", "listed"]
+
+
+def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int:
+    """``value`` as an int. NumPy's are taken, bools are not. Raises ``error``, also for less than ``least``."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except (TypeError, ValueError):
+        raise error(f"{what} is {described(value)}; expected an integer of {least} or more") from None
+    if number < least:
+        raise error(f"{what} is {number}; expected {least} or more")
+    return number
+
+
+def listed(what: str, value: Any, expected: str, error: type[HotshoeError]) -> list[Any]:
+    """The elements of an iterable. Raises ``error`` for what is none, and for one text."""
+    items: Iterable[Any] | None = None
+    if not isinstance(value, (str, bytes, bytearray)):
+        with contextlib.suppress(TypeError):
+            items = iter(value)
+    if items is None:
+        raise error(f"{what} is {described(value)}; expected {expected}")
+    return list(items)
+
+
+def described(value: object) -> str:
+    """What a message says of a value of any type: what it is, and of which type, in one short line."""
+    return f"{shown(value, 60)} ({type(value).__name__})"

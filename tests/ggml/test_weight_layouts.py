@@ -1,0 +1,185 @@
+"""A weight that lies as its product wants it: every other op gives the right numbers or a typed error, never others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+
+from hotshoe_core import dump, ops
+from hotshoe_core.backend import Backend, WeightData
+from hotshoe_core.context import Context
+from hotshoe_core.device import BackendParams
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import UnsupportedOpError
+from hotshoe_core.quants import dequantize, quantize
+from hotshoe_core.reference import open_reference
+from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.testing import OP_CASES, Case
+from hotshoe_ggml.cpu.packed import PackedWeight
+from hotshoe_ggml.weights import DualLayout, Rearranged
+from hotshoe_loader import load_all
+
+E, N, K = 4, 64, 256
+PRODUCTS = {2: "linear", 3: "linear_experts"}
+I32 = DType.I32
+
+
+@pytest.fixture(name="backend", scope="module")
+def _backend() -> Iterator[Backend]:
+    with load_all().open("cpu", BackendParams(n_threads=1)) as backend:
+        yield backend
+
+
+def weight(
+    backend: Backend, shape: tuple[int, ...], dtype: DType = DType.Q4_0, *uses: str
+) -> tuple[Tensor, np.ndarray]:
+    """A weight said to be for its product only, or for ``uses``; and the numbers it holds."""
+    data = quantize(np.random.default_rng(0).standard_normal(shape, np.float32), dtype)
+    loaded = backend.load([WeightData("w", shape, dtype, data, uses or (PRODUCTS[len(shape)],))])["w"]
+    return loaded, dequantize(data, dtype, shape)
+
+
+def answer(ctx: Context, y: Tensor, feeds: dict[Tensor, np.ndarray]) -> np.ndarray:
+    y = y if y.dtype.numpy is not None else y.cast(DType.F32)
+    return ctx.forward(y).compute(feeds).read(y)
+
+
+def refusal(build: Callable[[], object]) -> UnsupportedOpError | None:
+    try:
+        build()
+    except UnsupportedOpError as error:
+        return error
+    return None
+
+
+READERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "take": lambda w, i: w.take(i),
+    "a slice": lambda w, i: w[1:3],
+    "a part of each row": lambda w, i: w[..., 32:96],
+    "reshape": lambda w, i: w.reshape(-1, 32),
+    "permute": lambda w, i: w.permute(*range(w.ndim - 1)[::-1], w.ndim - 1),
+    "cast": lambda w, i: w.cast(DType.F32),
+    "expand": lambda w, i: w.reshape(1, *w.shape).expand(1, *w.shape),
+    "concat": lambda w, i: ops.concat(w, w),
+    "a product with a part": lambda w, i: ops.linear(w.take(i).reshape(-1, K), w.reshape(-1, K)[8:24]),
+    "matmul": lambda w, i: w.take(i).reshape(-1, K).matmul(w, transpose=True),
+    "experts of a part": lambda w, i: ops.linear_experts(
+        w.take(i).reshape(-1, 1, K)[:2], w.reshape(-1, 8, K)[2:6], i[:, None]
+    ),
+    "set_rows": lambda w, i: w.set_rows(i, w.take(i) * 2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(N, K), (E, N, K)], ids=str)
+@pytest.mark.parametrize("reader", READERS)
+def test_what_reads_a_weight_that_was_loaded_for_its_product(
+    backend: Backend, reader: str, shape: tuple[int, ...]
+) -> None:
+    """Views of ggml's rearranged layout were read as if they were the file's: other numbers, and NaN."""
+    numbers = []
+    with open_reference() as reference:
+        for b in (reference, backend):
+            w, _ = weight(b, shape)
+            with b.new_context() as ctx:
+                i = ctx.input("i", (2,), I32)
+                y = READERS[reader](w, i)
+                feeds = {i: np.array([3, 1], np.int32)}
+                refused = refusal(lambda: numbers.append(answer(ctx, y, feeds)))  # noqa: B023  (called at once)
+    if refused is not None:
+        assert "Q4_0" in str(refused)
+        assert "repack=False" in (refused.hint or "")
+        return
+    assert np.linalg.norm(numbers[1] - numbers[0]) <= 2e-2 * np.linalg.norm(numbers[0])
+
+
+@pytest.mark.parametrize("shape", [(N, K), (E, N, K)], ids=str)
+def test_both_uses_named_are_both_served(backend: Backend, shape: tuple[int, ...]) -> None:
+    w, values = weight(backend, shape, DType.Q4_0, PRODUCTS[len(shape)], "take")
+    with backend.new_context() as ctx:
+        i = ctx.input("i", (2,), I32)
+        got = answer(ctx, w.take(i), {i: np.array([3, 1], np.int32)})
+        np.testing.assert_allclose(got, values[[3, 1]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(N, K), (E, N, K)], ids=str)
+def test_dump_reads_it_through_its_product(backend: Backend, shape: tuple[int, ...]) -> None:
+    w, values = weight(backend, shape)
+    text = dump(w, precision=3, threshold=10, edge_items=1)
+    numbers = [float(n) for n in re.findall(r"-?\d+\.\d+", text.partition("\n")[2])]
+    np.testing.assert_allclose(numbers, values[np.ix_(*([0, -1] for _ in shape))].reshape(-1), atol=2e-3)
+
+
+def _matrices(case: Case) -> list[int]:
+    """The operands that can be packed: matrices of F32."""
+    return [
+        i for i, a in enumerate(case.args)
+        if a is not None and len(a.shape) == 2 and a.dtype is DType.F32 and a.layout == "plain" and a.kind != "state"
+    ]  # fmt: skip
+
+
+CASES = {
+    (case.op, i): case for case in OP_CASES if DType.I64 not in case.dtypes for i in _matrices(case)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "operand"), CASES, ids=str)
+def test_any_op_on_a_matrix_packed_for_our_product(backend: Backend, op: str, operand: int) -> None:
+    """``compute_bound`` packs it in a layout of ours; each op of the table, each operand that may be a matrix."""
+    case, answers = CASES[op, operand], []
+    with open_reference() as reference, np.errstate(all="ignore"):
+        for b in (reference, backend):
+            with b.new_context() as ctx:
+                refused = refusal(lambda: answers.append(_computed(b, ctx, case, operand)))  # noqa: B023
+    if refused is not None:
+        assert "only use it was loaded for" in str(refused)
+        return
+    np.testing.assert_allclose(answers[1], answers[0], rtol=1e-3, atol=1e-3)
+
+
+def _computed(b: Backend, ctx: Context, case: Case, operand: int) -> np.ndarray:
+    rng = np.random.default_rng(7)
+    made: list[Tensor | None] = []
+    feeds = {}
+    for i, arg in enumerate(case.args):
+        if arg is None:
+            made.append(None)
+            continue
+        values = arg.values(rng, arg.shape)
+        if i == operand or arg.dtype.numpy is None:
+            uses = ("linear",) if i == operand else ()
+            data = quantize(np.asarray(values, np.float32), arg.dtype)
+            loaded = b.load([WeightData(f"w{i}", arg.shape, arg.dtype, data, uses, compute_bound=True)])
+            made.append(loaded[f"w{i}"])
+        else:
+            x = ctx.input(f"x{i}", arg.shape, arg.dtype)
+            made.append(x)
+            feeds[x] = np.asarray(values, arg.dtype.numpy)
+    return answer(ctx, TABLE[case.op](*made, **case.attrs), feeds)
+
+
+def test_the_layouts_are_used_at_all(backend: Backend) -> None:
+    """If none of these were rearranged, the tests above would try nothing."""
+    w, _ = weight(backend, (N, K))
+    assert isinstance(w.handle, (Rearranged, PackedWeight, DualLayout))
+    data = np.zeros(N * K * 4, np.uint8)
+    packed = backend.load([WeightData("p", (N, K), DType.F32, data, ("linear",), compute_bound=True)])["p"]
+    assert isinstance(packed.handle, PackedWeight)
+
+
+def test_operands_beside_a_packed_weight_may_be_packed_too(backend: Backend) -> None:
+    """The fused product reads x, bias and residual: those laid out otherwise were handed to ggml as they were."""
+    data = np.random.default_rng(0).standard_normal((8, 8), np.float32)
+    w = WeightData("w", (8, 8), DType.F32, quantize(data, DType.F32), ("linear",), compute_bound=True)
+    shared = replace(w, name="shared", uses=("linear", "add"))
+    loaded = backend.load([w, shared])
+    with backend.new_context() as ctx:
+        y = ops.linear(loaded["shared"], loaded["w"]) + loaded["shared"]
+        np.testing.assert_allclose(ctx.forward(y).compute().read(y), data @ data.T + data, rtol=1e-4, atol=1e-4)
+    with backend.new_context() as ctx, pytest.raises(UnsupportedOpError, match="linear"):
+        ctx.forward(ops.linear(loaded["w"], loaded["w"])).reserve()
