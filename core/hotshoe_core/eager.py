@@ -239,6 +239,10 @@ class EagerBackend(Backend):
                 entry = report.on(name)
                 where = entry.weights if tensor.op == "weight" else entry.cache
                 where[tensor.layer] = Memory(where.get(tensor.layer, Memory()).size + size.size, size.status)
+                in_file = tensor.dtype.nbytes(tensor.shape)
+                if tensor.op == "weight" and size.size > in_file:
+                    before, here = entry.larger.get(tensor.dtype.name, (0, 0))
+                    entry.larger[tensor.dtype.name] = before + in_file, here + size.size
             for entry in report.devices:
                 size_of_graphs = sum(m[entry.device].size for m in self._graphs.values() if entry.device in m)
                 entry.graph = Memory(size_of_graphs, self._status)

@@ -32,6 +32,10 @@ class Packed:
         codes, scales, *biases = arrays
         return Packed(codes, scales, biases[0] if biases else None, self.bits, self.group, self.mode)
 
+    def blank(self) -> Packed:
+        """The layout alone, which keeps no weight alive."""
+        return self.over(tuple(mx.zeros(0) for _ in self.arrays))
+
     @property
     def ndim(self) -> int:
         return self.codes.ndim

@@ -204,7 +204,7 @@ def _pack_bits(codes: Bytes, bits: int) -> Bytes:
     if bits == 8:
         return codes
     if bits == 4:
-        return codes[:, ::2] | codes[:, 1::2] << 4
+        return np.asarray(codes[:, ::2] | codes[:, 1::2] << 4)
     each = np.unpackbits(codes[:, :, None], axis=2, count=bits, bitorder="little")
     return np.packbits(each.reshape(len(codes), -1), axis=1, bitorder="little")
 

@@ -17,6 +17,7 @@ from hotshoe_core.eager import EagerLibrary
 from hotshoe_core.tensor import Shape
 from hotshoe_mlx._functions import clip_indices, dense, functions, mlx_dtype
 from hotshoe_mlx._fused import ACCEPTS, fused
+from hotshoe_mlx._replay import compiled, replayed
 from hotshoe_mlx._weights import load_weight, weight_nbytes
 
 __all__ = ["mlx_library"]
@@ -59,6 +60,7 @@ def mlx_library(device: Device) -> EagerLibrary:
         scope=scope,
         available=lambda: mx.get_memory_limit() - mx.get_active_memory(),
         clip=clip_indices,
+        compile_hook=compiled if gpu else replayed,
         closed=mx.clear_cache,
     )
 
