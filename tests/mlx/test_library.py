@@ -11,6 +11,7 @@ import pytest
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import RoPE, attention, rms_norm, rope
+from hotshoe_core.tensor import TABLE
 
 pytest.importorskip("hotshoe_mlx", reason="hotshoe-mlx is not installed")
 pytest.importorskip("mlx.core", reason="mlx is not installed, or has no engine for this machine")
@@ -19,6 +20,7 @@ import mlx.core as mx
 
 from hotshoe_core.eager import EagerBackend
 from hotshoe_loader import load_all
+from hotshoe_mlx._accepts import COMPOSITES
 
 N_ROWS, WIDTH = 4096, 1024  # of a state of 8 MiB in F16
 
@@ -142,6 +144,13 @@ def test_fused_ops_are_used_where_they_fit_and_decomposed_elsewhere(backend: Eag
     ops = [(p.op, p.how) for p in ctx.placements()]
     assert ops.count(("attention", "native")) == ops.count(("rope", "native")) == 1
     assert ("softmax", "decomposed") in ops
+
+
+def test_what_is_said_to_be_native_is(backend: EagerBackend) -> None:
+    """docs/ops.md is written from the table that needs no mlx."""
+    (library,) = backend.libraries.values()
+    primitives = {name for name, op in TABLE.items() if not op.composite}
+    assert library.functions.keys() == primitives | COMPOSITES
 
 
 def test_closing_gives_memory_back() -> None:

@@ -9,10 +9,9 @@ import mlx.core as mx
 import numpy as np
 
 from hotshoe_core.ops.attention import RoPE
-from hotshoe_core.tensor import Tensor
 from hotshoe_mlx._functions import arithmetic, dense, f32
 
-__all__ = ["ACCEPTS", "fused"]
+__all__ = ["fused"]
 
 Array = mx.array
 
@@ -91,16 +90,3 @@ def fused(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "rope": arithmetic(rope),
         "attention": lambda *arrays, **attrs: attention(*arrays, gpu=gpu, **attrs),
     }
-
-
-def _plain_rope(node: Tensor) -> bool:
-    """One position a token: MLX knows no sections."""
-    return not node.attrs["config"].sections
-
-
-def _plain_attention(node: Tensor) -> bool:
-    """MLX knows no softcap, and one batch axis at most."""
-    return not node.attrs["softcap"] and len(node.shape) <= 4
-
-
-ACCEPTS = {"rope": _plain_rope, "attention": _plain_attention}

@@ -15,8 +15,9 @@ from hotshoe_core.device import Device
 from hotshoe_core.dtypes import DType
 from hotshoe_core.eager import EagerLibrary
 from hotshoe_core.tensor import Shape
+from hotshoe_mlx._accepts import ACCEPTS
 from hotshoe_mlx._functions import clip_indices, dense, functions, mlx_dtype
-from hotshoe_mlx._fused import ACCEPTS, fused
+from hotshoe_mlx._fused import fused
 from hotshoe_mlx._replay import compiled, replayed
 from hotshoe_mlx._weights import load_weight, weight_nbytes
 
