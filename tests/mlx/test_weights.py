@@ -138,3 +138,17 @@ def test_a_large_weight_is_taken_apart_in_pieces(backend: EagerBackend, monkeypa
         ctx = backend.new_context()
         whole = load(backend, dtype, data).cast(DType.F32)
         np.testing.assert_array_equal(ctx.forward(whole).compute().read(whole), values(data, dtype))
+
+
+@pytest.mark.parametrize("dtype", [DType.Q4_K, DType.Q6_K, DType.F16, DType.F32], ids=lambda d: d.name)
+def test_loading_takes_the_model_and_one_weight_more_at_most(dtype: DType, backend: EagerBackend) -> None:
+    shape = (64, 1024)
+    data = np.zeros(dtype.nbytes(shape), np.uint8)
+    before, fractions = mx.get_active_memory(), []
+    mx.reset_peak_memory()
+    weights = [WeightData(f"w{i}", shape, dtype, data, ("linear",), layer=i) for i in range(8)]
+    backend.load(weights, progress=fractions.append)
+    total = backend.memory().total
+    assert mx.get_peak_memory() - before <= total * 9 // 8 + 2**14
+    assert mx.get_active_memory() - before <= total + 2**14
+    assert fractions == [(i + 1) / 8 for i in range(8)]
