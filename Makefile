@@ -1,5 +1,7 @@
 # `make` lists the targets. Everything is installed into .venv; nothing outside this folder is changed.
 PYTHON ?= python3
+# MLX=0 leaves out MLX's engine; where it has none, its tests are skipped anyway.
+MLX ?= 1
 # ORACLES=0 leaves out PyTorch and transformers; the tests that compare with them are then skipped.
 ORACLES ?= 1
 
@@ -52,7 +54,7 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/embed.py
 
 wheels: $(VENV)/.venv ## build the wheels into dist/
-	@$(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc
+	@$(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc ./plugins/mlx
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist plugins/*/build
@@ -79,6 +81,11 @@ $(VENV)/.test: $(VENV)/.hotshoe
 	@$(PIP) install --group test
 ifneq ($(ORACLES),0)
 	@$(PIP) install --group oracles
+endif
+	@$(PIP) install --no-deps ./plugins/ggml-rpc
+	@$(PIP) install --no-deps --editable ./plugins/mlx
+ifneq ($(MLX),0)
+	@$(PIP) install 'mlx[cpu]>=0.32' || echo "MLX has no engine for this machine: its tests are skipped."
 endif
 	@touch $@
 

@@ -37,7 +37,13 @@ def _ggml_cpu() -> Supports:
     return can_lower
 
 
-BACKENDS: dict[str, Callable[[], Supports]] = {"reference": _reference, "ggml-cpu": _ggml_cpu}
+def _mlx() -> Supports:
+    from hotshoe_mlx._accepts import supports  # does not need mlx, which not every machine can have
+
+    return supports
+
+
+BACKENDS: dict[str, Callable[[], Supports]] = {"reference": _reference, "ggml-cpu": _ggml_cpu, "mlx": _mlx}
 
 DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.I32)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +12,8 @@ import numpy as np
 from hotshoe_core.backend import Placement
 from hotshoe_core.dtypes import DType
 from hotshoe_core.graph import Graph, is_view
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.ops._bounds import are_within
+from hotshoe_core.tensor import TABLE, Tensor
 
 if TYPE_CHECKING:
     from hotshoe_core.eager import EagerLibrary
@@ -37,12 +39,15 @@ class Program:
     """What an executable runs.
 
     run: takes the values of the graph's leaves; returns those of the outputs, and then the new ones of ``states``.
+    overwritten: those of the states whose rows the graph writes in place. scope: to be entered around ``run``.
     devices: of every tensor. peak: bytes of temporaries at most, by device, as the library counts them.
     """
 
     run: Callable[[list[Native]], list[Native]]
     outputs: tuple[Tensor, ...]
     states: tuple[Tensor, ...]
+    overwritten: tuple[Tensor, ...]
+    scope: Callable[[], contextlib.AbstractContextManager[None]]
     devices: Mapping[Tensor, str]
     peak: Mapping[str, int]
 
@@ -59,7 +64,10 @@ def compile_program(
     results = [builder.result(t) for t in graph.outputs]
     results += [builder.update(state, new) for state, new in updates.items()]
     run = _runner(builder.finish(set(results)), len(graph.leaves), builder.n_slots, results)
-    return Program(run, graph.outputs, tuple(updates), devices, _peak(graph, devices, libraries))
+    overwritten = tuple(s for s, new in updates.items() if new in graph.in_place)
+    scopes = [library.scope for library in libraries.values()]
+    scope = scopes[0] if len(scopes) == 1 else contextlib.nullcontext  # of several, each step enters its own
+    return Program(run, graph.outputs, tuple(updates), overwritten, scope, devices, _peak(graph, devices, libraries))
 
 
 def _devices(
@@ -70,8 +78,8 @@ def _devices(
     for node in graph.nodes:
         before = next((devices[s] for s in node.sources if s is not None and not s.is_leaf), None)
         device = placement.device(node.layer) if node.layer >= 0 or before is None else before
-        if node.op not in libraries[device].functions:
-            device = next(name for name, library in libraries.items() if node.op in library.functions)
+        if not libraries[device].has(node):
+            device = next(name for name, library in libraries.items() if library.has(node))
         devices[node] = device
         for s in node.sources:
             if s is not None:
@@ -99,15 +107,28 @@ class _Builder:
         source = node.sources[0] if node.sources else None
         if node in self._graph.in_place and source is not None and self._devices[source] == device:
             function = library.in_place.get(node.op, function)
-        sources = tuple(NOTHING if s is None else self._on(s, device) for s in node.sources)
-        self._slots[node, device] = self._step(function, sources, node.attrs)
+        sources = [NOTHING if s is None else self._on(s, device) for s in node.sources]
+        for rows, at, axis in TABLE[node.op].indexed if library.clip is not None else ():
+            sources[at] = self._clipped(node, rows, at, axis, sources[at], device)
+        self._slots[node, device] = self._step(device, function, tuple(sources), node.attrs)
+
+    def _clipped(self, node: Tensor, rows: int, at: int, axis: int, slot: int, device: str) -> int:
+        """The slot of indices that a library may use unchecked."""
+        source, indices = node.sources[rows], node.sources[at]
+        assert source is not None
+        assert indices is not None
+        n = source.shape[axis]
+        clip = self._libraries[device].clip
+        if clip is None or are_within(indices, n):
+            return slot
+        return self._step(device, clip, (slot,), {"n": n})
 
     def result(self, t: Tensor) -> int:
         """The slot of an output. What lies in a state's memory is copied: a later step may overwrite it."""
         device = self._devices[t]
         library, slot = self._libraries[device], self._slots[t, device]
         if library.copy is not None and library.in_place and self._graph.state_behind(t) is not None:
-            return self._step(library.copy, (slot,), {})
+            return self._step(device, library.copy, (slot,), {})
         return slot
 
     def update(self, state: Tensor, new: Tensor) -> int:
@@ -115,7 +136,7 @@ class _Builder:
         device = self._devices[state]
         library, slot = self._libraries[device], self._on(new, device)
         if library.copy is not None and library.in_place and self._graph.state_behind(new) is not state:
-            return self._step(library.copy, (slot,), {})
+            return self._step(device, library.copy, (slot,), {})
         return slot
 
     def finish(self, kept: set[int]) -> list[Step]:
@@ -135,13 +156,28 @@ class _Builder:
             receive = self._libraries[device].receive or _through_numpy(
                 self._libraries[home], self._libraries[device], t.dtype
             )
-            self._slots[t, device] = self._step(receive, (self._slots[t, home],), {})
+            self._slots[t, device] = self._step(device, receive, (self._slots[t, home],), {})
         return self._slots[t, device]
 
-    def _step(self, function: Callable[..., Native], sources: tuple[int, ...], attrs: Mapping[str, Any]) -> int:
+    def _step(
+        self, device: str, function: Callable[..., Native], sources: tuple[int, ...], attrs: Mapping[str, Any]
+    ) -> int:
+        scope = self._libraries[device].scope
+        if len(self._libraries) > 1 and scope is not contextlib.nullcontext:
+            function = _within(scope, function)
         self._steps.append(Step(function, sources, attrs, self.n_slots))
         self.n_slots += 1
         return self.n_slots - 1
+
+
+def _within(
+    scope: Callable[[], contextlib.AbstractContextManager[None]], function: Callable[..., Native]
+) -> Callable[..., Native]:
+    def call(*sources: Native, **attrs: Any) -> Native:
+        with scope():
+            return function(*sources, **attrs)
+
+    return call
 
 
 def _through_numpy(home: EagerLibrary, there: EagerLibrary, dtype: DType) -> Callable[[Native], Native]:

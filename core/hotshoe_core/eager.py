@@ -51,7 +51,19 @@ class EagerLibrary:
     write into its first source and return that. It is used where nobody reads the old value any more, so that a token
     does not copy a cache. Needs ``copy``, a native array of its own with the same value.
     receive: a native array here from one of another device of the backend; without it the value goes through NumPy.
-    compile_hook: given a function from a list of arrays to a list of arrays, a faster one.
+    compile_hook: given a function from a list of arrays to a list of arrays, a faster one. The list it is called with
+    is its own: what it takes out of that, nobody else holds.
+    evaluate: for lazy libraries: computes these arrays, and returns when their values are there. States that a graph
+    writes rows into are held by nobody but the new ones by then, so that a library may reuse their memory.
+    scope: entered around everything that touches arrays, for a library that wants a stream or a device set in each
+    thread, or whose errors are to be translated: MemoryError becomes InsufficientMemoryError.
+    available: how many bytes can still be had. What takes more is refused before the library sees it, for those whose
+    allocation kills the process. Without it the library's MemoryError says so.
+    clip: ``clip(indices, n=n)`` limits them to 0 … n - 1, for libraries that do not check indices. It is called where
+    a graph computes indices that are not known to be in range.
+    accepts: by op name, which nodes the function takes; all, where nothing is said. Others are decomposed.
+    weight_nbytes: what a weight takes, where its layout is not that of ``nbytes``. zeros: a state's first value.
+    closed: called when the backend is closed, to give back what the library keeps for later.
     cache_config: what a key/value cache should be like. Its length is rounded up to ``padding``, and another length is
     another graph, to be traced and compiled anew.
     honours: the fields of BackendParams that these functions take notice of.
@@ -65,15 +77,41 @@ class EagerLibrary:
     in_place: Mapping[str, Callable[..., Native]] = field(default_factory=dict)
     copy: Callable[[Native], Native] | None = None
     receive: Callable[[Native], Native] | None = None
-    compile_hook: Callable[[Run], Run] = lambda run: run
+    compile_hook: Callable[[Run], Run] | None = None
+    evaluate: Callable[[list[Native]], None] | None = None
+    scope: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    available: Callable[[], int] | None = None
+    clip: Callable[..., Native] | None = None
+    accepts: Mapping[str, Callable[[Tensor], bool]] = field(default_factory=dict)
+    weight_nbytes: Callable[[WeightData], int] | None = None
+    zeros: Callable[[Shape, DType], Native] | None = None
+    closed: Callable[[], None] = lambda: None
     cache_config: CacheConfig = field(default_factory=lambda: CacheConfig(padding=64))
     honours: frozenset[str] = frozenset()
+
+    def has(self, node: Tensor) -> bool:
+        """Whether there is a function for this node."""
+        if node.op not in self.functions:
+            return False
+        accepts = self.accepts.get(node.op)
+        return accepts is None or accepts(node)
+
+    def zeroed(self, shape: Shape, dtype: DType) -> Native:
+        """A state's first value."""
+        if self.zeros is not None:
+            return self.zeros(shape, dtype)
+        return self.from_numpy(np.zeros(shape, dtype.numpy or np.float32), dtype)
+
+    def weight_size(self, w: WeightData) -> int:
+        """Bytes that a weight takes."""
+        return self.nbytes(w.shape, w.dtype) if self.weight_nbytes is None else self.weight_nbytes(w)
 
 
 class EagerBackend(Backend):
     """The adapter. Calls are serialised by a lock.
 
-    devices: one, or several with a library for each. Raises BackendError where their numbers differ.
+    devices: one, or several with a library for each. Raises BackendError where their numbers differ. traced: how often
+    a compile hook has called the program of a graph; a graph that is run again must not add to it.
     """
 
     def __init__(
@@ -87,6 +125,7 @@ class EagerBackend(Backend):
         self.devices = (devices,) if isinstance(devices, Device) else tuple(devices)
         self.params = params
         self.counters = Counters()
+        self.traced = 0
         self.lock = threading.RLock()
         chosen = (libraries,) if isinstance(libraries, EagerLibrary) else tuple(libraries)
         if not self.devices or len(chosen) != len(self.devices):
@@ -139,7 +178,7 @@ class EagerBackend(Backend):
     def _load(self, w: WeightData) -> Tensor:
         tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
         library = self.library_of(w.layer)
-        return self._hold(tensor, library.nbytes(w.shape, w.dtype), lambda: library.weight(w))
+        return self._hold(tensor, library.weight_size(w), lambda: library.weight(w))
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
         self.require_process()
@@ -148,19 +187,17 @@ class EagerBackend(Backend):
             require_leaf("state", name, shape, dtype, layer)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             library = self.library_of(layer)
-            return self._hold(
-                tensor,
-                library.nbytes(tensor.shape, dtype),
-                lambda: library.from_numpy(np.zeros(shape, dtype.numpy or np.float32), dtype),
-            )
+            return self._hold(tensor, library.nbytes(tensor.shape, dtype), lambda: library.zeroed(tensor.shape, dtype))
 
     def _hold(self, tensor: Tensor, size: int, make: Callable[[], Native]) -> Tensor:
         what: Literal["weights", "cache"] = "weights" if tensor.op == "weight" else "cache"
         device = self.placement.device(tensor.layer)
         tensor.owner = self
         if self.params.allocate:
-            with self._guard(device, what, size, tensor.layer):
-                tensor.handle = make()
+            with self.guard(device, what, size, tensor.layer):
+                self.require_available(device, size)
+                with self.libraries[device].scope():
+                    tensor.handle = make()
         self._held[tensor] = device, Memory(size, self._status)
         return tensor
 
@@ -175,9 +212,9 @@ class EagerBackend(Backend):
                 t.handle = None
 
     def supports(self, node: Tensor) -> bool:
-        if node.op in self.library_of(node.layer).functions:
+        if self.library_of(node.layer).has(node):
             return True
-        return not TABLE[node.op].composite and any(node.op in each.functions for each in self.libraries.values())
+        return not TABLE[node.op].composite and any(each.has(node) for each in self.libraries.values())
 
     def compile(self, graph: Graph) -> EagerExecutable:
         self.require_process()
@@ -202,6 +239,10 @@ class EagerBackend(Backend):
                 entry = report.on(name)
                 where = entry.weights if tensor.op == "weight" else entry.cache
                 where[tensor.layer] = Memory(where.get(tensor.layer, Memory()).size + size.size, size.status)
+                in_file = tensor.dtype.nbytes(tensor.shape)
+                if tensor.op == "weight" and size.size > in_file:
+                    before, here = entry.larger.get(tensor.dtype.name, (0, 0))
+                    entry.larger[tensor.dtype.name] = before + in_file, here + size.size
             for entry in report.devices:
                 size_of_graphs = sum(m[entry.device].size for m in self._graphs.values() if entry.device in m)
                 entry.graph = Memory(size_of_graphs, self._status)
@@ -216,12 +257,23 @@ class EagerBackend(Backend):
         if self.foreign:
             return
         with self.lock:
+            if self._closed:
+                return
             self._closed = True
             self.release(list(self._held))
-            self._graphs.clear()
+            for executable in list(self._graphs):
+                executable.close()
+            for library in self._libraries:
+                library.closed()
+
+    def require_available(self, device: str, size: int) -> None:
+        """Raises MemoryError for what the device's library says it has no room for."""
+        available = self.libraries[device].available
+        if available is not None and size > available():
+            raise MemoryError
 
     @contextlib.contextmanager
-    def _guard(
+    def guard(
         self, device: str, what: Literal["weights", "cache", "graph"], size: int, layer: int = -1
     ) -> Iterator[None]:
         """Turns the library's MemoryError into ours, with the breakdown."""
@@ -257,21 +309,37 @@ class EagerExecutable(Executable):
         self._given: list[Native] = [None] * len(graph.leaves)
         self._held = [t for t in graph.leaves if t.op in ("weight", "state")]
         self._values: dict[Tensor, Native] = {}
+        self._evaluates = [library for library in backend.libraries.values() if library.evaluate is not None]
         if backend.params.allocate:
+            for device, size in self._program.peak.items():
+                with backend.guard(device, "graph", size):
+                    backend.require_available(device, size)
             for t in graph.leaves:
                 if t.op == "constant":
-                    library = backend.libraries[self._program.devices[t]]
-                    self._given[self._slots[t]] = library.from_numpy(t.attrs["value"], t.dtype)
+                    self._given[self._slots[t]] = self._from_numpy(t, t.attrs["value"])
         self._run = self._program.run
         if len(backend.libraries) == 1:  # what crosses devices cannot be one compiled function of one library
             (library,) = backend.libraries.values()
-            self._run = library.compile_hook(self._program.run)
+            if library.compile_hook is not None:
+                self._run = library.compile_hook(self._traced)
+
+    def _traced(self, given: list[Native]) -> list[Native]:
+        """The program for the compile hook, which calls it as often as it traces."""
+        self._backend.traced += 1
+        return self._program.run(given)
+
+    def _library(self, tensor: Tensor) -> EagerLibrary:
+        return self._backend.libraries[self._program.devices[tensor]]
+
+    def _from_numpy(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> Native:
+        library = self._library(tensor)
+        with library.scope():
+            return library.from_numpy(array, tensor.dtype)
 
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         slot = self._slots.get(tensor)  # an input that no output depends on has none
         if slot is not None:
-            library = self._backend.libraries[self._program.devices[tensor]]
-            self._given[slot] = library.from_numpy(array.copy(), tensor.dtype)
+            self._given[slot] = self._from_numpy(tensor, array.copy())
 
     def run(self) -> None:
         backend = self._backend
@@ -287,12 +355,30 @@ class EagerExecutable(Executable):
             self._values.clear()  # of the step before: its memory is free for this one
             first = backend.devices[0].name
             # what is 0, infinite or no number is so for every backend, whatever the user's np.seterr makes of it
-            with backend._guard(first, "graph", self._sizes[first].size), np.errstate(all="ignore"):
+            guarded = backend.guard(first, "graph", self._sizes[first].size)
+            with guarded, self._program.scope(), np.errstate(all="ignore"):
                 results = self._run(given)
-            n_outputs = len(self._program.outputs)
-            self._values = dict(zip(self._program.outputs, results[:n_outputs]))
-            for state, new in zip(self._program.states, results[n_outputs:]):
-                state.handle = new
+                self._finish(given, results)
+
+    def _finish(self, given: list[Native], results: list[Native]) -> None:
+        """Outputs and states take their values. A lazy library has computed none of them yet."""
+        n_outputs = len(self._program.outputs)
+        outputs, updated = results[:n_outputs], results[n_outputs:]
+        if self._evaluates:
+            lasting = dict(zip(self._program.states, updated))
+            for state in self._program.overwritten:  # rows written before an error stay, as in any cache
+                state.handle = lasting[state]
+            given.clear()  # the old values: nobody but the library holds them now
+            self._evaluate(results)
+        self._values = dict(zip(self._program.outputs, outputs))
+        for state, new in zip(self._program.states, updated):
+            state.handle = new
+
+    def _evaluate(self, results: list[Native]) -> None:
+        tensors = (*self._program.outputs, *self._program.states)
+        for library in self._evaluates:
+            assert library.evaluate is not None
+            library.evaluate([value for t, value in zip(tensors, results) if self._library(t) is library])
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
         with self._backend.lock:
@@ -300,8 +386,9 @@ class EagerExecutable(Executable):
             if tensor.op == "constant":
                 out[...] = tensor.attrs["value"]
                 return
-            library = self._backend.libraries[self._program.devices[tensor]]
-            out[...] = library.to_numpy(self._values[tensor])
+            library = self._library(tensor)
+            with library.scope():
+                out[...] = library.to_numpy(self._values[tensor])
 
     def memory(self) -> Mapping[str, Memory]:
         return dict(self._sizes)
@@ -321,6 +408,7 @@ class EagerExecutable(Executable):
             self._backend._graphs.pop(self, None)
             self._values.clear()
             self._given = [None] * len(self._given)
+            self._run = self._program.run  # not the compiled one, which may hold memory
 
 
 def _inside(name: str, decomposed: set[str]) -> bool:

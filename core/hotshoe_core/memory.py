@@ -36,7 +36,9 @@ class DeviceMemory:
     """Memory on one device.
 
     ``weights`` and ``cache`` are keyed by layer: -1 is what is read before the first layer, the input embedding above
-    all, and n_layers what is read after the last. uuid: of the device, where its driver tells one.
+    all, and n_layers what is read after the last. uuid: of the device, where its driver tells one. larger: by the
+    file's element type, weights that the device cannot use as they are and keeps in more bytes: those of the file, and
+    those here.
     """
 
     device: str
@@ -44,6 +46,7 @@ class DeviceMemory:
     cache: dict[int, Memory] = field(default_factory=dict)
     graph: Memory = field(default_factory=Memory)
     uuid: str | None = None
+    larger: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def input_weights(self) -> Memory:
@@ -111,6 +114,10 @@ class BackendMemory:
                 f"(weights {format_bytes(weights)}{of_input}, cache {format_bytes(cache)}, graph {d.graph})"
             )
             lines += [f"  failed: {what}" for what in d.failures if what != "graph"]
+            lines += [
+                f"  {dtype} weights take {format_bytes(here)}, {format_bytes(in_file)} in the file"
+                for dtype, (in_file, here) in sorted(d.larger.items())
+            ]
         return "\n".join(lines) or "nothing allocated"
 
 

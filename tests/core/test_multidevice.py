@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -13,8 +15,9 @@ from hotshoe_core.errors import BackendError, InsufficientMemoryError
 from hotshoe_core.ops import swiglu
 from hotshoe_core.reference import DEVICE, numpy_library
 from hotshoe_core.tensor import scope
-from hotshoe_core.testing import BackendConformance, MultiDeviceConformance
+from hotshoe_core.testing import GRAPH_CASES, OP_CASES, BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.fake import fake_devices, open_fake
+from hotshoe_core.testing.run import AnyCase
 
 
 class TestFake(MultiDeviceConformance):
@@ -37,6 +40,11 @@ class TestFakeOps(BackendConformance):
         backend = open_fake(2, params, capacity=1 << 30)
         backend.load([], Placement("fake:1"))
         return backend
+
+    @classmethod
+    def cases(cls) -> Sequence[AnyCase]:
+        """A share: the numbers are NumPy's, of which test_conformance_reference.py computes every case."""
+        return [*OP_CASES[::8], *GRAPH_CASES]
 
 
 def test_support_is_that_of_the_layers_device() -> None:

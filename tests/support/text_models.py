@@ -45,10 +45,13 @@ def gguf(folder: Callable[..., Path]) -> Callable[..., Path]:
     return get
 
 
-@pytest.fixture(params=["reference", "cpu"])
+_NEEDS = {"cpu": "hotshoe-ggml-cpu", "mlx:cpu": "hotshoe-mlx[cpu]"}
+
+
+@pytest.fixture(params=["reference", *_NEEDS])
 def device(request: pytest.FixtureRequest) -> str:
     if request.param not in [d.name for d in hotshoe.load_all().devices]:
-        pytest.skip("no device 'cpu': hotshoe-ggml-cpu is not installed")
+        pytest.skip(f"no device {request.param!r}: {_NEEDS[request.param]} is not installed")
     return str(request.param)
 
 

@@ -51,7 +51,7 @@ def test_a_model_runs_on_it_and_it_takes_nobodys_place(page: Path, environment: 
     model = convert(require_minilm(), tmp_path / "minilm.gguf", "f16")
     (page / "more.py").write_text(
         "import sys, hotshoe\n"
-        "print([d.name for d in hotshoe.load_all().devices])\n"
+        "print([d.name for d in hotshoe.load_all(block='mlx').devices])\n"
         "with hotshoe.load_model(sys.argv[1], device='mine') as model:\n"
         "    print(*model.embed('It runs.').tolist())\n"
     )

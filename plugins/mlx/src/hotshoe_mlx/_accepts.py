@@ -1,0 +1,28 @@
+"""Which nodes MLX computes itself: every primitive, and composites it has a function for. Known without mlx."""
+
+from __future__ import annotations
+
+from hotshoe_core.tensor import TABLE, Tensor
+
+__all__ = ["ACCEPTS", "COMPOSITES", "supports"]
+
+COMPOSITES = frozenset({"argmin", "attention", "layer_norm", "maximum", "min", "minimum", "rms_norm", "rope"})
+
+
+def _plain_rope(node: Tensor) -> bool:
+    """One position a token: MLX knows no sections."""
+    return not node.attrs["config"].sections
+
+
+def _plain_attention(node: Tensor) -> bool:
+    """MLX knows no softcap, and one batch axis at most."""
+    return not node.attrs["softcap"] and len(node.shape) <= 4
+
+
+ACCEPTS = {"rope": _plain_rope, "attention": _plain_attention}
+
+
+def supports(node: Tensor) -> bool:
+    if not TABLE[node.op].composite:
+        return True
+    return node.op in COMPOSITES and (node.op not in ACCEPTS or ACCEPTS[node.op](node))

@@ -1,0 +1,380 @@
+"""The op table over ``mlx.core``: one function for each primitive. Composites MLX has fused are in ``_fused``.
+
+Arithmetic gives F32, what moves elements keeps their type. A weight may be ``Packed``; what has no use for groups
+takes it apart first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mlx.core as mx
+
+from hotshoe_core.dtypes import DType
+from hotshoe_core.errors import DTypeError
+from hotshoe_mlx._packed import Packed
+
+__all__ = ["arithmetic", "clip_indices", "dense", "f32", "functions", "mlx_dtype"]
+
+Array = mx.array
+Slices = tuple[tuple[int, int, int], ...]
+
+_DTYPES = {
+    DType.F32: mx.float32,
+    DType.F16: mx.float16,
+    DType.BF16: mx.bfloat16,
+    DType.I8: mx.int8,
+    DType.I16: mx.int16,
+    DType.I32: mx.int32,
+    DType.I64: mx.int64,
+    DType.F64: mx.float64,
+}
+_INTEGERS = (mx.int8, mx.int16, mx.int32, mx.int64)
+
+
+def mlx_dtype(dtype: DType, *, gpu: bool) -> mx.Dtype:
+    """What stands for an element type. Blocks are held as F32, and so is F64 on a GPU, which has none."""
+    return mx.float32 if gpu and dtype is DType.F64 else _DTYPES.get(dtype, mx.float32)
+
+
+def dense(x: Any) -> Any:
+    """A packed weight as an F32 array; all else as it is."""
+    return x.dequantize() if isinstance(x, Packed) else x
+
+
+def f32(x: Any) -> Any:
+    """A float array as F32; integers and what is absent as they are."""
+    x = dense(x)
+    return x if x is None or x.dtype in _INTEGERS else x.astype(mx.float32)
+
+
+def arithmetic(function: Callable[..., Array]) -> Callable[..., Array]:
+    """``function`` over F32 and integers."""
+
+    @functools.wraps(function)
+    def call(*arrays: Any, **attrs: Any) -> Array:
+        return function(*map(f32, arrays), **attrs)
+
+    return call
+
+
+def movement(function: Callable[..., Array]) -> Callable[..., Array]:
+    """``function`` over arrays of whatever type."""
+
+    @functools.wraps(function)
+    def call(*arrays: Any, **attrs: Any) -> Array:
+        return function(*map(dense, arrays), **attrs)
+
+    return call
+
+
+# Elementwise
+
+
+def floor_divide(a: Array, b: Array) -> Array:
+    """Of integers, as the table has it: x // 0 is 0. The CPU's division would end the process there."""
+    if a.dtype in _INTEGERS:
+        safe = mx.where((b == 0) | (b == -1), mx.array(1, b.dtype), b)  # the least one by -1 overflows
+        return mx.where(b == 0, mx.array(0, a.dtype), mx.where(b == -1, -a, _floored(a, safe)))
+    rest = mod(a, b)
+    quotient = mx.round((a - rest) / b)
+    quotient = mx.where(mx.isinf(b) & ~mx.isinf(a) & ~mx.isnan(a), mx.where(rest == a, 0.0, -1.0), quotient)
+    return mx.where(b == 0, a / b, quotient)
+
+
+def _floored(a: Array, b: Array) -> Array:
+    return (a - mx.remainder(a, b)) // b  # exact, so that it is no matter how the division rounds
+
+
+def mod(a: Array, b: Array) -> Array:
+    if a.dtype in _INTEGERS:
+        safe = mx.where((b == 0) | (b == -1), mx.array(1, b.dtype), b)
+        return mx.where((b == 0) | (b == -1), mx.array(0, a.dtype), mx.remainder(a, safe))
+    rest = mx.remainder(a, b)
+    by_infinity = mx.where((a == 0) | ((a < 0) == (b < 0)), a, b)
+    return mx.where(mx.isinf(b) & ~mx.isinf(a) & ~mx.isnan(a), by_infinity, rest)
+
+
+def gelu(x: Array, *, approximate: str) -> Array:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + mx.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
+    if approximate == "quick":
+        return x * mx.sigmoid(1.702 * x)
+    return 0.5 * x * (1 + mx.erf(x * math.sqrt(0.5)))
+
+
+def clamp(x: Array, *, min: float, max: float) -> Array:
+    if x.dtype in _INTEGERS:
+        limits = mx.iinfo(x.dtype)
+        low, high = (int(_within(v, limits.min, limits.max)) for v in (min, max))
+        return mx.clip(x, mx.array(low, x.dtype), mx.array(high, x.dtype))
+    return mx.clip(x, min, max)
+
+
+def _within(value: float, low: int, high: int) -> float:
+    return low if value < low else high if value > high else value
+
+
+def where(condition: Array, a: Array, b: Array) -> Array:
+    return mx.where(condition != 0, a, b)
+
+
+def _comparison(compare: Callable[[Array, Array], Array]) -> Callable[..., Array]:
+    return arithmetic(lambda a, b: compare(a, b).astype(mx.float32))
+
+
+def cast(x: Array, *, dtype: DType, gpu: bool) -> Array:
+    return round_to(x, dtype, gpu=gpu)
+
+
+def round_to(x: Array, dtype: DType, *, gpu: bool) -> Array:
+    """The values ``dtype`` would store for ``x``. Raises DTypeError for blocks there is no formula of here."""
+    if not dtype.is_quantized:
+        return x.astype(mlx_dtype(dtype, gpu=gpu))
+    if dtype not in _BLOCKS:
+        raise DTypeError(
+            f"MLX cannot round to {dtype.name}", hint=f"use one of {', '.join(d.name for d in _BLOCKS)}, or F16"
+        )
+    blocks = x.astype(mx.float32).reshape(*x.shape[:-1], -1, 32)
+    return _BLOCKS[dtype](blocks).reshape(x.shape)
+
+
+def _inverse(scale: Array) -> Array:
+    return mx.where(scale == 0, 0.0, 1 / scale)
+
+
+def _half(x: Array) -> Array:
+    """As a block's header stores it."""
+    return x.astype(mx.float16).astype(mx.float32)
+
+
+def _away_from_zero(x: Array) -> Array:
+    """To the nearest; halves away from zero, as C's roundf."""
+    whole = mx.floor(mx.abs(x))
+    return mx.sign(x) * (whole + (mx.abs(x) - whole >= 0.5))
+
+
+def _q8_0(x: Array) -> Array:
+    scale = mx.max(mx.abs(x), axis=-1, keepdims=True) / 127
+    return _away_from_zero(x * _inverse(scale)) * _half(scale)
+
+
+def _symmetric(bits: int) -> Callable[[Array], Array]:
+    """Q4_0 and Q5_0: the element of the largest magnitude is the lowest code."""
+    half = 1 << (bits - 1)
+
+    def rounded(x: Array) -> Array:
+        at = mx.argmax(mx.abs(x), axis=-1, keepdims=True)
+        scale = mx.take_along_axis(x, at, axis=-1) / -half
+        code = mx.clip(mx.floor(x * _inverse(scale) + (half + 0.5)), 0, 2 * half - 1)
+        return (code - half) * _half(scale)
+
+    return rounded
+
+
+def _with_minimum(bits: int) -> Callable[[Array], Array]:
+    """Q4_1 and Q5_1: codes from the smallest element to the largest."""
+    most = (1 << bits) - 1
+
+    def rounded(x: Array) -> Array:
+        low, high = mx.min(x, axis=-1, keepdims=True), mx.max(x, axis=-1, keepdims=True)
+        scale = (high - low) / most
+        code = mx.clip(mx.floor((x - low) * _inverse(scale) + 0.5), 0, most)
+        return code * _half(scale) + _half(low)
+
+    return rounded
+
+
+def _mxfp4(x: Array) -> Array:
+    """The scale is a power of two; of the eight magnitudes the nearest, of two as near the smaller."""
+    largest = mx.max(mx.abs(x), axis=-1, keepdims=True)
+    exponent = mx.floor(mx.log2(mx.where(largest == 0, 1.0, largest)))
+    exponent = exponent + (mx.power(2.0, exponent + 1) <= largest) - (mx.power(2.0, exponent) > largest)  # log2 rounds
+    scale = mx.where(largest == 0, 0.0, mx.power(2.0, exponent - 2))
+    at = mx.abs(x) * _inverse(scale)
+    steps = ((0.25, 0.5), (0.75, 0.5), (1.25, 0.5), (1.75, 0.5), (2.5, 1.0), (3.5, 1.0), (5.0, 2.0))
+    magnitude = sum(((at > middle) * step for middle, step in steps), start=mx.zeros_like(at))
+    return mx.where(x < 0, -magnitude, magnitude) * scale
+
+
+_BLOCKS: dict[DType, Callable[[Array], Array]] = {
+    DType.Q8_0: _q8_0,
+    DType.Q4_0: _symmetric(4),
+    DType.Q4_1: _with_minimum(4),
+    DType.Q5_0: _symmetric(5),
+    DType.Q5_1: _with_minimum(5),
+    DType.MXFP4: _mxfp4,
+}
+
+# Products
+
+
+def linear(x: Array, weight: Any, *, gpu: bool) -> Array:
+    if isinstance(weight, Packed):
+        return weight.multiply(x)
+    return _product(x, mx.swapaxes(weight, -1, -2), half=gpu)
+
+
+def matmul(a: Array, b: Any, *, transpose: bool, precision: str, gpu: bool) -> Array:
+    if isinstance(b, Packed) and b.ndim == 2:  # blocks run along the last axis: it is transposed
+        return b.multiply(a)
+    b = dense(b)
+    right = mx.swapaxes(b, -1, -2) if transpose else b
+    return _product(a, right, half=gpu and precision == "fast")
+
+
+def _product(x: Array, right: Array, *, half: bool) -> Array:
+    """``half``: in the type of the right operand, if it is one of half precision. A CPU is faster in F32."""
+    if half and right.dtype in (mx.float16, mx.bfloat16):
+        return (x.astype(right.dtype) @ right).astype(mx.float32)
+    return mx.matmul(f32(x), f32(right))
+
+
+def linear_experts(x: Array, weight: Any, experts: Array) -> Array:
+    rows = f32(x)[:, :, None, :]  # (n, 1 or k, 1, in)
+    chosen = experts.astype(mx.uint32)
+    left = mx.arange(rows.shape[0] * rows.shape[1], dtype=mx.uint32).reshape(rows.shape[:2])
+    left = mx.broadcast_to(left, chosen.shape)
+    if isinstance(weight, Packed):
+        y = weight.multiply_chosen(rows, left, chosen)
+    else:
+        y = mx.gather_mm(rows, mx.swapaxes(f32(weight), -1, -2), lhs_indices=left, rhs_indices=chosen)
+    return y[:, :, 0]
+
+
+def solve_lower(a: Array, b: Array) -> Array:
+    """Row by row: MLX's own multiplies by the inverse, which loses digits, and runs on the CPU only."""
+    solved: list[Array] = []
+    for i in range(a.shape[-1]):
+        rest = b[..., i : i + 1, :]
+        if solved:
+            rest = rest - a[..., i : i + 1, :i] @ mx.concatenate(solved, axis=-2)
+        solved.append(rest / a[..., i : i + 1, i : i + 1])
+    return mx.concatenate(solved, axis=-2)
+
+
+# Reductions
+
+
+def mean(x: Array, *, axis: tuple[int, ...], keepdims: bool) -> Array:
+    """The CPU adds one by one, in F32: what is far from 0 loses digits, which a second look brings back."""
+    first = mx.mean(x, axis, keepdims=True)
+    y = first + mx.mean(x - first, axis, keepdims=True)
+    return y if keepdims else mx.squeeze(y, axis)
+
+
+def softmax(x: Array, mask: Array | None = None, *, scale: float) -> Array:
+    y = x if scale == 1 else x * scale
+    return mx.softmax(y if mask is None else y + mask, axis=-1, precise=True)
+
+
+def argmax(x: Array) -> Array:
+    return mx.argmax(x, axis=-1).astype(mx.int32)
+
+
+def argsort(x: Array, *, descending: bool) -> Array:
+    return mx.argsort(-x if descending else x, axis=-1).astype(mx.int32)
+
+
+def top_k(x: Array, *, k: int) -> Array:
+    return mx.argsort(-x, axis=-1)[..., :k].astype(mx.int32)
+
+
+# Rows and parts
+
+
+def clip_indices(indices: Array, *, n: int) -> Array:
+    """MLX reads whatever lies at an index out of range."""
+    return mx.clip(indices, 0, n - 1)
+
+
+def take(x: Any, indices: Array) -> Array:
+    if isinstance(x, Packed):
+        return x.rows(indices)
+    rows = mx.take(x, indices, axis=0)
+    return rows if x.dtype in _INTEGERS else rows.astype(mx.float32)
+
+
+def take_along(x: Array, indices: Array) -> Array:
+    return mx.take_along_axis(x, indices, axis=-1)
+
+
+def set_rows(x: Array, indices: Array, rows: Array, *, dtype: DType, gpu: bool) -> Array:
+    y = mx.array(x)  # the same value under another name: item assignment changes what a name means
+    y[indices] = round_to(rows, dtype, gpu=gpu)
+    return y
+
+
+def set_slice(x: Array, values: Array, *, slices: Slices, dtype: DType, gpu: bool) -> Array:
+    y = mx.array(x)
+    y[_slices(slices)] = round_to(values, dtype, gpu=gpu)
+    return y
+
+
+def _slices(slices: Slices) -> tuple[slice, ...]:
+    return tuple(slice(*s) for s in slices)
+
+
+def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
+    """The primitives for a device, by name."""
+    here: Mapping[str, Any] = {"gpu": gpu}
+    return {
+        "add": arithmetic(mx.add),
+        "sub": arithmetic(mx.subtract),
+        "mul": arithmetic(mx.multiply),
+        "div": arithmetic(mx.divide),
+        "floor_divide": arithmetic(floor_divide),
+        "mod": arithmetic(mod),
+        "equal": _comparison(mx.equal),
+        "less": _comparison(mx.less),
+        "less_equal": _comparison(mx.less_equal),
+        "where": arithmetic(where),
+        "affine": arithmetic(lambda x, *, scale, bias: x * scale + bias if bias else x * scale),
+        "neg": arithmetic(mx.negative),
+        "abs": arithmetic(mx.abs),
+        "floor": arithmetic(mx.floor),
+        "round": arithmetic(mx.round),
+        "sqr": arithmetic(mx.square),
+        "sqrt": arithmetic(mx.sqrt),
+        "exp": arithmetic(mx.exp),
+        "log": arithmetic(mx.log),
+        "sin": arithmetic(mx.sin),
+        "cos": arithmetic(mx.cos),
+        "tanh": arithmetic(mx.tanh),
+        "sigmoid": arithmetic(mx.sigmoid),
+        "softplus": arithmetic(lambda x: mx.logaddexp(x, mx.array(0.0))),
+        "relu": arithmetic(lambda x: mx.maximum(x, mx.array(0.0))),
+        "silu": arithmetic(lambda x: x * mx.sigmoid(x)),
+        "gelu": arithmetic(gelu),
+        "clamp": arithmetic(clamp),
+        "cast": movement(functools.partial(cast, **here)),
+        "matmul": functools.partial(matmul, **here),
+        "linear": functools.partial(linear, **here),
+        "linear_experts": linear_experts,
+        "solve_lower": arithmetic(solve_lower),
+        "sum": arithmetic(mx.sum),
+        "mean": arithmetic(mx.mean if gpu else mean),
+        "max": arithmetic(mx.max),
+        "cumsum": arithmetic(lambda x: mx.cumsum(x, axis=-1)),
+        "softmax": arithmetic(softmax),
+        "argmax": arithmetic(argmax),
+        "argsort": arithmetic(argsort),
+        "top_k": arithmetic(top_k),
+        "reshape": movement(lambda x, *, shape: mx.reshape(x, shape)),
+        "permute": movement(lambda x, *, axes: mx.transpose(x, axes)),
+        "expand": movement(lambda x, *, shape: mx.broadcast_to(x, shape)),
+        "slice": movement(lambda x, *, slices: x[_slices(slices)]),
+        "concat": movement(lambda *xs, axis: mx.concatenate(list(xs), axis=axis)),
+        "pad": arithmetic(lambda x, *, widths: mx.pad(x, widths)),
+        "take": take,
+        "take_along": arithmetic(take_along),
+        "set_rows": movement(functools.partial(set_rows, **here)),
+        "set_slice": movement(functools.partial(set_slice, **here)),
+        "minimum": arithmetic(mx.minimum),
+        "maximum": arithmetic(mx.maximum),
+        "min": arithmetic(mx.min),
+        "argmin": arithmetic(lambda x: mx.argmin(x, axis=-1).astype(mx.int32)),
+    }

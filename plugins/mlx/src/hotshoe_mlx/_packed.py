@@ -1,0 +1,88 @@
+"""Quantized weights as MLX multiplies them: codes in groups, a scale and a bias for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+__all__ = ["Packed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """Codes (..., n * bits / 32) with scales and biases (..., n / group); mode as ``mx.quantize`` has it.
+
+    An element is ``scale * code + bias`` in the mode "affine", which F32 scales make exact.
+    """
+
+    codes: mx.array
+    scales: mx.array
+    biases: mx.array | None
+    bits: int
+    group: int
+    mode: str
+
+    @property
+    def arrays(self) -> tuple[mx.array, ...]:
+        return (self.codes, self.scales) if self.biases is None else (self.codes, self.scales, self.biases)
+
+    def over(self, arrays: tuple[mx.array, ...]) -> Packed:
+        """The same layout over other arrays."""
+        codes, scales, *biases = arrays
+        return Packed(codes, scales, biases[0] if biases else None, self.bits, self.group, self.mode)
+
+    def blank(self) -> Packed:
+        """The layout alone, which keeps no weight alive."""
+        return self.over(tuple(mx.zeros(0) for _ in self.arrays))
+
+    @property
+    def ndim(self) -> int:
+        return self.codes.ndim
+
+    def dequantize(self) -> mx.array:
+        return mx.dequantize(
+            self.codes,
+            self.scales,
+            self.biases,
+            group_size=self.group,
+            bits=self.bits,
+            mode=self.mode,
+            dtype=mx.float32,
+        )
+
+    def rows(self, indices: mx.array) -> mx.array:
+        """Rows of the first axis, as F32."""
+        chosen = indices.reshape(-1)
+        rows = self.over(tuple(a[chosen] for a in self.arrays)).dequantize()
+        return rows.reshape(*indices.shape, *rows.shape[1:])
+
+    def multiply(self, x: mx.array) -> mx.array:
+        """``x @ self.T``."""
+        rows = x.astype(mx.float32).reshape(-1, x.shape[-1])
+        y = mx.quantized_matmul(
+            rows,
+            self.codes,
+            self.scales,
+            self.biases,
+            transpose=True,
+            group_size=self.group,
+            bits=self.bits,
+            mode=self.mode,
+        )
+        return y.reshape(*x.shape[:-1], y.shape[-1])
+
+    def multiply_chosen(self, x: mx.array, left: mx.array, chosen: mx.array) -> mx.array:
+        """``x[left] @ self[chosen].T``, the last two axes of each."""
+        return mx.gather_qmm(
+            x,
+            self.codes,
+            self.scales,
+            self.biases,
+            lhs_indices=left,
+            rhs_indices=chosen,
+            transpose=True,
+            group_size=self.group,
+            bits=self.bits,
+            mode=self.mode,
+        )

@@ -1,0 +1,75 @@
+"""MLX as a library of core's adapter, on one device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from hotshoe_core.device import Device
+from hotshoe_core.dtypes import DType
+from hotshoe_core.eager import EagerLibrary
+from hotshoe_core.tensor import Shape
+from hotshoe_mlx._accepts import ACCEPTS
+from hotshoe_mlx._functions import clip_indices, dense, functions, mlx_dtype
+from hotshoe_mlx._fused import fused
+from hotshoe_mlx._replay import compiled, replayed
+from hotshoe_mlx._weights import load_weight, weight_nbytes
+
+__all__ = ["mlx_library"]
+
+
+def mlx_library(device: Device) -> EagerLibrary:
+    """The library for one of the provider's devices."""
+    gpu = device.properties["kind"] == "gpu"
+    where = mx.Device(mx.gpu if gpu else mx.cpu, int(device.properties["index"]))
+    stream = mx.new_thread_unsafe_stream(where)  # MLX's others belong to a thread; the backend's lock makes this safe
+
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        try:
+            with mx.stream(stream):
+                yield
+        except RuntimeError as e:
+            if _is_out_of_memory(e):
+                raise MemoryError(str(e)) from e
+            raise
+
+    def from_numpy(array: np.ndarray[Any, Any], dtype: DType) -> mx.array:
+        return mx.array(array, mlx_dtype(dtype, gpu=gpu))
+
+    def zeros(shape: Shape, dtype: DType) -> mx.array:
+        made = mx.zeros(shape, mlx_dtype(dtype, gpu=gpu))
+        mx.eval(made)
+        return made
+
+    return EagerLibrary(
+        functions={**functions(gpu=gpu), **fused(gpu=gpu)},
+        accepts=ACCEPTS,
+        from_numpy=from_numpy,
+        to_numpy=_to_numpy,
+        weight=functools.partial(load_weight, gpu=gpu),
+        weight_nbytes=functools.partial(weight_nbytes, gpu=gpu),
+        nbytes=lambda shape, dtype: math.prod(shape) * mlx_dtype(dtype, gpu=gpu).size,
+        zeros=zeros,
+        evaluate=lambda arrays: mx.eval([dense(a) for a in arrays]),
+        scope=scope,
+        available=lambda: mx.get_memory_limit() - mx.get_active_memory(),
+        clip=clip_indices,
+        compile_hook=compiled if gpu else replayed,
+        closed=mx.clear_cache,
+    )
+
+
+def _to_numpy(value: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(dense(value))
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    text = str(error).lower()
+    return "unable to allocate" in text or "out of memory" in text or "insufficient memory" in text

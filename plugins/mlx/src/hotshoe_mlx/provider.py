@@ -1,0 +1,100 @@
+"""The plugin: what the loader finds under the entry point ``mlx``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotshoe_core.device import BackendParams, Device, DeviceType
+from hotshoe_core.plugin import hookimpl
+from hotshoe_core.text import printable
+
+if TYPE_CHECKING:
+    from hotshoe_core.eager import EagerBackend
+
+__all__ = ["MlxProvider", "hotshoe_providers"]
+
+_LEAST = (0, 32)  # streams that any thread may use, and device_info, came with it
+
+
+class MlxProvider:
+    """MLX's GPUs as "mlx:0", "mlx:1", …, and the CPU as "mlx:cpu"."""
+
+    name = "mlx"
+    family = "mlx"
+    api_version = 1  # what this is written for, and not whatever the installed hotshoe has
+
+    def native(self) -> None:
+        return None
+
+    def devices(self, library: Path | None) -> Sequence[Device]:
+        mx = _mlx()
+        gpus = [self._gpu(mx, i) for i in range(mx.device_count(mx.gpu))] if mx.is_available(mx.gpu) else []
+        return [*gpus, self._cpu(mx)]
+
+    def _gpu(self, mx: Any, index: int) -> Device:
+        info = mx.device_info(mx.Device(mx.gpu, index))
+        sizes = (info.get(key) for key in ("max_recommended_working_set_size", "total_memory", "memory_size"))
+        total = int(next(filter(None, sizes), 0))  # Metal has the first, CUDA the second
+        interface = "Metal" if mx.metal.is_available() else "CUDA"
+        return Device(
+            name=f"mlx:{index}",
+            type=DeviceType.GPU,
+            provider=self.name,
+            family=self.family,
+            description=printable(f"{info.get('device_name', 'GPU')}, MLX over {interface}", 256),
+            memory_total=total,
+            memory_free=int(info.get("free_memory") or max(0, total - mx.get_active_memory())),
+            uuid=_text(info.get("uuid")),
+            pci_id=_text(info.get("pci_bus_id")),
+            properties={"index": index, "kind": "gpu", "version": _version(mx)},
+        )
+
+    def _cpu(self, mx: Any) -> Device:
+        """An accelerator to the loader, which ranks those after the CPU plugins: MLX is not made for CPUs."""
+        limit = mx.get_memory_limit()
+        return Device(
+            name="mlx:cpu",
+            type=DeviceType.ACCEL,
+            provider=self.name,
+            family=self.family,
+            description=printable(f"{mx.device_info(mx.cpu).get('device_name', 'CPU')}, MLX on the CPU", 256),
+            memory_total=limit,
+            memory_free=max(0, limit - mx.get_active_memory()),
+            properties={"index": 0, "kind": "cpu", "version": _version(mx)},
+        )
+
+    def open(self, devices: Sequence[Device], params: BackendParams) -> EagerBackend:
+        from hotshoe_core.eager import EagerBackend
+        from hotshoe_mlx.library import mlx_library
+
+        return EagerBackend(self.name, devices, params, [mlx_library(device) for device in devices])
+
+
+def _mlx() -> Any:
+    """``mlx.core``. Raises ImportError with what to install."""
+    try:
+        import mlx.core as mx
+    except ImportError as e:
+        raise ImportError(
+            f"MLX's engine is not here ({e}): pip install 'mlx[cpu]' or 'mlx[cuda]' on Linux, mlx on a Mac with Apple "
+            "silicon; it has none for other systems"
+        ) from e
+    if tuple(int(part) for part in _version(mx).split(".")[:2]) < _LEAST:
+        least = ".".join(map(str, _LEAST))
+        raise ImportError(f"mlx is {_version(mx)}; expected {least} or later: pip install --upgrade mlx")
+    return mx
+
+
+def _version(mx: Any) -> str:
+    return str(mx.__version__)
+
+
+def _text(value: object) -> str | None:
+    return printable(str(value), 64) if value else None
+
+
+@hookimpl
+def hotshoe_providers() -> list[MlxProvider]:
+    return [MlxProvider()]

@@ -1,0 +1,249 @@
+"""What a library may ask of the adapter: a scope, evaluation, memory that is asked for first, clipped indices."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe_core.backend import WeightData
+from hotshoe_core.device import BackendParams, Device, DeviceType
+from hotshoe_core.dtypes import DType
+from hotshoe_core.eager import EagerBackend, EagerLibrary
+from hotshoe_core.errors import InsufficientMemoryError
+from hotshoe_core.memory import AllocationStatus
+from hotshoe_core.ops import swiglu
+from hotshoe_core.reference import numpy_library
+from hotshoe_core.tensor import Tensor
+
+DEVICE = Device("toy", DeviceType.CPU, "toy", "toy")
+
+
+def opened(library: EagerLibrary, n: int = 1) -> EagerBackend:
+    devices = [replace(DEVICE, name=f"toy:{i}") for i in range(n)]
+    return EagerBackend("toy", devices, BackendParams(), [library] * n)
+
+
+def load(backend: EagerBackend, dtype: DType = DType.F32) -> Tensor:
+    data = np.zeros(dtype.nbytes((4, 32)), np.uint8)
+    return backend.load([WeightData("w", (4, 32), dtype, data, ("linear",))])["w"]
+
+
+@pytest.mark.parametrize("n_devices", [1, 2])
+def test_the_scope_is_entered_around_all_that_touches_arrays(n_devices: int) -> None:
+    inside = threading.local()
+
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        inside.depth = getattr(inside, "depth", 0) + 1
+        try:
+            yield
+        finally:
+            inside.depth -= 1
+
+    def within(function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            assert getattr(inside, "depth", 0) > 0, function
+            return function(*args, **kwargs)
+
+        return call
+
+    base = numpy_library()
+    library = replace(
+        base,
+        functions={name: within(f) for name, f in base.functions.items()},
+        in_place={name: within(f) for name, f in base.in_place.items()},
+        from_numpy=within(base.from_numpy),
+        to_numpy=within(base.to_numpy),
+        weight=within(base.weight),
+        copy=within(np.array),
+        scope=scope,
+    )
+    with opened(library, n_devices) as backend:
+        weight, state = load(backend), backend.state((4, 32), DType.F32, "s")
+        ctx = backend.new_context()
+        x = ctx.input("x", (4, 32))
+        ctx.update(state, state + weight * x + 1.0)
+        ctx.forward(state * 2.0)
+        (y,) = ctx.graph().outputs
+        threads = [threading.Thread(target=ctx.compute, args=({x: np.ones((4, 32))},)) for _ in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert (ctx.read(y) == 2).all()
+
+
+def test_a_memory_error_of_the_scope_is_ours() -> None:
+    @contextlib.contextmanager
+    def scope() -> Iterator[None]:
+        try:
+            yield
+        except FloatingPointError:  # whatever the library calls it
+            raise MemoryError from None
+
+    def full(x: Any) -> Any:
+        raise FloatingPointError
+
+    base = numpy_library()
+    backend = opened(replace(base, functions={**base.functions, "exp": full}, scope=scope))
+    ctx = backend.new_context()
+    x = ctx.input("x", (2,))
+    ctx.forward(x.exp())
+    with pytest.raises(InsufficientMemoryError):
+        ctx.compute({x: [1, 2]})
+
+
+def test_what_is_not_available_is_refused_before_the_library_is_asked() -> None:
+    made: list[Any] = []
+    base = numpy_library()
+
+    def zeros(shape: Any, dtype: DType) -> Any:
+        made.append(shape)
+        return np.zeros(shape, np.float32)
+
+    backend = opened(replace(base, zeros=zeros, available=lambda: 1000))
+    with pytest.raises(InsufficientMemoryError) as caught:
+        backend.state((1000, 1000), DType.F32, "s", layer=3)
+    assert caught.value.memory.devices[0].cache[3].status is AllocationStatus.FAILED
+    assert not made
+    ctx = backend.new_context()
+    x = ctx.input("x", (1, 1))
+    ctx.forward((x.expand(1000, 1000) + 1.0).sum())
+    with pytest.raises(InsufficientMemoryError, match="graph"):
+        ctx.reserve()
+    backend.state((2, 2), DType.F32, "small")
+    assert made == [(2, 2)]
+
+
+def test_only_indices_that_may_be_out_of_range_are_clipped() -> None:
+    clipped: list[int] = []
+
+    def clip(indices: Any, *, n: int) -> Any:
+        clipped.append(n)
+        return np.clip(indices, 0, n - 1)
+
+    backend = opened(replace(numpy_library(), clip=clip))
+    ctx = backend.new_context()
+    rows, at = ctx.input("rows", (3, 2)), ctx.input("at", (2,), DType.I32)
+    fed, chosen, computed = rows.take(at), rows.take(rows.argmax()), rows.take(at * 5)
+    ctx.forward(fed, chosen, computed).compute({rows: [[0, 1], [2, 3], [4, 5]], at: [0, 1]})
+    assert clipped == [3]  # inputs are checked when they are fed, and argmax of two is within three
+    assert ctx.read(computed).tolist() == [[0, 1], [4, 5]]
+
+
+def test_a_node_that_is_not_accepted_is_decomposed() -> None:
+    base = numpy_library()
+    functions = {**base.functions, "swiglu": lambda gate, up: gate / (1 + np.exp(-gate)) * up}
+    backend = opened(replace(base, functions=functions, accepts={"swiglu": lambda node: node.shape == (2,)}))
+    hows = []
+    for n in (2, 3):
+        ctx = backend.new_context()
+        gate, up = ctx.input("gate", (n,)), ctx.input("up", (n,))
+        y = swiglu(gate, up)
+        ctx.forward(y).compute({gate: np.ones(n), up: np.ones(n)})
+        np.testing.assert_allclose(ctx.read(y), 1 / (1 + np.exp(-1)), rtol=1e-6)
+        hows.append({p.how for p in ctx.placements()})
+    assert hows == [{"native"}, {"decomposed"}]
+
+
+class Box:
+    """An array whose holders can be told from its weak references."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+
+def test_nobody_holds_the_old_rows_when_a_lazy_library_evaluates() -> None:
+    """Else it could not reuse their memory, and each token would copy the cache."""
+    alive: list[bool] = []
+    old: list[weakref.ref[Box]] = []
+
+    def boxed(function: Any) -> Any:
+        return lambda *xs, **attrs: Box(np.asarray(function(*(x.array for x in xs), **attrs)))
+
+    base = numpy_library()
+    library = replace(
+        base,
+        functions={name: boxed(f) for name, f in base.functions.items()},
+        in_place={},
+        copy=None,
+        from_numpy=lambda array, dtype: Box(array),
+        to_numpy=lambda box: box.array,
+        evaluate=lambda arrays: alive.append(old[-1]() is not None),
+    )
+    backend = opened(library)
+    state, running = backend.state((4, 2), DType.F32, "cache"), backend.state((2,), DType.F32, "running")
+    ctx = backend.new_context()
+    at, rows = ctx.input("at", (1,), DType.I32), ctx.input("rows", (1, 2))
+    ctx.update(state, state.set_rows(at, rows))
+    ctx.update(running, running + 1.0)
+    for i in range(3):
+        old.append(weakref.ref(state.handle))
+        ctx.compute({at: [i], rows: np.ones((1, 2))})
+    assert alive == [False] * 3
+    assert state.handle.array.sum() == 6
+
+
+def test_a_step_that_fails_leaves_a_running_state_as_it_was() -> None:
+    """A cache's rows may be written or not; h = f(h) must not be computed twice."""
+
+    def evaluate(arrays: list[Any]) -> None:
+        if fail:
+            raise MemoryError
+
+    fail = True
+    base = numpy_library()
+    backend = opened(replace(base, in_place={}, copy=None, evaluate=evaluate))
+    running = backend.state((2,), DType.F32, "running")
+    ctx = backend.new_context()
+    ctx.update(running, running + 1.0)
+    with pytest.raises(InsufficientMemoryError):
+        ctx.compute()
+    fail = False
+    ctx.compute()
+    assert running.handle.tolist() == [1, 1]
+
+
+def test_traces_are_counted_if_there_is_a_hook() -> None:
+    def hook(run: Any) -> Any:
+        kept: list[Any] = []
+
+        def traced_once(given: list[Any]) -> list[Any]:
+            kept[:] = kept or run(given)
+            return kept
+
+        return traced_once
+
+    backend = opened(replace(numpy_library(), compile_hook=hook))
+    ctx = backend.new_context()
+    x = ctx.input("x", (2,))
+    ctx.forward(x + 1.0)
+    for _ in range(3):
+        ctx.compute({x: [1, 2]})
+    assert backend.traced == 1
+
+
+def test_weights_that_take_more_than_in_the_file_are_reported() -> None:
+    backend = opened(numpy_library())
+    load(backend, DType.Q8_0), load(backend, DType.F32)
+    (device,) = backend.memory().devices
+    assert device.larger == {"Q8_0": (4 * 34, 4 * 32 * 4)}
+    assert "Q8_0 weights take 512 B, 136 B in the file" in str(backend.memory())
+    smaller = opened(replace(numpy_library(), weight_nbytes=lambda w: 7))
+    load(smaller)
+    assert smaller.memory().total == 7
+
+
+def test_closing_tells_the_library_once() -> None:
+    told: list[int] = []
+    backend = opened(replace(numpy_library(), closed=lambda: told.append(1)))
+    backend.close()
+    backend.close()
+    assert told == [1]

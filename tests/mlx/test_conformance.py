@@ -1,0 +1,48 @@
+"""MLX on the CPU against the kit, opened as a user opens it: through the loader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hotshoe_core.backend import Backend
+from hotshoe_core.device import BackendParams
+from hotshoe_core.eager import EagerBackend
+from hotshoe_core.reference import open_reference
+from hotshoe_core.testing import BackendConformance, MultiDeviceConformance, compute, error
+from tests.fuzz.graphs import random_graph
+
+pytest.importorskip("hotshoe_mlx", reason="hotshoe-mlx is not installed")
+pytest.importorskip("mlx.core", reason="mlx is not installed, or has no engine for this machine")
+
+from hotshoe_loader import load_all
+
+
+class TestMlxCpu(BackendConformance):
+    @classmethod
+    def open(cls, params: BackendParams) -> Backend:
+        return load_all().open("mlx:cpu", params)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 2))
+def test_random_graphs_agree_with_numpy(seed: int) -> None:
+    case = random_graph(seed, 12)  # of an even seed: nothing below F32, so that they may be compared closely
+    with open_reference() as reference, np.errstate(all="ignore"):
+        expected = compute(reference, case)
+    with load_all().open("mlx:cpu") as backend:
+        got = compute(backend, case)
+    assert max(error(g, w) for step, wanted in zip(got, expected) for g, w in zip(step, wanted)) < 1e-3
+
+
+class TestTwoDevices(MultiDeviceConformance):
+    """Two streams of the CPU, as if they were devices: what runs where, and what crosses."""
+
+    @classmethod
+    def open(cls, params: BackendParams) -> Backend:
+        from hotshoe_mlx.library import mlx_library
+
+        (cpu,) = (d for d in load_all().devices if d.name == "mlx:cpu")
+        devices = [replace(cpu, name=f"mlx:cpu-{i}") for i in range(2)]
+        return EagerBackend("mlx", devices, params, [mlx_library(d) for d in devices])
