@@ -288,7 +288,7 @@ def test_what_is_no_tensor_shape_or_type_is_said_where_it_is_given() -> None:
         (lambda: ctx.input("y", (2,), "f32"), "element type is 'f32' .* DType.F32"),
         (lambda: ctx.backend.state((2,), DType.F32, ["s"]), "the name of a new state is"),
         (lambda: ctx.backend.state((2,), DType.F32, "s", layer=1.5), "layer is 1.5"),
-        (lambda: x.cast("f16"), "element type is 'f16'"),
+        (lambda: x.cast("f16"), "dtype is 'f16'; expected a DType"),
         (lambda: x.sum(keepdims=np.zeros(0)), "keepdims is"),
         (lambda: x.chunk(1.5), "chunk: n is 1.5"),
         (lambda: x.chunk(2, axis=float("nan")), "chunk: axis is nan"),
