@@ -84,10 +84,10 @@ def test_a_gpu_plugin_whose_driver_is_missing(new_environment, tmp_path):
 
 @needs_ggml
 def test_a_blocked_plugin(new_environment, tmp_path):
-    code, text = doctor(new_environment("blocked"), tmp_path, HOTSHOE_BLOCK="cpu")
+    code, text = doctor(new_environment("blocked"), tmp_path, HOTSHOE_BLOCK="cpu,mlx")
     assert code == 1
     assert "ggml-cpu: blocked: " in text
-    assert "HOTSHOE_BLOCK: is set to 'cpu'" in text
+    assert "HOTSHOE_BLOCK: is set to 'cpu,mlx'" in text
     assert text.partition("To do next")[2].startswith((": take 'cpu' out of block= or HOTSHOE_BLOCK", " ("))
 
 
