@@ -60,11 +60,17 @@ def _no_gpu(verdicts: Sequence[Verdict]) -> str:
     gpu = [verdict for verdict in verdicts if verdict.kind == "plugin" and _backend_type(verdict) is DeviceType.GPU]
     installed = [verdict for verdict in gpu if verdict.outcome is not Outcome.NOT_INSTALLED]
     if installed:
-        return "no GPU: " + ", ".join(f"{verdict.candidate} is {verdict.outcome.value}" for verdict in installed)
+        return "no GPU: " + ", ".join(map(_without_gpu, installed))
     signs = [verdict for verdict in gpu if verdict.details.get("sign")]
     if signs:
         return f"no GPU backend is installed: {signs[0].reason} ({signs[0].hint})"
     return "no GPU backend is installed"
+
+
+def _without_gpu(verdict: Verdict) -> str:
+    if verdict.outcome in (Outcome.AVAILABLE, Outcome.LOADED):  # an engine for GPUs, on a machine that has none
+        return f"{verdict.candidate} offers none here"
+    return f"{verdict.candidate} is {verdict.outcome.value}"
 
 
 def _backend_type(verdict: Verdict) -> DeviceType | None:

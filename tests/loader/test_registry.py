@@ -8,7 +8,7 @@ import pytest
 
 from hotshoe_core.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import BackendError, DeviceNotFoundError, HotshoeError, PluginError
-from hotshoe_loader import Outcome, load_all
+from hotshoe_loader import Outcome, Verdict, load_all
 from hotshoe_loader.rank import rank
 from tests.support.fake_plugins import GOOD
 
@@ -354,3 +354,12 @@ def test_open_a_device_of_elsewhere(registry):
 def test_open_what_is_not_there(registry):
     with pytest.raises(DeviceNotFoundError):
         registry.open("metal")
+
+
+def test_an_engine_for_gpus_that_found_none():
+    from hotshoe_loader.explain import _no_gpu
+
+    mlx = Verdict("mlx", "plugin", Outcome.AVAILABLE, "offers mlx:cpu", details={"backend": "mlx"})
+    assert _no_gpu([mlx]) == "no GPU: mlx offers none here"
+    crashed = Verdict("ggml-cuda", "plugin", Outcome.CRASHED, "…", details={"backend": "cuda"})
+    assert _no_gpu([mlx, crashed]) == "no GPU: mlx offers none here, ggml-cuda is crashed"

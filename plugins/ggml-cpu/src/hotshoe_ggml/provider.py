@@ -30,7 +30,7 @@ class GgmlProvider:
         self._directory = directory
         self._device_name = device_name
 
-    def native(self) -> dict[str, object]:
+    def native(self) -> dict[str, object] | None:
         """What the loader's room for ggml takes: the name in the files' names, where they lie, the base they need."""
         from hotshoe_ggml._native import base_path  # may be an adopted one
 

@@ -37,6 +37,9 @@ class RpcProvider(GgmlProvider):
     def __init__(self) -> None:
         super().__init__("ggml-rpc", "rpc", LIBRARY_DIR, "rpc")
 
+    def native(self) -> dict[str, object] | None:
+        return super().native() if endpoints() else None  # nothing is opened while no server is named
+
     def devices(self, library: Path | None) -> Sequence[Device]:
         if library is None:
             return []
