@@ -39,6 +39,7 @@ _START = (
 _REPORT_IT = "report it to its authors"
 _SIDE_BY_SIDE = 16
 _TICK = 0.02
+_MOST_LINES = 40  # kept of what a child said that died
 _DYING = 1.0  # seconds between the end of a process's pipe and its exit status, at most
 _LEAST_LIMIT = 5.0
 _ALL_TOGETHER = 6  # times the limit of one: what all probes may take, however many there are
@@ -258,7 +259,9 @@ class _Probe:
         return Rejected(Outcome.CRASHED, f"its process {how} while {self._doing}", _REPORT_IT, **details)
 
     def _last_words(self, rejected: Rejected) -> Rejected:
-        lines = [line for line in self._output.text().splitlines() if line.strip()][-20:]
+        lines = [line for line in self._output.text().splitlines() if line.strip()]
+        if len(lines) > _MOST_LINES:  # what it said first, and what the interpreter said of its end
+            lines = [*lines[:10], "…", *lines[11 - _MOST_LINES :]]
         said = [line.strip() for line in lines if not _of_faulthandler(line)]
         if lines:
             rejected.details["output"] = [printable(line, 500) for line in lines]

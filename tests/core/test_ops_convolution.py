@@ -229,7 +229,7 @@ def leaf(*shape: int, dtype: DType = DType.F32) -> Tensor:
         ("one integer, or 2", lambda: ops.im2col(leaf(4, 9, 9), kernel_size=(3, 3), stride=(1, 1, 1))),
         ("padding is 'same'", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), padding="same")),
         ("groups is 0", lambda: ops.conv1d(leaf(4, 9), leaf(8, 4, 3), groups=0)),
-        ("4 axes; expected 1 to 3", lambda: ops.im2col(leaf(4, 9, 9), kernel_size=(1, 1, 1, 1))),
+        ("expected 1 to 3 integers", lambda: ops.im2col(leaf(4, 9, 9), kernel_size=(1, 1, 1, 1))),
         ("output_padding is \\(2,\\)", lambda: ops.conv_transpose1d(leaf(4, 9), leaf(4, 2, 3), output_padding=2)),
         ("weight must be \\(4, out / groups", lambda: ops.conv_transpose1d(leaf(4, 9), leaf(2, 4, 3))),
         ("leaves nothing", lambda: ops.conv_transpose1d(leaf(4, 2), leaf(4, 2, 1), padding=1)),

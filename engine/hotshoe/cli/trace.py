@@ -48,7 +48,11 @@ def run(args: argparse.Namespace) -> int:
         )
     with model, trace(args.output, about={**model.about, "text": text}):
         if isinstance(model, TextModel):
-            model.logits(model.tokenizer.encode(text))
+            with model.sequence(model.tokenizer.encode(text)) as sequence:
+                for _ in model.engine.all_logits(
+                    sequence
+                ):  # not logits(), which refuses NaN: a trace finds where it began
+                    pass
         elif isinstance(model, RerankModel):
             model.rank(text, [text])
         else:
