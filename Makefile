@@ -25,7 +25,7 @@ test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some o
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
 
 MINUTES ?= 10
-fuzz: $(VENV)/.test ## try random graphs, files, plugins and misuse for MINUTES=10, in children
+fuzz: $(VENV)/.test ## try random graphs, files, templates, plugins and misuse for MINUTES=10
 	$(BIN)/python -m tests.fuzz $(MINUTES)
 
 # The plugin once more, beside the environment, which does not change. Memory that ends at exit is no leak.

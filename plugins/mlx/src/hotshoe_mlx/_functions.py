@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import mlx.core as mx
 
@@ -19,7 +19,7 @@ from hotshoe_mlx._packed import Packed
 
 __all__ = ["arithmetic", "clip_indices", "dense", "f32", "functions", "mlx_dtype"]
 
-Array = mx.array
+Array: TypeAlias = mx.array
 Slices = tuple[tuple[int, int, int], ...]
 
 _DTYPES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import mlx.core as mx
 import numpy as np
@@ -13,7 +14,7 @@ from hotshoe_mlx._functions import arithmetic, dense, f32
 
 __all__ = ["fused"]
 
-Array = mx.array
+Array: TypeAlias = mx.array
 
 
 def rms_norm(x: Array, weight: Array | None = None, *, eps: float) -> Array:
