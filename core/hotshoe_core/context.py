@@ -146,12 +146,11 @@ class Context:
         with self._lock:
             executable = self.reserve()._executable
             assert executable is not None
-            for tensor in feeds:
-                require_tensor("what is fed", tensor)
             if len(feeds) < len(self._inputs):
-                missing = self._inputs.keys() - {t.name for t in feeds}
+                missing = self._inputs.keys() - {getattr(t, "name", "") for t in feeds}
                 raise GraphError(f"no value for the input {', '.join(sorted(missing))}")
             for tensor, value in feeds.items():
+                require_tensor("what is fed", tensor)
                 if self._inputs.get(tensor.name) is not tensor:
                     hint = did_you_mean(tensor.name, self._inputs)
                     raise GraphError(f"{tensor!r} is not an input of this context", hint=hint)
@@ -272,7 +271,7 @@ def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
             given, array = array, array.astype(dtype)
         if whole and not np.array_equal(given, array):
             raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; values of the {given.dtype} do not fit")
-    return np.ascontiguousarray(array).reshape(tensor.shape)
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 class _Bound(NamedTuple):

@@ -73,7 +73,7 @@ class Cells:
         self.positions = np.full(self.n_rows, _FREE, np.int32)
         self.members = np.zeros(self.n_rows, np.int64)
         self._placed: Array | None = None  # cells of a step that is not committed yet
-        self._scratch = np.arange(n, self.n_rows)
+        self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
 
     def room(self, keep: SequenceBits = EVERYONE) -> int:
         """How many cells would be free if only the sequences of ``keep`` stayed."""
@@ -107,7 +107,7 @@ class Cells:
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
 
     def _free(self) -> Array:
-        free: Array = (self.members[: self.n] == 0).nonzero()[0]
+        free: Array = (self.members[: self.n] == 0).nonzero()[0].astype(np.int32)
         return free
 
     def commit(self) -> None:
