@@ -17,8 +17,9 @@ from hotshoe_core.context import Context
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import BackendError, ForkedProcessError, ShapeError
+from hotshoe_core.leaves import require_sizes
 from hotshoe_core.memory import BackendMemory, Memory
-from hotshoe_core.tensor import Shape, Tensor, require_sizes
+from hotshoe_core.tensor import Shape, Tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -12,8 +12,9 @@ from hotshoe_core.arguments import described
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
 from hotshoe_core.graph import Graph, lower
+from hotshoe_core.leaves import require_leaf
 from hotshoe_core.ops._bounds import origins
-from hotshoe_core.tensor import TABLE, Tensor, require_leaf, require_tensor
+from hotshoe_core.tensor import TABLE, Tensor, require_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -31,8 +31,9 @@ from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import BackendError, ClosedError, GraphError, InsufficientMemoryError
 from hotshoe_core.graph import Graph
+from hotshoe_core.leaves import require_leaf
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import TABLE, Shape, Tensor, require_leaf
+from hotshoe_core.tensor import TABLE, Shape, Tensor
 
 __all__ = ["EagerBackend", "EagerLibrary"]
 

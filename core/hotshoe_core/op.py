@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe_core._attributes import kind_of
 from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
-from hotshoe_core.tensor import MAX_ELEMENTS, Rule, Tensor, scope_name
+from hotshoe_core.leaves import MAX_ELEMENTS
+from hotshoe_core.tensor import Rule, Tensor, scope_name
 
 if TYPE_CHECKING:
     from hotshoe_core.context import Context

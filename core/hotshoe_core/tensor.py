@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from hotshoe_core.op import Op
 
 __all__ = [
-    "LEAVES", "MAX_ELEMENTS", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_leaf",
-    "require_sizes", "require_tensor", "scope", "scope_name",
+    "LEAVES", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_tensor", "scope", "scope_name",
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
@@ -43,10 +42,6 @@ TABLE: dict[str, Op] = {}
 """Every op by name. The single source of truth: see hotshoe_core.ops, which fills it."""
 
 LEAVES = ("weight", "state", "input", "constant")
-
-
-MAX_ELEMENTS = 2**48
-"""Of one tensor: the bytes of as many as a graph can have are still less than 2^63."""
 
 
 class _Scope(threading.local):
@@ -69,33 +64,6 @@ def scope(name: str, layer: int | None = None) -> Iterator[None]:
         yield
     finally:
         _scope.name, _scope.layer = outer, outer_layer
-
-
-def require_sizes(what: str, shape: Sequence[int], dtype: DType | None = None) -> None:
-    """Raise ShapeError unless all sizes are positive, for no backend agrees with another on what is empty, and their
-    product is one that native code can count in bytes, whatever the type. dtype: whose blocks the last axis must fill.
-    """
-    if not isinstance(shape, Sequence):
-        raise ShapeError(f"{what}: the shape is {described(shape)}; expected a tuple of integers")
-    for d in shape:
-        if isinstance(d, bool) or not isinstance(d, (int, np.integer)):
-            raise ShapeError(f"{what}: sizes must be integers, got {described(d)}")
-    if any(d < 1 for d in shape):
-        raise ShapeError(f"{what}: sizes must be positive, got {tuple(shape)}")
-    if math.prod(map(int, shape)) > MAX_ELEMENTS:
-        raise ShapeError(f"{what}: sizes {tuple(shape)} make more than 2^48 elements")
-    if dtype is not None:
-        dtype.nbytes(tuple(shape))
-
-
-def require_leaf(op: str, name: str, shape: Sequence[int], dtype: DType, layer: int = -1) -> None:
-    """Raise GraphError, DTypeError or ShapeError for what a leaf cannot be made of."""
-    if not isinstance(name, str):
-        raise GraphError(f"the name of a new {op} is {described(name)}; expected a str")
-    if not isinstance(dtype, DType):
-        raise DTypeError(f"{op} {name!r}: the element type is {described(dtype)}; expected a DType, such as DType.F32")
-    integer(f"{op} {name!r}: layer", layer, -1, GraphError)
-    require_sizes(f"{op} {name!r}", shape, dtype)
 
 
 def require_tensor(what: str, value: object) -> None:

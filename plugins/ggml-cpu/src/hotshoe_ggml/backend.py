@@ -11,8 +11,9 @@ from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeError
 from hotshoe_core.graph import Graph
+from hotshoe_core.leaves import require_leaf
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import TABLE, Shape, Tensor, require_leaf
+from hotshoe_core.tensor import TABLE, Shape, Tensor
 from hotshoe_ggml._native import lib
 from hotshoe_ggml.buffers import OutOfMemory, state_buffer
 from hotshoe_ggml.cpu.threads import default_threads
