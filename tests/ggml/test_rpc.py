@@ -41,8 +41,8 @@ def free_port() -> int:
 class Server:
     """`hotshoe-rpc-serve` on a free port of this machine."""
 
-    def __init__(self) -> None:
-        self.endpoint = f"127.0.0.1:{free_port()}"
+    def __init__(self, port: int | None = None) -> None:
+        self.endpoint = f"127.0.0.1:{port or free_port()}"
         command = [sys.executable, "-m", "hotshoe_ggml_rpc.serve", "--listen", self.endpoint, "--threads", "1"]
         environment = {k: v for k, v in os.environ.items() if k != "HOTSHOE_RPC"}
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
@@ -148,7 +148,9 @@ def test_a_server_that_ends_in_mid_generation(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("HOTSHOE_RPC", server.endpoint)
     load_all(refresh=True)
     model = hotshoe.load_model(SHIPPED, "rpc:0")
+    idle = hotshoe.load_model(SHIPPED, "rpc:0")
     assert isinstance(model, TextModel)
+    assert isinstance(idle, TextModel)
     stream = model.stream(PROMPT, max_tokens=200, temperature=0)
     for _ in range(3):
         next(stream)
@@ -160,7 +162,16 @@ def test_a_server_that_ends_in_mid_generation(monkeypatch: pytest.MonkeyPatch) -
     model.close()
     with hotshoe.load_model(SHIPPED, "cpu") as other:  # the process is as good as before
         assert isinstance(other, TextModel)
-        assert other.generate(PROMPT, max_tokens=4, temperature=0).text
+        expected = other.generate(PROMPT, max_tokens=4, temperature=0).text
+        assert expected
+    again = Server(int(server.endpoint.split(":")[1]))  # as the hint says: when it is back
+    with hotshoe.load_model(SHIPPED, "rpc:0") as back:
+        assert isinstance(back, TextModel)
+        with pytest.raises(DeviceLostError):  # what it had there is gone, though the server is back
+            idle.generate(PROMPT, max_tokens=2)
+        idle.close()
+        assert back.generate(PROMPT, max_tokens=4, temperature=0).text == expected
+    again.kill()
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core.arguments import described
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops._rules import (
@@ -299,8 +298,6 @@ def clamp(x: Array, *, min: float = -math.inf, max: float = math.inf) -> Array:
 def _cast_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     dtype: DType = attrs["dtype"]
-    if not isinstance(dtype, DType):
-        raise DTypeError(f"the element type is {described(dtype)}; expected a DType, such as DType.F32")
     if dtype.is_integer and not x.dtype.is_integer:
         raise DTypeError(f"cannot cast {x.dtype.name} to {dtype.name}: no backend rounds alike")
     dtype.nbytes(x.shape)  # raises if the last axis is not a whole number of blocks

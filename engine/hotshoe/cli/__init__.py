@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import hotshoe
-from hotshoe_core.text import printable
+from hotshoe_core.text import legible
 
 __all__ = ["main"]
 
@@ -60,7 +60,7 @@ def _open_streams() -> None:
 def _say(message: str) -> None:
     """A last line, or lines, on stderr: much of it may be what others wrote."""
     with contextlib.suppress(OSError):  # a full disk: the exit code has to say it
-        print("hotshoe:", "\n".join(map(printable, message.split("\n"))), file=sys.stderr)
+        print("hotshoe:", legible(message), file=sys.stderr)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -61,7 +61,7 @@ class Conversation:
     def loop(self) -> None:
         """Until /quit or the end of input."""
         from hotshoe_core.errors import HotshoeError
-        from hotshoe_core.text import printable
+        from hotshoe_core.text import legible
 
         while True:
             try:
@@ -71,7 +71,7 @@ class Conversation:
                 if text:
                     self.take(text)
             except HotshoeError as error:  # a full context, say: the conversation can go on, after /clear
-                print("error:", "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
+                print("error:", legible(str(error)), file=sys.stderr)
             except KeyboardInterrupt:
                 print("\n(/quit leaves)", file=sys.stderr)
 

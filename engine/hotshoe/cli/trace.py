@@ -49,9 +49,8 @@ def run(args: argparse.Namespace) -> int:
     with model, trace(args.output, about={**model.about, "text": text}):
         if isinstance(model, TextModel):
             with model.sequence(model.tokenizer.encode(text)) as sequence:
-                for _ in model.engine.all_logits(
-                    sequence
-                ):  # not logits(), which refuses NaN: a trace finds where it began
+                # logits() refuses NaN, and a trace is to find where it began
+                for _ in model.engine.all_logits(sequence):
                     pass
         elif isinstance(model, RerankModel):
             model.rank(text, [text])

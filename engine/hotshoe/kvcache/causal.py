@@ -101,7 +101,7 @@ class CausalCache:
         """Take cells for the rows of a step. Raises CacheFullError, and then takes none."""
         n = sum(p.n for p in step)
         positions = np.array([i for p in step for i in range(p.start, p.start + p.n)], np.int32)
-        sequences = np.array([p.sequence for p in step for _ in range(p.n)])
+        sequences = np.array([p.sequence for p in step for _ in range(p.n)], np.int64)
         seen = _spans_of(step, positions)
         feeds: dict[str, Array] = {}
         try:
@@ -140,11 +140,6 @@ class CausalCache:
         for i, s in self._layers.items():
             views[i] = KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i])
         return views
-
-    def room(self, keep: Collection[int] | None = None) -> int:
-        """How many tokens could be placed if only the sequences of ``keep`` stayed; None for all."""
-        bits = bits_of(keep)
-        return min(cells.room(bits) for cells in self.cells.values())
 
     def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
         bits: SequenceBits = bits_of(None if keep is None else {*keep, *(p.sequence for p in step)})

@@ -103,7 +103,7 @@ class Cells:
             )
         cells = self._placed = free[:n]
         self.positions[cells] = positions
-        self.members[cells] = np.left_shift(1, sequences)
+        self.members[cells] = np.int64(1) << sequences
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
 
     def _free(self) -> Array:

@@ -7,6 +7,7 @@
 #include "ggml.h"
 #include "ggml-backend-impl.h"
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -54,30 +55,67 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * cgra
     return ggml_backend_rpc_graph_compute(backend, cgraph);
 }
 
+// Of each server: the connection in use, and how many were lost. A lost one is never used again, though buffers that
+// hold it live on: the next use of the server connects anew, and finds it restarted, if it was.
+struct server {
+    std::weak_ptr<socket_t> sock;
+    uint64_t                failures = 0;
+    std::string             why;
+};
+static std::mutex servers_mutex;
+static std::map<std::string, server> servers;
+
 static std::shared_ptr<socket_t> require_socket(const std::string & endpoint) {
-    auto sock = get_socket(endpoint);
-    if (sock == nullptr) {
+    std::lock_guard<std::mutex> lock(servers_mutex);
+    auto & known = servers[endpoint].sock;
+    if (auto sock = known.lock()) {
+        return sock;
+    }
+    std::string host;
+    int port;
+    auto sock = parse_endpoint(endpoint, host, port) && rpc_transport_init() ? socket_t::connect(host.c_str(), port) : nullptr;
+    if (sock == nullptr || !negotiate_hello(sock)) {
         throw rpc_failure("no server answers at " + endpoint);
     }
+    known = sock;
     return sock;
 }
 
-static std::mutex failure_mutex;
-static std::string failure;
+// What a function of ggml's interface is called for: a server, and the connection if it is bound to one.
+struct target {
+    std::string      endpoint;
+    const socket_t * sock = nullptr;
+};
 
-static void note(const char * what) {
-    std::lock_guard<std::mutex> lock(failure_mutex);
-    failure = what;
+static target target_of(const char * endpoint) { return { endpoint }; }
+static target target_of(ggml_backend_dev_t device) { return { ((ggml_backend_rpc_device_context *) device->context)->endpoint }; }
+static target target_of(ggml_backend_t backend) { return { ((ggml_backend_rpc_context *) backend->context)->endpoint }; }
+static target target_of(ggml_backend_buffer_type_t type) { return { ((ggml_backend_rpc_buffer_type_context *) type->context)->endpoint }; }
+static target target_of(ggml_backend_buffer_t buffer) {
+    target found = target_of(buffer->buft);
+    found.sock = ((ggml_backend_rpc_buffer_context *) buffer->context)->sock.get();
+    return found;
+}
+
+// A connection that was given up before says nothing about the one that took its place.
+static void note(const target & lost, const char * why) {
+    std::lock_guard<std::mutex> lock(servers_mutex);
+    server & known = servers[lost.endpoint];
+    if (lost.sock == nullptr || lost.sock == known.sock.lock().get()) {
+        known.sock.reset();
+        known.failures++;
+        known.why = why;
+    }
 }
 
 template <auto function> struct guarded;
 
-template <typename R, typename... A, R (*function)(A...)> struct guarded<function> {
-    static R call(A... arguments) {
+template <typename R, typename T, typename... A, R (*function)(T, A...)> struct guarded<function> {
+    static R call(T first, A... arguments) {
         try {
-            return function(arguments...);
+            return function(first, arguments...);
         } catch (const std::exception & error) {
-            note(error.what());
+            note(target_of(first), error.what());
             if constexpr (std::is_same_v<R, enum ggml_status>) {
                 return GGML_STATUS_FAILED;
             } else if constexpr (!std::is_void_v<R>) {
@@ -87,16 +125,24 @@ template <typename R, typename... A, R (*function)(A...)> struct guarded<functio
     }
 };
 
-// What the last failed call met, once; NULL if none failed since. The text stays until the next call.
-static const char * hotshoe_backend_failure(void) {
-    static std::string told;
-    std::lock_guard<std::mutex> lock(failure_mutex);
-    if (failure.empty()) {
-        return nullptr;
+static void free_buffer(ggml_backend_buffer_t buffer) {
+    try {
+        ggml_backend_rpc_buffer_free_buffer(buffer);
+    } catch (const std::exception & error) { // the server forgot it already
+        note(target_of(buffer), error.what());
+        delete (ggml_backend_rpc_buffer_context *) buffer->context;
     }
-    told.swap(failure);
-    failure.clear();
-    return told.c_str();
+}
+
+// How many connections to this server were lost, and why the last one; NULL if none. The text stays until the thread's
+// next call.
+static const char * hotshoe_backend_failure(const char * endpoint, uint64_t * failures) {
+    static thread_local std::string why;
+    std::lock_guard<std::mutex> lock(servers_mutex);
+    const server & known = servers[endpoint];
+    *failures = known.failures;
+    why = known.why;
+    return known.failures == 0 ? nullptr : why.c_str();
 }
 
 static ggml_backend_dev_t guard(ggml_backend_dev_t device) {
@@ -132,7 +178,7 @@ static void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
 
 extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
     auto & buffer = ggml_backend_rpc_buffer_interface;
-    buffer.free_buffer = rpc_free_buffer = guarded<ggml_backend_rpc_buffer_free_buffer>::call;
+    buffer.free_buffer = rpc_free_buffer = free_buffer;
     buffer.get_base = guarded<ggml_backend_rpc_buffer_get_base>::call;
     buffer.init_tensor = guarded<ggml_backend_rpc_buffer_init_tensor>::call;
     buffer.memset_tensor = guarded<ggml_backend_rpc_buffer_memset_tensor>::call;

@@ -248,15 +248,16 @@ def best_variant() -> Variant:
 
 
 class BackendLibrary:
-    """An open backend library: its registration and its devices."""
+    """An open backend library: its registration and its devices. endpoint: of the server that these are devices of."""
 
-    __slots__ = ("_functions", "handle", "name", "path", "registration")
+    __slots__ = ("_functions", "endpoint", "handle", "name", "path", "registration")
 
-    def __init__(self, path: Path, handle: Any, registration: Any) -> None:
+    def __init__(self, path: Path, handle: Any, registration: Any, endpoint: str = "") -> None:
         self.path = path
         self.handle = handle
         self.registration = registration  # ggml_backend_reg_t
         self.name = _text(lib().ggml_backend_reg_name(registration)) or path.name
+        self.endpoint = endpoint
         self._functions: dict[str, Any] = {}
 
     def __repr__(self) -> str:
@@ -275,13 +276,17 @@ class BackendLibrary:
             self._functions[name] = ffi.cast(ctype, address) if address != ffi.NULL else None
         return self._functions[name]
 
-    def failure(self) -> str | None:
-        """What the last failed call to one of its devices met; None if none failed since this was asked.
+    def failures(self) -> tuple[int, str] | None:
+        """How often its devices were lost, and why the last time; None if the library cannot lose them.
 
-        ggml's interface has no place for it: a library that can lose its devices exports a function of hotshoe's own.
+        ggml's interface has no place for it: a library that can exports a function of hotshoe's own.
         """
-        ask = self.function("hotshoe_backend_failure", "const char *(*)(void)")
-        return None if ask is None else _text(ask())
+        ask = self.function("hotshoe_backend_failure", "const char *(*)(const char *, uint64_t *)")
+        if ask is None:
+            return None
+        count = ffi.new("uint64_t *")
+        why = _text(ask(self.endpoint.encode(), count))
+        return int(count[0]), why or ""
 
     def extra_buffer_types(self, device: Any) -> list[Any]:
         """Buffer types beside the default one, such as CPU_REPACK (weights laid out for this CPU)."""
@@ -377,9 +382,11 @@ def server(path: Path, endpoint: str) -> BackendLibrary:
             add = library.function("ggml_backend_rpc_add_server", "ggml_backend_reg_t (*)(const char *)")
             registration = ffi.NULL if add is None else add(endpoint.encode())
             if registration == ffi.NULL:
-                why = library.failure() or "its answer was not understood: is it of the same version of ggml?"
+                failed = BackendLibrary(path, library.handle, library.registration, endpoint).failures()
+                why = failed[1] if failed else ""
+                why = why or "its answer was not understood: is it of the same version of ggml?"
                 raise NativeLibraryError(f"no RPC server can be used at {endpoint}: {why}")
-            _servers[endpoint] = BackendLibrary(path, library.handle, registration)
+            _servers[endpoint] = BackendLibrary(path, library.handle, registration, endpoint)
         return _servers[endpoint]
 
 

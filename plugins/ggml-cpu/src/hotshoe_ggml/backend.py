@@ -42,6 +42,7 @@ class GgmlBackend(Backend):
         if not 1 <= self.n_threads <= lib().GGML_MAX_N_THREADS:
             raise NativeError(f"n_threads is {self.n_threads}; expected 1 to {lib().GGML_MAX_N_THREADS}")
         self.units = open_units(devices, params, self.n_threads)
+        self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._held: dict[Tensor, tuple[str, list[WeightBuffer], int]] = {}  # device, buffers, bytes
         self._executables: set[GgmlExecutable] = set()
 
@@ -114,12 +115,14 @@ class GgmlBackend(Backend):
 
     def unit_of(self, layer: int) -> Unit:
         """The unit that computes a layer, by the placement."""
+        if len(self.units) == 1:  # asked for every node of a graph
+            return self.units[0]
         name = self.placement.device(layer)
         return next(unit for unit in self.units if unit.name == name)
 
     def require_devices(self) -> None:
         """Raises DeviceLostError if one of them went away."""
-        for unit in self.units:
+        for unit in self._may_be_lost:
             unit.require_alive()
 
     def own_kernels(self, node: Tensor) -> bool:
@@ -181,6 +184,7 @@ class GgmlBackend(Backend):
     def _insufficient(
         self, device: str, what: Literal["weights", "cache", "graph"], size: int, layer: int
     ) -> InsufficientMemoryError:
+        self.require_devices()  # one that went away has no memory either
         report = self.memory()
         report.fail(device, what, size, layer)
         return InsufficientMemoryError(

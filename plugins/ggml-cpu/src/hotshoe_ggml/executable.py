@@ -45,7 +45,7 @@ class GgmlExecutable(Executable):
         self._keep: list[Any] = []
         self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
         self._sizes: dict[str, Memory] = {}
-        self._units: list[Unit] = []  # of each ggml node, but for the copies at the end: where its layer is
+        self._units: list[Unit] = []  # where there are several: of each ggml node, but for the copies at the end
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
         self._context = NativeContext(n_nodes, n_nodes)
@@ -89,7 +89,7 @@ class GgmlExecutable(Executable):
         cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
         packed = {t for t, held in native.items() if isinstance(held, PackedWeight)}
         fused, vanished = fuse(graph, lambda node: node.sources[1] in packed)
-        counters = self._backend.counters
+        counters, several = self._backend.counters, len(self._backend.units) > 1
         for node in graph.nodes:
             counters.lowered += 1
             if node in vanished:
@@ -103,9 +103,10 @@ class GgmlExecutable(Executable):
                     sources[0] = builder.call("cont", sources[0])
                 native[node] = LOWERINGS[node.op](builder, node, *sources)
                 g.ggml_set_name(native[node], node.name.encode()[:63])
-            first = g.ggml_graph_n_nodes(cgraph)
             g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
-            self._units += [self._backend.unit_of(node.layer)] * (g.ggml_graph_n_nodes(cgraph) - first)
+            if several:
+                n_more = g.ggml_graph_n_nodes(cgraph) - len(self._units)
+                self._units += [self._backend.unit_of(node.layer)] * n_more
         builder.custom = all(unit.own_kernels for unit in self._backend.units)
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
@@ -187,8 +188,6 @@ class GgmlExecutable(Executable):
     def _assign(self) -> None:
         """Tell the scheduler where each node is to run: on its layer's device, or on the CPU if that cannot."""
         g, units = lib(), self._backend.units
-        if len(units) == 1:
-            return
         views = (g.GGML_OP_RESHAPE, g.GGML_OP_VIEW, g.GGML_OP_PERMUTE, g.GGML_OP_TRANSPOSE)
         for i, unit in enumerate(self._units):
             node = g.ggml_graph_node(self._cgraph, i)
@@ -229,6 +228,7 @@ class GgmlExecutable(Executable):
                 raise ClosedError(f"{self._released!r} was released")
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
+            self._backend.require_devices()  # back again, it would not have what it had
             status = lib().ggml_backend_sched_graph_compute(self._scheduler, self._cgraph)
             self._backend.require_devices()
             if status != lib().GGML_STATUS_SUCCESS:

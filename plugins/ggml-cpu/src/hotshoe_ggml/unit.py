@@ -36,7 +36,7 @@ class Unit:
         self.backend = lib().ggml_backend_dev_init(self.handle, ffi.NULL)
         if self.backend == ffi.NULL:
             raise NativeError(f"{self.name}: ggml could not initialise the device")
-        self.can_be_lost = self.library.function("hotshoe_backend_failure", "const char *(*)(void)") is not None
+        self._failures = self.library.failures()
 
     def layouts(self) -> list[Any]:
         """Buffer types beside the default one, in which weights are rearranged for faster products."""
@@ -56,12 +56,16 @@ class Unit:
             return False  # the RPC device says yes to everything
         return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
 
+    @property
+    def can_be_lost(self) -> bool:
+        return self._failures is not None
+
     def require_alive(self) -> None:
-        """Raises DeviceLostError if a call to the device failed since this was asked."""
-        why = self.library.failure() if self.can_be_lost else None
-        if why is not None:
+        """Raises DeviceLostError if the device was lost after it was opened here, be it back or not."""
+        now = self.library.failures()
+        if now is not None and self._failures is not None and now[0] != self._failures[0]:
             raise DeviceLostError(
-                f"{self.name} ({self.device.description}) was lost: {why}",
+                f"{self.name} ({self.device.description}) was lost: {now[1]}",
                 hint="load the model again, on this device when it is back, or on another",
             )
 

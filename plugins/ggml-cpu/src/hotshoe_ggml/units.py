@@ -20,8 +20,9 @@ def open_units(devices: Sequence[Device], params: BackendParams, n_threads: int)
 
     Raises NativeError for more than it takes, or none.
     """
-    others = [device for device in devices if _kind(device) is not CpuUnit]
-    hosts = [device for device in devices if _kind(device) is CpuUnit]
+    kinds = {device.name: _kind(device) for device in devices}
+    others = [device for device in devices if kinds[device.name] is not CpuUnit]
+    hosts = [device for device in devices if kinds[device.name] is CpuUnit]
     if not devices or len(others) >= _MOST or len(hosts) > 1:
         raise NativeError(
             f"got {len(devices)} devices ({', '.join(d.name for d in devices)}); "
@@ -30,7 +31,7 @@ def open_units(devices: Sequence[Device], params: BackendParams, n_threads: int)
     opened: list[Unit] = []
     try:
         for device in (*others, *(hosts or [_host()])):
-            opened.append(_kind(device)(device, params, n_threads))
+            opened.append(kinds.get(device.name, CpuUnit)(device, params, n_threads))
     except BaseException:
         for unit in opened:
             unit.close()
