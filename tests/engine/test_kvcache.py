@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hotshoe.kvcache import AttentionSpec, Cache, CausalCache, LayerSpec, Placed, RecurrentSpec, make_cache
@@ -64,6 +64,7 @@ operations = st.one_of(
 
 
 @given(st.lists(operations, max_size=25))
+@example([("put", 0, 3), ("put", 1, 6), ("put", 0, 6)])  # two reaches are full, the second one more so
 @settings(max_examples=60, deadline=None)
 def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, object]]) -> None:
     cache = make(open_reference())

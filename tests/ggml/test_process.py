@@ -170,7 +170,7 @@ def test_weights_and_states_without_memory_are_an_error():
     lines = run(f"""{LIMITED}
 backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=1))
 data = np.zeros(4, np.uint8)
-many = [WeightData(f"w{{i}}", (1,), DType.F32, data) for i in range(20_000)]
+many = [WeightData(f"w{{i}}", (1,), DType.F32, data) for i in range(80_000)]
 limit(3 << 20)
 print(attempt(lambda: backend.load(many)))
 print(attempt(lambda: backend.state((64 << 20,), DType.F32, "s")))
@@ -179,7 +179,7 @@ print(len(backend.load(many)))
 """)
     assert lines[0].startswith("InsufficientMemoryError: cpu has no ")
     assert lines[0].endswith("for the weights")
-    assert lines[1:] == ["InsufficientMemoryError: cpu has no 256.0 MiB for the cache", "20000"]
+    assert lines[1:] == ["InsufficientMemoryError: cpu has no 256.0 MiB for the cache", "80000"]
 
 
 @linux

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotshoe.kvcache.base import LayerView, Placed, Sizes
-from hotshoe.kvcache.cells import Cells, Reach, SequenceBits, bits_of, sequences_of
+from hotshoe.kvcache.cells import Cells, Reach, SequenceBits, bits_of, full, sequences_of
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec
 from hotshoe.kvcache.views import CellInputs, KeyValueView
 from hotshoe_core import DType, Tensor, ops
@@ -116,7 +116,7 @@ class CausalCache:
                 feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[: mask.shape[1]], 0)
         except CacheFullError:
             self.rollback()
-            raise
+            raise full(min(cells.room() for cells in self.cells.values()), n) from None  # not only of the first
         return feeds
 
     def commit(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from hotshoe.kvcache.base import Placed
 from hotshoe_core.errors import CacheFullError
 
-__all__ = ["EVERYONE", "Cells", "Reach", "SequenceBits", "bits_of", "sequences_of"]
+__all__ = ["EVERYONE", "Cells", "Reach", "SequenceBits", "bits_of", "full", "sequences_of"]
 
 _FREE = -1
 
@@ -36,6 +36,13 @@ def bits_of(sequences: Collection[int] | None) -> SequenceBits:
 
 def sequences_of(bits: SequenceBits) -> frozenset[int]:
     return frozenset(s for s in range(bits.bit_length()) if bits >> s & 1)
+
+
+def full(room: int, n: int) -> CacheFullError:
+    return CacheFullError(
+        f"the cache has room for {room} more tokens; {n} are to be added",
+        hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
+    )
 
 
 class Reach(NamedTuple):
@@ -97,10 +104,7 @@ class Cells:
             self._tidy()
             free = self._free()
         if len(free) < n:
-            raise CacheFullError(
-                f"the cache has room for {len(free)} more tokens; {n} are to be added",
-                hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
-            )
+            raise full(len(free), n)
         cells = self._placed = free[:n]
         self.positions[cells] = positions
         self.members[cells] = np.int64(1) << sequences
