@@ -35,7 +35,7 @@ sanitize: $(VENV)/.test ## run the conformance kit and the kernels' tests on a p
 	@echo "Building ggml and our kernels with sanitizers (the first time takes about three minutes) ..."
 	@HOTSHOE_SANITIZE=address,undefined $(PIP) install --no-deps --upgrade --target $(SANITIZED) \
 		-C build-dir=build/sanitized -C install.strip=false -C cmake.define.GGML_SANITIZE_ADDRESS=ON ./plugins/ggml-cpu
-	LD_PRELOAD=$$($(CC) -print-file-name=libasan.so) PYTHONPATH=$(SANITIZED) PYTHONFAULTHANDLER=1 \
+	LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libstdc++.so.6)" PYTHONPATH=$(SANITIZED) PYTHONFAULTHANDLER=1 \
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_sigbus=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		$(BIN)/python -m pytest --capture=sys tests/ggml $(ARGS)
 

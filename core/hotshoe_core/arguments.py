@@ -7,10 +7,10 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from hotshoe_core.errors import HotshoeError
+from hotshoe_core.errors import HotshoeError, InputTypeError
 from hotshoe_core.text import shown
 
-__all__ = ["described", "integer", "listed"]
+__all__ = ["described", "flag", "integer", "listed"]
 
 
 def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int:
@@ -24,6 +24,13 @@ def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int
     if number < least:
         raise error(f"{what} is {number}; expected {least} or more")
     return number
+
+
+def flag(what: str, value: Any) -> bool:
+    """``value`` as a bool, NumPy's too. Raises InputTypeError for all else, whatever its truth."""
+    if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise InputTypeError(f"{what} is {described(value)}; expected True or False")
 
 
 def listed(what: str, value: Any, expected: str, error: type[HotshoeError]) -> list[Any]:

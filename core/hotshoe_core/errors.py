@@ -21,6 +21,7 @@
     │   ├── WeightsError                       tensors missing, left over, or of the wrong shape
     │   └── ModelDefinitionError (TypeError)   a model's class is not written as one must be
     ├── TokenizerError                         a vocabulary that cannot be turned into a tokenizer
+    ├── InputTypeError          (TypeError)    what is no text, no list of texts, no token id or no flag
     ├── InputTooLongError       (ValueError)   more tokens than the context holds
     ├── SamplingError           (ValueError)   sampling parameters or logits that no token can be chosen with
     │   └── GrammarError                       a grammar that cannot be used, or a token it does not allow
@@ -57,6 +58,7 @@ __all__ = [
     "GraphError",
     "HotshoeError",
     "InputTooLongError",
+    "InputTypeError",
     "InsufficientMemoryError",
     "MissingPackageError",
     "ModelDefinitionError",
@@ -211,6 +213,10 @@ class ModelDefinitionError(ModelError, TypeError):
 
 class TokenizerError(HotshoeError):
     """A vocabulary that cannot be turned into a tokenizer."""
+
+
+class InputTypeError(HotshoeError, TypeError):
+    """What is no text, no list of texts, no token id or no flag, where one is expected."""
 
 
 class InputTooLongError(HotshoeError, ValueError):

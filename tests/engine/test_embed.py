@@ -16,6 +16,7 @@ from hotshoe_core.errors import (
     ClosedError,
     DeviceNotFoundError,
     InputTooLongError,
+    InputTypeError,
     ModelFileError,
     ShapeError,
     UnknownArchitectureError,
@@ -180,8 +181,18 @@ def test_n_ctx(data: Path, device: str) -> None:
 def test_wrong_arguments(tiny: EmbeddingModel) -> None:
     with pytest.raises(ShapeError, match="batch_size is 0"):
         tiny.embed(["a"], batch_size=0)
-    with pytest.raises(TypeError, match="int"):
+    with pytest.raises(InputTypeError, match=r"texts\[0\] is 1 \(int\); expected str"):
         tiny.embed([1])  # type: ignore[list-item]
+    with pytest.raises(InputTypeError, match=r"texts is 1 .*; expected a text or an iterable of texts"):
+        tiny.embed(1)  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError, match=r"truncate is array.*; expected True or False"):
+        tiny.embed("a", truncate=np.zeros(0))  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError, match=r"progress is 3 .*; expected a function"):
+        tiny.embed(["a"], progress=3)  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError, match=r"ids is True .*; expected an iterable of token ids"):
+        tiny.tokenizer.decode(True)  # type: ignore[arg-type]
+    with pytest.raises(InputTypeError, match=r"token id 1.5 \(float\); expected an integer below"):
+        tiny.tokenizer.decode([1.5])  # type: ignore[list-item]
 
 
 def test_no_such_device(data: Path) -> None:

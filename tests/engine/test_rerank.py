@@ -15,7 +15,7 @@ from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.pooling import Pooling
 from hotshoe.runner.reranker import RerankModel, _sigmoid
 from hotshoe_core import Context
-from hotshoe_core.errors import BackendError, ClosedError, InputTooLongError, ModelFileError, ShapeError
+from hotshoe_core.errors import BackendError, ClosedError, InputTooLongError, InputTypeError, ModelFileError, ShapeError
 from tests.support.recorded import make_recorded
 from tests.support.rewrite import rewrite
 
@@ -91,6 +91,10 @@ def test_wrong_pairs(reranker: RerankModel) -> None:
         reranker.rank(QUERY, DOCUMENTS, top_n=0)
     with pytest.raises(ShapeError, match="batch_size is 0"):
         reranker.scores([], batch_size=0)
+    with pytest.raises(InputTypeError, match=r"documents is 'a text'.*; expected an iterable of texts"):
+        reranker.rank(QUERY, "a text")  # not the letters of it
+    with pytest.raises(InputTypeError, match=r"truncate is 1 "):
+        reranker.rank(QUERY, DOCUMENTS, truncate=1)  # type: ignore[arg-type]
     reranker.close()
     with pytest.raises(ClosedError):
         reranker.scores([(QUERY, "a")])

@@ -490,3 +490,9 @@ def test_pieces_do_not_matter(stops: list[str], text: str, data: st.DataObject) 
 def test_stop_strings_are_checked(stops: list[Any]) -> None:
     with pytest.raises(SamplingError, match="at least one character"):
         StopMatcher(stops)
+
+
+@pytest.mark.parametrize("grammar", [False, "x", 1.5, [None]])
+def test_what_is_no_grammar_is_refused(grammar: Any) -> None:
+    with pytest.raises(SamplingError, match=r"grammar is .*; expected what restricts tokens"):
+        Sampler(SamplingParams(), 8, grammar)

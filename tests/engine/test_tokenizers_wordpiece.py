@@ -181,7 +181,7 @@ def test_wrong_kinds_of_text(tiny: Tokenizer) -> None:
         with pytest.raises(TypeError, match="expected an iterable of str"):
             tiny.encode_batch(wrong)
     wrong = ["hello", 3]
-    with pytest.raises(TypeError, match=r"texts\[1\] is int"):
+    with pytest.raises(TypeError, match=r"texts\[1\] is 3 \(int\)"):
         tiny.encode_batch(wrong)
 
 

@@ -190,7 +190,7 @@ def _check_config(config: RoPE, head_dim: int) -> None:
             raise ShapeError(f"{name} is {getattr(config, name)!r}; expected a number")
     if not all(isinstance(n, numbers.Integral) for n in (config.dim, config.original_context, *config.sections)):
         raise ShapeError(f"{config}: expected integers as dim, original_context and sections")
-    if config.section_layout not in get_args(SectionLayout):
+    if not isinstance(config.section_layout, str) or config.section_layout not in get_args(SectionLayout):
         known = ", ".join(get_args(SectionLayout))
         raise ShapeError(f"section_layout is {config.section_layout!r}; expected one of {known}")
     if not -(2**31) <= config.original_context < 2**31:

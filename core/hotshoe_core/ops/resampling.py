@@ -18,7 +18,6 @@ __all__ = ["avg_pool1d", "avg_pool2d", "interpolate", "max_pool1d", "max_pool2d"
 
 Array = np.ndarray[Any, Any]
 Sizes = int | Sequence[int]
-Mode = Literal["nearest", "nearest-exact", "bilinear", "bicubic"]
 
 
 # Pooling
@@ -165,8 +164,6 @@ def _interpolate_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Sha
         raise ShapeError(f"x must be (..., h, w); got {x.ndim} axes")
     size = attrs["size"] = integers("size", attrs["size"], 2, least=1)
     mode = attrs["mode"]
-    if mode not in ("nearest", "nearest-exact", "bilinear", "bicubic"):
-        raise ShapeError(f"mode is {mode!r}; expected 'nearest', 'nearest-exact', 'bilinear' or 'bicubic'")
     for option in ("align_corners", "antialias"):
         if attrs[option] and mode.startswith("nearest"):
             raise ShapeError(f"{option} has no meaning for mode {mode!r}; expected 'bilinear' or 'bicubic'")
@@ -175,7 +172,12 @@ def _interpolate_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Sha
 
 @composite(_interpolate_rule)
 def interpolate(
-    x: Tensor, *, size: Sizes, mode: Mode = "nearest", align_corners: bool = False, antialias: bool = False
+    x: Tensor,
+    *,
+    size: Sizes,
+    mode: Literal["nearest", "nearest-exact", "bilinear", "bicubic"] = "nearest",
+    align_corners: bool = False,
+    antialias: bool = False,
 ) -> Tensor:
     """The last two axes at another size, as ``torch.nn.functional.interpolate`` with ``size``.
 

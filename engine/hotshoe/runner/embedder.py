@@ -10,8 +10,8 @@ import numpy as np
 from hotshoe.runner.pooling import Pooling, pooling_of
 from hotshoe.runner.whole_texts import Shape, WholeTexts
 from hotshoe_core import Tensor, ops
-from hotshoe_core.arguments import integer
-from hotshoe_core.errors import InputTooLongError, ShapeError
+from hotshoe_core.arguments import flag, integer, listed
+from hotshoe_core.errors import InputTooLongError, InputTypeError, ShapeError
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
@@ -59,10 +59,11 @@ class EmbeddingModel(WholeTexts):
         """
         self._require_open()
         if isinstance(texts, str):
-            vector: np.ndarray[Any, np.dtype[np.float32]] = self.embed([texts], truncate=truncate)[0]
+            vectors = self.embed([texts], truncate=truncate, batch_size=batch_size, progress=progress)
+            vector: np.ndarray[Any, np.dtype[np.float32]] = vectors[0]
             return vector
         batch_size = integer("batch_size", batch_size, 1, ShapeError)
-        ids = self._tokenize(list(texts), truncate)
+        ids = self._tokenize(texts, flag("truncate", truncate))
         out = np.empty((len(ids), self.dim), np.float32)
         lengths = [len(i) for i in ids]
         return self._in_batches(out, lengths, batch_size, lambda rows: self._compute([ids[r] for r in rows]), progress)
@@ -74,7 +75,8 @@ class EmbeddingModel(WholeTexts):
         states: np.ndarray[Any, np.dtype[np.float32]] = self._compute([ids], pooled=False)[0]
         return states
 
-    def _tokenize(self, texts: list[str], truncate: bool) -> list[list[int]]:
+    def _tokenize(self, texts: Iterable[str], truncate: bool) -> list[list[int]]:
+        texts = listed("texts", texts, "a text or an iterable of texts", InputTypeError)
         ids = self.tokenizer.encode_batch(texts, max_length=self.n_ctx if truncate else None)
         for i, tokens in enumerate(ids):
             if len(tokens) > self.n_ctx:

@@ -12,8 +12,8 @@ from hotshoe.runner.pooling import Pooling, pooling_of
 from hotshoe.runner.whole_texts import Shape, WholeTexts
 from hotshoe.tokenizers import EncodedPair
 from hotshoe_core import Tensor
-from hotshoe_core.arguments import integer
-from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ModelFileError, ShapeError
+from hotshoe_core.arguments import flag, integer, listed
+from hotshoe_core.errors import InputTooLongError, InputTypeError, ModelDefinitionError, ModelFileError, ShapeError
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
@@ -83,7 +83,8 @@ class RerankModel(WholeTexts):
         """
         if top_n is not None:
             top_n = integer("top_n", top_n, 1, ShapeError)
-        pairs = [(query, document) for document in documents]
+        texts = listed("documents", documents, "an iterable of texts", InputTypeError)
+        pairs = [(query, document) for document in texts]
         scores = self.scores(pairs, truncate=truncate, batch_size=batch_size, progress=progress)
         best = np.argsort(-scores, kind="stable")[:top_n]
         return [(int(i), float(scores[i])) for i in best]
@@ -103,7 +104,8 @@ class RerankModel(WholeTexts):
         """
         self._require_open()
         batch_size = integer("batch_size", batch_size, 1, ShapeError)
-        encoded = self._encode(list(pairs), truncate)
+        given = listed("pairs", pairs, "an iterable of pairs of texts", InputTypeError)
+        encoded = self._encode(given, flag("truncate", truncate))
         out = np.empty(len(encoded), np.float32)
         lengths = [len(ids) for ids, _ in encoded]
 

@@ -14,7 +14,8 @@ from hotshoe.runner.base import LoadedModel
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.pooling import Pooling, pooling_weights
 from hotshoe_core import DType, Tensor
-from hotshoe_core.errors import BackendError, ModelDefinitionError
+from hotshoe_core.arguments import described
+from hotshoe_core.errors import BackendError, InputTypeError, ModelDefinitionError
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
@@ -140,6 +141,8 @@ class WholeTexts(LoadedModel):
         progress: Callable[[float], None] | None,
     ) -> Array:
         """Fill ``out``, one row a text, batch by batch."""
+        if progress is not None and not callable(progress):
+            raise InputTypeError(f"progress is {described(progress)}; expected a function of a fraction")
         done = 0
         for rows in self._batches(lengths, batch_size):
             out[rows] = compute(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,7 @@ class Sampled(NamedTuple):
     top: tuple[tuple[int, float], ...] = ()
 
 
+@runtime_checkable
 class Constraint(Protocol):
     """What restricts the next token; ``GrammarState`` is one."""
 
@@ -66,6 +67,11 @@ class Sampler:
         """``vocab_size`` is the number of logits. Raises SamplingError if the parameters do not fit it."""
         if not isinstance(params, SamplingParams):
             raise SamplingError(f"params is {described(params)}; expected SamplingParams")
+        if grammar is not None and not isinstance(grammar, Constraint):
+            raise SamplingError(
+                f"grammar is {described(grammar)}; expected what restricts tokens one by one",
+                hint="Grammar.from_json_schema(schema).start(vocabulary)",
+            )
         vocab_size = integer("vocab_size", vocab_size, 1, SamplingError)
         outside = [i for i in (*params.logit_bias, *params.stop_tokens) if i >= vocab_size]
         if outside:

@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from typing import Protocol, final
 
 from hotshoe.tokenizers._vocabulary import TokenType
+from hotshoe_core.arguments import described
+from hotshoe_core.errors import InputTypeError
 
 __all__ = ["BytePieces", "Pieces", "SpacePieces", "StreamDecoder", "byte_letters", "byte_value"]
 
@@ -99,6 +101,17 @@ class SpacePieces:
         return token.replace(SPACE, " ").encode()
 
 
+def known_id(id: int, n: int) -> int:
+    """``id`` as an int, one of ``n``. Raises IndexError, and InputTypeError for no integer."""
+    try:
+        id = operator.index(id)
+    except TypeError:
+        raise InputTypeError(f"token id {described(id)}; expected an integer below {n}") from None
+    if not 0 <= id < n:
+        raise IndexError(f"token id {id} is outside the vocabulary of {n} tokens")
+    return id
+
+
 @final
 class StreamDecoder:
     """Text out of ids as they come. Not for several threads; make one for each stream.
@@ -117,10 +130,8 @@ class StreamDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, id: int) -> str:
-        """The text completed by this token. Raises IndexError outside the vocabulary, TypeError for no integer."""
-        id = operator.index(id)
-        if not 0 <= id < self._n_tokens:
-            raise IndexError(f"token id {id} is outside the vocabulary of {self._n_tokens} tokens")
+        """The text completed by this token. Raises IndexError outside the vocabulary, InputTypeError for no integer."""
+        id = known_id(id, self._n_tokens)
         if id in self._hidden:
             return ""
         piece = self._piece(id)

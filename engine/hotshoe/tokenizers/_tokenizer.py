@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, final
 
 from hotshoe.tokenizers._lazy_bpe import LazyBPE, without_special
-from hotshoe.tokenizers._pieces import Pieces, StreamDecoder
-from hotshoe_core.errors import InputTooLongError
+from hotshoe.tokenizers._pieces import Pieces, StreamDecoder, known_id
+from hotshoe_core.arguments import described, flag, integer, listed
+from hotshoe_core.errors import InputTooLongError, InputTypeError
 
 if TYPE_CHECKING:
     import tokenizers
@@ -146,12 +146,9 @@ class Tokenizer:
     def token(self, id: int) -> str:
         """The token with this id as Hugging Face writes it ("##ing").
 
-        Raises IndexError outside the vocabulary, TypeError for what is no integer.
+        Raises IndexError outside the vocabulary, InputTypeError for what is no integer.
         """
-        id = operator.index(id)
-        if not 0 <= id < len(self._tokens):
-            raise IndexError(f"token id {id} is outside the vocabulary of {len(self._tokens)} tokens")
-        return self._tokens[id]
+        return self._tokens[known_id(id, len(self._tokens))]
 
     def encode(
         self, text: str, add_special: bool = True, *, parse_special: bool = True, max_length: int | None = None
@@ -159,11 +156,11 @@ class Tokenizer:
         """Ids of ``text``; with ``add_special``, between the tokens the model expects around a text.
 
         ``max_length`` cuts the text so that the result, those tokens included, is not longer.
-        Raises TypeError if ``text`` is not a string, InputTooLongError if ``max_length`` leaves no room for those
+        Raises InputTypeError if ``text`` is not a string, InputTooLongError if ``max_length`` leaves no room for those
         tokens.
         """
         if not isinstance(text, str):
-            raise TypeError(f"text is {type(text).__name__}; expected str (for a list of texts, use encode_batch)")
+            raise InputTypeError(f"text is {described(text)}; expected str (for a list of texts, use encode_batch)")
         return self._encode([text], add_special, parse_special, max_length)[0]
 
     def encode_batch(
@@ -175,14 +172,10 @@ class Tokenizer:
         max_length: int | None = None,
     ) -> list[list[int]]:
         """``encode`` of each text, on several threads. No padding: every list has its own length."""
-        if isinstance(texts, (str, bytes)):
-            raise TypeError(
-                f"texts is one {type(texts).__name__}; expected an iterable of str (for one text, use encode)"
-            )
-        batch = list(texts)
+        batch = listed("texts", texts, "an iterable of str (for one text, use encode)", InputTypeError)
         for i, text in enumerate(batch):
             if not isinstance(text, str):
-                raise TypeError(f"texts[{i}] is {type(text).__name__}; expected str")
+                raise InputTypeError(f"texts[{i}] is {described(text)}; expected str")
         return self._encode(batch, add_special, parse_special, max_length)
 
     def encode_pair(self, a: str, b: str, *, parse_special: bool = True, max_length: int | None = None) -> EncodedPair:
@@ -195,8 +188,8 @@ class Tokenizer:
 
         ``max_length`` cuts the longer of the two, and both where they become equally long, so that the result is not
         longer: transformers' "longest_first", which sentence-transformers' CrossEncoder uses.
-        Raises TypeError for what is not a string, InputTooLongError if ``max_length`` leaves no room for the special
-        tokens.
+        Raises InputTypeError for what is not a string, InputTooLongError if ``max_length`` leaves no room for the
+        special tokens.
         """
         return self.encode_pairs([(a, b)], parse_special=parse_special, max_length=max_length)[0]
 
@@ -205,13 +198,14 @@ class Tokenizer:
     ) -> list[EncodedPair]:
         """``encode_pair`` of each, on several threads. No padding: every list has its own length."""
         texts: list[str] = []
-        for i, pair in enumerate(pairs):
-            if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-                raise TypeError(f"pairs[{i}] is {str(pair)[:60]!r}; expected two texts")
-            texts += pair
+        for i, pair in enumerate(listed("pairs", pairs, "an iterable of pairs of texts", InputTypeError)):
+            two = listed(f"pairs[{i}]", pair, "two texts", InputTypeError)
+            if len(two) != 2 or not all(isinstance(text, str) for text in two):
+                raise InputTypeError(f"pairs[{i}] is {described(pair)}; expected two texts")
+            texts += two
         before, after, between, second_type = self._around
         ends = len(before) + 2 * len(after) + len(between)
-        room = None if max_length is None else max_length - ends
+        room = None if max_length is None else integer("max_length", max_length, 0, InputTypeError) - ends
         if room is not None and room < 0:
             raise InputTooLongError(
                 f"max_length is {max_length}; expected at least {ends}, the number of special tokens around two texts"
@@ -236,11 +230,13 @@ class Tokenizer:
         For an uncased vocabulary this is not the text that was encoded: case and accents are gone.
         """
         stream = self.stream(skip_special)
-        return "".join([*map(stream.add, ids), stream.flush()])
+        given = listed("ids", ids, "an iterable of token ids", InputTypeError)
+        return "".join([*map(stream.add, given), stream.flush()])
 
     def stream(self, skip_special: bool = True) -> StreamDecoder:
         """A decoder that is given one id after another; what it gives back joins to what ``decode`` gives."""
-        return StreamDecoder(self._pieces, len(self._tokens), self._hidden if skip_special else frozenset())
+        hidden = self._hidden if flag("skip_special", skip_special) else frozenset[int]()
+        return StreamDecoder(self._pieces, len(self._tokens), hidden)
 
     def piece(self, id: int) -> bytes:
         """What this token adds to a text that has begun, maybe part of a character. Raises IndexError as ``token``."""
@@ -250,8 +246,12 @@ class Tokenizer:
     def _encode(
         self, texts: list[str], add_special: bool, parse_special: bool, max_length: int | None
     ) -> list[list[int]]:
-        prefix, suffix = (list(self._around.prefix), list(self._around.suffix)) if add_special else ([], [])
-        room = None if max_length is None else max_length - len(prefix) - len(suffix)
+        around = self._around if flag("add_special", add_special) else _NOTHING
+        parse_special = flag("parse_special", parse_special)
+        prefix, suffix = list(around.prefix), list(around.suffix)
+        room = None
+        if max_length is not None:
+            room = integer("max_length", max_length, 0, InputTypeError) - len(prefix) - len(suffix)
         if room is not None and room < 0:
             raise InputTooLongError(
                 f"max_length is {max_length}; expected at least {len(prefix) + len(suffix)}, "
