@@ -4,9 +4,9 @@
     python examples/compare.py my-model.gguf "Once upon a time"  yours
     python examples/compare.py --device cpu mlx --tokens 128     on some devices, and for more tokens
 
-The reference is NumPy in F32: slow, and what every backend is measured by. Of logits the largest difference is shown, and
-the root of the mean square of the differences, relative to that of the logits. Quantized weights differ most: some
-backends round what they multiply them with to 8 bits.
+The reference is NumPy in F32: slow, and what every backend is measured by. Of the logits the largest difference is
+shown, and the root of the mean square of the differences, relative to that of the logits. With quantized weights ggml's
+differ most: it rounds what it multiplies them with to 8 bits.
 """
 
 from __future__ import annotations
@@ -64,9 +64,12 @@ def main() -> int:
             print(f"{name:{wide}}  failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
             failed += 1
     if args.device is None:
-        here = {device.provider for device in registry.devices}
-        for provider in (name for name in INSTALL if name not in here):
-            print(f"{provider:{wide}}  not here: {INSTALL[provider]}")
+        found = {verdict.candidate: verdict for verdict in registry.verdicts}
+        for plugin, command in INSTALL.items():
+            if plugin not in found:
+                print(f"{plugin:{wide}}  not here: {command}")
+            elif not found[plugin].outcome.usable:
+                print(f"{plugin:{wide}}  {found[plugin].outcome.value}: {found[plugin].reason}")
         print(f"\nwithout a name: {registry.why()}")
     return 1 if failed else 0
 
@@ -81,14 +84,14 @@ def answer(path, prompt: str, device: str, n_tokens: int) -> Answer:
 
 
 def show(name: str, got: Answer, reference: Answer) -> None:
+    """One line: how far these logits are from the reference's, and how many tokens are the same before one is not."""
     difference = got.logits.astype(np.float64) - reference.logits
     rms = np.sqrt(np.mean(difference**2) / np.mean(reference.logits.astype(np.float64) ** 2))
     n, same = len(reference.tokens), 0
     while same < min(n, len(got.tokens)) and got.tokens[same] == reference.tokens[same]:
         same += 1
-    print(
-        f"{name}  {np.abs(difference).max():8.1e}  {rms:8.1e}  {f'{same} of {n}':>11}  {got.tokens_per_second:8.0f}  {got.device}"
-    )
+    far = f"{np.abs(difference).max():8.1e}  {rms:8.1e}"
+    print(f"{name}  {far}  {f'{same} of {n}':>11}  {got.tokens_per_second:8.0f}  {got.device}")
 
 
 if __name__ == "__main__":

@@ -58,17 +58,24 @@ def test_differences_are_measured_and_a_failure_is_a_line(
     assert rows["near"][:5] == ["1.0e+00", "1.2e-01", "2", "of", "4"]  # √(1/16) of 2
 
 
-def test_what_is_not_installed_is_named_with_its_command(
+def test_what_is_not_installed_is_named_with_its_command_and_what_is_not_used_with_the_reason(
     compare: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(compare, "answer", answers(compare))
+    monkeypatch.setattr(compare, "INSTALL", {**compare.INSTALL, "nobody-has-this": "pip install it"})
+    everything = hotshoe.load_all()
     alone = hotshoe.load_all(allow="nothing")
     monkeypatch.setattr(hotshoe, "load_all", lambda: alone)
     assert run(compare, monkeypatch) == 0
-    out = capsys.readouterr().out
-    for provider, command in compare.INSTALL.items():
-        assert f"not here: {command}" in next(line for line in out.splitlines() if line.startswith(f"{provider} "))
-        folder = command.split("./")[1].split("[")[0].split("'")[0].split()[0]
+    rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
+    assert rows["nobody-has-this"] == "not here: pip install it"
+    for provider in {d.provider for d in everything.devices} & compare.INSTALL.keys():
+        assert rows[provider].startswith("blocked: allow= or HOTSHOE_ALLOW names nothing")
+
+
+def test_the_commands_name_packages_of_this_repository(compare: ModuleType) -> None:
+    for command in compare.INSTALL.values():
+        folder = command.split("./")[1].split("[")[0].split()[0]
         assert (COMPARE.parents[1] / folder / "pyproject.toml").is_file()
 
 

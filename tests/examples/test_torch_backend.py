@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -34,12 +35,17 @@ PACKAGE = ROOT / "examples" / "backends" / "torch"
 @pytest.fixture(scope="module")
 def source() -> Any:
     """The package as it stands in the examples, for as long as these tests run."""
+    import torch
+
     sys.path.insert(0, str(PACKAGE / "src"))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small are the cases that a second one would only wait
     try:
         import hotshoe_torch
 
         yield hotshoe_torch
     finally:
+        torch.set_num_threads(threads)
         sys.path.remove(str(PACKAGE / "src"))
 
 
@@ -111,6 +117,15 @@ def environment(new_environment: Callable[..., Zoo], tmp_path_factory: pytest.Te
     return new_environment("torch", [build_wheel(folder / "package", folder / "dist")])
 
 
+def run(environment: Zoo, folder: Path, *arguments: str | Path) -> str:
+    """What a program prints in the environment; it must end well."""
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # the models are small
+    command = [environment.python, *arguments]
+    done = subprocess.run(command, cwd=folder, env=os.environ | one_thread, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 VISIT = """
 import json, sys, hotshoe
 
@@ -142,9 +157,7 @@ def test_the_wheel_is_found_ranked_and_runs_minilm(
     pytest.importorskip("hotshoe_mlx", reason="hotshoe-mlx is not installed")
     pytest.importorskip("mlx.core", reason="mlx is not installed, or has no engine for this machine")
     path = minilm_gguf("f16")
-    done = subprocess.run([environment.python, "-c", VISIT, path], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+    report = json.loads(run(environment, tmp_path, "-c", VISIT, path))
     assert report["devices"][0] == "cpu"
     assert report["devices"][-1] == "reference"
     assert {name: kind for name, kind in report["types"].items() if kind == "accel"}.keys() >= {"mlx:cpu", "torch:cpu"}
@@ -165,10 +178,8 @@ def test_the_readmes_comparison_runs_the_shipped_model_on_all_of_them(environmen
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     install, command = re.findall(r"```sh\n(pip install \S+)\n(python examples/compare.py)\n```", readme)[0]
     assert (ROOT / install.split()[-1]).resolve() == PACKAGE
-    arguments = command.split()[1:]
-    done = subprocess.run([environment.python, *arguments], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line}
+    out = run(environment, ROOT, *command.split()[1:])
+    rows = {line.split()[0]: line for line in out.splitlines() if line}
     assert [name for name in rows if name in ("reference", "cpu", "mlx:cpu", "torch:cpu")][:2] == ["reference", "cpu"]
     for name in ("mlx:cpu", "torch:cpu"):
         largest, rms, same, _, of = rows[name].split()[1:6]
@@ -176,4 +187,4 @@ def test_the_readmes_comparison_runs_the_shipped_model_on_all_of_them(environmen
         assert float(rms) < 1e-4
         assert (same, of) == ("64", "64")
     assert float(rows["cpu"].split()[2]) < 0.02  # ggml rounds activations to 8 bits where weights are q8_0
-    assert "not here" not in done.stdout
+    assert "not here" not in out
