@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import hotshoe
 from hotshoe_core.backend import Backend
 from hotshoe_core.device import BackendParams
 from hotshoe_core.dtypes import DType
-from hotshoe_core.testing import OP_CASES, BackendConformance
+from hotshoe_core.eager import EagerBackend
+from hotshoe_core.testing import OP_CASES, BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.graphs import GRAPH_CASES
 from hotshoe_core.testing.run import AnyCase
 from tests.support.wheels import build_wheel
@@ -68,6 +70,20 @@ class TestTorch(BackendConformance):
     def cases(cls) -> Sequence[AnyCase]:
         one_each = {case.op: case for case in reversed(OP_CASES)}
         return [*one_each.values(), *GRAPH_CASES[::3]]
+
+
+@pytest.mark.usefixtures("source")
+class TestTwoDevices(MultiDeviceConformance):
+    """The CPU twice, as if it were two devices: what runs where, and what crosses."""
+
+    @classmethod
+    def open(cls, params: BackendParams) -> Backend:
+        from hotshoe_torch import TorchProvider
+        from hotshoe_torch.library import torch_library
+
+        cpu = TorchProvider().devices()[-1]
+        devices = [replace(cpu, name=f"torch:cpu-{i}") for i in range(2)]
+        return EagerBackend("torch", devices, params, [torch_library(cpu)] * 2)
 
 
 def test_it_is_short() -> None:

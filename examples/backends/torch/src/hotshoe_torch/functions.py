@@ -121,11 +121,9 @@ def set_slice(x: Tensor, values: Tensor, *, slices: Slices, dtype: DType) -> Ten
 IN_PLACE = {"set_rows": set_rows, "set_slice": set_slice}
 
 SAME = "abs add ceil cos div exp floor floor_divide log maximum minimum mul neg relu round sigmoid sin sqrt sub tanh"
-CONVOLUTIONS = "conv1d conv2d conv_transpose1d conv_transpose2d"
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in SAME.split()},
-    **{name: getattr(F, name) for name in CONVOLUTIONS.split()},
     "mod": torch.remainder,
     "equal": comparison(torch.eq),
     "less": comparison(torch.lt),
