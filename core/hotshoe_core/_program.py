@@ -103,24 +103,36 @@ class _Builder:
 
     def add(self, node: Tensor) -> None:
         device = self._devices[node]
-        library = self._libraries[device]
-        function, attrs = library.function(node.op), node.attrs
-        source = node.sources[0] if node.sources else None
-        if node in self._graph.in_place and source is not None and self._devices[source] == device:
-            function = library.in_place.get(node.op, function)
-        if node.op in ("floor_divide", "mod") and node.dtype.is_integer:
-            function = _divided(node.op, node.dtype, library)
+        library, attrs = self._libraries[device], node.attrs
         sources = [NOTHING if s is None else self._on(s, device) for s in node.sources]
         for rows, at, axis in () if library.checks_indices else TABLE[node.op].indexed:
             sources[at] = self._clipped(node, rows, at, axis, sources[at], device)
         if "dtype" in attrs and attrs["dtype"] not in library.dtypes:  # of a cast, or of rows to be written
             sources[-1] = self._step(device, library.rounded, (sources[-1],), {"dtype": attrs["dtype"]})
+            if node.op == "cast":
+                self._slots[node, device] = sources[-1]
+                return
             attrs = {**attrs, "dtype": DType.F32}
         widened = library.f32 is not None and not _keeps_type(node)
         if widened and node.op not in _SELECT:
             sources = [self._in_f32(s, slot, device) for s, slot in zip(node.sources, sources)]
-        slot = self._step(device, function, tuple(sources), attrs)
-        self._slots[node, device] = self._in_f32(source, slot, device) if widened and node.op in _SELECT else slot
+        slot = self._step(device, self._function(node, device), tuple(sources), attrs)
+        if widened and node.op in _SELECT:
+            slot = self._in_f32(node.sources[0], slot, device)
+        self._slots[node, device] = slot
+
+    def _function(self, node: Tensor, device: str) -> Callable[..., Native]:
+        """What computes a node on its device."""
+        library, source = self._libraries[device], node.sources[0]
+        assert source is not None  # no op begins with an optional operand
+        if node in self._graph.in_place and node.op in library.in_place and self._devices[source] == device:
+            return library.in_place[node.op]
+        if node.op in ("floor_divide", "mod") and node.dtype.is_integer:
+            return _divided(node.op, node.dtype, library)
+        copy = library.copy
+        if node.op == "cast" and copy is not None and library.held(source.dtype) is library.held(node.dtype):
+            return lambda x, *, dtype: copy(x)  # the library's own may give x itself, which may be overwritten later
+        return library.function(node.op)
 
     def _in_f32(self, t: Tensor | None, slot: int, device: str) -> int:
         """The slot of a float operand as F32; of any other itself."""

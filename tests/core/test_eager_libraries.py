@@ -18,7 +18,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.eager import EagerBackend, EagerLibrary
 from hotshoe_core.errors import InsufficientMemoryError
 from hotshoe_core.memory import AllocationStatus
-from hotshoe_core.ops import swiglu
+from hotshoe_core.ops import cast, swiglu
 from hotshoe_core.quants import round_to
 from hotshoe_core.reference import numpy_library
 from hotshoe_core.tensor import Tensor, constant
@@ -376,3 +376,19 @@ def test_no_integer_is_divided_by_0_or_by_minus_1(dtype: DType) -> None:
     with np.errstate(all="ignore"):
         assert np.array_equal(ctx.read(quotient), np.floor_divide(left, right))
         assert np.array_equal(ctx.read(rest), np.mod(left, right))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_cast_that_changes_nothing_is_a_value_of_its_own(dtype: DType) -> None:
+    """The state's rows are written in place, before or after it is read; BF16 is held as F32 here."""
+    backend = opened(numpy_library())
+    state = backend.state((3, 2), dtype, "s")
+    ctx = backend.new_context()
+    at, rows = ctx.input("at", (1,), DType.I32), ctx.input("rows", (1, 2))
+    old = cast(state, dtype=DType.F32)
+    new = state.set_rows(at, rows)
+    ctx.update(state, new)
+    ctx.forward(old, late := old + new.sum(axis=None) * 0.0)
+    for i, total in enumerate((0, 2, 4)):
+        ctx.compute({at: [i], rows: np.ones((1, 2))})
+        assert [ctx.read(old).sum(), ctx.read(late).sum()] == [total, total]

@@ -78,7 +78,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *_: None, sc
 
 def reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """No axes are none; to torch they would be all."""
-    return lambda x, *, axis, keepdims: function(x, axis, keepdims) if axis else x
+    return lambda x, *, axis, keepdims: function(x, axis, keepdims) if axis else x.clone()
 
 
 def softmax(x: Tensor, mask: Tensor | None, *, scale: float) -> Tensor:
