@@ -15,7 +15,14 @@ from hotshoe_loader.options import PROBE_VARIABLE
 from tests.zoo.animals import ANIMALS
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "tests").glob("*.md")])
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "tests").glob("*.md"),
+        *(ROOT / "examples").rglob("*.md"),
+    ]
+)
 
 
 def test_the_list_of_modules_is_current() -> None:

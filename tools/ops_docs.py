@@ -8,6 +8,7 @@ A backend gets a column by an entry in BACKENDS: its name, and a function that s
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
@@ -19,7 +20,9 @@ from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_core.testing import OP_CASES
 from hotshoe_core.testing.matrix import outcomes
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "ops.md"
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "ops.md"
+EXAMPLE = ROOT / "examples" / "backends" / "torch"
 
 Supports = Callable[[Tensor], bool]
 
@@ -43,7 +46,27 @@ def _mlx() -> Supports:
     return supports
 
 
-BACKENDS: dict[str, Callable[[], Supports]] = {"reference": _reference, "ggml-cpu": _ggml_cpu, "mlx": _mlx}
+def _torch() -> Supports:
+    """The example's, which need not be installed: what it accepts is known without torch."""
+    spec = importlib.util.spec_from_file_location("accepts", EXAMPLE / "src" / "hotshoe_torch" / "accepts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def supports(node: Tensor) -> bool:
+        accepts = module.ACCEPTS.get(node.op, lambda node: True)
+        return not TABLE[node.op].composite or (node.op in module.COMPOSITES and accepts(node))
+
+    return supports
+
+
+BACKENDS: dict[str, Callable[[], Supports]] = {
+    "reference": _reference,
+    "ggml-cpu": _ggml_cpu,
+    "mlx": _mlx,
+    "torch (example)": _torch,
+}
 
 DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.I32)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Program", "compile_program"]
 
 Native = Any
+_SELECT = frozenset({"take", "take_along", "pad"})  # F32 too, but of few elements of what may be a large table
 NOTHING = -1  # the slot of an absent source; the last one of the environment, which stays None
 
 
@@ -102,15 +103,43 @@ class _Builder:
 
     def add(self, node: Tensor) -> None:
         device = self._devices[node]
-        library = self._libraries[device]
-        function = library.functions[node.op]
-        source = node.sources[0] if node.sources else None
-        if node in self._graph.in_place and source is not None and self._devices[source] == device:
-            function = library.in_place.get(node.op, function)
+        library, attrs = self._libraries[device], node.attrs
         sources = [NOTHING if s is None else self._on(s, device) for s in node.sources]
-        for rows, at, axis in TABLE[node.op].indexed if library.clip is not None else ():
+        for rows, at, axis in () if library.checks_indices else TABLE[node.op].indexed:
             sources[at] = self._clipped(node, rows, at, axis, sources[at], device)
-        self._slots[node, device] = self._step(device, function, tuple(sources), node.attrs)
+        if "dtype" in attrs and attrs["dtype"] not in library.dtypes:  # of a cast, or of rows to be written
+            sources[-1] = self._step(device, library.rounded, (sources[-1],), {"dtype": attrs["dtype"]})
+            if node.op == "cast":
+                self._slots[node, device] = sources[-1]
+                return
+            attrs = {**attrs, "dtype": DType.F32}
+        widened = library.f32 is not None and not _keeps_type(node)
+        if widened and node.op not in _SELECT:
+            sources = [self._in_f32(s, slot, device) for s, slot in zip(node.sources, sources)]
+        slot = self._step(device, self._function(node, device), tuple(sources), attrs)
+        if widened and node.op in _SELECT:
+            slot = self._in_f32(node.sources[0], slot, device)
+        self._slots[node, device] = slot
+
+    def _function(self, node: Tensor, device: str) -> Callable[..., Native]:
+        """What computes a node on its device."""
+        library, source = self._libraries[device], node.sources[0]
+        assert source is not None  # no op begins with an optional operand
+        if node in self._graph.in_place and node.op in library.in_place and self._devices[source] == device:
+            return library.in_place[node.op]
+        if node.op in ("floor_divide", "mod") and node.dtype.is_integer:
+            return _divided(node.op, node.dtype, library)
+        copy = library.copy
+        if node.op == "cast" and copy is not None and library.held(source.dtype) is library.held(node.dtype):
+            return lambda x, *, dtype: copy(x)  # the library's own may give x itself, which may be overwritten later
+        return library.function(node.op)
+
+    def _in_f32(self, t: Tensor | None, slot: int, device: str) -> int:
+        """The slot of a float operand as F32; of any other itself."""
+        library = self._libraries[device]
+        if library.f32 is None or t is None or not t.dtype.is_float or library.held(t.dtype) is DType.F32:
+            return slot
+        return self._step(device, library.f32, (slot,), {})
 
     def _clipped(self, node: Tensor, rows: int, at: int, axis: int, slot: int, device: str) -> int:
         """The slot of indices that a library may use unchecked."""
@@ -118,10 +147,9 @@ class _Builder:
         assert source is not None
         assert indices is not None
         n = source.shape[axis]
-        clip = self._libraries[device].clip
-        if clip is None or are_within(indices, n):
+        if are_within(indices, n):
             return slot
-        return self._step(device, clip, (slot,), {"n": n})
+        return self._step(device, self._libraries[device].function("clamp"), (slot,), {"min": 0, "max": n - 1})
 
     def result(self, t: Tensor) -> int:
         """The slot of an output. What lies in a state's memory is copied: a later step may overwrite it."""
@@ -170,6 +198,26 @@ class _Builder:
         return self.n_slots - 1
 
 
+def _keeps_type(node: Tensor) -> bool:
+    """Whether floats keep the type that they are stored in. All else is arithmetic, and gives F32."""
+    op = TABLE[node.op]
+    return op.movement or op.overwrites or op.name in ("cast", "concat")
+
+
+def _divided(op: str, dtype: DType, library: EagerLibrary) -> Callable[[Native, Native], Native]:
+    """Division of integers that ends no process: not by 0, and not by -1, where the quotient of the least overflows."""
+    divide, equal, where, neg = map(library.function, (op, "equal", "where", "neg"))
+
+    def call(a: Native, b: Native) -> Native:
+        zero, one, minus_one = (library.array(np.array(n, dtype.numpy), dtype) for n in (0, 1, -1))
+        by_zero, by_minus_one = equal(b, zero), equal(b, minus_one)
+        quotient_or_rest = divide(a, where(by_zero, one, where(by_minus_one, one, b)))
+        turned = neg(a) if op == "floor_divide" else zero
+        return where(by_zero, zero, where(by_minus_one, turned, quotient_or_rest))
+
+    return call
+
+
 def _within(
     scope: Callable[[], contextlib.AbstractContextManager[None]], function: Callable[..., Native]
 ) -> Callable[..., Native]:
@@ -181,7 +229,7 @@ def _within(
 
 
 def _through_numpy(home: EagerLibrary, there: EagerLibrary, dtype: DType) -> Callable[[Native], Native]:
-    return lambda value: there.from_numpy(np.array(home.to_numpy(value)), dtype)
+    return lambda value: there.array(np.array(home.to_numpy(value)), dtype)
 
 
 def _runner(
@@ -216,13 +264,13 @@ def _peak(graph: Graph, devices: Mapping[Tensor, str], libraries: Mapping[str, E
             ends.setdefault(i, []).append(t)
     live = dict.fromkeys(libraries, 0)
     for t in graph.inputs:
-        live[devices[t]] += libraries[devices[t]].nbytes(t.shape, t.dtype)
+        live[devices[t]] += libraries[devices[t]].size(t.shape, t.dtype)
     most = dict(live)
     for i, node in enumerate(graph.nodes):
         if owner[node] is node:
             device = devices[node]
-            live[device] += libraries[device].nbytes(node.shape, node.dtype)
+            live[device] += libraries[device].size(node.shape, node.dtype)
             most[device] = max(most[device], live[device])
         for t in ends.get(i, ()):
-            live[devices[t]] -= libraries[devices[t]].nbytes(t.shape, t.dtype)
+            live[devices[t]] -= libraries[devices[t]].size(t.shape, t.dtype)
     return most

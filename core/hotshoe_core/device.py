@@ -65,8 +65,8 @@ class Device:
     """One piece of hardware a provider offers.
 
     ``name`` is what a user types ("cpu", "cuda:0") and is unique in a registry: a name, and perhaps a colon and a
-    number. A type's word may only name devices of that type: "cpu" a CPU, "gpu:0" a GPU. Memory is in bytes, 0 where it
-    is not known. ``pci_id`` and ``uuid`` tell one physical device that two providers show from two devices.
+    number or a word. A type's word may only name devices of that type: "cpu" a CPU, "gpu:0" a GPU. Memory is in bytes,
+    0 where it is not known. ``pci_id`` and ``uuid`` tell one physical device that two providers show from two devices.
     ``library`` is the native library that drives the device, if there is one.
 
     Raises PluginError for a field of the wrong type, a name that is none, or text with control characters

@@ -33,6 +33,7 @@ from hotshoe_core.errors import BackendError, ClosedError, GraphError, Insuffici
 from hotshoe_core.graph import Graph
 from hotshoe_core.leaves import require_leaf
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
+from hotshoe_core.quants import dequantize, round_to
 from hotshoe_core.tensor import TABLE, Shape, Tensor
 
 __all__ = ["EagerBackend", "EagerLibrary"]
@@ -43,14 +44,24 @@ Run = Callable[[list[Native]], list[Native]]
 
 @dataclass(frozen=True)
 class EagerLibrary:
-    """What an eager array library has to offer on one device.
+    """What an eager array library has to offer on one device. The first three are all that it must.
 
-    functions: by op name; called with the sources (None where absent) and the op's attributes.
-    from_numpy: a native array from a NumPy array and the element type it stands for.
-    to_numpy: and back. weight: a native array from a weight's bytes. nbytes: what a weight or state takes.
-    in_place: by op name (``set_rows``), for libraries whose arrays can be written to: as ``functions``, but it may
-    write into its first source and return that. It is used where nobody reads the old value any more, so that a token
-    does not copy a cache. Needs ``copy``, a native array of its own with the same value.
+    functions: by op name; called with the sources (None where absent) and the op's attributes. What is arithmetic gets
+    its floats in F32 if there is ``f32``; indices that a graph computes are brought into their range first, by the
+    function ``clamp``; and no integer is divided by 0 or -1.
+    from_numpy: a native array from a NumPy array and the element type it stands for, which is one of ``dtypes``. The
+    array is contiguous, and nobody else's: it may be kept and written to. to_numpy: and back; of a type that NumPy has
+    not, as float32.
+    f32: a float array as F32. Without it functions get floats as they are held, and see to that themselves.
+    dtypes: the element types that arrays have here, F32 among them. Others (blocks of quantized values, and BF16 where
+    it is not among them) are held as F32, with the values that the type stores.
+    round_to: the values of an F32 array as such a type stores them. Without it they go through NumPy.
+    in_place: by op name (``set_rows``, ``set_slice``), for libraries whose arrays can be written to: writes into its
+    first source and returns that. It is used where nobody reads the old value any more, so that a token does not copy
+    a cache; elsewhere on a copy, if the op is not among the functions. Needs ``copy``, a native array of its own with
+    the same value.
+    weight: what stands for a weight; without it an array, of blocks in F32. weight_nbytes: what that takes, where it is
+    not ``nbytes``. nbytes: what an array takes; without it what its type does. zeros: a state's first value.
     receive: a native array here from one of another device of the backend; without it the value goes through NumPy.
     compile_hook: given a function from a list of arrays to a list of arrays, a faster one. The list it is called with
     is its own: what it takes out of that, nobody else holds.
@@ -60,10 +71,8 @@ class EagerLibrary:
     thread, or whose errors are to be translated: MemoryError becomes InsufficientMemoryError.
     available: how many bytes can still be had. What takes more is refused before the library sees it, for those whose
     allocation kills the process. Without it the library's MemoryError says so.
-    clip: ``clip(indices, n=n)`` limits them to 0 … n - 1, for libraries that do not check indices. It is called where
-    a graph computes indices that are not known to be in range.
+    checks_indices: the functions raise for an index out of range; none is brought into range for them.
     accepts: by op name, which nodes the function takes; all, where nothing is said. Others are decomposed.
-    weight_nbytes: what a weight takes, where its layout is not that of ``nbytes``. zeros: a state's first value.
     closed: called when the backend is closed, to give back what the library keeps for later.
     cache_config: what a key/value cache should be like. Its length is rounded up to ``padding``, and another length is
     another graph, to be traced and compiled anew.
@@ -73,39 +82,75 @@ class EagerLibrary:
     functions: Mapping[str, Callable[..., Native]]
     from_numpy: Callable[[np.ndarray[Any, Any], DType], Native]
     to_numpy: Callable[[Native], np.ndarray[Any, Any]]
-    weight: Callable[[WeightData], Native]
-    nbytes: Callable[[Shape, DType], int]
+    f32: Callable[[Native], Native] | None = None
+    dtypes: frozenset[DType] = frozenset(d for d in DType if d.numpy is not None)
+    round_to: Callable[[Native, DType], Native] | None = None
     in_place: Mapping[str, Callable[..., Native]] = field(default_factory=dict)
     copy: Callable[[Native], Native] | None = None
+    weight: Callable[[WeightData], Native] | None = None
+    weight_nbytes: Callable[[WeightData], int] | None = None
+    nbytes: Callable[[Shape, DType], int] | None = None
+    zeros: Callable[[Shape, DType], Native] | None = None
     receive: Callable[[Native], Native] | None = None
     compile_hook: Callable[[Run], Run] | None = None
     evaluate: Callable[[list[Native]], None] | None = None
     scope: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     available: Callable[[], int] | None = None
-    clip: Callable[..., Native] | None = None
+    checks_indices: bool = False
     accepts: Mapping[str, Callable[[Tensor], bool]] = field(default_factory=dict)
-    weight_nbytes: Callable[[WeightData], int] | None = None
-    zeros: Callable[[Shape, DType], Native] | None = None
     closed: Callable[[], None] = lambda: None
     cache_config: CacheConfig = field(default_factory=lambda: CacheConfig(padding=64))
     honours: frozenset[str] = frozenset()
 
     def has(self, node: Tensor) -> bool:
         """Whether there is a function for this node."""
-        if node.op not in self.functions:
+        if node.op not in self.functions and node.op not in self.in_place:
             return False
         accepts = self.accepts.get(node.op)
         return accepts is None or accepts(node)
+
+    def function(self, op: str) -> Callable[..., Native]:
+        """The function of an op, which leaves its sources as they are."""
+        if op in self.functions:
+            return self.functions[op]
+        write, copy = self.in_place[op], self.copy
+        assert copy is not None  # EagerBackend has looked
+        return lambda x, *sources, **attrs: write(copy(x), *sources, **attrs)
+
+    def held(self, dtype: DType) -> DType:
+        """The type of the arrays that stand for an element type."""
+        return dtype if dtype in self.dtypes else DType.F32
+
+    def array(self, array: np.ndarray[Any, Any], dtype: DType) -> Native:
+        """A native array from one that the caller gives away."""
+        held = self.held(dtype)
+        return self.from_numpy(np.require(array, held.numpy or np.float32, ("C", "W", "O")), held)
+
+    def rounded(self, x: Native, *, dtype: DType) -> Native:
+        """The values of an array as a type stores them that arrays have not here."""
+        if self.round_to is not None:
+            return self.round_to(x, dtype)
+        return self.array(round_to(self.to_numpy(x).astype(np.float32), dtype), dtype)
 
     def zeroed(self, shape: Shape, dtype: DType) -> Native:
         """A state's first value."""
         if self.zeros is not None:
             return self.zeros(shape, dtype)
-        return self.from_numpy(np.zeros(shape, dtype.numpy or np.float32), dtype)
+        return self.array(np.zeros(shape, dtype.numpy or np.float32), dtype)
+
+    def load(self, w: WeightData) -> Native:
+        """What stands for a weight."""
+        if self.weight is not None:
+            return self.weight(w)
+        return self.array(dequantize(w.data, w.dtype, w.shape), w.dtype)
+
+    def size(self, shape: Shape, dtype: DType) -> int:
+        """Bytes that an array takes."""
+        return self.held(dtype).nbytes(shape) if self.nbytes is None else self.nbytes(shape, dtype)
 
     def weight_size(self, w: WeightData) -> int:
         """Bytes that a weight takes."""
-        return self.nbytes(w.shape, w.dtype) if self.weight_nbytes is None else self.weight_nbytes(w)
+        return self.size(w.shape, w.dtype) if self.weight_nbytes is None else self.weight_nbytes(w)
 
 
 class EagerBackend(Backend):
@@ -179,7 +224,7 @@ class EagerBackend(Backend):
     def _load(self, w: WeightData) -> Tensor:
         tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
         library = self.library_of(w.layer)
-        return self._hold(tensor, library.weight_size(w), lambda: library.weight(w))
+        return self._hold(tensor, library.weight_size(w), lambda: library.load(w))
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
         self.require_process()
@@ -188,7 +233,7 @@ class EagerBackend(Backend):
             require_leaf("state", name, shape, dtype, layer)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             library = self.library_of(layer)
-            return self._hold(tensor, library.nbytes(tensor.shape, dtype), lambda: library.zeroed(tensor.shape, dtype))
+            return self._hold(tensor, library.size(tensor.shape, dtype), lambda: library.zeroed(tensor.shape, dtype))
 
     def _hold(self, tensor: Tensor, size: int, make: Callable[[], Native]) -> Tensor:
         what: Literal["weights", "cache"] = "weights" if tensor.op == "weight" else "cache"
@@ -317,7 +362,7 @@ class EagerExecutable(Executable):
                     backend.require_available(device, size)
             for t in graph.leaves:
                 if t.op == "constant":
-                    self._given[self._slots[t]] = self._from_numpy(t, t.attrs["value"])
+                    self._given[self._slots[t]] = self._from_numpy(t, t.attrs["value"].copy())
         self._run = self._program.run
         if len(backend.libraries) == 1:  # what crosses devices cannot be one compiled function of one library
             (library,) = backend.libraries.values()
@@ -335,7 +380,7 @@ class EagerExecutable(Executable):
     def _from_numpy(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> Native:
         library = self._library(tensor)
         with library.scope():
-            return library.from_numpy(array, tensor.dtype)
+            return library.array(array, tensor.dtype)
 
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         slot = self._slots.get(tensor)  # an input that no output depends on has none

@@ -104,7 +104,8 @@ class Registry:
 
         None is the best device. A name is a device ("cpu", "cuda:0"); or a type ("gpu"), a backend ("cuda"),
         a provider ("ggml-cuda") or a family ("ggml"), and then all devices of the provider that has the best
-        of them. Several names are taken in their order.
+        of them, and of that one's type: a model is not spread over GPUs and the CPU because a plugin has both.
+        Several names are taken in their order.
 
         Raises DeviceNotFoundError, which carries the verdicts and names the next step.
         """
@@ -122,7 +123,9 @@ class Registry:
             if not found:
                 raise words.not_found(f"device={token!r}", token, self.devices, self.verdicts)
             # Two providers may show one physical GPU twice; devices of one provider are distinct.
-            chosen.update({item.name: item for item in found if item.provider == found[0].provider})
+            best = found[0]
+            alike = [item for item in found if (item.provider, item.type) == (best.provider, best.type)]
+            chosen.update({item.name: item for item in alike})
         return list(chosen.values())
 
     def why(self, device: str | Iterable[str] | Device | None = None) -> str:

@@ -18,9 +18,10 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.eager import EagerBackend, EagerLibrary
 from hotshoe_core.errors import InsufficientMemoryError
 from hotshoe_core.memory import AllocationStatus
-from hotshoe_core.ops import swiglu
+from hotshoe_core.ops import cast, swiglu
+from hotshoe_core.quants import round_to
 from hotshoe_core.reference import numpy_library
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensor import Tensor, constant
 
 DEVICE = Device("toy", DeviceType.CPU, "toy", "toy")
 
@@ -123,18 +124,19 @@ def test_what_is_not_available_is_refused_before_the_library_is_asked() -> None:
 
 
 def test_only_indices_that_may_be_out_of_range_are_clipped() -> None:
-    clipped: list[int] = []
+    clipped: list[float] = []
 
-    def clip(indices: Any, *, n: int) -> Any:
-        clipped.append(n)
-        return np.clip(indices, 0, n - 1)
+    def clamp(x: Any, *, min: float, max: float) -> Any:
+        clipped.append(max)
+        return np.clip(x, min, max)
 
-    backend = opened(replace(numpy_library(), clip=clip))
+    base = numpy_library()
+    backend = opened(replace(base, functions={**base.functions, "clamp": clamp}, checks_indices=False))
     ctx = backend.new_context()
     rows, at = ctx.input("rows", (3, 2)), ctx.input("at", (2,), DType.I32)
     fed, chosen, computed = rows.take(at), rows.take(rows.argmax()), rows.take(at * 5)
     ctx.forward(fed, chosen, computed).compute({rows: [[0, 1], [2, 3], [4, 5]], at: [0, 1]})
-    assert clipped == [3]  # inputs are checked when they are fed, and argmax of two is within three
+    assert clipped == [2]  # inputs are checked when they are fed, and argmax of two is within three
     assert ctx.read(computed).tolist() == [[0, 1], [4, 5]]
 
 
@@ -247,3 +249,146 @@ def test_closing_tells_the_library_once() -> None:
     backend.close()
     backend.close()
     assert told == [1]
+
+
+def test_arithmetic_gets_floats_as_f32_and_what_moves_them_as_they_are_held() -> None:
+    given: dict[str, list[str]] = {}
+
+    def noted(name: str, function: Any) -> Any:
+        def call(*arrays: Any, **attrs: Any) -> Any:
+            given[name] = [a.dtype.name for a in arrays]
+            return function(*arrays, **attrs)
+
+        return call
+
+    base = numpy_library()
+    backend = opened(replace(base, functions={name: noted(name, f) for name, f in base.functions.items()}))
+    ctx = backend.new_context()
+    x, table, at = (
+        ctx.input("x", (2, 4), DType.F16),
+        ctx.input("t", (8, 4), DType.F16),
+        ctx.input("at", (2,), DType.I32),
+    )
+    y = (x.permute(1, 0) @ table.take(at)).exp()
+    ctx.forward(y).compute({x: np.ones((2, 4)), table: np.zeros((8, 4)), at: [7, 0]})
+    assert given == {
+        "permute": ["float16"],
+        "take": ["float16", "int32"],  # a table is not widened for a few of its rows
+        "matmul": ["float32", "float32"],
+        "exp": ["float32"],
+    }
+    assert ctx.read(y).tolist() == np.ones((4, 4)).tolist()
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.Q8_0, DType.Q4_0])
+def test_a_type_that_arrays_have_not_is_held_as_f32_with_its_values(dtype: DType) -> None:
+    """No function meets it: the adapter rounds."""
+    met: list[Any] = []
+    base = numpy_library()
+
+    def set_rows(x: Any, indices: Any, rows: Any, *, dtype: DType) -> Any:
+        met.append(dtype)
+        x[indices] = rows
+        return x
+
+    def from_numpy(array: Any, dtype: DType) -> Any:
+        met.append(dtype)
+        return array
+
+    backend = opened(replace(base, in_place={"set_rows": set_rows}, from_numpy=from_numpy))
+    state = backend.state((4, 32), dtype, "s")
+    ctx = backend.new_context()
+    rows, at = ctx.input("rows", (2, 32)), ctx.input("at", (2,), DType.I32)
+    ctx.update(state, state.set_rows(at, rows))
+    values = np.random.default_rng(0).normal(size=(2, 32)).astype(np.float32)
+    ctx.forward(y := rows.cast(dtype)).compute({rows: values, at: [3, 1]})
+    expected = round_to(values, dtype)
+    assert not np.array_equal(expected, values)
+    assert np.array_equal(state.handle[[3, 1]], expected)
+    assert np.array_equal(ctx.read(y), expected)
+    assert state.handle.dtype == np.float32
+    assert set(met) <= {DType.F32, DType.I32}
+    assert backend.memory().total >= 4 * 32 * 4
+
+
+def test_a_weight_without_a_function_for_it_is_an_array_of_its_own() -> None:
+    file = np.arange(128, dtype=np.float32)
+    file.flags.writeable = False
+    backend = opened(replace(numpy_library(), weight=None))
+    (w,) = backend.load([WeightData("w", (4, 32), DType.F32, file.view(np.uint8), ("linear",))]).values()
+    assert np.array_equal(w.handle, file.reshape(4, 32))
+    assert not np.shares_memory(w.handle, file)
+
+
+def test_what_from_numpy_is_given_may_be_written_to() -> None:
+    def from_numpy(array: Any, dtype: DType) -> Any:
+        assert array.flags.owndata
+        assert array.flags.c_contiguous
+        array[...] = array + 0  # raises where it is not writable
+        return array
+
+    backend = opened(replace(numpy_library(), from_numpy=from_numpy, weight=None))
+    load(backend, DType.Q8_0), load(backend, DType.BF16)
+    backend.state((2, 4), DType.F16, "s")
+    c = constant(np.ones((4, 2)).T)
+    ctx = backend.new_context()
+    x = ctx.input("x", (2, 4))
+    ctx.forward(y := x + c, c)
+    fed = np.arange(8.0, dtype=np.float32).reshape(4, 2).T
+    ctx.compute({x: fed})
+    assert np.array_equal(ctx.read(y), fed + 1)
+    assert np.array_equal(ctx.read(c), np.ones((2, 4)))
+
+
+def test_an_op_that_only_writes_in_place_writes_into_a_copy_where_the_old_value_is_read() -> None:
+    base = numpy_library()
+    functions = {name: f for name, f in base.functions.items() if name not in base.in_place}
+    backend = opened(replace(base, functions=functions))
+    ctx = backend.new_context()
+    x, at, row = ctx.input("x", (3, 2)), ctx.input("at", (1,), DType.I32), ctx.input("row", (1, 2))
+    ctx.forward(old := x * 1.0, new := old.set_rows(at, row), part := old.set(0, x[1]))
+    ctx.compute({x: np.zeros((3, 2)), at: [2], row: np.ones((1, 2))})
+    assert [ctx.read(t).sum() for t in (old, new, part)] == [0, 2, 0]
+
+
+@pytest.mark.parametrize("dtype", [DType.I32, DType.I64])
+def test_no_integer_is_divided_by_0_or_by_minus_1(dtype: DType) -> None:
+    """Either ends the process in a library that does not look; the least integer by -1 overflows."""
+    divisors: set[int] = set()
+    base = numpy_library()
+
+    def noted(function: Any) -> Any:
+        def call(a: Any, b: Any) -> Any:
+            divisors.update(np.asarray(b).ravel().tolist())
+            return function(a, b)
+
+        return call
+
+    changed = {name: noted(base.functions[name]) for name in ("floor_divide", "mod")}
+    backend = opened(replace(base, functions={**base.functions, **changed}))
+    ctx = backend.new_context()
+    a, b = ctx.input("a", (5, 1), dtype), ctx.input("b", (4,), dtype)
+    ctx.forward(quotient := a // b, rest := a % b)
+    least = np.iinfo(dtype.numpy).min
+    left, right = np.array([[least], [-7], [0], [7], [least + 1]], dtype.numpy), np.array([0, -1, 3, -3], dtype.numpy)
+    ctx.compute({a: left, b: right})
+    assert divisors == {1, 3, -3}
+    with np.errstate(all="ignore"):
+        assert np.array_equal(ctx.read(quotient), np.floor_divide(left, right))
+        assert np.array_equal(ctx.read(rest), np.mod(left, right))
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+def test_a_cast_that_changes_nothing_is_a_value_of_its_own(dtype: DType) -> None:
+    """The state's rows are written in place, before or after it is read; BF16 is held as F32 here."""
+    backend = opened(numpy_library())
+    state = backend.state((3, 2), dtype, "s")
+    ctx = backend.new_context()
+    at, rows = ctx.input("at", (1,), DType.I32), ctx.input("rows", (1, 2))
+    old = cast(state, dtype=DType.F32)
+    new = state.set_rows(at, rows)
+    ctx.update(state, new)
+    ctx.forward(old, late := old + new.sum(axis=None) * 0.0)
+    for i, total in enumerate((0, 2, 4)):
+        ctx.compute({at: [i], rows: np.ones((1, 2))})
+        assert [ctx.read(old).sum(), ctx.read(late).sum()] == [total, total]

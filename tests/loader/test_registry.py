@@ -92,6 +92,17 @@ def test_select(registry, asked, expected):
     assert names(registry.select(asked)) == expected
 
 
+def test_a_backend_that_has_gpus_and_the_cpu_means_its_gpus(site):
+    """As the plugins of array libraries do: layers on both would run at the CPU's speed."""
+    by_name = "DeviceType.ACCEL if name == 'both:cpu' else DeviceType.GPU, self.name"
+    code = GOOD.replace("self.type, self.name", by_name)
+    site.install("both", code.replace("{arguments}", "'both', 'both', ('both:cpu', 'both:0', 'both:1')"))
+    registry = load_all()
+    assert names(registry.select("both")) == ["both:0", "both:1"]
+    assert names(registry.select("both:cpu")) == ["both:cpu"]
+    assert names(registry.select(["both", "both:cpu"])) == ["both:0", "both:1", "both:cpu"]
+
+
 @pytest.mark.parametrize("wrong", [[], 3, [3], [None]])
 def test_select_takes_names(registry, wrong):
     with pytest.raises(TypeError):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 
 from tests.support.documents import write_files
 from tests.support.minilm import require_minilm
+from tests.support.wheels import build_wheel
 from tests.zoo.visits import Zoo
 
 ROOT = Path(__file__).parents[2]
@@ -29,12 +28,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(page: Path, new_environment: Callable[..., Zoo]) -> Zoo:
-    if importlib.util.find_spec("hatchling") is None:
-        pytest.skip("needs hatchling, with which the page's package is built: pip install hatchling")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    options = ["--no-index", "--no-deps", "--no-build-isolation", "-w", page / "dist"]
-    subprocess.run([*pip, "wheel", *options, page], check=True, capture_output=True)
-    return new_environment("documented", (page / "dist").glob("*.whl"))
+    return new_environment("documented", [build_wheel(page, page / "dist")])
 
 
 def test_the_kit_passes_on_it(page: Path, environment: Zoo) -> None:

@@ -87,7 +87,7 @@ def _library(device: Device, *, first: bool, last: bool) -> EagerLibrary:
         return call
 
     def weight(w: WeightData) -> FakeArray:
-        return FakeArray(base.weight(w), memory)
+        return FakeArray(base.load(w), memory)
 
     def from_numpy(array: Array, dtype: DType) -> FakeArray:
         return FakeArray(array, memory)
@@ -100,5 +100,6 @@ def _library(device: Device, *, first: bool, last: bool) -> EagerLibrary:
         receive=lambda x: FakeArray(np.array(x.array), memory),
         from_numpy=from_numpy,
         to_numpy=lambda x: x.array,
+        f32=on_device(lambda x: x.astype(np.float32)),
         weight=weight,
     )

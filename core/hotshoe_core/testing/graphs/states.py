@@ -8,6 +8,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import (
     RoPE,
     attention,
+    cast,
     concat,
     linear,
     rope,
@@ -82,6 +83,18 @@ def a_state_read_before_and_after_its_update(m: Maker) -> Sequence[Tensor]:
     state, ids = m.operand((6, 4), kind="state"), m.indices(3, 6)
     new = m.update(state, state.set_rows(ids, m.input((3, 4))))
     return [new * 2.0, state * 2.0, new - state, state, new, state[1:3], new[1:3]]
+
+
+@graph(DType.BF16)
+def answers_that_are_all_of_a_state(m: Maker) -> Sequence[Tensor]:
+    """Where an op has nothing to do, its answer is yet a value of its own: it stays when the state is overwritten."""
+    half, plain = m.state((4, 3), DType.BF16), m.state((4, 3))
+    halves, ids = [half.cast(F32)], m.indices(2, 4)
+    plains = [cast(plain, dtype=F32), plain.sum(()), plain.clamp(), plain.pad((0, 0), (0, 0)), concat(plain)]
+    new_half = m.update(half, half.set_rows(ids, m.input((2, 3))))
+    new_plain = m.update(plain, plain.set_rows(ids, m.input((2, 3))))
+    changes = [new_half.cast(F32) - y for y in halves] + [new_plain - y for y in plains]
+    return [*halves, *plains, *changes]
 
 
 @graph()

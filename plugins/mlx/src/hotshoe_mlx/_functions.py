@@ -17,12 +17,12 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError
 from hotshoe_mlx._packed import Packed
 
-__all__ = ["arithmetic", "clip_indices", "dense", "f32", "functions", "mlx_dtype"]
+__all__ = ["DTYPES", "arithmetic", "dense", "f32", "functions", "mlx_dtype", "round_to"]
 
 Array: TypeAlias = mx.array
 Slices = tuple[tuple[int, int, int], ...]
 
-_DTYPES = {
+DTYPES = {
     DType.F32: mx.float32,
     DType.F16: mx.float16,
     DType.BF16: mx.bfloat16,
@@ -37,7 +37,7 @@ _INTEGERS = (mx.int8, mx.int16, mx.int32, mx.int64)
 
 def mlx_dtype(dtype: DType, *, gpu: bool) -> mx.Dtype:
     """What stands for an element type. Blocks are held as F32, and so is F64 on a GPU, which has none."""
-    return mx.float32 if gpu and dtype is DType.F64 else _DTYPES.get(dtype, mx.float32)
+    return mx.float32 if gpu and dtype is DType.F64 else DTYPES.get(dtype, mx.float32)
 
 
 def dense(x: Any) -> Any:
@@ -75,25 +75,18 @@ def movement(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def floor_divide(a: Array, b: Array) -> Array:
-    """Of integers, as the table has it: x // 0 is 0. The CPU's division would end the process there."""
     if a.dtype in _INTEGERS:
-        safe = mx.where((b == 0) | (b == -1), mx.array(1, b.dtype), b)  # the least one by -1 overflows
-        return mx.where(b == 0, mx.array(0, a.dtype), mx.where(b == -1, -a, _floored(a, safe)))
+        return (a - mx.remainder(a, b)) // b  # exact, so that it is no matter how the division rounds
     rest = mod(a, b)
     quotient = mx.round((a - rest) / b)
     quotient = mx.where(mx.isinf(b) & ~mx.isinf(a) & ~mx.isnan(a), mx.where(rest == a, 0.0, -1.0), quotient)
     return mx.where(b == 0, a / b, quotient)
 
 
-def _floored(a: Array, b: Array) -> Array:
-    return (a - mx.remainder(a, b)) // b  # exact, so that it is no matter how the division rounds
-
-
 def mod(a: Array, b: Array) -> Array:
-    if a.dtype in _INTEGERS:
-        safe = mx.where((b == 0) | (b == -1), mx.array(1, b.dtype), b)
-        return mx.where((b == 0) | (b == -1), mx.array(0, a.dtype), mx.remainder(a, safe))
     rest = mx.remainder(a, b)
+    if a.dtype in _INTEGERS:
+        return rest
     by_infinity = mx.where((a == 0) | ((a < 0) == (b < 0)), a, b)
     return mx.where(mx.isinf(b) & ~mx.isinf(a) & ~mx.isnan(a), by_infinity, rest)
 
@@ -284,11 +277,6 @@ def top_k(x: Array, *, k: int) -> Array:
 
 
 # Rows and parts
-
-
-def clip_indices(indices: Array, *, n: int) -> Array:
-    """MLX reads whatever lies at an index out of range."""
-    return mx.clip(indices, 0, n - 1)
 
 
 def take(x: Any, indices: Array) -> Array:

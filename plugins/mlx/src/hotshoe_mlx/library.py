@@ -16,7 +16,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.eager import EagerLibrary
 from hotshoe_core.tensor import Shape
 from hotshoe_mlx._accepts import ACCEPTS
-from hotshoe_mlx._functions import clip_indices, dense, functions, mlx_dtype
+from hotshoe_mlx._functions import DTYPES, dense, functions, mlx_dtype, round_to
 from hotshoe_mlx._fused import fused
 from hotshoe_mlx._replay import compiled, replayed
 from hotshoe_mlx._weights import load_weight, weight_nbytes
@@ -53,6 +53,8 @@ def mlx_library(device: Device) -> EagerLibrary:
         accepts=ACCEPTS,
         from_numpy=from_numpy,
         to_numpy=_to_numpy,
+        dtypes=frozenset(DTYPES),
+        round_to=lambda x, dtype: round_to(dense(x), dtype, gpu=gpu),
         weight=functools.partial(load_weight, gpu=gpu),
         weight_nbytes=functools.partial(weight_nbytes, gpu=gpu),
         nbytes=lambda shape, dtype: math.prod(shape) * mlx_dtype(dtype, gpu=gpu).size,
@@ -60,7 +62,6 @@ def mlx_library(device: Device) -> EagerLibrary:
         evaluate=lambda arrays: mx.eval([dense(a) for a in arrays]),
         scope=scope,
         available=lambda: mx.get_memory_limit() - mx.get_active_memory(),
-        clip=clip_indices,
         compile_hook=compiled if gpu else replayed,
         closed=mx.clear_cache,
     )

@@ -68,6 +68,8 @@ def _set_slice(b: Builder, node: Tensor, x: Ptr, values: Ptr) -> Ptr:
 
 @lowers("concat", nodes=lambda node: 3 * len(node.sources))
 def _concat(b: Builder, node: Tensor, *xs: Ptr) -> Ptr:
+    if len(xs) == 1:
+        return b.call("cont", xs[0])  # a value of its own: x may be a state, and overwritten later
     axis = node.ndim - 1 - node.attrs["axis"]
     parts = [b.cont(x) for x in xs]
     while len(parts) > 1:  # by twos, for ggml copies both sides whenever it joins two

@@ -20,7 +20,7 @@ def _reduce(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     reduced = sorted(source.ndim - 1 - axis for axis in node.attrs["axis"])
     x = b.f32(x)
     if not reduced:
-        return b.cont(x)
+        return b.call("cont", x)  # a value of its own: x may be a state, and overwritten later
     if reduced != list(range(len(reduced))):  # only the fastest axes can be reduced: bring them there
         order = [*reduced, *(i for i in range(MAX_AXES) if i not in reduced)]
         x = b.call("permute", x, *(order.index(i) for i in range(MAX_AXES)))
