@@ -100,7 +100,8 @@ class OpConformance:
         for step, (got, expected) in enumerate(zip(answers, references)):
             for i, (g, w) in enumerate(zip(got, expected)):
                 far = error(g, w)
-                assert far <= limit, f"step {step}, output {i}: error {far:.2e} > {limit:.0e}{_differences(g, w)}"
+                where = f"{case.id}: step {step}, output {i}"
+                assert far <= limit, f"{where}: error {far:.2e} > {limit:.0e}{_differences(g, w)}"
 
     def _expecting(self, case: AnyCase, check: Callable[[], None]) -> None:
         reason = self.xfail(case)
