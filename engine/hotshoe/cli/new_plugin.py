@@ -156,7 +156,7 @@ def _rendered(names: Names, kind: str) -> Iterator[tuple[PurePosixPath, str]]:
     def named(text: str) -> str:
         return anyone.sub(lambda match: spelled[match[0]], text)
 
-    for path, file in _files(resources.files("hotshoe.cli").joinpath("templates", kind), PurePosixPath()):
+    for path, file in _files(resources.files("hotshoe.cli") / "templates" / kind, PurePosixPath()):
         yield PurePosixPath(named(str(path)).removesuffix(_SUFFIX)), named(file.read_text(encoding="utf-8"))
 
 

@@ -214,7 +214,7 @@ def order() -> Iterator[Case]:
 
 def _near(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
     """No two alike, as ``distinct``, but many are in half precision."""
-    return distinct(rng, shape) + np.float32(5000)
+    return np.asarray(distinct(rng, shape) + np.float32(5000))
 
 
 def cases() -> Iterator[Case]:
