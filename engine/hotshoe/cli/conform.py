@@ -147,7 +147,7 @@ def _lines(report: Mapping[str, Any], matrix: Mapping[str, Mapping[DType, set[st
     words = [set().union(*row.values()) for row in matrix.values()]
     native = sum("native" in w for w in words)
     decomposed = sum("native" not in w and "decomposed" in w for w in words)
-    yield f"{len(words)} ops: {native} native, {decomposed} decomposed, {len(words) - native - decomposed} refused"
+    yield f"ops: {native} native, {decomposed} decomposed, {len(words) - native - decomposed} refused"
     counts = f"{report['passed']} passed, {len(failed)} failed, {len(report['skipped'])} refused or skipped"
     yield f"{report['device']} ({report['provider']}): {counts}"
 

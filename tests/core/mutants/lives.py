@@ -7,6 +7,7 @@ what it compiles, or a part of its library.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -123,6 +124,13 @@ def updated_late(self: EagerExecutable, given: list[Any], results: list[Any]) ->
 def traced_again(self: EagerExecutable) -> None:
     EagerExecutable.run(self)
     self._backend.counters.lowered += 1
+
+
+def through_the_backend(self: EagerExecutable) -> None:
+    self._backend.__dict__["_current"] = self._given
+    time.sleep(0.001)  # others come in between
+    self._given = self._backend.__dict__["_current"]
+    EagerExecutable.run(self)
 
 
 def run_at_once(self: EagerBackend, graph: Any) -> EagerExecutable:
@@ -266,6 +274,10 @@ LIVES: Mapping[str, tuple[str, Patch]] = {
     "replay: all contexts share their outputs": (
         "test_contexts_of_one_backend_do_not_disturb_each_other",
         executable(run=into_shared_memory),
+    ),
+    "replay: threads share what is computed": (
+        "test_threads_with_a_context_each",
+        executable(run=through_the_backend),
     ),
     "replay: nodes are placed on no device": (
         "test_placements_name_every_node_and_a_device",
