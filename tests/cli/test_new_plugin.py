@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
@@ -48,6 +48,7 @@ def test_what_a_name_becomes(name: str, expected: tuple[str, str, str]) -> None:
         ("auto", "a meaning of its own"),
         ("gpu", "a meaning of its own"),
         ("json", "Python's own"),
+        ("tests", "of its own beside"),
         ("numpy", "another package already"),
         ("cuda", "a name of hotshoe-ggml-cuda"),
         ("ggml_cpu", "a name of hotshoe-ggml-cpu"),
@@ -72,28 +73,28 @@ def test_a_family_of_ours_is_refused_as_a_family_only() -> None:
 
 
 def test_a_plugin_that_is_installed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "acme_npu-1.0.dist-info"
+    info = tmp_path / "Acme_NPU-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-npu\nVersion: 1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: Acme_NPU\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[hotshoe.backends]\nnpu = acme_npu\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("npu", "acme-npu"):
-        with pytest.raises(OptionError, match=r"acme-npu 1\.0") as caught:
+        with pytest.raises(OptionError, match=r"Acme_NPU 1\.0") as caught:
             names_for(name, "backend")
-        assert caught.value.hint == "take another name, such as acme-npu, or pip uninstall acme-npu"
+        assert caught.value.hint == "take another name, such as acme-npu, or pip uninstall Acme_NPU"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    target = tmp_path / "some" / "where"
+    target = tmp_path / "some" / "where else"
     assert main(["new-plugin", "acme-npu", f"--{kind}", "--output", str(target)]) == 0
     out = capsys.readouterr().out.splitlines()
     files = [path for path in target.rglob("*") if path.is_file()]
     assert out[0].startswith(f"{target}: {len(files)} files, ")
-    assert f"    cd {target}" in out
+    assert f"    cd '{target}'" in out
     assert '    pip install -e ".[test]"' in out
     assert out[-1] == f"{target / 'README.md'} says what to write."
-    assert os.listdir(target.parent) == ["where"]
+    assert os.listdir(target.parent) == ["where else"]
     assert target.stat().st_mode & 0o777 == target.parent.stat().st_mode & 0o777
     readme = (target / "README.md").read_text(encoding="utf-8")
     first = readme.split("```")[1].splitlines()[1:]
@@ -136,13 +137,16 @@ def test_nothing_is_overwritten(
     assert (tmp_path / "acme-npu" / "pyproject.toml").read_text() == "mine"
     (tmp_path / "file").touch()
     assert main(["new-plugin", "acme-npu", "--family", "--output", "file"]) == 2
-    (tmp_path / "empty").mkdir()
-    assert main(["new-plugin", "acme-npu", "--family", "--output", "empty"]) == 0
+    (tmp_path / "an empty one").mkdir()
+    monkeypatch.chdir("an empty one")
+    assert main(["new-plugin", "acme-npu", "--family", "--output", "."]) == 0
+    assert Path("acme_npu", "model.py").is_file()
+    assert sorted(os.listdir(tmp_path)) == ["acme-npu", "an empty one", "file"]
 
 
 def test_all_of_it_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rendered(names: Names, kind: str) -> Iterator[tuple[PurePosixPath, str]]:
-        yield PurePosixPath("pyproject.toml"), ""
+    def rendered(names: Names, kind: str) -> Iterator[tuple[str, str]]:
+        yield "pyproject.toml", ""
         raise OSError("the disk is full")
 
     monkeypatch.setattr(new_plugin, "_rendered", rendered)

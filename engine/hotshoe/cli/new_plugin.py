@@ -11,13 +11,12 @@ import importlib.util
 import keyword
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib import resources
-from importlib.abc import Traversable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 from hotshoe.cli.devices import show
@@ -33,8 +32,10 @@ _KINDS = {
     "family": "a family of models and its converter",
     "libraries": "native libraries for the ggml engine",
 }
+_TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".in"
 _OURS = frozenset({"hotshoe", "hotshoe-core", "hotshoe-loader", "hotshoe-ggml", "hotshoe-ggml-rpc", "ggml-rpc", "rpc"})
+_BESIDE = frozenset({"tests", "oracle", "checkpoint", "stamp", "hatch_build"})  # modules and folders in templates
 _OTHER = "take another name, such as acme-npu"
 _PEP508 = re.compile(r"[A-Z0-9]([A-Z0-9._-]*[A-Z0-9])?", re.ASCII | re.IGNORECASE)
 
@@ -72,8 +73,9 @@ def run(args: argparse.Namespace) -> int:
     names = names_for(args.name, args.kind)
     target: Path = args.output or Path(names.plugin)
     written = write_plugin(names, args.kind, target)
+    readme = target / "README.md"
     show([f"{target}: {len(written)} files, {_KINDS[args.kind]}", "", "The first hour:", ""])
-    show([f"    cd {target}", *_first_block(target / "README.md"), "", f"{target / 'README.md'} says what to write."])
+    show([f"    cd {shlex.quote(str(target))}", *_first_block(readme), "", f"{readme} says what to write."])
     return 0
 
 
@@ -105,9 +107,11 @@ def _refuse_taken(name: str, names: Names, kind: str) -> None:
         raise _refused(name, f"it is a name of {owner.distribution if owner else 'hotshoe'}, installed or not")
     group = families.MODELS if kind == "family" else ENTRY_POINT_GROUP
     for entry in find_entry_points([group])[group]:
-        if names.plugin in (entry.name, entry.distribution):
+        if names.plugin in (normalise(entry.name), normalise(entry.distribution)):
             also = "" if normalise(entry.distribution) in _OURS else f", or pip uninstall {entry.distribution}"
             raise _refused(name, f"{entry.origin} is installed and has it in {group!r}", f"{_OTHER}{also}")
+    if names.module in _BESIDE:
+        raise _refused(name, f"the package has a {names.module!r} of its own beside what is imported")
     if names.module in sys.stdlib_module_names:
         raise _refused(name, f"`import {names.module}` is a module of Python's own")
     spec = importlib.util.find_spec(names.module)
@@ -139,16 +143,19 @@ def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
             (folder / path).write_text(text, encoding="utf-8", newline="\n")
             written.append(target / path)
         folder.chmod(0o777 & ~_umask())  # mkdtemp's own is for its owner alone
-        if target.exists():
-            target.rmdir()
-        folder.rename(target)
+        if target.exists():  # empty, and perhaps where the user is
+            for entry in list(folder.iterdir()):
+                entry.rename(target / entry.name)
+            folder.rmdir()
+        else:
+            folder.rename(target)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return written
 
 
-def _rendered(names: Names, kind: str) -> Iterator[tuple[PurePosixPath, str]]:
+def _rendered(names: Names, kind: str) -> Iterator[tuple[str, str]]:
     """Path and text of each file of the package."""
     spelled = dict(zip((f"my-{kind}", f"my_{kind}", f"My{kind.capitalize()}"), names))
     anyone = re.compile("|".join(spelled))
@@ -156,16 +163,9 @@ def _rendered(names: Names, kind: str) -> Iterator[tuple[PurePosixPath, str]]:
     def named(text: str) -> str:
         return anyone.sub(lambda match: spelled[match[0]], text)
 
-    for path, file in _files(resources.files("hotshoe.cli") / "templates" / kind, PurePosixPath()):
-        yield PurePosixPath(named(str(path)).removesuffix(_SUFFIX)), named(file.read_text(encoding="utf-8"))
-
-
-def _files(folder: Traversable, at: PurePosixPath) -> Iterator[tuple[PurePosixPath, Traversable]]:
-    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
-        if entry.is_dir():
-            yield from _files(entry, at / entry.name)
-        elif entry.name.endswith(_SUFFIX):
-            yield at / entry.name, entry
+    for file in sorted((_TEMPLATES / kind).rglob(f"*{_SUFFIX}")):
+        path = file.relative_to(_TEMPLATES / kind).as_posix().removesuffix(_SUFFIX)
+        yield named(path), named(file.read_text(encoding="utf-8"))
 
 
 def _umask() -> int:
