@@ -14,7 +14,7 @@
     │   └── DeviceLostError                    a device went away: a driver's reset, a server that ended
     ├── PluginError                            a plugin breaks the contract
     ├── DeviceNotFoundError                    no device of that name; carries the verdicts
-    ├── OptionError             (ValueError)   an option of load_all, or its variable, is not what it should be
+    ├── OptionError             (ValueError)   an option of load_all or of a command is not what it should be
     ├── ModelError                             a model could not be loaded
     │   ├── ModelFileError                     a file or folder is not what it should be; names field and byte
     │   ├── UnknownArchitectureError           no model implementation for the file's architecture
@@ -169,7 +169,7 @@ class DeviceNotFoundError(HotshoeError):
 
 
 class OptionError(HotshoeError, ValueError):
-    """An option of ``load_all``, or the environment variable that does the same, is not what it should be."""
+    """An option of ``load_all``, or the variable that does the same, or one of a command, is not what it should be."""
 
 
 class ModelError(HotshoeError):

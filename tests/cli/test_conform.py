@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hotshoe.cli import main
+from hotshoe_core.tensor import TABLE
 
 ROOT = Path(__file__).parents[2]
 WRONG = """
@@ -16,7 +19,7 @@ import numpy as np
 import hotshoe_loader
 from hotshoe.cli import main
 from hotshoe_core.reference import DEVICE
-from tests.core.test_kit_mutants import opened
+from tests.core.mutants.patches import opened
 
 class Registry:
     def open(self, device, params=None):
@@ -41,11 +44,27 @@ def test_a_right_backend_passes_and_its_matrix_is_printed():
     assert header.split()[:2] == ["F32", "F16"]
     row = next(line for line in rows if line.startswith("rms_norm "))
     assert row.split() == ["rms_norm", "d", "d", "d"]  # F32, F16, BF16; a composite
-    assert next(line for line in rows if line.startswith("exp ")).split()[1] == "n"
-    counts = done.stdout.splitlines()[-1]
+    assert not any(line.startswith("exp ") for line in rows)  # it was not asked for
+    *_, ops, counts = done.stdout.splitlines()
+    assert ops == "ops: 0 native, 1 decomposed, 0 refused"
     assert counts.startswith("reference (reference): ")
     assert ", 0 failed, " in counts
     assert not counts.startswith("reference (reference): 0 passed")
+
+
+def test_all_ops_and_types_are_readable_at_80_columns(monkeypatch, capsys):
+    """Where no op is tested by itself, all of them are shown: plain types first, then those in blocks."""
+    monkeypatch.setattr(pytest, "main", lambda options, plugins: pytest.ExitCode.OK)  # which would take seconds
+    assert main(["conform", "reference", "-k", "test_every_op"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    headers = [line for line in lines if line.split()[:1] in (["F32"], ["Q4_0"])]
+    assert len(headers) == 2
+    assert {line.split()[0] for line in lines if line.strip()} >= set(TABLE)
+    rows = [line for line in lines if line.startswith("linear ")]  # in both tables
+    for header, row in zip(headers, rows, strict=True):
+        starts = {i for i, letter in enumerate(header) if letter != " " and header[i - 1] == " "}
+        assert {i for i, letter in enumerate(row) if letter == "n" and row[i - 1] == " "} <= starts
 
 
 def test_a_wrong_backend_fails_where_it_is_wrong():
@@ -56,6 +75,8 @@ def test_a_wrong_backend_fails_where_it_is_wrong():
     assert "X" not in next(line for line in done.stdout.splitlines() if line.startswith("geglu "))
     assert "FAILED test_answer[rms_norm" in done.stdout
     assert "error " in done.stdout  # how far it is off
+    n_failed = int(done.stdout.splitlines()[-1].split(" failed")[0].split()[-1])
+    assert f"… and {n_failed - 20} more" in done.stdout
 
     report = json.loads(conform("reference", "-k", "rms_norm", "--json", script=WRONG).stdout)
     assert report["ops"]["rms_norm"]["F32"] == ["native", "wrong"]

@@ -100,6 +100,11 @@ class LifecycleConformance:
         assert self.backend.counters.lowered > before.lowered
         with pytest.raises(GraphError, match="no value yet"):
             ctx.read(y)
+        state = self.backend.state((4, 3), DType.F32, "untouched")
+        counting, reader = self.backend.new_context(), self.backend.new_context()
+        counting.update(state, state + 1.0)
+        counting.reserve()
+        assert not reader.forward(state).compute().read(state).any()
 
     def test_inputs_do_not_leak_from_one_compute_to_the_next(self) -> None:
         ctx = self.backend.new_context()
@@ -165,6 +170,32 @@ class LifecycleConformance:
         for i in range(4):
             writer.compute({at: [i], rows: np.full((1, 3), i + 1.0)})
             assert reader.compute().read(total)[0] == sum(range(i + 2))
+
+    def test_an_output_keeps_its_value_when_its_state_goes_on(self) -> None:
+        state = self.backend.state((4, 3), DType.F32, "goes on")
+        ctx, other = self.backend.new_context(), self.backend.new_context()
+        outputs: list[Tensor] = []
+        for each in (ctx, other):
+            new = state.set_rows(each.input("at", (1,), I32), each.input("rows", (1, 3)))
+            each.update(state, new)
+            outputs += [new, new[1:3]]
+            each.forward(*outputs[-2:])
+        for each, value in ((ctx, 1.0), (other, 5.0)):
+            each.compute({each.inputs["at"]: [1], each.inputs["rows"]: np.full((1, 3), value)})
+        assert [ctx.read(output).max() for output in outputs[:2]] == [1, 1]
+
+    def test_states_that_took_one_value_part_again(self) -> None:
+        a, b = (self.backend.state((4, 3), DType.F32, name) for name in "ab")
+        ctx, writer, reader = (self.backend.new_context() for _ in range(3))
+        new = ctx.input("x", (4, 3)) * 2.0
+        ctx.update(a, new)
+        ctx.update(b, new)
+        ctx.compute({ctx.inputs["x"]: np.ones((4, 3))})
+        writer.update(a, a.set_rows(writer.input("at", (1,), I32), writer.input("rows", (1, 3))))
+        writer.compute({writer.inputs["at"]: [0], writer.inputs["rows"]: np.zeros((1, 3))})
+        sums = [a.sum(), b.sum()]
+        reader.forward(*sums).compute()
+        assert [reader.read(t).tolist() for t in sums] == [[0, 6, 6, 6], [6, 6, 6, 6]]
 
     def test_out_is_filled(self) -> None:
         ctx, x, y = product(self.backend, load(self.backend))

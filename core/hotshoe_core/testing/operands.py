@@ -15,8 +15,8 @@ from hotshoe_core.tensor import TABLE, Shape, Tensor
 from hotshoe_core.testing.run import F32, I32, Array, Kind, Layout, Maker, Values, normal
 
 __all__ = [
-    "Arg", "Below", "Case", "Cycle", "Rows", "distinct", "few", "halves", "indices", "integers", "mask", "nonzero",
-    "normal", "positive", "weight",
+    "Arg", "Below", "Case", "Cycle", "Rows", "distinct", "few", "halves", "indices", "integers", "large", "mask",
+    "nonzero", "normal", "positive", "weight",
 ]  # fmt: skip
 
 Rng = np.random.Generator
@@ -115,6 +115,11 @@ def halves(rng: Rng, shape: Shape) -> Array:
 def integers(rng: Rng, shape: Shape) -> Array:
     """-20 to 20 without 0."""
     return np.asarray(rng.integers(1, 21, shape) * rng.choice([-1, 1], shape))
+
+
+def large(rng: Rng, shape: Shape) -> Array:
+    """Integers beyond 2^24, which F32 rounds."""
+    return 2**24 + rng.integers(1, 99, shape)
 
 
 @dataclass(frozen=True)

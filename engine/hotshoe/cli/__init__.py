@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 _COMMANDS = (
     *("devices", "doctor", "run", "chat", "embed", "rerank", "bench", "convert", "inspect", "trace", "compare"),
-    "conform",
+    *("conform", "new-plugin"),
 )
 
 
@@ -81,5 +81,5 @@ def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     named = [c for c in _COMMANDS if c in argv[:1]]
     for command in named or _COMMANDS:
-        importlib.import_module(f"hotshoe.cli.{command}").add_parser(subparsers)
+        importlib.import_module(f"hotshoe.cli.{command.replace('-', '_')}").add_parser(subparsers)
     return parser

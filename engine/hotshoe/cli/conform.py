@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.devices import show
@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "run"]
 
+_WIDTH = 80
 _LETTERS = {"native": "n", "decomposed": "d", "no": "-", "wrong": "X"}
 _LEGEND = (
-    "n computed by the backend itself, d decomposed by core, - refused, X wrong; two letters: by shape or attribute"
+    "n: computed by the backend itself, d: decomposed by core, -: refused, X: wrong.",
+    "Several letters: it depends on shape or attribute. No letter: no such case.",
 )
+_MOST_FAILURES, _MOST_LINES = 20, 12
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,16 +34,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="run the conformance kit on a device",
         description="Runs the conformance kit on a device: every op natively and decomposed against the reference, "
         "graphs, states, threads, closing. Prints what fails, and what the device does with each op and type.",
+        epilog="exit code: 0 all tests passed, 1 some failed, 2 there is no such device, or -k chooses no test",
     )
     parser.add_argument("device", help="a device's name, as `hotshoe devices` lists it")
-    parser.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match, as pytest's -k")
+    parser.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match, as pytest's -k, and their ops")
     parser.add_argument("-x", action="store_true", help="stop at the first failure")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0 if all tests passed, 1 if some failed, 2 if none was chosen."""
+    """Returns 0 if all tests passed, 1 if some failed. Raises HotshoeError if there are none to run: exit code 2."""
     import hotshoe
     from hotshoe_loader import load_all
 
@@ -63,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         raise hotshoe.HotshoeError(f"pytest did not come to its end (code {int(code)})", hint="see what it printed")
     with registry.open(args.device) as backend:
-        matrix = _matrix(backend, results.failed)
+        matrix = _matrix(backend, results)
     report = {
         "device": args.device,
         "provider": registry.select(args.device)[0].provider,
@@ -94,11 +98,13 @@ class _Results:
 
     def __init__(self) -> None:
         self.n_passed = 0
+        self.names: set[str] = set()
         self.failed: dict[str, str] = {}  # test → the last line of why
         self.skipped: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         name = report.nodeid.partition("::TestDevice::")[2] or report.nodeid
+        self.names.add(name)
         if report.failed:
             self.failed[name] = _reason(report)
         elif report.skipped:
@@ -112,29 +118,59 @@ def _reason(report: Any) -> str:
     return str(getattr(crash, "message", report.longrepr)).strip()
 
 
-def _matrix(backend: Backend, failed: Mapping[str, str]) -> dict[str, dict[DType, set[str]]]:
-    """What ``supports`` says, and "wrong" for each op and type of which a test failed."""
+def _matrix(backend: Backend, results: _Results) -> dict[str, dict[DType, set[str]]]:
+    """What ``supports`` says of the ops that were tested, or of all where none was; "wrong" where a test failed."""
     from hotshoe_core.testing import OP_CASES
     from hotshoe_core.testing.matrix import dtype_of, outcomes
 
-    found = outcomes(OP_CASES, backend.supports)
+    names = {case.id: {f"test_answer[{case.id}]", f"test_decomposed[{case.id}]"} for case in OP_CASES}
+    tested = {case.op for case in OP_CASES if names[case.id] & results.names}
+    found = outcomes((case for case in OP_CASES if case.op in tested or not tested), backend.supports)
     matrix = {op: {dtype: {str(o) for o in words} for dtype, words in row.items()} for op, row in found.items()}
     for case in OP_CASES:
-        if f"test_answer[{case.id}]" in failed or f"test_decomposed[{case.id}]" in failed:
+        if names[case.id] & results.failed.keys():
             matrix[case.op][dtype_of(case)].add("wrong")
     return matrix
 
 
-def _lines(report: Mapping[str, Any], matrix: Mapping[str, Mapping[DType, set[str]]]) -> list[str]:
-    dtypes = sorted({dtype for row in matrix.values() for dtype in row}, key=lambda d: d.id)
-    names = [dtype.name for dtype in dtypes]
-    width = max(map(len, matrix))
-    lines = ["", f"{'':{width}} " + " ".join(names)]
-    for op, row in sorted(matrix.items()):
-        cells = ["".join(_LETTERS[w] for w in _LETTERS if w in row.get(d, ())).ljust(len(d.name)) for d in dtypes]
-        lines.append(f"{op:{width}} " + " ".join(cells).rstrip())
-    lines += ["", _LEGEND, ""]
-    for test, why in report["failed"].items():
-        lines += [f"FAILED {test}", *(f"    {line}" for line in why.splitlines()[:12])]
-    counts = f"{report['passed']} passed, {len(report['failed'])} failed, {len(report['skipped'])} refused or skipped"
-    return [*lines, f"{report['device']} ({report['provider']}): {counts}"]
+def _lines(report: Mapping[str, Any], matrix: Mapping[str, Mapping[DType, set[str]]]) -> Iterator[str]:
+    dtypes = sorted({dtype for row in matrix.values() for dtype in row}, key=lambda d: (d.is_quantized, d.id))
+    for quantized in (False, True):
+        yield from _tables(matrix, [d for d in dtypes if d.is_quantized == quantized])
+    yield from ("", *_LEGEND, "")
+    failed = list(report["failed"].items())
+    for test, why in failed[:_MOST_FAILURES]:
+        yield f"FAILED {test}"
+        yield from (f"    {line}" for line in why.splitlines()[:_MOST_LINES])
+    if len(failed) > _MOST_FAILURES:
+        yield f"… and {len(failed) - _MOST_FAILURES} more: -k chooses tests, -x stops at the first, --json has all"
+    words = [set().union(*row.values()) for row in matrix.values()]
+    native = sum("native" in w for w in words)
+    decomposed = sum("native" not in w and "decomposed" in w for w in words)
+    yield f"ops: {native} native, {decomposed} decomposed, {len(words) - native - decomposed} refused"
+    counts = f"{report['passed']} passed, {len(failed)} failed, {len(report['skipped'])} refused or skipped"
+    yield f"{report['device']} ({report['provider']}): {counts}"
+
+
+def _tables(matrix: Mapping[str, Mapping[DType, set[str]]], dtypes: Sequence[DType]) -> Iterator[str]:
+    """Rows of ops, columns of types: as many beside each other as there is room for."""
+    rows = {
+        op: {d: "".join(letter for word, letter in _LETTERS.items() if word in row[d]) for d in dtypes if d in row}
+        for op, row in sorted(matrix.items())
+    }
+    rows = {op: row for op, row in rows.items() if row}
+    rest = list(dtypes)
+    while rest:
+        first = max(map(len, rows))
+        columns: dict[DType, int] = {}
+        while rest:
+            width = max(len(rest[0].name), *(len(row.get(rest[0], "")) for row in rows.values()))
+            if columns and first + sum(columns.values()) + len(columns) + 1 + width > _WIDTH:
+                break
+            columns[rest.pop(0)] = width
+        yield ""
+        yield " ".join([" " * first, *(d.name.ljust(width) for d, width in columns.items())]).rstrip()
+        for op, row in rows.items():
+            if columns.keys() & row.keys():
+                cells = (row.get(d, "").ljust(width) for d, width in columns.items())
+                yield " ".join([op.ljust(first), *cells]).rstrip()

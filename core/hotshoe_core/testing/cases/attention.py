@@ -11,8 +11,8 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import RoPE
 from hotshoe_core.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, I64, LAYOUTS, Q8_0
-from hotshoe_core.testing.operands import Arg, Case, indices, mask, normal, positive, weight
-from hotshoe_core.testing.run import F32, Layout
+from hotshoe_core.testing.operands import Arg, Case, Cycle, indices, mask, normal, positive, weight
+from hotshoe_core.testing.run import F32, I32, Layout
 
 __all__ = ["cases"]
 
@@ -40,6 +40,9 @@ def rope() -> Iterator[Case]:
         yield Case("rope", (Arg((2, 3, 2, 8)), indices((3,), 300)), b)
         yield Case("rope", (Arg((2, 3, 2, 8)), indices((2, 3), 300)), b)
     yield Case("rope", (Arg((3, 2, 8)), indices((3,), 300, layout="stepped")), c)
+    for interleaved in (False, True):  # odd positions that F16 does not hold
+        far = Arg((3,), I32, values=Cycle((2049, 4001, 3)), note="far")
+        yield Case("rope", (Arg((3, 2, 8)), far), {"config": RoPE(8, interleaved=interleaved)})
     yield Case("rope", (Arg((3, 2, 8)), indices((3,), 300, dtype=I64)), c, optional=True)
 
 
@@ -134,7 +137,7 @@ def odd_heads_and_strides() -> Iterator[Case]:
 
 def distances(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
     """ALiBi's mask: minus how far a key stands before its query, and -inf after it."""
-    n, m = shape[-2:]
+    n, m = (1, 1, *shape)[-2:]
     ahead = np.arange(m) - np.arange(m - n, m)[:, None]
     return np.broadcast_to(np.where(ahead > 0, -np.inf, ahead), shape).astype(np.float32)
 

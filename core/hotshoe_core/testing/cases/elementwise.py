@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +19,7 @@ from hotshoe_core.testing.operands import (
     halves,
     indices,
     integers,
+    large,
     nonzero,
     normal,
     positive,
@@ -142,18 +141,14 @@ def compared() -> Iterator[Case]:
         for layout in LAYOUTS:
             yield Case(op, (operand((2, 3, 4), I32, layout), operand((3, 4), I32)))
         yield Case(op, (operand((5,), I64), operand((5,), I64)), optional=True)
-    large = Arg((4,), I32, values=Large(), note="large")  # not exact in F32
-    for op in ("add", "sub", "equal", "less", "minimum", "mod", "floor_divide"):
-        yield Case(op, (large, Arg((3, 1), I32, values=integers)))
-        yield Case(op, (large, Arg((30, 1), I32, values=Large(), note="large")))
-
-
-@dataclass(frozen=True)
-class Large:
-    """Integers beyond 2^24, which F32 rounds."""
-
-    def __call__(self, rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
-        return 2**24 + rng.integers(1, 99, shape)
+    wide = Arg((4,), I32, values=large, note="large")  # not exact in F32
+    for op in ("add", "sub", "mul", *COMPARISONS, "minimum", "maximum", "mod", "floor_divide"):
+        yield Case(op, (wide, Arg((3, 1), I32, values=integers)))
+        if op != "mul":
+            yield Case(op, (wide, Arg((30, 1), I32, values=large, note="large")))
+    yield Case("where", (Arg((3, 1), values=Cycle((1, 0, 2))), wide, wide))
+    yield Case("abs", (wide,))
+    yield Case("clamp", (wide,), {"min": 2**24 + 11, "max": 2**24 + 77})
 
 
 def chosen() -> Iterator[Case]:
@@ -210,6 +205,26 @@ def extremes() -> Iterator[Case]:
     yield Case("cast", (Arg((6,), values=fine, note="fine"),), {"dtype": F16})
 
 
+def edges() -> Iterator[Case]:
+    """Zero, what is below it, infinity, and what a type does not hold."""
+    edge = Cycle((0.0, -1.0, 4.0, INF, NAN))
+    for op in ("sqrt", "log", "rsqrt", "reciprocal"):
+        yield Case(op, (Arg((5,), values=edge, note="edge"),))
+    yield Case("div", (Arg((4,), values=Cycle((1.0, -1.0, 0.0, INF)), note="edge"), Arg((2, 1), values=Cycle((0, 2)))))
+    yield Case("exp", (Arg((7,), values=Cycle((-200.0, 20.0, 88.0, 89.0, 200.0, INF, -INF)), note="far"),))
+    for op in ("sin", "cos"):
+        yield Case(op, (Arg((4,), values=Cycle((-40.0, 7.0, 100.0, 2049.0)), note="far"),))
+    # F16 is how they are stored: the result is F32
+    wide = Arg((2, 4), F16, values=Cycle((300.0, -400.0, 60000.0, 3.0)), note="large")
+    yield Case("sqr", (wide,))
+    for op in ("add", "mul"):
+        yield Case(op, (wide, wide))
+    yield Case("exp", (Arg((4,), F16, values=Cycle((12.0, 20.0, 1.0, -3.0)), note="large"),))
+    beyond = Cycle((70000.0, -1e6, 65519.0, 65520.0, 6e-8, -2.5e-5, 1e-9, INF))
+    yield Case("cast", (Arg((8,), values=beyond, note="beyond"),), {"dtype": F16})
+    yield Case("cast", (Arg((5,), I32, values=Below(2**20), note="wide"),), {"dtype": F32})
+
+
 def cases() -> Iterator[Case]:
     yield from binary()
     yield from unary()
@@ -219,3 +234,4 @@ def cases() -> Iterator[Case]:
     yield from chosen()
     yield from rounded()
     yield from extremes()
+    yield from edges()

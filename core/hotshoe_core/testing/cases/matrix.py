@@ -49,6 +49,7 @@ def matrix() -> Iterator[Case]:
         for layout in LAYOUTS:
             yield Case("matmul", (Arg((2, 3, 8), layout=layout), Arg(shape)), t)
             yield Case("matmul", (Arg((2, 3, 8)), Arg(shape, layout=layout)), t)
+        yield Case("matmul", (Arg((2, 4, 4)), Arg((2, 4, 4))), t)
         for x, y in ((F16, F32), (F32, F16), (F16, F16), (F32, BF16), (BF16, F32)):
             yield Case("matmul", (Arg((2, 3, 8), x), Arg(shape, y)), t)
         yield Case("matmul", (Arg((2, 3, 8)), Arg(shape, F16, layout="permuted")), t)

@@ -6,11 +6,25 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from hotshoe_core._indexing import Slice
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, F64, I8, I16, I64, LAYOUTS, Q4_0, Q4_K, Q6_K, Q8_0, SHAPES
-from hotshoe_core.testing.operands import Arg, Below, Case, Cycle, distinct, few, indices, integers, normal, weight
+from hotshoe_core.testing.operands import (
+    Arg,
+    Below,
+    Case,
+    Cycle,
+    distinct,
+    few,
+    indices,
+    integers,
+    large,
+    normal,
+    weight,
+)
 from hotshoe_core.testing.run import F32, I32
 
 __all__ = ["cases"]
@@ -42,6 +56,7 @@ def movement() -> Iterator[Case]:
     yield from moved("slice", (4, 6), cut((1, 3, 1), (0, 6, 1)))
     yield from moved("slice", (4, 6), cut((0, 4, 2), (1, 6, 2)))
     yield from moved("slice", (2, 3, 6), cut((0, 2, 1), (1, 2, 1), (2, 5, 1)))
+    yield Case("permute", (Arg((3, 3, 3)),), {"axes": (2, 0, 1)})
     for axes in itertools.permutations(range(4)):
         yield Case("permute", (Arg((2, 3, 4, 5)),), {"axes": axes})
     ones: tuple[Shape, ...] = ((1,), (1, 1, 1, 1), ())
@@ -73,6 +88,7 @@ def movement() -> Iterator[Case]:
         yield Case("concat", (Arg((2, 3, 4)), Arg((2, 3, 4), layout=layout)), {"axis": 1})
         yield Case("concat", (Arg((2, 3, 4), layout=layout), Arg((2, 3, 4), layout="permuted")), {"axis": -1})
     yield Case("concat", (Arg((2, 3)),), {"axis": 0})
+    yield Case("concat", (Arg((2, 3), I32, values=large, note="large"),) * 2, {"axis": 1})
     for dtype in (F64, I64, I16, I8):
         yield Case("concat", (Arg((2, 3), dtype, values=Below(99)),) * 2, {"axis": 0}, optional=True)
         yield Case("concat", (Arg((2, 3), dtype, values=Below(99)),) * 2, {"axis": 1}, optional=True)
@@ -98,6 +114,7 @@ def rows() -> Iterator[Case]:
         yield Case("take", (Arg((7, 6)), indices((2, 3), 7, layout=layout)))
     yield Case("take", (Arg((7, 2, 3)), indices((2, 2), 7)))
     yield Case("take", (Arg((7, 6), I32, values=Below(99)), indices((5,), 7)))
+    yield Case("take", (Arg((7, 6), I32, values=large, note="large"), indices((5,), 7)))
     yield Case("take", (Arg((7, 64), Q8_0, "state"), indices((5,), 7)))
     yield Case("take", (Arg((7, 6), kind="constant"), indices((5,), 7)))
     yield Case("take", (weight((7, 64), Q8_0, layout="sliced"), indices((5,), 7)))
@@ -182,8 +199,27 @@ def ties() -> Iterator[Case]:
                 yield Case(op, (Arg((2, n), values=distinct),), attrs)
 
 
+def order() -> Iterator[Case]:
+    """NaN, and what only F32 tells apart."""
+    nan = Arg((2, 5), values=Cycle((3.0, float("nan"), -float("inf"), 2.0, 1.0)), note="nan")
+    near = Arg((2, 9), values=_near, note="near")
+    for x in (nan, near):
+        for op in ("argmax", "argmin"):
+            yield Case(op, (x,))
+        for descending in (False, True):
+            yield Case("argsort", (x,), {"descending": descending})
+        for k in (1, 4):
+            yield Case("top_k", (x,), {"k": k})
+
+
+def _near(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
+    """No two alike, as ``distinct``, but many are in half precision."""
+    return np.asarray(distinct(rng, shape) + np.float32(5000))
+
+
 def cases() -> Iterator[Case]:
     yield from movement()
     yield from rows()
     yield from set_slice()
     yield from ties()
+    yield from order()

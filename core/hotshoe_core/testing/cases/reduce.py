@@ -18,6 +18,8 @@ def reductions() -> Iterator[Case]:
                 yield Case(op, (Arg(shape),), {"axis": axis})
             yield Case(op, (Arg(shape),), {"axis": -1, "keepdims": True})
         yield Case(op, (Arg((2, 3, 4)),), {"axis": 0, "keepdims": True})
+        for axis in range(3):
+            yield Case(op, (Arg((4, 4, 4)),), {"axis": axis})
         for layout in LAYOUTS:
             yield Case(op, (Arg((2, 3, 4), layout=layout),), {"axis": 1})
             yield Case(op, (Arg((2, 3, 4), layout=layout),), {"axis": -1})
@@ -97,6 +99,10 @@ def extremes() -> Iterator[Case]:
     yield Case("layer_norm", (Arg((4, 64), values=Rows((1.0,), 1000.0), note="offset"),), {"eps": 1e-5})
     yield Case("variance", (Arg((4, 64), values=Rows((1.0,), 1000.0), note="offset"),), {"axis": -1})
     yield Case("softmax", (Arg((4, 8), values=huge, note="huge"),), {"scale": 1.0})
+    for eps in (1e-2, 1.0):
+        yield Case("group_norm", (Arg((2, 4, 6), values=mixed, note="mixed"),), {"n_groups": 2, "eps": eps})
+    for op in ("sum", "mean"):  # the sum is beyond what F16 holds
+        yield Case(op, (Arg((2, 16), F16, values=Cycle((30000.0, 20000.0)), note="large"),), {"axis": -1})
 
 
 def group_norm() -> Iterator[Case]:

@@ -1,0 +1,180 @@
+"""``hotshoe new-plugin NAME``: a package that installs, is found and passes its tests, for its author to fill in.
+
+What it writes lies in ``templates``, a folder for each kind: files as they are to be, but for the names and for the
+suffix ".in", which keeps them from being taken for modules of hotshoe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import keyword
+import os
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hotshoe.cli.devices import show
+from hotshoe_core.device import name_problem
+from hotshoe_core.errors import OptionError
+from hotshoe_core.text import shown
+from hotshoe_loader.options import normalise
+
+__all__ = ["Names", "add_parser", "names_for", "run", "write_plugin"]
+
+_KINDS = {
+    "backend": "a compute backend over an array library",
+    "family": "a family of models and its converter",
+    "libraries": "native libraries for the ggml engine",
+}
+_TEMPLATES = Path(__file__).parent / "templates"
+_SUFFIX = ".in"
+_OURS = frozenset({"hotshoe", "hotshoe-core", "hotshoe-loader", "hotshoe-ggml", "hotshoe-ggml-rpc", "ggml-rpc", "rpc"})
+_BESIDE = frozenset({"tests", "oracle", "checkpoint", "stamp", "hatch_build"})  # modules and folders in templates
+_OTHER = "take another name, such as acme-npu"
+_PEP508 = re.compile(r"[A-Z0-9]([A-Z0-9._-]*[A-Z0-9])?", re.ASCII | re.IGNORECASE)
+
+
+class Names(NamedTuple):
+    """What a plugin's name becomes.
+
+    plugin: of the distribution, and of what hotshoe calls it: entry point, provider and device, or a file's
+    architecture. module: what is imported. prefix: how its classes begin.
+    """
+
+    plugin: str
+    module: str
+    prefix: str
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command ``new-plugin``."""
+    parser = subparsers.add_parser(
+        "new-plugin",
+        help="write a package that brings a backend, a family of models or native libraries",
+        description="Writes a package that installs, is found by hotshoe and passes its own tests as it stands, with "
+        "the places marked where your work goes.",
+    )
+    parser.add_argument("name", metavar="NAME", help="of the package, and of its device or architecture: acme-npu")
+    kinds = parser.add_mutually_exclusive_group(required=True)
+    for kind, what in _KINDS.items():
+        kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
+    parser.add_argument("--output", metavar="DIR", type=Path, help="the folder to make (default: NAME, here)")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Writes the package, and prints where it is and what to do next. Raises what ``write_plugin`` raises."""
+    names = names_for(args.name, args.kind)
+    target: Path = args.output or Path(names.plugin)
+    written = write_plugin(names, args.kind, target)
+    readme = target / "README.md"
+    show([f"{target}: {len(written)} files, {_KINDS[args.kind]}", "", "The first hour:", ""])
+    show([f"    cd {shlex.quote(str(target))}", *_first_block(readme), "", f"{readme} says what to write."])
+    return 0
+
+
+def names_for(name: str, kind: str) -> Names:
+    """The names of a new plugin called ``name``. Raises OptionError for one that it cannot have."""
+    if not _PEP508.fullmatch(name):
+        raise _refused(name, "a package's name is ASCII letters and digits, and between them '-', '_' or '.' (PEP 508)")
+    plugin = normalise(name)
+    names = Names(plugin, plugin.replace("-", "_"), "".join(part.capitalize() for part in plugin.split("-")))
+    problem = name_problem(plugin)
+    if problem is not None:
+        raise _refused(name, problem)
+    if not names.module.isidentifier() or keyword.iskeyword(names.module):
+        raise _refused(name, f"it would be imported as {names.module!r}, which is no name in Python")
+    _refuse_taken(name, names, kind)
+    return names
+
+
+def _refuse_taken(name: str, names: Names, kind: str) -> None:
+    """Raises OptionError for a name that is this project's, or that of something that is installed."""
+    from hotshoe import families
+    from hotshoe_core.plugin import ENTRY_POINT_GROUP
+    from hotshoe_core.reference import DEVICE
+    from hotshoe_loader.catalog import owner_of_device, owner_of_provider
+    from hotshoe_loader.find import find_entry_points
+
+    owner = owner_of_provider(names.plugin) or owner_of_device(names.plugin)
+    if owner is not None or names.plugin in _OURS | {DEVICE.name}:
+        raise _refused(name, f"it is a name of {owner.distribution if owner else 'hotshoe'}, installed or not")
+    group = families.MODELS if kind == "family" else ENTRY_POINT_GROUP
+    for entry in find_entry_points([group])[group]:
+        if names.plugin in (normalise(entry.name), normalise(entry.distribution)):
+            also = "" if normalise(entry.distribution) in _OURS else f", or pip uninstall {entry.distribution}"
+            raise _refused(name, f"{entry.origin} is installed and has it in {group!r}", f"{_OTHER}{also}")
+    if names.module in _BESIDE:
+        raise _refused(name, f"the package has a {names.module!r} of its own beside what is imported")
+    if names.module in sys.stdlib_module_names:
+        raise _refused(name, f"`import {names.module}` is a module of Python's own")
+    spec = importlib.util.find_spec(names.module)
+    if spec is not None and spec.origin is not None:  # else a folder that is no package
+        raise _refused(name, f"`import {names.module}` is another package already: {spec.origin}")
+
+
+def _refused(name: str, problem: str, hint: str = _OTHER) -> OptionError:
+    return OptionError(f"a new plugin cannot be called {shown(name)}: {problem}", hint=hint)
+
+
+def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
+    """Writes the package into ``target``, all of it or nothing, and returns the paths of its files.
+
+    Raises OptionError if something is there already, and OSError where nothing can be written.
+    """
+    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
+        raise OptionError(
+            f"{target} is there already, and nothing was written; expected a folder that is not, or is empty",
+            hint="name another by --output, or remove it",
+        )
+    parent = target.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f".{names.plugin}.", dir=parent))
+    try:
+        written = []
+        for path, text in _rendered(names, kind):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8", newline="\n")
+            written.append(target / path)
+        folder.chmod(0o777 & ~_umask())  # mkdtemp's own is for its owner alone
+        if target.exists():  # empty, and perhaps where the user is
+            for entry in list(folder.iterdir()):
+                entry.rename(target / entry.name)
+            folder.rmdir()
+        else:
+            folder.rename(target)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return written
+
+
+def _rendered(names: Names, kind: str) -> Iterator[tuple[str, str]]:
+    """Path and text of each file of the package."""
+    spelled = dict(zip((f"my-{kind}", f"my_{kind}", f"My{kind.capitalize()}"), names))
+    anyone = re.compile("|".join(spelled))
+
+    def named(text: str) -> str:
+        return anyone.sub(lambda match: spelled[match[0]], text)
+
+    for file in sorted((_TEMPLATES / kind).rglob(f"*{_SUFFIX}")):
+        path = file.relative_to(_TEMPLATES / kind).as_posix().removesuffix(_SUFFIX)
+        yield named(path), named(file.read_text(encoding="utf-8"))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _first_block(readme: Path) -> list[str]:
+    """The commands of the first fenced block, indented."""
+    block = readme.read_text(encoding="utf-8").split("```")[1]
+    return [f"    {line}" for line in block.splitlines()[1:]]
