@@ -14,6 +14,7 @@ import importlib
 TYPE_CHECKING = False  # type checkers take it for typing's, whose import would be most of this one's cost
 if TYPE_CHECKING:
     from hotshoe.loading import load_all, load_model, load_tokenizer
+    from hotshoe.placement import PlacementParams
     from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import SamplingParams
     from hotshoe.tasks import Task
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendParams",
     "HotshoeError",
+    "PlacementParams",
     "RunnerParams",
     "SamplingParams",
     "Task",
@@ -37,6 +39,7 @@ __all__ = [
 _HOME = {
     "BackendParams": ("hotshoe_core", "BackendParams"),
     "HotshoeError": ("hotshoe_core.errors", "HotshoeError"),
+    "PlacementParams": ("hotshoe.placement.params", "PlacementParams"),
     "RunnerParams": ("hotshoe.runner.params", "RunnerParams"),
     "SamplingParams": ("hotshoe.sampling", "SamplingParams"),
     "Task": ("hotshoe.tasks", "Task"),

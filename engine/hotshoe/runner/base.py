@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from hotshoe.kvcache import LayerSpec
     from hotshoe.models.batch import Batch
     from hotshoe.nn import Module
+    from hotshoe.placement import PlacementReport
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, BackendMemory, Device, Tensor
+    from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["LoadedModel", "TextModule"]
@@ -45,6 +46,7 @@ class LoadedModel:
         self.metadata = file.metadata
         self.n_ctx = n_ctx
         self.why = why
+        self.moved: tuple[str, ...] = ()
         self._file = file
         self._model = model
         self._guard = threading.RLock()
@@ -78,6 +80,37 @@ class LoadedModel:
     def memory(self) -> BackendMemory:
         """What the model takes now, by device and layer."""
         return self.backend.memory()
+
+    def placement_report(self) -> PlacementReport:
+        """Which device holds what, and what was moved when the model was loaded because memory ran out."""
+        from hotshoe.placement.report import PlacementReport
+
+        return PlacementReport(self.backend.placement, self.moved)
+
+    def placements(self, n_tokens: int = 1) -> Splits:
+        """Where the nodes of a step over so many tokens run, and what crosses between devices.
+
+        Raises InputTooLongError for more tokens than one graph takes.
+        """
+        with self._lock:
+            self._require_open()
+            return self._graph_of(n_tokens).reserve().splits()
+
+    def reserve(self) -> None:
+        """Compile the largest graph and allocate its memory, so that it does not run out later.
+
+        Raises InsufficientMemoryError; PlacementError as ``hotshoe.load_model`` does.
+        """
+        with self._lock:
+            self._require_open()
+            self._largest_graph().reserve()
+
+    def _graph_of(self, n_tokens: int) -> Context:
+        """The graph that a step of one text over so many tokens runs."""
+        raise NotImplementedError
+
+    def _largest_graph(self) -> Context:
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free weights, states and graphs. Idempotent; does nothing in a forked child."""

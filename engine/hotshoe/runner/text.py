@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import Constraint
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend
+    from hotshoe_core import Backend, Context
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["Score", "TextModel"]
@@ -287,6 +287,17 @@ class TextModel(LoadedModel):
                         hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
                     )
                 yield rows
+
+    def _graph_of(self, n_tokens: int) -> Context:
+        n_tokens = integer("n_tokens", n_tokens, 1, InputTooLongError)
+        if n_tokens > self.params.rows:
+            raise InputTooLongError(
+                f"n_tokens is {n_tokens}; a graph of this model computes at most n_ubatch={self.params.rows}"
+            )
+        return self._forward.contexts.get(self._forward.signature(n_tokens)).context
+
+    def _largest_graph(self) -> Context:
+        return self._forward.contexts.get(self._forward.largest()).context
 
     def _free(self) -> None:
         self._forward.contexts.close()

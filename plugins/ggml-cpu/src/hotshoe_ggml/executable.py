@@ -12,6 +12,7 @@ from hotshoe_core.backend import Executable, NodePlacement
 from hotshoe_core.errors import ClosedError, GraphError, NativeError, UnsupportedOpError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, Memory
+from hotshoe_core.places import node_places
 from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
@@ -45,6 +46,7 @@ class GgmlExecutable(Executable):
         self._keep: list[Any] = []
         self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
         self._sizes: dict[str, Memory] = {}
+        self._places: dict[Tensor, str] = {}  # where there are several devices: which each node is meant for
         self._units: list[Unit] = []  # where there are several: of each ggml node, but for the copies at the end
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
@@ -90,6 +92,8 @@ class GgmlExecutable(Executable):
         packed = {t for t, held in native.items() if isinstance(held, PackedWeight)}
         fused, vanished = fuse(graph, lambda node: node.sources[1] in packed)
         counters, several = self._backend.counters, len(self._backend.units) > 1
+        if several:
+            self._places = node_places(graph, self._backend.placement, self._backend.home)
         for node in graph.nodes:
             counters.lowered += 1
             if node in vanished:
@@ -106,7 +110,7 @@ class GgmlExecutable(Executable):
             g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
             if several:
                 n_more = g.ggml_graph_n_nodes(cgraph) - len(self._units)
-                self._units += [self._backend.unit_of(node.layer)] * n_more
+                self._units += [self._backend.unit(self._places[node])] * n_more
         builder.custom = all(unit.own_kernels for unit in self._backend.units)
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
@@ -164,6 +168,7 @@ class GgmlExecutable(Executable):
         sizes = ffi.new("size_t[]", len(backends))
         names = [unit.name for unit in self._backend.units]
         if self._dry:
+            self._assign()
             g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
             self._sizes = {n: Memory(int(s)) for n, s in zip(names, sizes)}
             return
@@ -259,10 +264,11 @@ class GgmlExecutable(Executable):
             where = ffi.NULL
             if native != ffi.NULL:
                 where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
-            wanted = self._backend.unit_of(node.layer).name
+            wanted = self._places.get(node) or self._backend.units[0].name
             device = names.get(int(ffi.cast("uintptr_t", where)), wanted)  # a view has no backend of its own
             how = "decomposed" if node.name.startswith(decomposed) else "native"
-            placed.append(NodePlacement(node.name, node.op, device, how if device == wanted else "fallback"))
+            how = how if device == wanted else "fallback"
+            placed.append(NodePlacement(node.name, node.op, device, how, node.layer))
         return placed
 
     def close(self) -> None:
