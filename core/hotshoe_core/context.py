@@ -14,6 +14,7 @@ from hotshoe_core.errors import ClosedError, DTypeError, GraphError, PlacementEr
 from hotshoe_core.graph import Graph, lower
 from hotshoe_core.leaves import require_leaf
 from hotshoe_core.ops._bounds import origins
+from hotshoe_core.places import Splits
 from hotshoe_core.tensor import TABLE, Tensor, require_tensor
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from hotshoe_core.backend import Backend, Executable, NodePlacement
     from hotshoe_core.memory import Memory
-    from hotshoe_core.places import Splits
 
 __all__ = ["Context", "Observer"]
 
@@ -230,8 +230,6 @@ class Context:
 
     def splits(self) -> Splits:
         """The graph in runs of nodes on one device each, and what crosses between them, after ``reserve``."""
-        from hotshoe_core.places import Splits  # for those who ask
-
         if self._executable is None or self._graph is None:
             return Splits((), (), ())
         return Splits.of(self._graph, self._executable.placements(), self.backend.home)

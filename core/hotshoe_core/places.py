@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hotshoe_core.backend import NodePlacement, Placement
 from hotshoe_core.graph import Graph, is_view
 from hotshoe_core.memory import format_bytes
 from hotshoe_core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from hotshoe_core.backend import NodePlacement, Placement
 
 __all__ = ["Crossing", "Split", "Splits", "node_places"]
 

@@ -353,6 +353,19 @@ def test_a_plan_is_what_is_then_allocated(load: Open, device: Any, options: dict
         }
 
 
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_a_plan_on_the_devices_of_this_machine(name: str, minilm_gguf: Callable[[str], Path]) -> None:
+    if name not in [d.name for d in hotshoe.load_all().devices]:
+        pytest.skip(f"no device {name!r}: hotshoe-ggml-cpu is not installed")
+    for path, n_ctx in ((MODEL, 200), (minilm_gguf("q8_0"), None)):
+        plan = plan_model(path, name, n_ctx=n_ctx)
+        with hotshoe.load_model(path, name, n_ctx=n_ctx) as model:
+            assert amounts(plan.memory) == amounts(model.memory())
+            model.reserve()
+            assert plan.memory.on(name).graph.size == model.memory().on(name).graph.size
+        assert (plan.fits, plan.moved) == (True, ())
+
+
 def test_a_plan_moves_layers_as_loading_does(fakes: Callable[..., FakeRegistry]) -> None:
     """The file's weights would fit into 8 MiB; on these devices they take four times as much, and that is known."""
     fakes(fake("gpu:0", 8 * MIB), CPU)

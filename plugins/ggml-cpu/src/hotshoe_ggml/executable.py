@@ -167,8 +167,7 @@ class GgmlExecutable(Executable):
         )
         sizes = ffi.new("size_t[]", len(backends))
         names = [unit.name for unit in self._backend.units]
-        if self._dry:
-            self._assign()
+        if self._dry:  # this forgets what is assigned, and splits the graph by where its weights lie
             g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
             self._sizes = {n: Memory(int(s)) for n, s in zip(names, sizes)}
             return
@@ -197,8 +196,7 @@ class GgmlExecutable(Executable):
         for i, unit in enumerate(self._units):
             node = g.ggml_graph_node(self._cgraph, i)
             if node.view_src == ffi.NULL or node.op not in views:
-                runs = unit if unit.supports(node) else units[-1]
-                g.ggml_backend_sched_set_tensor_backend(self._scheduler, node, runs.backend)
+                g.ggml_backend_sched_set_tensor_backend(self._scheduler, node, _able(unit, units, node).backend)
 
     def _sources(self) -> list[tuple[Any, list[Any]]]:
         """Each node of the graph with its sources, where there are several devices."""
@@ -261,10 +259,12 @@ class GgmlExecutable(Executable):
         placed = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)  # none: it was fused into the product before it
-            where = ffi.NULL
-            if native != ffi.NULL:
-                where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
             wanted = self._places.get(node) or self._backend.units[0].name
+            where = ffi.NULL
+            if native != ffi.NULL and not self._dry:
+                where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
+            elif native != ffi.NULL and self._units:
+                where = _able(self._backend.unit(wanted), self._backend.units, native).backend
             device = names.get(int(ffi.cast("uintptr_t", where)), wanted)  # a view has no backend of its own
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             how = how if device == wanted else "fallback"
@@ -284,6 +284,11 @@ class GgmlExecutable(Executable):
             self._native.clear()
             self._keep.clear()
             self._backend.forget(self)
+
+
+def _able(unit: Unit, units: Sequence[Unit], node: Any) -> Unit:
+    """The unit that runs a node: the one meant for it or, if that cannot, the CPU."""
+    return unit if unit.supports(node) else units[-1]
 
 
 def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:
