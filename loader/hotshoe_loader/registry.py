@@ -14,6 +14,7 @@ from hotshoe_loader import explain as words
 from hotshoe_loader.activate import Offer, backends_over, changes_by, open_backend
 from hotshoe_loader.options import Options
 from hotshoe_loader.rank import matching, rank
+from hotshoe_loader.servers import announce, endpoint_of, lent_by, withdraw
 from hotshoe_loader.survey import Survey
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 
@@ -104,7 +105,8 @@ class Registry:
 
         None is the best device. A name is a device ("cpu", "cuda:0"); or a type ("gpu"), a backend ("cuda"),
         a provider ("ggml-cuda") or a family ("ggml"), and then all devices of the provider that has the best
-        of them. Several names, or one text with commas between them, are taken in their order.
+        of them. "rpc://host:port" is all devices of that server, which is looked for if it is not known yet. Several
+        names, or one text with commas between them, are taken in their order.
 
         Raises DeviceNotFoundError, which carries the verdicts and names the next step.
         """
@@ -119,12 +121,27 @@ class Registry:
         tokens = [name.strip() for token in listed for name in token.split(",")]
         chosen: dict[str, Device] = {}
         for token in tokens:
-            found = matching(token, self.devices)
+            endpoint = endpoint_of(token)
+            found = matching(token, self.devices) if endpoint is None else self._lent_by(endpoint)
             if not found:
                 raise words.not_found(f"device={token!r}", token, self.devices, self.verdicts)
             # Two providers may show one physical GPU twice; devices of one provider are distinct.
             chosen.update({item.name: item for item in found if item.provider == found[0].provider})
         return list(chosen.values())
+
+    def _lent_by(self, endpoint: str) -> list[Device]:
+        """The devices of a server. Raises DeviceNotFoundError if it lends none, and then it is forgotten."""
+        found = lent_by(endpoint, self.devices)
+        if not found:
+            announce(endpoint)
+            self.reload()
+            found = lent_by(endpoint, self.devices)
+        if not found:
+            error = words.not_found(f"device='rpc://{endpoint}'", "rpc", self.devices, self.verdicts)
+            withdraw(endpoint)
+            self.reload()
+            raise error
+        return found
 
     def why(self, device: str | Iterable[str] | Device | None = None) -> str:
         """One line: the device a request means, and why that one."""

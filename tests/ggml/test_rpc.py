@@ -23,7 +23,7 @@ from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe_core.backend import Backend
 from hotshoe_core.device import BackendParams
-from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError
+from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError, OptionError
 from hotshoe_core.testing import MultiDeviceConformance
 from hotshoe_loader import load_all
 from tests.support.fixtures import minilm_folder, minilm_gguf  # noqa: F401  (fixtures)
@@ -249,6 +249,29 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOTSHOE_RPC", "nonsense")
     with pytest.raises(DeviceNotFoundError, match="expected host:port"):
         load_all(refresh=True).open("rpc:0")
+
+
+def test_a_server_named_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else has to say where it is."""
+    monkeypatch.setenv("HOTSHOE_RPC", "")
+    registry = load_all(refresh=True)
+    server = Server()
+    with hotshoe.load_model(SHIPPED, f"rpc://{server.endpoint},cpu") as model:
+        assert isinstance(model, TextModel)
+        assert [d.name for d in model.backend.devices] == ["rpc:0", "cpu"]
+        assert model.generate(PROMPT, max_tokens=2).tokens
+    assert [d.name for d in registry.select(f"rpc://{server.endpoint}")] == ["rpc:0"]
+    absent = f"127.0.0.1:{free_port()}"
+    with pytest.raises(DeviceNotFoundError, match=absent):
+        registry.select(f"rpc://{absent}")
+    assert [d.name for d in registry.select(f"rpc://{server.endpoint}")] == ["rpc:0"]  # it hides no other
+    assert os.environ["HOTSHOE_RPC"] == server.endpoint
+    for wrong in ("rpc://", "rpc://host", "rpc://:1", "rpc://host:70000"):
+        with pytest.raises(OptionError, match="expected rpc://host:port"):
+            registry.select(wrong)
+    server.kill()
+    monkeypatch.setenv("HOTSHOE_RPC", "")
+    load_all(refresh=True)
 
 
 def test_a_server_that_others_can_reach_warns(capfd: pytest.CaptureFixture[str]) -> None:
