@@ -80,7 +80,7 @@ def load_model(
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function of a fraction")
     with Recipe.read(path, device, n_ctx, params, runner, placement, task) as recipe:
-        return cast("TextModel | EmbeddingModel | RerankModel", recipe.load(load_all(), device, progress))
+        return cast("TextModel | EmbeddingModel | RerankModel", recipe.load(load_all(), progress))
 
 
 @dataclass(slots=True)
@@ -90,6 +90,7 @@ class Recipe:
     file: GGUFFile
     architecture: type[Module]
     config: Any
+    device: str | list[str] | None
     params: BackendParams
     runner: RunnerParams
     placement: PlacementParams
@@ -132,36 +133,35 @@ class Recipe:
             raise
         pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")
         params, placement = params or BackendParams(), placement or PlacementParams()
-        return cls(file, architecture, config, params, runner, placement, pool)
+        device = device if device is None or isinstance(device, str) else list(device)
+        return cls(file, architecture, config, device, params, runner, placement, pool)
 
-    def load(self, registry: Registry, device: Any, progress: Progress | None = None) -> LoadedModel:
-        """The model on the devices that ``device`` means."""
+    def open(self, registry: Registry) -> Backend:
+        """A backend over the devices asked for, and the CPU where it is to take part."""
+        with_cpu = self.device is None or bool(self.placement.asks_for_cpu)
+        return registry.open(self.device, self.params, with_cpu=with_cpu)
 
-        def open_backend() -> Backend:
-            with_cpu = device is None or bool(self.placement.asks_for_cpu)
-            backend = registry.open(device, self.params, with_cpu=with_cpu)
-            self._start_tokenizer()  # not earlier: it would take Python's lock from the imports of the plugin
-            return backend
-
-        backend = open_backend()
+    def load(self, registry: Registry, progress: Progress | None = None) -> LoadedModel:
+        """The model on the devices asked for."""
+        backend = self.open(registry)
+        self._start_tokenizer()  # not earlier: it would take Python's lock from the imports of the plugin
         if len(backend.devices) == 1 and self.placement == PlacementParams():
             model = self._load_whole(backend, progress)
-            model.why = registry.why(device)
+            model.why = registry.why(self.device)
         else:
             from hotshoe.placement.report import in_words
             from hotshoe.placement.settle import load_settled
 
             opened = [backend]
             model = load_settled(
-                lambda: opened.pop() if opened else open_backend(),
+                lambda: opened.pop() if opened else self.open(registry),
                 self.build,
                 self.config.n_layers,
                 self.placement,
                 progress=progress,
                 dry=not self.params.allocate,
             )
-            chosen = registry.why([d.name for d in model.backend.devices])
-            model.why = f"{chosen}; {in_words(model.backend.placement)}"
+            model.why = f"{registry.why(self.device)}; {in_words(model.backend.placement)}"
         self._loaded = True
         return model
 

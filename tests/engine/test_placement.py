@@ -157,6 +157,15 @@ def test_experts_on_the_cpu(load: Open, gguf: Callable[..., Path], option: int |
         np.testing.assert_allclose(model.logits(ids), whole.logits(ids), atol=1e-4)
 
 
+def test_a_cache_that_is_not_there(load: Open, minilm_gguf: Callable[[str], Path]) -> None:
+    with pytest.raises(PlacementError, match="keeps no keys, values or states"):
+        load((*TWO, CPU), None, minilm_gguf("f32"), kv_offload=False)
+
+
+def test_devices_may_come_from_a_generator(load: Open) -> None:
+    assert layers_of(load((*TWO, CPU), (name for name in ("gpu:1", "host:0")))) == "c11111"
+
+
 def test_experts_that_are_not_there(load: Open) -> None:
     with pytest.raises(PlacementError, match="cpu_moe=True: the model has no experts"):
         load((*TWO, CPU), None, cpu_moe=True)
@@ -359,6 +368,7 @@ def test_a_plan_on_the_devices_of_this_machine(name: str, minilm_gguf: Callable[
         pytest.skip(f"no device {name!r}: hotshoe-ggml-cpu is not installed")
     for path, n_ctx in ((MODEL, 200), (minilm_gguf("q8_0"), None)):
         plan = plan_model(path, name, n_ctx=n_ctx)
+        assert plan.free[name] > 0 or name == "reference"
         with hotshoe.load_model(path, name, n_ctx=n_ctx) as model:
             assert amounts(plan.memory) == amounts(model.memory())
             model.reserve()

@@ -90,6 +90,9 @@ def _shares(text: str) -> tuple[float, ...]:
     return tuple(float(share) for share in text.split(","))
 
 
+_MOST_LAYERS = 10_000
+
+
 def _layers(text: str) -> tuple[str, ...]:
     """``cpu=0-7,cuda:0=8-31``: a device for each layer from 0 on, each named once."""
     devices: dict[int, str] = {}
@@ -97,7 +100,7 @@ def _layers(text: str) -> tuple[str, ...]:
         name, _, run = entry.rpartition("=")
         first, _, last = run.partition("-")
         layers = range(int(first), int(last or first) + 1)
-        if not name or not layers or devices.keys() & set(layers):
+        if not name or not 0 < len(layers) <= _MOST_LAYERS or devices.keys() & set(layers):
             raise argparse.ArgumentTypeError(f"{entry!r} is no device with layers of its own; expected DEVICE=N-N")
         devices |= dict.fromkeys(layers, name.strip())
     missing = sorted(set(range(max(devices) + 1)) - devices.keys())

@@ -110,6 +110,8 @@ def _report(plan: Plan) -> Iterator[str]:
             (device.name, *map(_size, sums), _size(memory.graph.size), _size(memory.total), _size(free), verdict)
         )
     yield from _table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", ""), totals, "<>>>>><")
+    yield ""
+    yield "It fits." if plan.fits else "It does not fit."
     for moved in plan.moved:
         yield from wrap(moved, "")
 

@@ -130,6 +130,8 @@ def _require_possible(
         raise PlacementError(f"cpu_moe={params.cpu_moe}: the model has no experts", hint="leave it out")
     if params.cpu_moe is not True and params.cpu_moe > n:
         raise PlacementError(f"cpu_moe is {params.cpu_moe}; the model has {n} layers", hint="cpu_moe=True for all")
+    if not params.kv_offload and not any(layer.cache for layer in sizes.layers):
+        raise PlacementError("kv_offload=False: the model keeps no keys, values or states", hint="leave it out")
     if params.layers is not None:
         unknown = sorted(set(params.layers) - {d.name for d in devices})
         if unknown or len(params.layers) != n:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from hotshoe.loading import Recipe
+from hotshoe.placement.fit import fits
 from hotshoe.placement.params import PlacementParams
-from hotshoe.placement.settle import load_settled, over_full
+from hotshoe.placement.settle import load_settled
 from hotshoe.placement.sizes import open_paper
 from hotshoe.runner.params import RunnerParams
 from hotshoe_core import Backend, BackendMemory, BackendParams, CacheConfig, Device, DType, Placement
@@ -52,7 +53,7 @@ class Plan:
     @property
     def fits(self) -> bool:
         """Whether every device has what it is to hold, as far as devices say what they have."""
-        return not over_full(self.memory, self.free).devices
+        return fits({d.device: d.total for d in self.memory.devices}, self.devices, self.free)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -110,10 +111,7 @@ def plan_model(
         recipe.params = replace(recipe.params, allocate=False)
 
         def open_backend() -> Backend:
-            if simulate is not None:
-                return open_paper(simulate, _GPUS)
-            with_cpu = device is None or bool(recipe.placement.asks_for_cpu)
-            return load_all().open(device, recipe.params, with_cpu=with_cpu)
+            return recipe.open(load_all()) if simulate is None else open_paper(simulate, _GPUS)
 
         n = recipe.config.n_layers
         model = load_settled(open_backend, recipe.build, n, recipe.placement, dry=True)

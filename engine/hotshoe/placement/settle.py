@@ -14,7 +14,7 @@ from hotshoe_core import Backend, BackendMemory, Device, DeviceType
 from hotshoe_core.backend import Progress
 from hotshoe_core.errors import InsufficientMemoryError
 
-__all__ = ["load_settled", "over_full", "with_advice"]
+__all__ = ["load_settled", "with_advice"]
 
 logger = logging.getLogger("hotshoe.placement")
 
@@ -50,7 +50,7 @@ def load_settled(
                 if not attempts.give_way(error.memory):
                     raise with_advice(error, backend.devices, params) from None
             else:
-                if not dry or not attempts.give_way(over_full(model.memory(), attempts.free)):
+                if not dry or not attempts.give_way(_over_full(model.memory(), attempts.free)):
                     attempts.tell()
                     model.moved = tuple(attempts.moved)
                     return model
@@ -61,7 +61,7 @@ def load_settled(
         raise
 
 
-def over_full(memory: BackendMemory, free: Mapping[str, int]) -> BackendMemory:
+def _over_full(memory: BackendMemory, free: Mapping[str, int]) -> BackendMemory:
     """The part of a plan that does not fit, marked as failed: of devices that have less than it takes."""
     over = BackendMemory()
     for device in memory.devices:

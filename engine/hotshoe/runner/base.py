@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
     from hotshoe_core.gguf import GGUFFile
 
-__all__ = ["LoadedModel", "TextModule"]
+__all__ = ["LoadedModel", "T", "TextModule"]
+
+T = TypeVar("T")
 
 
 class TextModule(Protocol):
@@ -36,7 +38,10 @@ class TextModule(Protocol):
 
 
 class LoadedModel:
-    """A model with its tokenizer on an opened backend, all of which it closes. Made by ``hotshoe.load_model``."""
+    """A model with its tokenizer on an opened backend, all of which it closes. Made by ``hotshoe.load_model``.
+
+    why: how its device was chosen. moved: what was moved when it was loaded because memory ran out.
+    """
 
     def __init__(
         self, model: Module, tokenizer: Tokenizer, backend: Backend, file: GGUFFile, n_ctx: int, why: str
@@ -92,18 +97,20 @@ class LoadedModel:
 
         Raises InputTooLongError for more tokens than one graph takes.
         """
-        with self._lock:
-            self._require_open()
-            return self._graph_of(n_tokens).reserve().splits()
+        return self._alone(lambda: self._graph_of(n_tokens).reserve().splits())
 
     def reserve(self) -> None:
         """Compile the largest graph and allocate its memory, so that it does not run out later.
 
         Raises InsufficientMemoryError; PlacementError as ``hotshoe.load_model`` does.
         """
+        self._alone(lambda: self._largest_graph().reserve())
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives, done while nobody computes."""
         with self._lock:
             self._require_open()
-            self._largest_graph().reserve()
+            return work()
 
     def _graph_of(self, n_tokens: int) -> Context:
         """The graph that a step of one text over so many tokens runs."""

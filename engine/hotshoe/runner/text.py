@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 
 from hotshoe.kvcache import make_cache
-from hotshoe.runner.base import LoadedModel
+from hotshoe.runner.base import LoadedModel, T
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import Signature, TextForward, most_padding
 from hotshoe.runner.generation import Completion, Stream
@@ -287,6 +287,10 @@ class TextModel(LoadedModel):
                         hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
                     )
                 yield rows
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        self._require_open()
+        return cast("T", self.engine.in_turn(work))
 
     def _graph_of(self, n_tokens: int) -> Context:
         n_tokens = integer("n_tokens", n_tokens, 1, InputTooLongError)

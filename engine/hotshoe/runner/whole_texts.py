@@ -157,7 +157,8 @@ class WholeTexts(LoadedModel):
 
     def _largest_graph(self) -> Context:
         n_batch = self.params.n_batch or _TOKENS
-        return self._contexts.get(Shape(max(1, n_batch // self.n_ctx), self.n_ctx)).context
+        n = min(n_batch, self.n_ctx)  # one longer text alone takes more, and few are so long
+        return self._contexts.get(Shape(n_batch // n, n)).context
 
     def _free(self) -> None:
         self._contexts.close()

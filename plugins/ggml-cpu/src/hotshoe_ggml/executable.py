@@ -180,10 +180,10 @@ class GgmlExecutable(Executable):
             for i, source in enumerate(before):
                 node.src[i] = source
         if not reserved:
-            raise OutOfMemory(self._planned())
+            raise self._no_memory()
         self._assign()  # reserve has forgotten it
         if not g.ggml_backend_sched_alloc_graph(self._scheduler, self._cgraph):
-            raise OutOfMemory(self._planned())
+            raise self._no_memory()
         room_for(sum(unit.work_size(self._cgraph) for unit in self._backend.units))
         for name, backend in zip(names, backends):
             used = int(g.ggml_backend_sched_get_buffer_size(self._scheduler, backend))
@@ -210,13 +210,15 @@ class GgmlExecutable(Executable):
         graph = self._graph
         return int(lib().ggml_graph_n_nodes(self._cgraph)) + 2 * len(graph.leaves) + len(graph.nodes) + 16
 
-    def _planned(self) -> int:
-        """What the graph would take, for the report of a failed allocation."""
-        g, backends = lib(), [unit.backend for unit in self._backend.units]
-        sizes = ffi.new("size_t[]", len(backends))
+    def _no_memory(self) -> OutOfMemory:
+        """Of a failed allocation: what the graph would take of the device that has the least for it."""
+        g, units = lib(), self._backend.units
+        sizes = ffi.new("size_t[]", len(units))
         g.ggml_backend_sched_reset(self._scheduler)
         g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
-        return int(sum(sizes))
+        needs = [(int(size), unit) for size, unit in zip(sizes, units)]
+        size, unit = max(needs, key=lambda need: need[0] - need[1].memory_free()) if len(units) > 1 else needs[0]
+        return OutOfMemory(size, unit.name)
 
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         native = self._native.get(tensor)
