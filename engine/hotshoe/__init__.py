@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # type checkers take it for typing's, whose import would 
 if TYPE_CHECKING:
     from hotshoe.loading import load_all, load_model, load_tokenizer
     from hotshoe.placement import PlacementParams
+    from hotshoe.placement.plan import plan_model
     from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import SamplingParams
     from hotshoe.tasks import Task
@@ -34,6 +35,7 @@ __all__ = [
     "load_all",
     "load_model",
     "load_tokenizer",
+    "plan_model",
 ]
 
 _HOME = {
@@ -47,6 +49,7 @@ _HOME = {
     "load_all": ("hotshoe_loader", "load_all"),
     "load_model": ("hotshoe.loading", "load_model"),
     "load_tokenizer": ("hotshoe.loading", "load_tokenizer"),
+    "plan_model": ("hotshoe.placement.plan", "plan_model"),
 }
 
 

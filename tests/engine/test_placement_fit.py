@@ -6,6 +6,7 @@ import dataclasses
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hotshoe.placement import PlacementParams
@@ -169,6 +170,10 @@ def test_what_cannot_be_honoured_is_refused(
         ({"tensor_split": (0, 0)}, "tensor_split is"),
         ({"tensor_split": (1, -1)}, "tensor_split is"),
         ({"tensor_split": "3,1"}, "tensor_split is"),
+        ({"tensor_split": (float("nan"), 1)}, "tensor_split is"),
+        ({"tensor_split": (10**400,)}, "tensor_split is"),
+        ({"gpu_layers": 10**5000}, "gpu_layers is"),
+        ({"gpu_layers": np.zeros(2)}, "gpu_layers is"),
         ({"main_gpu": -1}, "main_gpu is"),
         ({"cpu_moe": -2}, "cpu_moe is"),
         ({"kv_offload": "no"}, "kv_offload is"),
@@ -180,7 +185,6 @@ def test_what_cannot_be_honoured_is_refused(
         ({"layers": ("cpu",), "main_gpu": 1}, "both layers and main_gpu"),
         ({"tensor_split": (1, 1), "main_gpu": 1}, "both tensor_split and main_gpu"),
     ],
-    ids=str,
 )
 def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PlacementError, match=message):

@@ -18,6 +18,7 @@ from hotshoe_core.errors import PlacementError
 __all__ = ["Fitted", "fit", "fits", "room_for", "usage"]
 
 _USABLE = 0.95  # of what a driver says is free: its own tables and other programs take some meanwhile
+_SHOWN = 8  # names in a message
 _STEPS = 40  # halvings of the fraction that devices are filled to
 
 
@@ -137,7 +138,7 @@ def _require_possible(
         if unknown or len(params.layers) != n:
             raise PlacementError(
                 f"layers names {len(params.layers)} layers"
-                + (f" and the devices {', '.join(unknown)}" if unknown else "")
+                + (f" and the devices {', '.join(unknown[:_SHOWN])}" if unknown else "")
                 + f"; the model has {n} layers, and was opened on {named}"
             )
 

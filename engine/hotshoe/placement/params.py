@@ -64,10 +64,10 @@ class PlacementParams:
 
     def _check_gpu_layers(self) -> None:
         n = self.gpu_layers
-        if n not in ("auto", "all") and not _is_count(n):
+        if not _is_count(n) and not (isinstance(n, str) and n in ("auto", "all")):
             raise PlacementError(
                 f"gpu_layers is {described(n)}; expected a number of layers, 'auto' or 'all'",
-                hint="gpu_layers='all', where llama.cpp takes -1" if n == -1 else None,
+                hint="gpu_layers='all' for all of them",
             )
 
     def _check_layers(self, layers: object) -> None:
@@ -114,18 +114,25 @@ class PlacementParams:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
 
 
 def _shares(given: object) -> tuple[float, ...]:
     """Numbers of which at least one is above 0, none below."""
-    numbers = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
-    fine = [isinstance(n, (int, float)) and not isinstance(n, bool) and math.isfinite(n) and n >= 0 for n in numbers]
-    if not numbers or not all(fine) or not any(numbers):
+    shares = [_share(n) for n in given] if isinstance(given, Sequence) and not isinstance(given, str) else []
+    if not any(shares) or not all(0 <= share < math.inf for share in shares):
         raise PlacementError(
             f"tensor_split is {described(given)}; expected a number for each device, 0 or more, such as (3, 1)"
         )
-    return tuple(float(n) for n in numbers)
+    return tuple(shares)
 
 
+def _share(value: object) -> float:
+    """-1 for what is no number."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return -1.0
+    return float(value) if abs(value) < _MOST else math.inf
+
+
+_MOST = 1 << 31  # a number of layers, or a share, that nobody means
 _DEFAULT = PlacementParams()
