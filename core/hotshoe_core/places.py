@@ -47,7 +47,7 @@ def _place(node: Tensor, held: Sequence[Tensor], places: dict[Tensor, str], plac
     if not before:
         return own
     if node.layer < 0:  # of no layer, such as what moves a cache's rows
-        return own if held else places[before[0]]
+        return places[before[0]]
     first = places[before[0]]
     apart = not held and all(s.layer == node.layer and places[s] == first for s in before)
     return first if apart else own

@@ -171,6 +171,23 @@ def test_experts_that_are_not_there(load: Open) -> None:
         load((*TWO, CPU), None, cpu_moe=True)
 
 
+def test_what_all_layers_read_is_on_each_of_their_devices(load: Open, gguf: Callable[..., Path]) -> None:
+    """Llama 3's factors of the rotation: they would cross in every layer else."""
+    scaling = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0}
+    scaling |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    path = gguf("LlamaForCausalLM", rope_parameters=scaling)
+    model = load((*TWO, CPU), "gpu:0,gpu:1,host:0", path, layers=("host:0", "gpu:0", "gpu:1"))
+    assert isinstance(model, TextModel)
+    factors = [name for name in model.weights if name.startswith("rope_freqs.weight")]
+    assert factors == ["rope_freqs.weight", "rope_freqs.weight (gpu:0)", "rope_freqs.weight (gpu:1)"]
+    assert not [c for c in model.placements().crossings if c.kind == "weight"]
+    ids = model.tokenizer.encode("the quick brown fox")
+    with hotshoe.load_model(path, "gpu:0", n_ctx=128) as whole:
+        assert isinstance(whole, TextModel)
+        assert [name for name in whole.weights if name.startswith("rope")] == ["rope_freqs.weight"]
+        np.testing.assert_allclose(model.logits(ids), whole.logits(ids), atol=1e-4)
+
+
 def test_positions_move_where_the_cache_is(load: Open) -> None:
     """Moving positions is a graph of no layer; the keys it turns are each on their device."""
     for options in ({"gpu_layers": 2}, {"kv_offload": False}):
@@ -238,7 +255,9 @@ def test_a_cache_that_does_not_fit_is_moved_with_its_layer(load: Open) -> None:
 
 def test_a_device_that_takes_nothing(load: Open, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "hotshoe.placement"):
-        assert layers_of(load((fake("gpu:0", 1000), CPU))) == "cccccc"
+        model = load((fake("gpu:0", 1000), CPU))
+    assert layers_of(model) == "cccccc"
+    assert model.device is CPU  # and not the one that was chosen and holds nothing
     assert caplog.messages == ["0 of 4 layers fit on the devices: everything on host:0"]
     assert layers_of(load((fake("gpu:0", 0, capacity=1000), CPU))) == "cccccc"  # it says nothing of its memory
 

@@ -47,24 +47,24 @@ def bind(
 ) -> None:
     """Load every parameter of ``model`` from ``file`` into ``backend``, each on the device of its layer.
 
-    A tensor that layers of several devices read, such as an embedding that is the output's matrix too, is on each of
-    them. ``ignore`` names tensors the file may hold and the model has no use for. Raises WeightsError naming the
-    tensors that are missing, left over or of the wrong shape, before anything is loaded.
+    A tensor that layers of several devices read is on each of them: an embedding that is the output's matrix too, the
+    factors of a RoPE. ``ignore`` names tensors the file may hold and the model has no use for. Raises WeightsError
+    naming the tensors that are missing, left over or of the wrong shape, before anything is loaded.
     """
     chosen = _choose(model, file, ignore)
     placement = placement or backend.placement
     read: dict[tuple[str, str], list[Parameter]] = {}  # by tensor and device
     for name, p in chosen:
-        read.setdefault((name, placement.of_weight(p.layer, (p.use,))), []).append(p)
+        read.setdefault((name, placement.of_weight(p.read_in, (p.use,))), []).append(p)
     weights, bound = [], {}
     for (name, device), parameters in read.items():
         info = file.tensors[name]
         called = f"{name} ({device})" if name in bound else name
         uses = tuple(dict.fromkeys(p.use for p in parameters))
         bound[called] = parameters
-        weights.append(
-            WeightData(called, info.shape, info.dtype, file.data(name), uses, parameters[0].layer, model.compute_bound)
-        )
+        first = parameters[0]
+        layer = first.layer if placement.of_weight(first.layer, uses) == device else first.read_in
+        weights.append(WeightData(called, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound))
     tensors = backend.load(weights, placement, progress)
     for called, parameters in bound.items():
         for p in parameters:

@@ -68,8 +68,9 @@ class LoadedModel:
 
     @property
     def device(self) -> Device:
-        """The device the model runs on; ``why`` says how it was chosen."""
-        return self.backend.devices[0]
+        """The device the model runs on, of several that which has the most layers; ``why`` says how it was chosen."""
+        layers = self.backend.placement.layers
+        return max(self.backend.devices, key=lambda device: layers.count(device.name))
 
     @property
     def nbytes(self) -> int:

@@ -87,7 +87,7 @@ class TextModel(LoadedModel):
         limits = Limits(params.step, params.rows, params.max_sequences, self._cache.uniform)
         slots = Slots(self._cache, params.max_sequences)
         self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
-        self.engine.on_device = self.device.type is not DeviceType.CPU
+        self.engine.on_device = backend.device_of(len(spec)).type is not DeviceType.CPU  # where the logits are
         self._check_shapes(lambda: self._forward.contexts.get(Signature(1, 1, self._cache.sizes, 1)))
         if self._forward.n_vocab > tokenizer.vocab_size:  # one that is no token could be chosen
             raise WeightsError(
