@@ -121,6 +121,7 @@ class Recipe:
             if value is not None and not isinstance(value, kind):
                 raise ModelError(f"{name} is {described(value)}; expected {kind.__name__}")
         runner = RunnerParams() if runner is None else runner
+        device = device if device is None or isinstance(device, str) else list(device)
         file = _open(path)
         try:
             architecture = _find(file)
@@ -133,7 +134,6 @@ class Recipe:
             raise
         pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")
         params, placement = params or BackendParams(), placement or PlacementParams()
-        device = device if device is None or isinstance(device, str) else list(device)
         return cls(file, architecture, config, device, params, runner, placement, pool)
 
     def open(self, registry: Registry) -> Backend:

@@ -404,6 +404,11 @@ def test_a_plan_moves_layers_as_loading_does(fakes: Callable[..., FakeRegistry])
     assert 0 < plan.placement.layers.count("gpu:0") < N_LAYERS
     with hotshoe.load_model(MODEL, n_ctx=128) as model:
         assert model.backend.placement == plan.placement
+    tight = dataclasses.replace(CPU, memory_free=MIB)
+    fakes(tight, fake("gpu:0", 8 * MIB))
+    both = plan_model(MODEL, "host:0,gpu:0", n_ctx=128)  # neither has room: what can be moved is
+    assert (both.placement, both.fits) == (plan.placement, False)
+    fakes(fake("gpu:0", 8 * MIB), CPU)
     fixed = plan_model(MODEL, "gpu:0", n_ctx=128)
     assert (fixed.fits, fixed.moved) == (False, ())
 

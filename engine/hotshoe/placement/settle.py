@@ -88,9 +88,9 @@ class _Attempts:
 
     def give_way(self, failed: BackendMemory) -> bool:
         """Take layers off the device that had no memory; False if there is none, or nothing may be moved."""
-        short = next((d for d in failed.devices if d.failed), None)
         host = self._host.name if self._host else ""
-        if short is None or short.device == host or not self._params.adapts or len(self.moved) == len(_MOVED):
+        short = next((d for d in failed.devices if d.failed and d.device != host), None)
+        if short is None or not self._params.adapts or len(self.moved) == len(_MOVED):
             return False
         before = self.fitted.placement
         there = [i for i, name in enumerate(before.layers) if name == short.device]
