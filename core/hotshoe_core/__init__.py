@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hotshoe_core.graph import Graph
     from hotshoe_core.memory import AllocationStatus, BackendMemory, DeviceMemory, Memory
     from hotshoe_core.op import Op
+    from hotshoe_core.places import Splits
     from hotshoe_core.tensor import Tensor, constant, scope
 
 _HOME = {
@@ -34,6 +35,7 @@ _HOME = {
     "graph": ("Graph",),
     "memory": ("AllocationStatus", "BackendMemory", "DeviceMemory", "Memory"),
     "op": ("Op",),
+    "places": ("Splits",),
     "tensor": ("Tensor", "constant", "scope"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
@@ -59,6 +61,7 @@ __all__ = [
     "Op",
     "Placement",
     "Provider",
+    "Splits",
     "Tensor",
     "WeightData",
     "constant",

@@ -13,6 +13,7 @@ from hotshoe_core.backend import Placement
 from hotshoe_core.dtypes import DType
 from hotshoe_core.graph import Graph, is_view
 from hotshoe_core.ops._bounds import are_within
+from hotshoe_core.places import node_places
 from hotshoe_core.tensor import TABLE, Tensor
 
 if TYPE_CHECKING:
@@ -74,11 +75,11 @@ def compile_program(
 def _devices(
     graph: Graph, home: Callable[[Tensor], str], placement: Placement, libraries: Mapping[str, EagerLibrary]
 ) -> dict[Tensor, str]:
-    """Nodes are on the device of their layer, if it has the op; inputs and constants are with their first reader."""
+    """Nodes are where the placement means them, if that device has the op; inputs and constants with their reader."""
     devices = {t: home(t) for t in graph.leaves if t.op in ("weight", "state")}
+    meant = node_places(graph, placement, home)
     for node in graph.nodes:
-        before = next((devices[s] for s in node.sources if s is not None and not s.is_leaf), None)
-        device = placement.device(node.layer) if node.layer >= 0 or before is None else before
+        device = meant[node]
         if not libraries[device].has(node):
             device = next(name for name, library in libraries.items() if library.has(node))
         devices[node] = device

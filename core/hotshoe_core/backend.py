@@ -31,6 +31,9 @@ __all__ = ["Backend", "CacheConfig", "Counters", "Executable", "NodePlacement", 
 Progress = Callable[[float], None]
 """Called with the fraction done, 0 to 1. An exception it raises cancels the work."""
 
+EXPERT_OPS = frozenset({"linear_experts", "add_experts"})
+"""The ops whose weights are those of experts: many, of which a token reads a few."""
+
 
 @dataclass(frozen=True, slots=True)
 class WeightData:
@@ -77,12 +80,16 @@ class Placement:
     """Which device holds which part of a model, by the devices' names.
 
     layers: of each layer; its weights, its states and its nodes are there. input: of what comes before the first
-    layer, the embedding above all. output: of what comes after the last.
+    layer, the embedding above all. output: of what comes after the last. experts, cache: of each layer, where the
+    weights of its experts and its states are if they lie apart from it; "", and what is not named, is with the layer.
+    What reads them runs where they are: see ``hotshoe_core.places``.
     """
 
     input: str
     layers: tuple[str, ...] = ()
     output: str = ""
+    experts: tuple[str, ...] = ()
+    cache: tuple[str, ...] = ()
 
     def device(self, layer: int) -> str:
         """The device of this layer: -1 is the input, and every number from ``len(layers)`` on the output."""
@@ -90,19 +97,33 @@ class Placement:
             return self.input
         return self.layers[layer] if layer < len(self.layers) else self.output or self.input
 
+    def of_weight(self, layer: int, uses: Sequence[str]) -> str:
+        """The device of a weight of this layer that these ops read."""
+        apart = self.experts[layer] if 0 <= layer < len(self.experts) and not EXPERT_OPS.isdisjoint(uses) else ""
+        return apart or self.device(layer)
+
+    def of_state(self, layer: int) -> str:
+        """The device of a state of this layer."""
+        return (self.cache[layer] if 0 <= layer < len(self.cache) else "") or self.device(layer)
+
     @property
     def devices(self) -> tuple[str, ...]:
         """Every device named, in the order of the model."""
-        return tuple(dict.fromkeys(d for d in (self.input, *self.layers, self.output) if d))
+        named = (self.input, *self.layers, self.output, *self.experts, *self.cache)
+        return tuple(dict.fromkeys(d for d in named if d))
 
 
 class NodePlacement(NamedTuple):
-    """Where one node of a graph runs. ``how``: "native", "decomposed" or "fallback" (not on its layer's device)."""
+    """Where one node of a graph runs.
+
+    how: "native", "decomposed", or "fallback" where the device that the placement means for it cannot run it.
+    """
 
     node: str
     op: str
     device: str
     how: str
+    layer: int = -1
 
 
 @dataclass(slots=True)
@@ -145,7 +166,8 @@ class Backend(ABC):
     """An opened engine on one or more devices. Calls from several threads are serialised by the backend.
 
     honours: the fields of BackendParams that have an effect here. Of the others, the loader tells a user who has set
-    them; a backend need not warn. ``load`` sets ``_placement``.
+    them; a backend need not warn. ``load`` sets ``_placement``. strict: refuse a graph of which a node would run on
+    another device than the placement means for it; ``Context.reserve`` sees to that.
 
     It belongs to the process that opened it: methods call ``require_process`` before they take a lock, and
     ``close`` in another process does nothing. ``close`` sets ``_closed``.
@@ -156,6 +178,7 @@ class Backend(ABC):
     params: BackendParams
     counters: Counters
     honours: frozenset[str] = frozenset()
+    strict: bool = False
     _placement: Placement | None = None
     _closed: bool = False
     _process: int
@@ -210,11 +233,19 @@ class Backend(ABC):
             )
         return placement
 
+    def home(self, tensor: Tensor) -> str:
+        """The device that holds a weight or state of this backend."""
+        return self.placement.of_state(tensor.layer) if tensor.op == "state" else self.placement.device(tensor.layer)
+
+    def memory_free(self) -> Mapping[str, int]:
+        """Bytes that each device has left now, 0 where that is not known; by the devices' names."""
+        return {d.name: d.memory_free for d in self.devices}
+
     @abstractmethod
     def load(
         self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
     ) -> dict[str, Tensor]:
-        """Take weights in, each on the device of its layer; returns a weight tensor for each name.
+        """Take weights in, each on the device that ``placement.of_weight`` says; returns a tensor for each name.
 
         placement: becomes ``self.placement``, by which later states and graphs go; None for the one there is, at
         first all on the first device. Raises BackendError for a device that is not opened, InsufficientMemoryError
@@ -223,7 +254,7 @@ class Backend(ABC):
 
     @abstractmethod
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
-        """A zeroed persistent tensor that graphs read and update, on the device of its layer.
+        """A zeroed persistent tensor that graphs read and update, on the device that ``placement.of_state`` says.
 
         Raises InsufficientMemoryError.
         """

@@ -10,10 +10,11 @@ import numpy as np
 
 from hotshoe_core.arguments import described
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import ClosedError, DTypeError, GraphError, ShapeError, did_you_mean
+from hotshoe_core.errors import ClosedError, DTypeError, GraphError, PlacementError, ShapeError, did_you_mean
 from hotshoe_core.graph import Graph, lower
 from hotshoe_core.leaves import require_leaf
 from hotshoe_core.ops._bounds import origins
+from hotshoe_core.places import Splits
 from hotshoe_core.tensor import TABLE, Tensor, require_tensor
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Context:
         self._updates: dict[Tensor, Tensor] = {}
         self._lowered: dict[Tensor, Tensor] = {}
         self._executable: Executable | None = None
+        self._graph: Graph | None = None  # as it was compiled
         self._bounds: dict[Tensor, _Bound] = {}
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._computed = False
@@ -115,7 +117,8 @@ class Context:
     def reserve(self) -> Self:
         """Compile and allocate, if that has not happened yet. Runs nothing.
 
-        Raises UnsupportedOpError, InsufficientMemoryError, or GraphError if there is nothing to compute.
+        Raises UnsupportedOpError, InsufficientMemoryError, GraphError if there is nothing to compute, or PlacementError
+        if the backend is strict and a node cannot run where the placement means it to.
         """
         self.backend.require_process()
         with self._lock:
@@ -125,7 +128,10 @@ class Context:
                     raise GraphError("the context has nothing to compute", hint="call ctx.forward(tensor) first")
                 readable = {t: _readable(t) for t in self._outputs}
                 graph, lowered = lower(Graph.trace(list(readable.values()), self._updates), self.backend.supports)
-                self._executable = self.backend.compile(graph)
+                executable = self.backend.compile(graph)
+                if self.backend.strict:
+                    _require_in_place(executable)
+                self._executable, self._graph = executable, graph
                 self._lowered = {t: lowered[r] for t, r in readable.items()}
                 self._bounds = _indexed(graph)
             return self
@@ -222,6 +228,12 @@ class Context:
         """Where each node runs and how, after ``reserve``."""
         return () if self._executable is None else self._executable.placements()
 
+    def splits(self) -> Splits:
+        """The graph in runs of nodes on one device each, and what crosses between them, after ``reserve``."""
+        if self._executable is None or self._graph is None:
+            return Splits((), (), ())
+        return Splits.of(self._graph, self._executable.placements(), self.backend.home)
+
     # The end
 
     def close(self) -> None:
@@ -246,6 +258,22 @@ class Context:
             raise ClosedError("the context is closed", hint="make another with backend.new_context()")
         if building and self._executable is not None:
             raise GraphError("the graph is compiled and cannot grow", hint="build another in a new context")
+
+
+def _require_in_place(executable: Executable) -> None:
+    """Raises PlacementError, and frees the executable, if a node of it runs elsewhere than the placement means."""
+    for node in executable.placements():
+        if node.how == "fallback":
+            executable.close()
+            of = "the input" if node.layer < 0 else f"layer {node.layer}"
+            raise PlacementError(
+                f"{node.op} ({node.node}, {of}) would run on {node.device}: its own device has no such op, and ops "
+                "that leave their device were forbidden",
+                op=node.op,
+                layer=node.layer,
+                device=node.device,
+                hint="place that layer elsewhere, or allow it: PlacementParams(fallback=True)",
+            )
 
 
 def _readable(tensor: Tensor) -> Tensor:

@@ -33,6 +33,7 @@ from hotshoe_core.errors import BackendError, ClosedError, GraphError, Insuffici
 from hotshoe_core.graph import Graph
 from hotshoe_core.leaves import require_leaf
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
+from hotshoe_core.places import node_places
 from hotshoe_core.quants import dequantize, round_to
 from hotshoe_core.tensor import TABLE, Shape, Tensor
 
@@ -223,8 +224,9 @@ class EagerBackend(Backend):
 
     def _load(self, w: WeightData) -> Tensor:
         tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-        library = self.library_of(w.layer)
-        return self._hold(tensor, library.weight_size(w), lambda: library.load(w))
+        device = self.placement.of_weight(w.layer, w.uses)
+        library = self.libraries[device]
+        return self._hold(tensor, device, library.weight_size(w), lambda: library.load(w))
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
         self.require_process()
@@ -232,12 +234,13 @@ class EagerBackend(Backend):
             self._require_open()
             require_leaf("state", name, shape, dtype, layer)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            library = self.library_of(layer)
-            return self._hold(tensor, library.size(tensor.shape, dtype), lambda: library.zeroed(tensor.shape, dtype))
+            device = self.placement.of_state(layer)
+            library = self.libraries[device]
+            size = library.size(tensor.shape, dtype)
+            return self._hold(tensor, device, size, lambda: library.zeroed(tensor.shape, dtype))
 
-    def _hold(self, tensor: Tensor, size: int, make: Callable[[], Native]) -> Tensor:
+    def _hold(self, tensor: Tensor, device: str, size: int, make: Callable[[], Native]) -> Tensor:
         what: Literal["weights", "cache"] = "weights" if tensor.op == "weight" else "cache"
-        device = self.placement.device(tensor.layer)
         tensor.owner = self
         if self.params.allocate:
             with self.guard(device, what, size, tensor.layer):
@@ -440,13 +443,12 @@ class EagerExecutable(Executable):
         return dict(self._sizes)
 
     def placements(self) -> Sequence[NodePlacement]:
-        placement = self._backend.placement
+        meant = node_places(self._graph, self._backend.placement, self._backend.home)
         placed = []
         for n in self._graph.nodes:
             device = self._program.devices[n]
             how = "decomposed" if _inside(n.name, self._decomposed) else "native"
-            on_its_own = n.layer < 0 or device == placement.device(n.layer)
-            placed.append(NodePlacement(n.name, n.op, device, how if on_its_own else "fallback"))
+            placed.append(NodePlacement(n.name, n.op, device, how if device == meant[n] else "fallback", n.layer))
         return placed
 
     def close(self) -> None:

@@ -15,6 +15,7 @@
     ├── PluginError                            a plugin breaks the contract
     ├── DeviceNotFoundError                    no device of that name; carries the verdicts
     ├── OptionError             (ValueError)   an option of load_all or of a command is not what it should be
+    ├── PlacementError          (ValueError)   layers cannot lie where an option says, or an op would leave its device
     ├── ModelError                             a model could not be loaded
     │   ├── ModelFileError                     a file or folder is not what it should be; names field and byte
     │   ├── UnknownArchitectureError           no model implementation for the file's architecture
@@ -66,6 +67,7 @@ __all__ = [
     "ModelFileError",
     "NativeError",
     "OptionError",
+    "PlacementError",
     "PluginError",
     "SamplingError",
     "ShapeError",
@@ -170,6 +172,27 @@ class DeviceNotFoundError(HotshoeError):
 
 class OptionError(HotshoeError, ValueError):
     """An option of ``load_all``, or the variable that does the same, or one of a command, is not what it should be."""
+
+
+class PlacementError(HotshoeError, ValueError):
+    """Layers cannot lie where an option says; or, where that was forbidden, an op would leave its layer's device.
+
+    op, layer, device: of such an op, its name, its layer (-1: before the first) and the device it would run on.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        op: str | None = None,
+        layer: int | None = None,
+        device: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.op = op
+        self.layer = layer
+        self.device = device
 
 
 class ModelError(HotshoeError):

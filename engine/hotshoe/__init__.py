@@ -14,6 +14,8 @@ import importlib
 TYPE_CHECKING = False  # type checkers take it for typing's, whose import would be most of this one's cost
 if TYPE_CHECKING:
     from hotshoe.loading import load_all, load_model, load_tokenizer
+    from hotshoe.placement import PlacementParams
+    from hotshoe.placement.plan import plan_model
     from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import SamplingParams
     from hotshoe.tasks import Task
@@ -24,6 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendParams",
     "HotshoeError",
+    "PlacementParams",
     "RunnerParams",
     "SamplingParams",
     "Task",
@@ -32,11 +35,13 @@ __all__ = [
     "load_all",
     "load_model",
     "load_tokenizer",
+    "plan_model",
 ]
 
 _HOME = {
     "BackendParams": ("hotshoe_core", "BackendParams"),
     "HotshoeError": ("hotshoe_core.errors", "HotshoeError"),
+    "PlacementParams": ("hotshoe.placement.params", "PlacementParams"),
     "RunnerParams": ("hotshoe.runner.params", "RunnerParams"),
     "SamplingParams": ("hotshoe.sampling", "SamplingParams"),
     "Task": ("hotshoe.tasks", "Task"),
@@ -44,6 +49,7 @@ _HOME = {
     "load_all": ("hotshoe_loader", "load_all"),
     "load_model": ("hotshoe.loading", "load_model"),
     "load_tokenizer": ("hotshoe.loading", "load_tokenizer"),
+    "plan_model": ("hotshoe.placement.plan", "plan_model"),
 }
 
 

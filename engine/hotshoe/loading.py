@@ -5,20 +5,22 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.families import find_model
 from hotshoe.nn.binder import bind, check_layers
-from hotshoe.placement import split_layers
+from hotshoe.placement import PlacementParams
 from hotshoe.runner.params import RunnerParams
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import BackendParams
+from hotshoe_core import BackendParams, DeviceType, Placement
 from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import (
     InputTooLongError,
+    InsufficientMemoryError,
     ModelDefinitionError,
     ModelError,
     ModelFileError,
@@ -29,13 +31,16 @@ from hotshoe_loader import load_all
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
+    from hotshoe.runner.base import LoadedModel
     from hotshoe.runner.embedder import EmbeddingModel
     from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
     from hotshoe.tokenizers import Tokenizer
+    from hotshoe_core import Backend
     from hotshoe_core.backend import Progress
+    from hotshoe_loader import Registry
 
-__all__ = ["load_all", "load_model", "load_tokenizer", "task_of"]
+__all__ = ["Recipe", "load_all", "load_model", "load_tokenizer", "task_of"]
 
 _DEFAULT_CONTEXT = 4096
 _OF_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "kv_dtype")
@@ -50,66 +55,152 @@ def load_model(
     n_ctx: int | None = None,
     params: BackendParams | None = None,
     runner: RunnerParams | None = None,
+    placement: PlacementParams | None = None,
     task: Task | str | None = None,
     progress: Progress | None = None,
 ) -> TextModel | EmbeddingModel | RerankModel:
     """A model from a GGUF file, on a device, ready to use. Close it, or use it as a context manager.
 
-    device: a name or type from ``load_all().devices`` ("cpu", "cuda:0", "gpu"); None for the best. A device
-    asked for by name is used or the call fails: it is never replaced.
+    device: a name or type from ``load_all().devices`` ("cpu", "cuda:0", "gpu"), or several ("cuda:0,cpu"); None for
+    the best, with the CPU for what it has no room for. A device asked for by name is used or the call fails: it is
+    never replaced.
     n_ctx: tokens a text may have; None for what the model was trained for, at most 4096 for a text model,
     whose cache takes memory for each of them.
     params: how the backend is opened: threads, attention, …
     runner: how much is computed and kept at once.
+    placement: which layers go to which of several devices; None for as many as fit beside the CPU. What memory has no
+    room for is moved to another device, and ``model.placement_report()`` says so.
     task: what the model must be for: "text", "embedding" or "rerank"; the call fails early for a file of another
     task. None takes any: the file says which it is.
     progress: called with the fraction loaded, 0 to 1; an exception it raises cancels the load.
 
     Raises ModelFileError, UnknownArchitectureError, WeightsError, ModelError for a task or an option that does not
-    fit, TokenizerError, DeviceNotFoundError or InsufficientMemoryError; nothing stays loaded then.
+    fit, PlacementError, TokenizerError, DeviceNotFoundError or InsufficientMemoryError; nothing stays loaded then.
     """
-    expected = None if task is None else Task.parse(task)
-    if device is not None and not isinstance(device, Iterable):
-        raise ModelError(f"device is {described(device)}; expected a name, or several")
-    if params is not None and not isinstance(params, BackendParams):
-        raise ModelError(f"params is {described(params)}; expected BackendParams")
-    if runner is not None and not isinstance(runner, RunnerParams):
-        raise ModelError(f"runner is {described(runner)}; expected RunnerParams")
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function of a fraction")
-    runner = RunnerParams() if runner is None else runner
-    file = _open(path)
-    pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")  # a large vocabulary takes as long as copying the weights
-    try:
-        architecture = _find(file)
-        _check_task(file, architecture.task, expected, runner)
-        config = _config(file, architecture)
-        config = dataclasses.replace(config, n_ctx=_context(file, architecture, config.n_ctx, n_ctx))
-        check_layers(file, config.n_layers)
-        registry = load_all()
-        backend = registry.open(device, params or BackendParams())
+    with Recipe.read(path, device, n_ctx, params, runner, placement, task) as recipe:
+        return cast("TextModel | EmbeddingModel | RerankModel", recipe.load(load_all(), progress))
+
+
+@dataclass(slots=True)
+class Recipe:
+    """A model's file, read and checked, and how it is to be loaded. Closes the file unless a model was loaded."""
+
+    file: GGUFFile
+    architecture: type[Module]
+    config: Any
+    device: str | list[str] | None
+    params: BackendParams
+    runner: RunnerParams
+    placement: PlacementParams
+    _pool: ThreadPoolExecutor
+    _tokenizer: Future[Tokenizer] | None = None
+    _loaded: bool = False
+
+    @classmethod
+    def read(
+        cls,
+        path: Any,
+        device: Any,
+        n_ctx: int | None,
+        params: Any,
+        runner: Any,
+        placement: Any,
+        task: Task | str | None,
+    ) -> Recipe:
+        """Raises as ``load_model`` does for arguments and files that are not what they should be."""
+        expected = None if task is None else Task.parse(task)
+        if device is not None and not isinstance(device, Iterable):
+            raise ModelError(f"device is {described(device)}; expected a name, or several")
+        for name, value, kind in (
+            ("params", params, BackendParams),
+            ("runner", runner, RunnerParams),
+            ("placement", placement, PlacementParams),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise ModelError(f"{name} is {described(value)}; expected {kind.__name__}")
+        runner = RunnerParams() if runner is None else runner
+        device = device if device is None or isinstance(device, str) else list(device)
+        file = _open(path)
         try:
-            # Not earlier: it would take Python's lock from the imports of the plugin, 5 ms at a time.
-            tokenizer = pool.submit(_tokenizer_of, file.metadata)
-            try:
-                model = architecture(config)
-                placement = split_layers(backend.devices, config.n_layers)
-                bind(model, file, backend, placement=placement, ignore=model.unused_tensors, progress=progress)
-                if architecture.task is Task.TEXT:
-                    _check_cache_spec(model, config.n_layers)
-            finally:
-                wait([tokenizer])  # it reads the file
-            kind = _runner_of(architecture.task)
-            words, why = tokenizer.result(), registry.why(device)
-            return kind(model, words, backend, file, n_ctx=config.n_ctx, why=why, params=runner)
+            architecture = _find(file)
+            _check_task(file, architecture.task, expected, runner)
+            config = _config(file, architecture)
+            config = dataclasses.replace(config, n_ctx=_context(file, architecture, config.n_ctx, n_ctx))
+            check_layers(file, config.n_layers)
         except BaseException:
-            backend.close()
+            file.close()
             raise
-    except BaseException:
-        file.close()
-        raise
-    finally:
-        pool.shutdown()
+        pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")
+        params, placement = params or BackendParams(), placement or PlacementParams()
+        return cls(file, architecture, config, device, params, runner, placement, pool)
+
+    def open(self, registry: Registry) -> Backend:
+        """A backend over the devices asked for, and the CPU where it is to take part."""
+        with_cpu = self.device is None or bool(self.placement.asks_for_cpu)
+        return registry.open(self.device, self.params, with_cpu=with_cpu)
+
+    def load(self, registry: Registry, progress: Progress | None = None) -> LoadedModel:
+        """The model on the devices asked for."""
+        backend = self.open(registry)
+        self._start_tokenizer()  # not earlier: it would take Python's lock from the imports of the plugin
+        if len(backend.devices) == 1 and self.placement == PlacementParams():
+            model = self._load_whole(backend, progress)
+            model.why = registry.why(self.device)
+        else:
+            from hotshoe.placement.report import in_words
+            from hotshoe.placement.settle import load_settled
+
+            opened = [backend]
+            model = load_settled(
+                lambda: opened.pop() if opened else self.open(registry),
+                self.build,
+                self.config.n_layers,
+                self.placement,
+                progress=progress,
+                dry=not self.params.allocate,
+            )
+            model.why = f"{registry.why(self.device)}; {in_words(model.backend.placement)}"
+        self._loaded = True
+        return model
+
+    def _load_whole(self, backend: Backend, progress: Progress | None) -> LoadedModel:
+        """Everything on the one device there is."""
+        (device,) = backend.devices
+        n = self.config.n_layers
+        try:
+            return self.build(backend, Placement(device.name, (device.name,) * n, device.name), progress)
+        except BaseException as error:
+            backend.close()
+            if isinstance(error, InsufficientMemoryError) and device.type is not DeviceType.CPU:
+                from hotshoe.placement.settle import with_advice
+
+                raise with_advice(error, [device], self.placement) from None
+            raise
+
+    def build(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> LoadedModel:
+        """The model in an opened backend, which is the caller's to close."""
+        model = self.architecture(self.config)
+        bind(model, self.file, backend, placement=placement, ignore=model.unused_tensors, progress=progress)
+        if self.architecture.task is Task.TEXT:
+            _check_cache_spec(model, self.config.n_layers)
+        words, kind = self._start_tokenizer().result(), _runner_of(self.architecture.task)
+        return kind(model, words, backend, self.file, n_ctx=self.config.n_ctx, why="", params=self.runner)
+
+    def _start_tokenizer(self) -> Future[Tokenizer]:
+        """In a thread of its own: a large vocabulary takes as long as copying the weights."""
+        if self._tokenizer is None:
+            self._tokenizer = self._pool.submit(_tokenizer_of, self.file.metadata)
+        return self._tokenizer
+
+    def __enter__(self) -> Recipe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()  # the tokenizer reads the file
+        if not self._loaded:
+            self.file.close()
 
 
 def task_of(path: str | os.PathLike[str]) -> Task:

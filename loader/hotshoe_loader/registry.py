@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.device import BackendParams, Device
+from hotshoe_core.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import BackendError, PluginError
 from hotshoe_core.text import printable
 from hotshoe_loader import explain as words
 from hotshoe_loader.activate import Offer, backends_over, changes_by, open_backend
 from hotshoe_loader.options import Options
 from hotshoe_loader.rank import matching, rank
+from hotshoe_loader.servers import announce, endpoint_of, lent_by, withdraw
 from hotshoe_loader.survey import Survey
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 
@@ -105,7 +106,8 @@ class Registry:
         None is the best device. A name is a device ("cpu", "cuda:0"); or a type ("gpu"), a backend ("cuda"),
         a provider ("ggml-cuda") or a family ("ggml"), and then all devices of the provider that has the best
         of them, and of that one's type: a model is not spread over GPUs and the CPU because a plugin has both.
-        Several names are taken in their order.
+        "rpc://host:port" is all devices of that server, which is looked for if it is not known yet. Several names, or
+        one text with commas between them, are taken in their order.
 
         Raises DeviceNotFoundError, which carries the verdicts and names the next step.
         """
@@ -113,13 +115,15 @@ class Registry:
             if not self.devices:
                 raise words.not_found("device=None", "cpu", self.devices, self.verdicts)
             return [self.devices[0]]
-        tokens = [device] if isinstance(device, str) else list(device)
-        wrong = [token for token in tokens if not isinstance(token, str)]
-        if wrong or not tokens:
+        listed = [device] if isinstance(device, str) else list(device)
+        wrong = [token for token in listed if not isinstance(token, str)]
+        if wrong or not listed:
             raise TypeError(f"device= takes None, a name or several names, got {device!r}")
+        tokens = [name.strip() for token in listed for name in token.split(",")]
         chosen: dict[str, Device] = {}
         for token in tokens:
-            found = matching(token, self.devices)
+            endpoint = endpoint_of(token)
+            found = matching(token, self.devices) if endpoint is None else self._lent_by(endpoint)
             if not found:
                 raise words.not_found(f"device={token!r}", token, self.devices, self.verdicts)
             # Two providers may show one physical GPU twice; devices of one provider are distinct.
@@ -128,14 +132,36 @@ class Registry:
             chosen.update({item.name: item for item in alike})
         return list(chosen.values())
 
+    def _lent_by(self, endpoint: str) -> list[Device]:
+        """The devices of a server. Raises DeviceNotFoundError if it lends none, and then it is forgotten."""
+        found = lent_by(endpoint, self.devices)
+        if not found:
+            announce(endpoint)
+            self.reload()
+            found = lent_by(endpoint, self.devices)
+        if not found:
+            error = words.not_found(f"device='rpc://{endpoint}'", "rpc", self.devices, self.verdicts)
+            withdraw(endpoint)
+            self.reload()
+            raise error
+        return found
+
     def why(self, device: str | Iterable[str] | Device | None = None) -> str:
         """One line: the device a request means, and why that one."""
         chosen = [device] if isinstance(device, Device) else self.select(device)
         line = words.why(chosen[0], self.devices, self.verdicts, self._options)
         return f"{line}; together with {', '.join(item.name for item in chosen[1:])}" if chosen[1:] else line
 
-    def open(self, device: str | Iterable[str] | Device | None = None, params: BackendParams | None = None) -> Backend:
+    def open(
+        self,
+        device: str | Iterable[str] | Device | None = None,
+        params: BackendParams | None = None,
+        *,
+        with_cpu: bool = False,
+    ) -> Backend:
         """A backend opened over the devices a request means; see ``select``. The caller closes it.
+
+        with_cpu: and over the CPU of their family, behind them, where there is one that was not asked for.
 
         The plugin is imported now, if it was not before. Where that fails, though it worked in a child process,
         the next best device is opened with a warning, if nothing was asked for: no ``device`` here, and no
@@ -147,6 +173,8 @@ class Registry:
             PluginError: the plugin worked in its child process, and does not in this one.
         """
         chosen = [device] if isinstance(device, Device) else self.select(device)
+        if with_cpu:
+            chosen = self._with_cpu(chosen)
         try:
             return self._open(chosen, params or BackendParams())
         except PluginError as error:
@@ -154,7 +182,13 @@ class Registry:
             if device is not None or self._options.require or not self.devices or chosen[0] in self.devices:
                 raise
             logger.warning("%s; using %s", error, self.why())
-            return self.open(None, params)
+            return self.open(None, params, with_cpu=with_cpu)
+
+    def _with_cpu(self, chosen: list[Device]) -> list[Device]:
+        if any(item.type is DeviceType.CPU for item in chosen):
+            return chosen
+        cpus = [item for item in self.devices if item.type is DeviceType.CPU and item.family == chosen[0].family]
+        return [*chosen, *cpus[:1]]
 
     def _open(self, chosen: list[Device], params: BackendParams) -> Backend:
         offers = self._offers(chosen)

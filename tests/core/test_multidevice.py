@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from hotshoe_core import ops
 from hotshoe_core.backend import Backend, Placement, WeightData
+from hotshoe_core.context import Context
 from hotshoe_core.device import BackendParams
 from hotshoe_core.dtypes import DType
 from hotshoe_core.eager import EagerBackend
-from hotshoe_core.errors import BackendError, InsufficientMemoryError
-from hotshoe_core.ops import swiglu
+from hotshoe_core.errors import BackendError, InsufficientMemoryError, PlacementError
+from hotshoe_core.ops import linear, swiglu
 from hotshoe_core.reference import DEVICE, numpy_library
 from hotshoe_core.tensor import scope
 from hotshoe_core.testing import GRAPH_CASES, OP_CASES, BackendConformance, MultiDeviceConformance
@@ -61,6 +63,53 @@ def test_support_is_that_of_the_layers_device() -> None:
     assert ("blk.1.swiglu.mul", "fake:1", "decomposed") in placed
     assert ("blk.0.tanh", "fake:0", "native") in placed
     assert ("blk.1.tanh", "fake:0", "fallback") in placed
+
+
+def test_a_strict_backend_refuses_what_would_leave_its_device() -> None:
+    backend = open_fake(2)
+    backend.load([], Placement("fake:0", ("fake:0", "fake:1"), "fake:1"))
+    backend.strict = True
+
+    def graph(layer: int) -> Context:
+        ctx = backend.new_context()
+        with scope(f"blk.{layer}", layer):
+            y = ctx.input("x", (4,)).tanh()
+        return ctx.forward(y)
+
+    graph(0).reserve()
+    refused = graph(1)
+    with pytest.raises(PlacementError, match=r"tanh \(blk\.1\.tanh, layer 1\) would run on fake:0") as caught:
+        refused.reserve()
+    assert (caught.value.op, caught.value.layer, caught.value.device) == ("tanh", 1, "fake:0")
+    assert backend.memory().on("fake:1").graph.size == 0  # nothing of it stays
+    backend.strict = False
+    assert refused.reserve().splits().fallbacks[0].node == "blk.1.tanh"
+
+
+def test_experts_apart_and_what_goes_on_with_them() -> None:
+    """The products and what is between them are where the experts are; what mixes them in is not."""
+    backend = open_fake(2)
+    placement = Placement("fake:0", ("fake:0",), "fake:0", experts=("fake:1",))
+    data = np.ones(2 * 4 * 4, np.float32).view(np.uint8)
+    up, down = backend.load(
+        [WeightData(n, (2, 4, 4), DType.F32, data, ("linear_experts",), 0) for n in ("up", "down")], placement
+    ).values()
+    (gate,) = backend.load([WeightData("gate", (4, 4), DType.F32, data[:64], ("linear",), 0)]).values()
+    assert [backend.home(w) for w in (up, down, gate)] == ["fake:1", "fake:1", "fake:0"]
+    ctx = backend.new_context()
+    x, chosen = ctx.input("x", (3, 4)), ctx.input("chosen", (3, 1), DType.I32)
+    with scope("blk.0", 0):
+        h = linear(x, gate)
+        hidden = ops.linear_experts(h[:, None], up, chosen).exp()
+        y = h + ops.linear_experts(hidden, down, chosen)[:, 0]
+    ctx.forward(y).compute({x: np.ones((3, 4)), chosen: np.zeros((3, 1), np.int32)})
+    np.testing.assert_allclose(ctx.read(y), 4 + 4 * np.exp(16.0), rtol=1e-5)
+    splits = ctx.splits()
+    assert [s.device for s in splits.splits] == ["fake:0", "fake:1", "fake:0"]
+    assert {n.op: n.device for n in splits.nodes}["exp"] == "fake:1"
+    assert splits.nbytes == 2 * 3 * 4 * 4
+    assert not splits.fallbacks
+    assert backend.new_context().splits().nodes == ()
 
 
 def test_weights_that_do_not_fit_name_device_and_layer() -> None:

@@ -317,6 +317,21 @@ CALLS: dict[str, Call] = {
         lambda w: hotshoe.RunnerParams,
         lambda r, w: ([], {"n_batch": 8, "n_ubatch": 8, "max_sequences": 2, "n_sequences": 1, "kv_dtype": "f16"}),
     ),
+    "PlacementParams": Call(
+        lambda w: hotshoe.PlacementParams,
+        lambda r, w: (
+            [],
+            {
+                "gpu_layers": 1,
+                "tensor_split": (1, 2),
+                "cpu_moe": 0,
+                "kv_offload": True,
+                "layers": None,
+                "fallback": True,
+            },
+        ),
+    ),
+    "placements": Call(lambda w: w.model.placements, lambda r, w: ([2], {})),
     "BackendParams": Call(
         lambda w: lambda **given: hotshoe.load_all().open("cpu", BackendParams(**given)),
         lambda r, w: ([], {"n_threads": 1, "mmap": True, "repack": True, "flash_attention": "auto", "allocate": True}),
@@ -326,7 +341,8 @@ CALLS: dict[str, Call] = {
         lambda w: hotshoe.load_model,
         lambda r, w: (
             [r.choice((TINY, ENCODER, "nothing.gguf", DATA))],
-            {"device": "reference", "n_ctx": 16, "params": None, "runner": None, "task": None, "progress": None},
+            {"device": "reference", "n_ctx": 16, "params": None, "runner": None, "placement": None, "task": None}
+            | {"progress": None},
         ),
         use=lambda model: model.close(),
     ),

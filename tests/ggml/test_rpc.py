@@ -11,19 +11,23 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import hotshoe
+from hotshoe import PlacementParams
+from hotshoe.placement.plan import plan_model
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe_core.backend import Backend
 from hotshoe_core.device import BackendParams
-from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError
+from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError, OptionError
 from hotshoe_core.testing import MultiDeviceConformance
 from hotshoe_loader import load_all
 from tests.support.fixtures import minilm_folder, minilm_gguf  # noqa: F401  (fixtures)
+from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
 
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
 
@@ -133,6 +137,68 @@ def test_a_model_computes_what_it_computes_on_the_cpu(device: str | list[str]) -
 
 
 @pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize(
+    ("device", "options"),
+    [
+        ("rpc:0", {"gpu_layers": 2}),
+        ("rpc:0", {"gpu_layers": "all", "kv_offload": False}),
+        ("rpc:0,rpc:1", {"tensor_split": (1, 3)}),
+        ("rpc:0,rpc:1,cpu", {"layers": ("rpc:1", "cpu", "cpu", "rpc:0")}),
+    ],
+    ids=str,
+)
+def test_placed_as_asked(device: str, options: dict[str, Any]) -> None:
+    placement = PlacementParams(**options, fallback=False)
+    with hotshoe.load_model(SHIPPED, "cpu") as model:
+        assert isinstance(model, TextModel)
+        ids = model.tokenizer.encode(PROMPT)
+        expected = model.logits(ids)
+    plan = plan_model(SHIPPED, device, placement=placement)
+    with hotshoe.load_model(SHIPPED, device, placement=placement) as model:
+        assert isinstance(model, TextModel)
+        for d in model.memory().devices:
+            there = plan.memory.on(d.device)
+            assert {i: m.size for i, m in d.weights.items()} == {i: m.size for i, m in there.weights.items()}
+            assert {i: m.size for i, m in d.cache.items()} == {i: m.size for i, m in there.cache.items()}
+        got = model.logits(ids)
+        assert np.abs(got - expected).max() <= 2e-2 * np.abs(expected).max()
+        with model.sequence() as sequence:
+            steps = [sequence.append(token) for token in ids]
+        assert np.abs(np.stack(steps) - got).max() <= 2e-2 * np.abs(expected).max()
+        splits = model.placements()
+        assert {s.device for s in splits.splits} == set(model.backend.placement.devices)
+        assert splits.nbytes
+        if options.get("kv_offload") is False:
+            assert {n.device for n in splits.nodes if n.op == "attention"} == {"cpu"}
+
+
+@pytest.mark.usefixtures("servers")
+def test_positions_move_where_the_cache_is() -> None:
+    """Moving them is a graph of no layer, and the input is on the CPU: the keys must be turned where they are."""
+    texts = []
+    for device in ("rpc:0", "rpc:0,cpu"):
+        with hotshoe.load_model(SHIPPED, device, n_ctx=24) as model:
+            assert isinstance(model, TextModel)
+            assert model.backend.placement.input == device.split(",")[-1]
+            texts.append(model.generate(PROMPT, max_tokens=40, temperature=0, context_shift=4).text)
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.usefixtures("servers")
+def test_experts_beside_their_layers(gguf: Callable[..., Path]) -> None:  # noqa: F811
+    path = gguf("Qwen3MoeForCausalLM")
+    logits = []
+    for options, expected in (({}, {"rpc:0"}), ({"cpu_moe": 1}, {"cpu", "rpc:0"}), ({"cpu_moe": True}, {"cpu"})):
+        with hotshoe.load_model(path, "rpc:0", placement=PlacementParams(**options)) as model:
+            assert isinstance(model, TextModel)
+            experts = {n.device for n in model.placements().nodes if n.op == "linear_experts"}
+            assert experts == expected
+            logits.append(model.logits(model.tokenizer.encode("the quick brown fox")))
+    for other in logits[1:]:
+        assert np.abs(other - logits[0]).max() <= 1e-2 * np.abs(logits[0]).max()
+
+
+@pytest.mark.usefixtures("servers")
 def test_an_encoder_on_a_server(minilm_gguf: Callable[[str], Path]) -> None:  # noqa: F811
     texts = ["a cat sleeps", "stocks fell", "the feline naps"]
     vectors = []
@@ -183,6 +249,29 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOTSHOE_RPC", "nonsense")
     with pytest.raises(DeviceNotFoundError, match="expected host:port"):
         load_all(refresh=True).open("rpc:0")
+
+
+def test_a_server_named_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing else has to say where it is."""
+    monkeypatch.setenv("HOTSHOE_RPC", "")
+    registry = load_all(refresh=True)
+    server = Server()
+    with hotshoe.load_model(SHIPPED, f"rpc://{server.endpoint},cpu") as model:
+        assert isinstance(model, TextModel)
+        assert [d.name for d in model.backend.devices] == ["rpc:0", "cpu"]
+        assert model.generate(PROMPT, max_tokens=2).tokens
+    assert [d.name for d in registry.select(f"rpc://{server.endpoint}")] == ["rpc:0"]
+    absent = f"127.0.0.1:{free_port()}"
+    with pytest.raises(DeviceNotFoundError, match=absent):
+        registry.select(f"rpc://{absent}")
+    assert [d.name for d in registry.select(f"rpc://{server.endpoint}")] == ["rpc:0"]  # it hides no other
+    assert os.environ["HOTSHOE_RPC"] == server.endpoint
+    for wrong in ("rpc://", "rpc://host", "rpc://:1", "rpc://host:70000"):
+        with pytest.raises(OptionError, match="expected rpc://host:port"):
+            registry.select(wrong)
+    server.kill()
+    monkeypatch.setenv("HOTSHOE_RPC", "")
+    load_all(refresh=True)
 
 
 def test_a_server_that_others_can_reach_warns(capfd: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,8 @@ def registry(site):
         ("reference", ["reference"]),
         (["cuda:1", "cpu"], ["cuda:1", "cpu"]),
         (["cuda:1", "gpu"], ["cuda:1", "cuda:0"]),
+        ("cuda:1, cpu", ["cuda:1", "cpu"]),
+        (["cuda:1,vulkan:0", "cpu"], ["cuda:1", "vulkan:0", "cpu"]),
     ],
 )
 def test_select(registry, asked, expected):
@@ -101,6 +103,27 @@ def test_a_backend_that_has_gpus_and_the_cpu_means_its_gpus(site):
     assert names(registry.select("both")) == ["both:0", "both:1"]
     assert names(registry.select("both:cpu")) == ["both:cpu"]
     assert names(registry.select(["both", "both:cpu"])) == ["both:0", "both:1", "both:cpu"]
+
+
+@pytest.mark.parametrize("text", ["cuda:0,", ",", ""])
+def test_nothing_between_commas_is_no_device(registry, text):
+    with pytest.raises(DeviceNotFoundError):
+        registry.select(text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ("cuda:0", ["cuda:0", "cpu"]),
+        (None, ["cuda:0", "cpu"]),
+        ("cpu", ["cpu"]),
+        ("cpu,cuda:1", ["cpu", "cuda:1"]),
+        ("npu", ["npu:0"]),  # no CPU of its family
+    ],
+)
+def test_the_cpu_of_the_same_family_may_join(registry, asked, expected):
+    with registry.open(asked, with_cpu=True) as backend:
+        assert names(backend.devices) == expected
 
 
 @pytest.mark.parametrize("wrong", [[], 3, [3], [None]])

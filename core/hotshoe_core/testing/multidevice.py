@@ -122,6 +122,8 @@ class MultiDeviceConformance:
             Placement(last, (last,) * N_LAYERS, last),
             Placement(first, (first,) * half + (last,) * (N_LAYERS - half), last),
             Placement(first, (last,) * N_LAYERS, first),
+            Placement(first, (first,) * N_LAYERS, first, cache=(last,) * N_LAYERS),
+            Placement(last, (last,) * N_LAYERS, last, cache=(first,) * half),
         ]
 
     def test_every_placement_computes_the_same(self) -> None:
@@ -156,6 +158,27 @@ class MultiDeviceConformance:
         assert OUTPUT in report.on(placement.output).weights
         model.close()
         assert not any(d.weights or d.cache for d in self.backend.memory().devices)
+
+    def test_states_may_lie_apart_from_their_layers(self) -> None:
+        first, last = self.names[0], self.names[-1]
+        model = Model(self.backend, Placement(first, (first,) * N_LAYERS, first, cache=("", last)))
+        report = self.backend.memory()
+        assert set(report.on(last).cache) == {1}
+        assert set(report.on(first).cache) == set(range(N_LAYERS)) - {1}
+        assert {0, 1} <= set(report.on(first).weights)
+        assert [self.backend.home(state) for state in model.states[:2]] == [first, last]
+        ctx, _ = model.build()
+        ctx.reserve()
+        rows = {p.layer: p.device for p in ctx.placements() if p.op == "set_rows"}
+        assert (rows[0], rows[1]) == (first, last)
+        assert {(c.source, c.target) for c in ctx.splits().crossings} == {(first, last), (last, first)}
+        ctx.close()
+        model.close()
+
+    def test_free_memory_is_that_of_each_device(self) -> None:
+        free = self.backend.memory_free()
+        assert set(free) == set(self.names)
+        assert all(size >= 0 for size in free.values())
 
     def test_nodes_run_on_the_device_of_their_layer(self) -> None:
         placement = self.split()

@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 _COMMANDS = (
     *("devices", "doctor", "run", "chat", "embed", "rerank", "bench", "convert", "inspect", "trace", "compare"),
-    *("conform", "new-plugin"),
+    *("plan", "conform", "new-plugin"),
 )
 
 

@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from hotshoe.cli.generating import add_backend_options, add_runner_options, backend_params, runner_params
+from hotshoe.cli.generating import (
+    add_backend_options,
+    add_runner_options,
+    backend_params,
+    placement_params,
+    runner_params,
+)
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -156,7 +162,7 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
             )
         if getattr(args, name) is None:
             setattr(args, name, default)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"placement": placement_params(args)}
     if of_text:
         options["n_ctx"] = max(args.depth) + max(*args.prompt, *args.generate, 1)
         options["runner"] = runner_params(args, n_sequences=max(args.sequences))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hotshoe.cli.generating import add_backend_options, backend_params
+from hotshoe.cli.generating import add_backend_options, backend_params, placement_params
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ def run(args: argparse.Namespace) -> int:
     texts = args.text or [line.rstrip("\n") for line in sys.stdin]
     with bar("loading") as progress:
         loaded = hotshoe.load_model(
-            args.model, args.device, params=backend_params(args), task="embedding", progress=progress
+            args.model,
+            args.device,
+            params=backend_params(args),
+            placement=placement_params(args),
+            task="embedding",
+            progress=progress,
         )
     model = cast("EmbeddingModel", loaded)
     with model:

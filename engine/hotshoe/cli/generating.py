@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
+    from hotshoe.placement import PlacementParams
     from hotshoe.runner.generation import Completion
     from hotshoe.runner.params import RunnerParams
     from hotshoe.runner.text import TextModel
@@ -20,6 +21,7 @@ __all__ = [
     "backend_params",
     "load",
     "options",
+    "placement_params",
     "runner_params",
     "summary",
 ]
@@ -52,7 +54,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
     """Where to run, and the fields of BackendParams."""
-    parser.add_argument("--device", help="where to run: a name or type that `hotshoe devices` lists")
+    parser.add_argument("--device", help="where to run: names or types that `hotshoe devices` lists, by commas")
+    _add_placement_options(parser)
     parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
     parser.add_argument(
         "--flash-attention",
@@ -60,6 +63,50 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto: the quickest; on: the engine's own, as llama.cpp computes it; off: none",
     )
+
+
+def _add_placement_options(parser: argparse.ArgumentParser) -> None:
+    """The fields of PlacementParams."""
+    parser.add_argument(
+        "-ngl", "--gpu-layers", type=_gpu_layers, metavar="N", help="layers beside the CPU: a number, all, or auto"
+    )
+    parser.add_argument("--tensor-split", type=_shares, metavar="N,…", help="each device's share of those layers")
+    parser.add_argument("--main-gpu", type=int, metavar="N", help="the device to fill first, counted from 0")
+    experts = parser.add_mutually_exclusive_group()
+    experts.add_argument("--cpu-moe", action="store_true", help="experts stay on the CPU")
+    experts.add_argument("--n-cpu-moe", type=int, metavar="N", help="experts of the first N layers stay on the CPU")
+    parser.add_argument("--no-kv-offload", action="store_true", help="the cache stays on the CPU")
+    parser.add_argument(
+        "--layer-devices", type=_layers, metavar="DEVICE=N-N,…", help="each layer's device: cpu=0-7,cuda:0=8-31"
+    )
+    parser.add_argument("--no-fallback", action="store_true", help="fail if an op cannot run on its layer's device")
+
+
+def _gpu_layers(text: str) -> int | str:
+    return text if text in ("auto", "all") else int(text)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(float(share) for share in text.split(","))
+
+
+_MOST_LAYERS = 10_000
+
+
+def _layers(text: str) -> tuple[str, ...]:
+    """``cpu=0-7,cuda:0=8-31``: a device for each layer from 0 on, each named once."""
+    devices: dict[int, str] = {}
+    for entry in text.split(","):
+        name, _, run = entry.rpartition("=")
+        first, _, last = run.partition("-")
+        layers = range(int(first), int(last or first) + 1)
+        if not name or not 0 < len(layers) <= _MOST_LAYERS or devices.keys() & set(layers):
+            raise argparse.ArgumentTypeError(f"{entry!r} is no device with layers of its own; expected DEVICE=N-N")
+        devices |= dict.fromkeys(layers, name.strip())
+    missing = sorted(set(range(max(devices) + 1)) - devices.keys())
+    if missing:
+        raise argparse.ArgumentTypeError(f"layer {missing[0]} has no device")
+    return tuple(devices[i] for i in range(len(devices)))
 
 
 def add_runner_options(parser: argparse.ArgumentParser, *, sequences: bool = True) -> None:
@@ -77,6 +124,20 @@ def backend_params(args: argparse.Namespace) -> BackendParams:
     from hotshoe_core import BackendParams
 
     return BackendParams(n_threads=args.threads, flash_attention=args.flash_attention)
+
+
+def placement_params(args: argparse.Namespace) -> PlacementParams:
+    """What the options say of where layers go."""
+    from hotshoe.placement import PlacementParams
+
+    given = {"tensor_split": args.tensor_split, "main_gpu": args.main_gpu, "layers": args.layer_devices}
+    if args.gpu_layers is not None:
+        given["gpu_layers"] = args.gpu_layers
+    if args.n_cpu_moe is not None:
+        given["cpu_moe"] = args.n_cpu_moe
+    elif args.cpu_moe:
+        given["cpu_moe"] = True
+    return PlacementParams(kv_offload=not args.no_kv_offload, fallback=not args.no_fallback, **given)
 
 
 def runner_params(args: argparse.Namespace, **more: Any) -> RunnerParams:
@@ -107,6 +168,7 @@ def load(args: argparse.Namespace) -> TextModel:
             n_ctx=args.ctx,
             params=backend_params(args),
             runner=runner,
+            placement=placement_params(args),
             task="text",
             progress=progress,
         )

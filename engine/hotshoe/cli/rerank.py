@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, cast
 
-from hotshoe.cli.generating import add_backend_options, backend_params
+from hotshoe.cli.generating import add_backend_options, backend_params, placement_params
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -40,7 +40,12 @@ def run(args: argparse.Namespace) -> int:
     documents = args.text or [line.rstrip("\n") for line in sys.stdin]
     with bar("loading") as progress:
         loaded = hotshoe.load_model(
-            args.model, args.device, params=backend_params(args), task="rerank", progress=progress
+            args.model,
+            args.device,
+            params=backend_params(args),
+            placement=placement_params(args),
+            task="rerank",
+            progress=progress,
         )
     model = cast("RerankModel", loaded)
     with model:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hotshoe.cli.generating import add_backend_options, add_runner_options, backend_params, runner_params
+from hotshoe.cli.generating import (
+    add_backend_options,
+    add_runner_options,
+    backend_params,
+    placement_params,
+    runner_params,
+)
 from hotshoe.cli.progress import bar
 
 __all__ = ["add_parser", "run"]
@@ -44,7 +50,12 @@ def run(args: argparse.Namespace) -> int:
     text = " ".join(args.text)
     with bar("loading") as progress:
         model = hotshoe.load_model(
-            args.model, args.device, params=backend_params(args), runner=runner_params(args), progress=progress
+            args.model,
+            args.device,
+            params=backend_params(args),
+            runner=runner_params(args),
+            placement=placement_params(args),
+            progress=progress,
         )
     with model, trace(args.output, about={**model.about, "text": text}):
         if isinstance(model, TextModel):

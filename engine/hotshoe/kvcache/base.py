@@ -112,6 +112,10 @@ class Cache(Protocol):
     def sizes(self) -> Sizes:
         """What a graph must read now. Part of its shape signature."""
 
+    @property
+    def largest(self) -> Sizes:
+        """``sizes`` of a full cache, which a graph's memory is reserved for."""
+
     def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
         """Make room for a step; returns what the inputs of its graph are fed with, by name.
 

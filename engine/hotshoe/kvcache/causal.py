@@ -131,6 +131,10 @@ class CausalCache:
     def sizes(self) -> Sizes:
         return tuple(cells.n_read for cells in self.cells.values())
 
+    @property
+    def largest(self) -> Sizes:
+        return tuple(cells.most_read for cells in self.cells.values())
+
     def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
         inputs = {
             reach: CellInputs(ctx, str(reach), n_rows, size, self._mask_dtype)

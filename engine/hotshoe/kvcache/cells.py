@@ -150,6 +150,11 @@ class Cells:
         n = int(used[-1]) + 1 if len(used) else 1
         return -(-n // self.padding) * self.padding
 
+    @property
+    def most_read(self) -> int:
+        """``n_read`` when all are in use."""
+        return -(-self.n // self.padding) * self.padding
+
     def of(self, sequence: int) -> Array:
         """Where the tokens of a sequence are: (n_rows,) bool."""
         found: Array = (self.members >> sequence) & 1 == 1

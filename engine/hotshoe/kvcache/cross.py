@@ -94,6 +94,10 @@ class CrossCache:
     def sizes(self) -> Sizes:
         return ()
 
+    @property
+    def largest(self) -> Sizes:
+        return ()
+
     def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
         """Raises GraphError for a sequence whose encoder has not run."""
         missing = [p.sequence for p in step if p.sequence not in self._block]

@@ -34,6 +34,10 @@ class HybridCache:
     def sizes(self) -> Sizes:
         return tuple(size for p in self.parts for size in p.sizes)
 
+    @property
+    def largest(self) -> Sizes:
+        return tuple(size for p in self.parts for size in p.largest)
+
     def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
         """Raises CacheFullError if one of the caches has no room; then none has taken any."""
         if not self.fits(step):

@@ -66,6 +66,10 @@ class RecurrentCache:
     def sizes(self) -> Sizes:
         return ()
 
+    @property
+    def largest(self) -> Sizes:
+        return ()
+
     def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
         """Choose the rows to read and to write. Raises CacheFullError, and GraphError for steps of unequal lengths."""
         n = step[0].n

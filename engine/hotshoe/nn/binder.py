@@ -47,9 +47,33 @@ def bind(
 ) -> None:
     """Load every parameter of ``model`` from ``file`` into ``backend``, each on the device of its layer.
 
-    ``ignore`` names tensors the file may hold and the model has no use for. Raises WeightsError naming the
-    tensors that are missing, left over or of the wrong shape, before anything is loaded.
+    A tensor that layers of several devices read is on each of them: an embedding that is the output's matrix too, the
+    factors of a RoPE. ``ignore`` names tensors the file may hold and the model has no use for. Raises WeightsError
+    naming the tensors that are missing, left over or of the wrong shape, before anything is loaded.
     """
+    chosen = _choose(model, file, ignore)
+    placement = placement or backend.placement
+    read: dict[tuple[str, str], list[Parameter]] = {}  # by tensor and device
+    for name, p in chosen:
+        read.setdefault((name, placement.of_weight(p.read_in, (p.use,))), []).append(p)
+    weights, bound = [], {}
+    for (name, device), parameters in read.items():
+        info = file.tensors[name]
+        called = f"{name} ({device})" if name in bound else name
+        uses = tuple(dict.fromkeys(p.use for p in parameters))
+        bound[called] = parameters
+        first = parameters[0]
+        layer = first.layer if placement.of_weight(first.layer, uses) == device else first.read_in
+        weights.append(WeightData(called, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound))
+    tensors = backend.load(weights, placement, progress)
+    for called, parameters in bound.items():
+        for p in parameters:
+            setattr(p.module, p.attribute, tensors[called])
+    model.drop_missing_parts()
+
+
+def _choose(model: Module, file: GGUFFile, ignore: Collection[str]) -> list[tuple[str, Parameter]]:
+    """The tensor of each parameter that the file has. Raises WeightsError."""
     chosen, missing = _resolve(model, file)
     left_over = file.tensors.keys() - {name for name, _ in chosen} - set(ignore)
     if missing:
@@ -72,21 +96,7 @@ def bind(
                 f"{file.path}: {name} is {list(shape)}; the sizes in the file's metadata make it [{expected}]",
                 hint="`hotshoe inspect` shows both; the metadata or the tensor belongs to another model",
             )
-    uses: dict[str, tuple[str, ...]] = {}
-    layers: dict[str, int] = {}
-    for name, p in chosen:
-        uses[name] = (*uses.get(name, ()), *(() if p.use in uses.get(name, ()) else (p.use,)))
-        layers.setdefault(name, p.layer)
-    weights = []
-    for name, use in uses.items():
-        info = file.tensors[name]
-        weights.append(
-            WeightData(name, info.shape, info.dtype, file.data(name), use, layers[name], model.compute_bound)
-        )
-    tensors = backend.load(weights, placement, progress)
-    for name, p in chosen:
-        setattr(p.module, p.attribute, tensors[name])
-    model.drop_missing_parts()
+    return chosen
 
 
 def _resolve(model: Module, file: GGUFFile) -> tuple[list[tuple[str, Parameter]], list[Parameter]]:

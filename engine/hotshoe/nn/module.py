@@ -75,7 +75,10 @@ def parameter(
 
 @dataclass(slots=True, eq=False)
 class Parameter:
-    """A tensor still to be bound: where it goes, what it may be called, which op reads it, which shape it must have."""
+    """A tensor still to be bound: where it goes, what it may be called, which op reads it, which shape it must have.
+
+    layer: that it belongs to; read_in: that it is read in, which is another for a tensor that all layers share.
+    """
 
     module: Module
     attribute: str
@@ -83,6 +86,7 @@ class Parameter:
     optional: bool
     use: str
     layer: int
+    read_in: int
     shape: Sizes | None = None
 
 
@@ -127,7 +131,9 @@ class Module:
                 setattr(self, attribute, None)
                 continue
             if declared.kind == "parameter":
-                self._parameters.append(Parameter(self, attribute, names, declared.optional, declared.use, here, shape))
+                self._parameters.append(
+                    Parameter(self, attribute, names, declared.optional, declared.use, here, layer, shape)
+                )
             elif declared.kind == "part":
                 value = kind(config, prefixes, "", layer)  # no scope: errors name what the file names
             elif declared.kind == "layers":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
 
@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from hotshoe.kvcache import LayerSpec
     from hotshoe.models.batch import Batch
     from hotshoe.nn import Module
+    from hotshoe.placement import PlacementReport
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, BackendMemory, Device, Tensor
+    from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
     from hotshoe_core.gguf import GGUFFile
 
-__all__ = ["LoadedModel", "TextModule"]
+__all__ = ["LoadedModel", "T", "TextModule"]
+
+T = TypeVar("T")
 
 
 class TextModule(Protocol):
@@ -35,7 +38,10 @@ class TextModule(Protocol):
 
 
 class LoadedModel:
-    """A model with its tokenizer on an opened backend, all of which it closes. Made by ``hotshoe.load_model``."""
+    """A model with its tokenizer on an opened backend, all of which it closes. Made by ``hotshoe.load_model``.
+
+    why: how its device was chosen. moved: what was moved when it was loaded because memory ran out.
+    """
 
     def __init__(
         self, model: Module, tokenizer: Tokenizer, backend: Backend, file: GGUFFile, n_ctx: int, why: str
@@ -45,6 +51,7 @@ class LoadedModel:
         self.metadata = file.metadata
         self.n_ctx = n_ctx
         self.why = why
+        self.moved: tuple[str, ...] = ()
         self._file = file
         self._model = model
         self._guard = threading.RLock()
@@ -61,8 +68,9 @@ class LoadedModel:
 
     @property
     def device(self) -> Device:
-        """The device the model runs on; ``why`` says how it was chosen."""
-        return self.backend.devices[0]
+        """The device the model runs on, of several that which has the most layers; ``why`` says how it was chosen."""
+        layers = self.backend.placement.layers
+        return max(self.backend.devices, key=lambda device: layers.count(device.name))
 
     @property
     def nbytes(self) -> int:
@@ -78,6 +86,39 @@ class LoadedModel:
     def memory(self) -> BackendMemory:
         """What the model takes now, by device and layer."""
         return self.backend.memory()
+
+    def placement_report(self) -> PlacementReport:
+        """Which device holds what, and what was moved when the model was loaded because memory ran out."""
+        from hotshoe.placement.report import PlacementReport
+
+        return PlacementReport(self.backend.placement, self.moved)
+
+    def placements(self, n_tokens: int = 1) -> Splits:
+        """Where the nodes of a step over so many tokens run, and what crosses between devices.
+
+        Raises InputTooLongError for more tokens than one graph takes.
+        """
+        return self._alone(lambda: self._graph_of(n_tokens).reserve().splits())
+
+    def reserve(self) -> None:
+        """Compile the largest graph and allocate its memory, so that it does not run out later.
+
+        Raises InsufficientMemoryError; PlacementError as ``hotshoe.load_model`` does.
+        """
+        self._alone(lambda: self._largest_graph().reserve())
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        """What ``work`` gives, done while nobody computes."""
+        with self._lock:
+            self._require_open()
+            return work()
+
+    def _graph_of(self, n_tokens: int) -> Context:
+        """The graph that a step of one text over so many tokens runs."""
+        raise NotImplementedError
+
+    def _largest_graph(self) -> Context:
+        raise NotImplementedError
 
     def close(self) -> None:
         """Free weights, states and graphs. Idempotent; does nothing in a forked child."""

@@ -172,6 +172,15 @@ class TextForward:
         results = [output.read() for output in built.outputs]
         return results if n_outputs == work.n_outputs else [r[: work.n_outputs] for r in results]
 
+    def signature(self, n_rows: int) -> Signature:
+        """Of the graph that computes the next ``n_rows`` of one text, and the logits after the last."""
+        return Signature(n_rows if self._cache.uniform else bucket(n_rows), 1, self._cache.sizes, 1)
+
+    def largest(self) -> Signature:
+        """Of the graph that takes the most memory: all its rows, over a cache that is full."""
+        sizes = self._cache.largest
+        return self.signature(min([self._n_ubatch, *sizes]))._replace(sizes=sizes)
+
     def build(self, signature: Signature) -> Built:
         """The graph of these shapes."""
         n, n_sequences, sizes, n_outputs, op, n_embeddings = signature

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 import numpy as np
 
 from hotshoe.kvcache import make_cache
-from hotshoe.runner.base import LoadedModel
+from hotshoe.runner.base import LoadedModel, T
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import Signature, TextForward, most_padding
 from hotshoe.runner.generation import Completion, Stream
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import Constraint
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend
+    from hotshoe_core import Backend, Context
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["Score", "TextModel"]
@@ -87,7 +87,7 @@ class TextModel(LoadedModel):
         limits = Limits(params.step, params.rows, params.max_sequences, self._cache.uniform)
         slots = Slots(self._cache, params.max_sequences)
         self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
-        self.engine.on_device = self.device.type is not DeviceType.CPU
+        self.engine.on_device = backend.device_of(len(spec)).type is not DeviceType.CPU  # where the logits are
         self._check_shapes(lambda: self._forward.contexts.get(Signature(1, 1, self._cache.sizes, 1)))
         if self._forward.n_vocab > tokenizer.vocab_size:  # one that is no token could be chosen
             raise WeightsError(
@@ -287,6 +287,21 @@ class TextModel(LoadedModel):
                         hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
                     )
                 yield rows
+
+    def _alone(self, work: Callable[[], T]) -> T:
+        self._require_open()
+        return cast("T", self.engine.in_turn(work))
+
+    def _graph_of(self, n_tokens: int) -> Context:
+        n_tokens = integer("n_tokens", n_tokens, 1, InputTooLongError)
+        if n_tokens > self.params.rows:
+            raise InputTooLongError(
+                f"n_tokens is {n_tokens}; a graph of this model computes at most n_ubatch={self.params.rows}"
+            )
+        return self._forward.contexts.get(self._forward.signature(n_tokens)).context
+
+    def _largest_graph(self) -> Context:
+        return self._forward.contexts.get(self._forward.largest()).context
 
     def _free(self) -> None:
         self._forward.contexts.close()

@@ -14,14 +14,14 @@ from hotshoe.runner.base import LoadedModel
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.pooling import Pooling, pooling_weights
 from hotshoe_core import DType, Tensor
-from hotshoe_core.arguments import described
-from hotshoe_core.errors import BackendError, InputTypeError, ModelDefinitionError
+from hotshoe_core.arguments import described, integer
+from hotshoe_core.errors import BackendError, InputTooLongError, InputTypeError, ModelDefinitionError
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe.runner.params import RunnerParams
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend
+    from hotshoe_core import Backend, Context
     from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["Shape", "WholeTexts"]
@@ -150,6 +150,17 @@ class WholeTexts(LoadedModel):
             if progress is not None:
                 progress(done / len(lengths))
         return out
+
+    def _graph_of(self, n_tokens: int) -> Context:
+        n_tokens = integer("n_tokens", n_tokens, 1, InputTooLongError)
+        if n_tokens > self.n_ctx:
+            raise InputTooLongError(f"n_tokens is {n_tokens}; the context holds {self.n_ctx}")
+        return self._contexts.get(Shape(1, n_tokens)).context
+
+    def _largest_graph(self) -> Context:
+        n_batch = self.params.n_batch or _TOKENS
+        n = min(n_batch, self.n_ctx)  # one longer text alone takes more, and few are so long
+        return self._contexts.get(Shape(n_batch // n, n)).context
 
     def _free(self) -> None:
         self._contexts.close()

@@ -57,7 +57,7 @@ class GgmlBackend(Backend):
             buffers: list[WeightBuffer] = []
             try:
                 for unit in self.units:
-                    here = [w for w in weights if placement.device(w.layer) == unit.name]
+                    here = [w for w in weights if placement.of_weight(w.layer, w.uses) == unit.name]
                     buffers += load_weights(
                         unit, here, mmap=self.params.mmap, repack=self.params.repack,
                         dry=not self.params.allocate, meter=meter,
@@ -73,7 +73,8 @@ class GgmlBackend(Backend):
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-                loaded[w.name] = self._hold(tensor, where[w.name], where.get(product_name(w.name)))
+                device = placement.of_weight(w.layer, w.uses)
+                loaded[w.name] = self._hold(tensor, device, where[w.name], where.get(product_name(w.name)))
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -81,15 +82,15 @@ class GgmlBackend(Backend):
         with self.lock:
             self._require_open()
             require_leaf("state", name, shape, dtype, layer)
-            unit = self.unit_of(layer)
+            unit = self.unit(self.placement.of_state(layer))
             try:
                 buffer = state_buffer(unit, shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:
                 raise self._insufficient(unit.name, "cache", e.size, layer) from None
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            return self._hold(tensor, buffer)
+            return self._hold(tensor, unit.name, buffer)
 
-    def _hold(self, tensor: Tensor, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Tensor:
+    def _hold(self, tensor: Tensor, device: str, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Tensor:
         """``product``: where the layout for products lies, if it is one of its own."""
         tensor.owner, tensor.handle = self, hold(tensor.name, buffer, product)
         held = [buffer]
@@ -98,8 +99,11 @@ class GgmlBackend(Backend):
             # in one mapping they are the same pages
             size += product.nbytes(product_name(tensor.name)) if product is not buffer else 0
             held.append(product)
-        self._held[tensor] = (self.placement.device(tensor.layer), held, size)
+        self._held[tensor] = (device, held, size)
         return tensor
+
+    def home(self, tensor: Tensor) -> str:
+        return self._held[tensor][0]
 
     def release(self, tensors: Sequence[Tensor]) -> None:
         if self.foreign:
@@ -117,7 +121,10 @@ class GgmlBackend(Backend):
         """The unit that computes a layer, by the placement."""
         if len(self.units) == 1:  # asked for every node of a graph
             return self.units[0]
-        name = self.placement.device(layer)
+        return self.unit(self.placement.device(layer))
+
+    def unit(self, name: str) -> Unit:
+        """The unit of the device called so."""
         return next(unit for unit in self.units if unit.name == name)
 
     def require_devices(self) -> None:
@@ -164,6 +171,14 @@ class GgmlBackend(Backend):
                 sizes = [e.memory().get(device.device, Memory()).size for e in self._executables]
                 device.graph = Memory(sum(sizes), status)
             return report
+
+    def memory_free(self) -> dict[str, int]:
+        """As the drivers say now: a probe's figure may be of an earlier start."""
+        self.require_process()
+        with self.lock:
+            self._require_open()
+            chosen = {d.name for d in self.devices}
+            return {u.name: u.memory_free() for u in self.units if u.name in chosen}
 
     def cache_config(self) -> CacheConfig:
         return CacheConfig(padding=256, mask_dtype=DType.F16)  # what its flash attention reads

@@ -12,6 +12,7 @@ from hotshoe_core.backend import Executable, NodePlacement
 from hotshoe_core.errors import ClosedError, GraphError, NativeError, UnsupportedOpError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, Memory
+from hotshoe_core.places import node_places
 from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
@@ -45,6 +46,7 @@ class GgmlExecutable(Executable):
         self._keep: list[Any] = []
         self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
         self._sizes: dict[str, Memory] = {}
+        self._places: dict[Tensor, str] = {}  # where there are several devices: which each node is meant for
         self._units: list[Unit] = []  # where there are several: of each ggml node, but for the copies at the end
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
@@ -90,6 +92,8 @@ class GgmlExecutable(Executable):
         packed = {t for t, held in native.items() if isinstance(held, PackedWeight)}
         fused, vanished = fuse(graph, lambda node: node.sources[1] in packed)
         counters, several = self._backend.counters, len(self._backend.units) > 1
+        if several:
+            self._places = node_places(graph, self._backend.placement, self._backend.home)
         for node in graph.nodes:
             counters.lowered += 1
             if node in vanished:
@@ -106,7 +110,7 @@ class GgmlExecutable(Executable):
             g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
             if several:
                 n_more = g.ggml_graph_n_nodes(cgraph) - len(self._units)
-                self._units += [self._backend.unit_of(node.layer)] * n_more
+                self._units += [self._backend.unit(self._places[node])] * n_more
         builder.custom = all(unit.own_kernels for unit in self._backend.units)
         for t in graph.outputs:
             # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
@@ -163,7 +167,7 @@ class GgmlExecutable(Executable):
         )
         sizes = ffi.new("size_t[]", len(backends))
         names = [unit.name for unit in self._backend.units]
-        if self._dry:
+        if self._dry:  # this forgets what is assigned, and splits the graph by where its weights lie
             g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
             self._sizes = {n: Memory(int(s)) for n, s in zip(names, sizes)}
             return
@@ -176,10 +180,10 @@ class GgmlExecutable(Executable):
             for i, source in enumerate(before):
                 node.src[i] = source
         if not reserved:
-            raise OutOfMemory(self._planned())
+            raise self._no_memory()
         self._assign()  # reserve has forgotten it
         if not g.ggml_backend_sched_alloc_graph(self._scheduler, self._cgraph):
-            raise OutOfMemory(self._planned())
+            raise self._no_memory()
         room_for(sum(unit.work_size(self._cgraph) for unit in self._backend.units))
         for name, backend in zip(names, backends):
             used = int(g.ggml_backend_sched_get_buffer_size(self._scheduler, backend))
@@ -192,8 +196,7 @@ class GgmlExecutable(Executable):
         for i, unit in enumerate(self._units):
             node = g.ggml_graph_node(self._cgraph, i)
             if node.view_src == ffi.NULL or node.op not in views:
-                runs = unit if unit.supports(node) else units[-1]
-                g.ggml_backend_sched_set_tensor_backend(self._scheduler, node, runs.backend)
+                g.ggml_backend_sched_set_tensor_backend(self._scheduler, node, _able(unit, units, node).backend)
 
     def _sources(self) -> list[tuple[Any, list[Any]]]:
         """Each node of the graph with its sources, where there are several devices."""
@@ -207,13 +210,15 @@ class GgmlExecutable(Executable):
         graph = self._graph
         return int(lib().ggml_graph_n_nodes(self._cgraph)) + 2 * len(graph.leaves) + len(graph.nodes) + 16
 
-    def _planned(self) -> int:
-        """What the graph would take, for the report of a failed allocation."""
-        g, backends = lib(), [unit.backend for unit in self._backend.units]
-        sizes = ffi.new("size_t[]", len(backends))
+    def _no_memory(self) -> OutOfMemory:
+        """Of a failed allocation: what the graph would take of the device that has the least for it."""
+        g, units = lib(), self._backend.units
+        sizes = ffi.new("size_t[]", len(units))
         g.ggml_backend_sched_reset(self._scheduler)
         g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
-        return int(sum(sizes))
+        needs = [(int(size), unit) for size, unit in zip(sizes, units)]
+        size, unit = max(needs, key=lambda need: need[0] - need[1].memory_free()) if len(units) > 1 else needs[0]
+        return OutOfMemory(size, unit.name)
 
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         native = self._native.get(tensor)
@@ -256,13 +261,16 @@ class GgmlExecutable(Executable):
         placed = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)  # none: it was fused into the product before it
+            wanted = self._places.get(node) or self._backend.units[0].name
             where = ffi.NULL
-            if native != ffi.NULL:
+            if native != ffi.NULL and not self._dry:
                 where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
-            wanted = self._backend.unit_of(node.layer).name
+            elif native != ffi.NULL and self._units:
+                where = _able(self._backend.unit(wanted), self._backend.units, native).backend
             device = names.get(int(ffi.cast("uintptr_t", where)), wanted)  # a view has no backend of its own
             how = "decomposed" if node.name.startswith(decomposed) else "native"
-            placed.append(NodePlacement(node.name, node.op, device, how if device == wanted else "fallback"))
+            how = how if device == wanted else "fallback"
+            placed.append(NodePlacement(node.name, node.op, device, how, node.layer))
         return placed
 
     def close(self) -> None:
@@ -278,6 +286,11 @@ class GgmlExecutable(Executable):
             self._native.clear()
             self._keep.clear()
             self._backend.forget(self)
+
+
+def _able(unit: Unit, units: Sequence[Unit], node: Any) -> Unit:
+    """The unit that runs a node: the one meant for it or, if that cannot, the CPU."""
+    return unit if unit.supports(node) else units[-1]
 
 
 def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.errors import DeviceLostError, NativeError
-from hotshoe_ggml._native import ffi, lib, library_of
+from hotshoe_ggml._native import device_facts, ffi, lib, library_of
 from hotshoe_ggml.cpu.packed import PackedWeight
 
 __all__ = ["Unit"]
@@ -55,6 +55,10 @@ class Unit:
         if node.op == lib().GGML_OP_CUSTOM and not self.own_kernels:
             return False  # the RPC device says yes to everything
         return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
+
+    def memory_free(self) -> int:
+        """Bytes that the device has left now; 0 where its driver does not say."""
+        return device_facts(self.handle).memory_free
 
     @property
     def can_be_lost(self) -> bool:

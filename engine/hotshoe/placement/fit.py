@@ -1,0 +1,271 @@
+"""The fit: which layers go to which device, by free memory and by what was asked for. No backend is touched here.
+
+Layers are taken from the last backwards, then the output; the input's weights are on the CPU where it takes part. A
+layer's cache is where the layer is. Each device holds one run of layers, in the order the devices are named, and
+devices with the same figures are filled to the same fraction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hotshoe.placement.params import PlacementParams
+from hotshoe.placement.sizes import ModelSizes
+from hotshoe_core import Device, DeviceType, Placement
+from hotshoe_core.errors import PlacementError
+
+__all__ = ["Fitted", "fit", "fits", "room_for", "usage"]
+
+_USABLE = 0.95  # of what a driver says is free: its own tables and other programs take some meanwhile
+_SHOWN = 8  # names in a message
+_STEPS = 40  # halvings of the fraction that devices are filled to
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A placement, the bytes it plans on each device, and whether they are free there as far as that is known.
+
+    n_layers: how many are on devices other than the CPU.
+    """
+
+    placement: Placement
+    planned: Mapping[str, int]
+    fits: bool
+    n_layers: int
+
+
+def fit(
+    sizes: ModelSizes, devices: Sequence[Device], params: PlacementParams, free: Mapping[str, int] | None = None
+) -> Fitted:
+    """Where everything goes on these devices, of which one may be the CPU.
+
+    free: bytes left on each device, by name, 0 where that is not known; None for what the devices say. Raises
+    PlacementError for options that these devices or this model cannot honour.
+    """
+    free = {d.name: d.memory_free for d in devices} if free is None else free
+    host = next((d for d in devices if d.type is DeviceType.CPU), None)
+    others = [d for d in devices if d is not host]
+    _require_possible(sizes, devices, others, host, params)
+    n = len(sizes.layers)
+    if params.layers is not None:
+        layers = list(params.layers)
+        where = Placement(layers[0], tuple(layers), layers[-1])
+    elif not others:
+        assert host is not None  # there is a device
+        where = Placement(host.name, (host.name,) * n, host.name)
+    else:
+        where = _shared(sizes, others, host, params, free)
+    where = _with_parts_apart(where, sizes, host, params)
+    planned = usage(sizes, where)
+    on_host = host.name if host is not None else ""
+    return Fitted(where, planned, fits(planned, devices, free), sum(name != on_host for name in where.layers))
+
+
+def fits(planned: Mapping[str, int], devices: Sequence[Device], free: Mapping[str, int]) -> bool:
+    """Whether these bytes are free on the devices, as far as that is known. Integrated ones share the CPU's memory."""
+    for device in devices:
+        left, size = free.get(device.name, 0), planned.get(device.name, 0)
+        if device.type is DeviceType.CPU:
+            size += sum(planned.get(d.name, 0) for d in devices if d.type is DeviceType.IGPU)
+        if left and size > left:
+            return False
+    return True
+
+
+def usage(sizes: ModelSizes, placement: Placement) -> dict[str, int]:
+    """Bytes of weights, caches and, where a device computes any layer, temporaries: by device."""
+    used = dict.fromkeys(placement.devices, 0)
+    used[placement.input] += sizes.input
+    last = placement.device(len(sizes.layers))
+    used[last] += sizes.output + (sizes.tied if last != placement.input else 0)
+    for i, layer in enumerate(sizes.layers):
+        used[placement.device(i)] += layer.weights
+        used[placement.of_state(i)] += layer.cache
+        used[placement.of_weight(i, ("linear_experts",))] += layer.experts
+    return {name: size + sizes.graph for name, size in used.items()}
+
+
+def room_for(sizes: ModelSizes, layers: Sequence[int], params: PlacementParams, *, with_output: bool) -> int:
+    """Free bytes with which a device takes these layers, and perhaps the output, and not one more; at least 1."""
+    parts = _parts(sizes, params)
+    taken = sum(parts[i] for i in layers) + parts[-1] * with_output
+    return int((taken + sizes.graph) / _USABLE) + 1 if taken else 1
+
+
+def _require_possible(
+    sizes: ModelSizes,
+    devices: Sequence[Device],
+    others: Sequence[Device],
+    host: Device | None,
+    params: PlacementParams,
+) -> None:
+    named = ", ".join(d.name for d in devices)
+    if params.asks_for_devices and not others:
+        raise PlacementError(
+            f"{', '.join(params.asks_for_devices)}: the model runs on {named} alone; expected a device beside the CPU",
+            hint="name it: device='cuda:0' (--device cuda:0); `hotshoe devices` lists them",
+        )
+    if params.asks_for_cpu and host is None:
+        raise PlacementError(
+            f"{', '.join(params.asks_for_cpu)}: there is no CPU among the devices ({named}) to hold the rest",
+            hint="name it: device='cuda:0,cpu'",
+        )
+    if params.tensor_split is not None and len(params.tensor_split) != len(others):
+        raise PlacementError(
+            f"tensor_split has {len(params.tensor_split)} numbers; there are {len(others)} devices beside the CPU "
+            f"({', '.join(d.name for d in others)})"
+        )
+    if params.main_gpu is not None and params.main_gpu >= len(others):
+        raise PlacementError(
+            f"main_gpu is {params.main_gpu}; the devices beside the CPU are "
+            + ", ".join(f"{i}: {d.name}" for i, d in enumerate(others))
+        )
+    n = len(sizes.layers)
+    if isinstance(params.gpu_layers, int) and params.gpu_layers > n + 1:
+        raise PlacementError(
+            f"gpu_layers is {params.gpu_layers}; the model has {n} layers, and {n + 1} is the output too",
+            hint="gpu_layers='all' for everything",
+        )
+    if params.cpu_moe and not any(layer.experts for layer in sizes.layers):
+        raise PlacementError(f"cpu_moe={params.cpu_moe}: the model has no experts", hint="leave it out")
+    if params.cpu_moe is not True and params.cpu_moe > n:
+        raise PlacementError(f"cpu_moe is {params.cpu_moe}; the model has {n} layers", hint="cpu_moe=True for all")
+    if not params.kv_offload and not any(layer.cache for layer in sizes.layers):
+        raise PlacementError("kv_offload=False: the model keeps no keys, values or states", hint="leave it out")
+    if params.layers is not None:
+        unknown = sorted(set(params.layers) - {d.name for d in devices})
+        if unknown or len(params.layers) != n:
+            raise PlacementError(
+                f"layers names {len(params.layers)} layers"
+                + (f" and the devices {', '.join(unknown[:_SHOWN])}" if unknown else "")
+                + f"; the model has {n} layers, and was opened on {named}"
+            )
+
+
+def _with_parts_apart(
+    placement: Placement, sizes: ModelSizes, host: Device | None, params: PlacementParams
+) -> Placement:
+    """The experts and caches that are to stay on the CPU."""
+    n = len(sizes.layers)
+    experts: tuple[str, ...] = ()
+    cache: tuple[str, ...] = ()
+    if host is not None and _n_cpu_moe(params, n):
+        experts = (host.name,) * _n_cpu_moe(params, n)
+    if host is not None and not params.kv_offload:
+        cache = (host.name,) * n
+    return Placement(placement.input, placement.layers, placement.output, experts, cache)
+
+
+def _n_cpu_moe(params: PlacementParams, n_layers: int) -> int:
+    return n_layers if params.cpu_moe is True else int(params.cpu_moe)
+
+
+def _shared(
+    sizes: ModelSizes,
+    others: Sequence[Device],
+    host: Device | None,
+    params: PlacementParams,
+    free: Mapping[str, int],
+) -> Placement:
+    """The last layers on the devices beside the CPU, in one run each; the rest on the CPU, if it takes part."""
+    order = list(others)
+    if params.main_gpu is not None:
+        order.append(order.pop(params.main_gpu))  # the last run of layers, and the output
+    parts = _parts(sizes, params)
+    rooms = _rooms(sizes, order, host, free, sum(parts))
+    n = len(sizes.layers)
+    if host is None:
+        count, with_output = n, True
+        parts[0] += sizes.input
+        parts[-1] -= sizes.tied if len(order) == 1 else 0
+    elif params.gpu_layers == "auto" and params.tensor_split is None:
+        with_output = _reach(parts, rooms) == len(parts)
+        count = n if with_output else _reach(parts[:-1], rooms)
+    else:
+        asked = params.gpu_layers if isinstance(params.gpu_layers, int) else n + 1
+        count, with_output = min(asked, n), asked > n
+    taken = parts[n - count : n] + parts[n:] * with_output
+    if params.tensor_split is not None:
+        runs = _by_shares(len(taken), params.tensor_split)
+    else:
+        runs = _balanced(taken, rooms, filled_first=len(order) - 1 if params.main_gpu is not None else None)
+    names = [order[i].name for i in runs]
+    rest = host.name if host is not None else (names[0] if names else order[0].name)
+    layers = (*[rest] * (n - count), *names[:count])
+    return Placement(rest, layers, names[-1] if with_output else rest)
+
+
+def _parts(sizes: ModelSizes, params: PlacementParams) -> list[int]:
+    """Bytes that each layer, and behind them the output, takes on the device it goes to."""
+    apart = _n_cpu_moe(params, len(sizes.layers))
+    layers = [
+        layer.weights + layer.cache * params.kv_offload + layer.experts * (i >= apart)
+        for i, layer in enumerate(sizes.layers)
+    ]
+    return [*layers, sizes.output + sizes.tied]
+
+
+def _rooms(
+    sizes: ModelSizes, devices: Sequence[Device], host: Device | None, free: Mapping[str, int], whole: int
+) -> list[float]:
+    """Bytes of layers that each device takes. One that says nothing of its memory is thought to take all of them."""
+    rooms = []
+    for device in devices:
+        left = free.get(device.name, 0)
+        known = left > 0
+        if device.type is DeviceType.IGPU and host is not None and free.get(host.name, 0):
+            shared = free[host.name] - sizes.input - sizes.graph  # the same memory, which both would count
+            left, known = min(left, shared) if known else shared, True
+        rooms.append(max(0.0, left * _USABLE - sizes.graph) if known else float(whole))
+    return rooms
+
+
+def _reach(parts: Sequence[int], rooms: Sequence[float]) -> int:
+    """How many parts, from the last backwards, the devices take in runs. More room never makes it fewer."""
+    return len(_runs(parts, rooms))
+
+
+def _runs(parts: Sequence[int], rooms: Sequence[float]) -> list[int]:
+    """For as many parts as can be placed, the last ones: which device takes each. The last device is filled first."""
+    taken: list[int] = []
+    device = len(rooms) - 1
+    left = rooms[-1] if rooms else 0.0
+    for part in reversed(parts):
+        while device >= 0 and part > left:
+            device -= 1
+            left = rooms[device] if device >= 0 else 0.0
+        if device < 0:
+            break
+        left -= part
+        taken.append(device)
+    return taken[::-1]
+
+
+def _balanced(parts: Sequence[int], rooms: Sequence[float], filled_first: int | None) -> list[int]:
+    """Which device takes each part, so that the fullest is as little filled as can be; beyond its room if need be.
+
+    filled_first: a device that is filled as far as it goes before the others take anything.
+    """
+    if not any(rooms):
+        rooms = [1.0] * len(rooms)
+
+    def at(fraction: float) -> list[int]:
+        return _runs(parts, [r if i == filled_first and fraction <= 1 else r * fraction for i, r in enumerate(rooms)])
+
+    low, high = 0.0, 1.0
+    if len(at(low)) == len(parts):
+        return at(low)
+    while len(at(high)) < len(parts):
+        low, high = high, high * 2
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if len(at(middle)) == len(parts) else (middle, high)
+    return at(high)
+
+
+def _by_shares(n: int, shares: Sequence[float]) -> list[int]:
+    """``n`` parts in runs as these shares say, as llama.cpp rounds them: part i is past the shares up to i / n."""
+    total, so_far = sum(shares), 0.0
+    ends = [(so_far := so_far + share) / total for share in shares]
+    return [next(d for d, end in enumerate(ends) if i / n < end or d == len(ends) - 1) for i in range(n)]

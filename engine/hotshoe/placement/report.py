@@ -1,0 +1,56 @@
+"""PlacementReport: where a loaded model lies, and what had to be moved for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from hotshoe_core import Placement
+
+__all__ = ["PlacementReport", "in_words"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementReport:
+    """placement: which device holds what. moved: what was done where memory ran out, a sentence for each time."""
+
+    placement: Placement
+    moved: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join([in_words(self.placement), *self.moved])
+
+
+def in_words(placement: Placement) -> str:
+    """``"input and layers 0-3 on cpu; layers 4-15 and output on cuda:0"``."""
+    n = len(placement.layers)
+    named = [placement.input, *placement.layers, placement.device(n)]
+    runs = []
+    for device, members in groupby(range(-1, n + 1), key=lambda i: named[i + 1]):
+        runs.append(f"{_parts(list(members), n)} on {device}")
+    for what, devices in (("the experts", placement.experts), ("the cache", placement.cache)):
+        for device in dict.fromkeys(d for d in devices if d):
+            layers = [i for i, d in enumerate(devices) if d == device]
+            runs.append(f"{what} of {_layers(layers, n)} on {device}")
+    return "; ".join(runs)
+
+
+def _parts(members: Sequence[int], n: int) -> str:
+    """Of -1, the input, to ``n``, the output."""
+    if len(members) == n + 2:
+        return "everything"
+    layers = [i for i in members if 0 <= i < n]
+    words = ["input"] if members[0] == -1 else []
+    words += [_layers(layers, n)] if layers else []
+    words += ["output"] if members[-1] == n else []
+    return " and ".join(words)
+
+
+def _layers(layers: Sequence[int], n: int) -> str:
+    if len(layers) == n:
+        return "all layers"
+    if len(layers) == 1:
+        return f"layer {layers[0]}"
+    whole = layers[-1] - layers[0] + 1 == len(layers)
+    return f"layers {layers[0]}-{layers[-1]}" if whole else f"layers {', '.join(map(str, layers))}"

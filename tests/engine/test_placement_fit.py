@@ -1,0 +1,240 @@
+"""The fit: which layers go where, for devices that are not here; and what must hold whatever they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hotshoe.placement import PlacementParams
+from hotshoe.placement.fit import Fitted, fit, usage
+from hotshoe.placement.sizes import LayerSizes, ModelSizes
+from hotshoe_core import Device, DeviceType
+from hotshoe_core.errors import PlacementError
+
+GIB = 1 << 30
+TYPES = {"c": DeviceType.CPU, "i": DeviceType.IGPU, "g": DeviceType.GPU}
+
+
+def device(name: str, free: float) -> Device:
+    """Its type by the first letter of its name: cpu, igpu, gpu."""
+    return Device(name, TYPES[name[0]], "test", "test", memory_total=int(free), memory_free=int(free))
+
+
+def model(n: int = 8, layer: int = GIB, **more: int) -> ModelSizes:
+    return ModelSizes((LayerSizes(layer),) * n, **more)
+
+
+def placed(sizes: ModelSizes, *devices: tuple[str, float], **options: Any) -> Fitted:
+    return fit(sizes, [device(*d) for d in devices], PlacementParams(**options))
+
+
+def drawn(fitted: Fitted) -> str:
+    """Input, layers and output by the last letters of the devices' names: ``"c ccgg g"``."""
+    p = fitted.placement
+    return f"{p.input[-1]} {''.join(name[-1] for name in p.layers)} {p.device(len(p.layers))[-1]}"
+
+
+CPU = ("c", 100 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ([CPU], "c cccccccc c"),
+        ([("g", 100 * GIB), CPU], "c gggggggg g"),
+        ([("g", 5 * GIB), CPU], "c ccccgggg c"),  # the last layers first
+        ([("g", 8.9 * GIB), CPU], "c gggggggg c"),  # and the output after them
+        ([("g", 0.5 * GIB), CPU], "c cccccccc c"),  # tiny
+        ([("g", 0), CPU], "c gggggggg g"),  # says nothing of its memory: it is tried
+        ([("g0", 20 * GIB), ("g1", 20 * GIB), CPU], "c 00001111 1"),
+        ([("g0", 10 * GIB), ("g1", 30 * GIB), CPU], "c 00111111 1"),
+        ([("g0", 2.5 * GIB), ("g1", 3.5 * GIB), CPU], "c ccc00111 c"),
+        ([("g0", 3 * GIB), ("g1", 0.1 * GIB), CPU], "c cccccc00 c"),
+        ([(f"g{i}", 20 * GIB) for i in range(4)] + [CPU], "c 00112233 3"),
+        ([(f"g{i}", 20 * GIB) for i in range(8)] + [CPU], "c 01234567 7"),
+        ([("g0", 20 * GIB), ("g1", 20 * GIB)], "0 00001111 1"),  # without the CPU the input is on the first
+        ([("g0", 4 * GIB), ("g1", 4 * GIB)], "0 00001111 1"),  # too little, and evenly so
+        ([("i", 100 * GIB), CPU], "c iiiiiiii i"),
+        ([("i", 0), CPU], "c iiiiiiii i"),
+        ([("i", 100 * GIB), ("c", 5 * GIB)], "c cccciiii c"),  # the CPU's memory is its own
+    ],
+    ids=str,
+)
+def test_where_layers_go(devices: list[tuple[str, float]], expected: str) -> None:
+    assert drawn(placed(model(input=GIB // 2, output=GIB // 2), *devices)) == expected
+
+
+def test_whether_it_fits() -> None:
+    assert placed(model(), ("g", 5 * GIB), CPU).fits
+    assert not placed(model(), ("g", 5 * GIB)).fits
+    assert not placed(model(), ("g", 5 * GIB), ("c", GIB)).fits
+    assert not placed(model(), ("c", 5 * GIB)).fits
+    assert not placed(model(), ("i", 100 * GIB), ("c", 5 * GIB)).fits  # 4 layers there, and 4 more in the same memory
+    assert placed(model(), ("g", 0)).fits
+
+
+def test_cache_and_graph_take_room_too() -> None:
+    sizes = ModelSizes((LayerSizes(GIB, cache=GIB),) * 4, graph=GIB)
+    assert drawn(placed(sizes, ("g", 5.3 * GIB), CPU)) == "c ccgg c"
+    assert drawn(placed(sizes, ("g", 5.3 * GIB), CPU, kv_offload=False)) == "c gggg g"
+
+
+def test_an_embedding_that_is_the_output_too_is_on_both_devices() -> None:
+    sizes = model(2, input=GIB, tied=GIB)
+    both = placed(sizes, ("g", 100 * GIB), CPU)
+    assert both.planned == {"c": GIB, "g": 3 * GIB}
+    assert placed(sizes, ("g", 100 * GIB)).planned == {"g": 3 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"gpu_layers": 0}, "c cccccccc c"),
+        ({"gpu_layers": 3}, "c ccccc011 c"),
+        ({"gpu_layers": 8}, "c 00001111 c"),
+        ({"gpu_layers": 9}, "c 00001111 1"),
+        ({"gpu_layers": "all"}, "c 00001111 1"),
+        ({"tensor_split": (3, 1)}, "c 00000001 1"),
+        ({"tensor_split": (0, 1)}, "c 11111111 1"),
+        ({"tensor_split": (1, 1), "gpu_layers": 4}, "c cccc0011 c"),
+        ({"main_gpu": 0}, "c 00000000 0"),
+        ({"main_gpu": 1}, "c 11111111 1"),
+        ({"layers": tuple("ccc") + ("g0",) * 2 + ("g1",) * 3}, "c ccc00111 1"),
+    ],
+    ids=str,
+)
+def test_what_was_asked_for(options: dict[str, Any], expected: str) -> None:
+    assert drawn(placed(model(), ("g0", 40 * GIB), ("g1", 40 * GIB), CPU, **options)) == expected
+
+
+def test_the_main_device_is_filled_first() -> None:
+    devices = [("g0", 5.5 * GIB), ("g1", 40 * GIB), CPU]
+    assert drawn(placed(model(output=1), *devices, main_gpu=0)) == "c 11100000 0"
+
+
+def test_what_was_asked_for_is_planned_though_it_does_not_fit() -> None:
+    asked = placed(model(), ("g", GIB), CPU, gpu_layers=8)
+    assert (drawn(asked), asked.fits) == ("c gggggggg c", False)
+
+
+def test_experts_and_caches_apart() -> None:
+    sizes = ModelSizes((LayerSizes(GIB, cache=GIB, experts=10 * GIB),) * 4)
+    tight = placed(sizes, ("g", 9 * GIB), CPU)
+    assert drawn(tight) == "c cccc c"
+    first = placed(sizes, ("g", 21 * GIB), CPU, cpu_moe=3)
+    assert (drawn(first), first.placement.experts) == ("c gggg g", ("c",) * 3)
+    assert first.planned == {"c": 30 * GIB, "g": 18 * GIB}
+    all_of_them = placed(sizes, ("g", 9 * GIB), CPU, cpu_moe=True, kv_offload=False)
+    assert (drawn(all_of_them), all_of_them.planned) == ("c gggg g", {"c": 44 * GIB, "g": 4 * GIB})
+    assert all_of_them.placement.cache == ("c",) * 4
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "message"),
+    [
+        ([CPU], {"gpu_layers": 2}, r"gpu_layers=2: the model runs on c alone"),
+        ([CPU], {"gpu_layers": "all"}, r"gpu_layers='all': the model runs on c alone"),
+        ([CPU], {"tensor_split": (1,)}, r"tensor_split=\(1.0,\): the model runs on c alone"),
+        ([CPU], {"main_gpu": 0}, r"main_gpu=0: the model runs on c alone"),
+        ([("g", GIB)], {"kv_offload": False}, r"kv_offload=False: there is no CPU among the devices \(g\)"),
+        ([("g", GIB)], {"gpu_layers": 2}, "gpu_layers=2: there is no CPU"),
+        ([("g", GIB), CPU], {"tensor_split": (1, 1)}, "tensor_split has 2 numbers; there are 1 devices"),
+        ([("g", GIB), CPU], {"main_gpu": 1}, "main_gpu is 1; the devices beside the CPU are 0: g"),
+        ([("g", GIB), CPU], {"gpu_layers": 10}, "gpu_layers is 10; the model has 8 layers"),
+        ([("g", GIB), CPU], {"cpu_moe": 2}, "cpu_moe=2: the model has no experts"),
+        ([("g", GIB), CPU], {"kv_offload": False}, "kv_offload=False: the model keeps no keys"),
+        ([("g", GIB), CPU], {"layers": ("g",) * 7}, "layers names 7 layers; the model has 8"),
+        ([("g", GIB), CPU], {"layers": ("x",) * 8}, "the devices x; the model has 8 layers, and was opened on g, c"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_honoured_is_refused(
+    devices: list[tuple[str, float]], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(PlacementError, match=message):
+        placed(model(), *devices, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpu_layers": -1}, r"gpu_layers is .*-1[\s\S]*gpu_layers='all'"),
+        ({"gpu_layers": 2.5}, "gpu_layers is .*2.5"),
+        ({"gpu_layers": True}, "gpu_layers is .*True"),
+        ({"gpu_layers": "most"}, "'auto' or 'all'"),
+        ({"tensor_split": ()}, "tensor_split is"),
+        ({"tensor_split": (0, 0)}, "tensor_split is"),
+        ({"tensor_split": (1, -1)}, "tensor_split is"),
+        ({"tensor_split": "3,1"}, "tensor_split is"),
+        ({"tensor_split": (float("nan"), 1)}, "tensor_split is"),
+        ({"tensor_split": (10**400,)}, "tensor_split is"),
+        ({"gpu_layers": 10**5000}, "gpu_layers is"),
+        ({"gpu_layers": np.zeros(2)}, "gpu_layers is"),
+        ({"main_gpu": -1}, "main_gpu is"),
+        ({"cpu_moe": -2}, "cpu_moe is"),
+        ({"kv_offload": "no"}, "kv_offload is"),
+        ({"fallback": 1}, "fallback is"),
+        ({"layers": "cpu"}, "layers is"),
+        ({"layers": ("cpu", 3)}, "layers is"),
+        ({"layers": ()}, "layers is"),
+        ({"layers": ("cpu",), "gpu_layers": 1}, "both layers and gpu_layers"),
+        ({"layers": ("cpu",), "main_gpu": 1}, "both layers and main_gpu"),
+        ({"tensor_split": (1, 1), "main_gpu": 1}, "both tensor_split and main_gpu"),
+    ],
+)
+def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlacementError, match=message):
+        PlacementParams(**options)
+
+
+def some_model(draw: random.Random) -> ModelSizes:
+    layers = [LayerSizes(draw.randint(0, 100), draw.randint(0, 30)) for _ in range(draw.randint(1, 40))]
+    tied = draw.choice((0, 50))
+    return ModelSizes(tuple(layers), tied + draw.randint(0, 100), draw.randint(0, 100), tied, draw.randint(0, 20))
+
+
+def some_devices(draw: random.Random) -> list[Device]:
+    others = [device(f"{draw.choice('gggi')}{i}", draw.randint(0, 2000)) for i in range(draw.randint(0, 8))]
+    host = [device("c", draw.choice((0, 500, 10**6)))] if draw.random() < 0.7 or not others else []
+    return draw.choice((others + host, host + others))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_whatever_the_devices(seed: int) -> None:
+    """Each layer is somewhere once, in runs in the order of the devices; and what is said to fit does."""
+    draw = random.Random(seed)
+    sizes, devices = some_model(draw), some_devices(draw)
+    fitted = fit(sizes, devices, PlacementParams())
+    n, names = len(sizes.layers), [d.name for d in devices]
+    layers = fitted.placement.layers
+    assert len(layers) == n
+    assert set(fitted.placement.devices) <= set(names)
+    order = sorted(names, key=lambda name: name != "c")  # the CPU has the first layers
+    assert [order.index(name) for name in layers] == sorted(order.index(name) for name in layers)
+    total = sum(layer.total for layer in sizes.layers) + sizes.input + sizes.output
+    twice = sizes.tied if fitted.placement.input != fitted.placement.device(n) else 0
+    used = usage(sizes, fitted.placement)
+    assert sum(used.values()) == total + twice + sizes.graph * len(used)
+    assert fitted.planned == used
+    if fitted.fits:
+        assert all(used.get(d.name, 0) <= d.memory_free for d in devices if d.memory_free)
+    if "c" in names:  # what is taken off the CPU fits where it goes
+        assert all(used.get(d.name, 0) <= d.memory_free for d in devices if d.memory_free and d.name != "c")
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_more_memory_never_places_fewer_layers_on_devices(seed: int) -> None:
+    draw = random.Random(seed)
+    sizes, devices = some_model(draw), some_devices(draw)
+    known = [d for d in devices if d.memory_free]
+    if "c" not in [d.name for d in devices] or not known:
+        return
+    more = draw.choice(known)
+    larger = dataclasses.replace(more, memory_free=more.memory_free + draw.randint(1, 500), memory_total=0)
+    before = fit(sizes, devices, PlacementParams())
+    after = fit(sizes, [larger if d is more else d for d in devices], PlacementParams())
+    assert after.n_layers >= before.n_layers
