@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -42,13 +42,13 @@ def _compiled(command: list[str], library: Path, name: str) -> Path:
     return library
 
 
-def compile_acme(folder: Path, name: str = "acme", **macros: int) -> Path:
-    """``libggml-<name>.so`` in ``folder``, of acme_ggml.c."""
+def compile_acme(folder: Path, name: str = "acme", *, linked: Sequence[str] = (), **macros: int) -> Path:
+    """``libggml-<name>.so`` in ``folder``, of acme_ggml.c. linked: more for the linker."""
     from hotshoe_ggml._native import PACKAGE_DIR
 
     source = str(Path(__file__).with_name("acme_ggml.c"))
     defined = [f"-D{key}={value}" for key, value in macros.items()]
-    return _compiled([*defined, f"-I{PACKAGE_DIR / 'include'}", source], folder / f"libggml-{name}.so", "gcc")
+    return _compiled([*defined, f"-I{PACKAGE_DIR / 'include'}", source, *linked], folder / f"libggml-{name}.so", "gcc")
 
 
 @pytest.fixture

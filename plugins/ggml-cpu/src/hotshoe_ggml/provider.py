@@ -31,9 +31,16 @@ class GgmlProvider:
         self._device_name = device_name
 
     def native(self) -> dict[str, object] | None:
-        """What the loader's room for ggml takes: the name in the files' names, where they lie, the base they need."""
+        """What the loader's room for ggml takes: the name in the files' names, where they lie, the base they need.
+
+        Raises DeviceNotFoundError where it is known that no library would find a device.
+        """
         from hotshoe_ggml._native import base_path  # may be an adopted one
 
+        if self._library == "cuda":  # whoever built it, it needs more than the linker finds
+            from hotshoe_ggml.nvidia import prepare
+
+            prepare()
         return {"kind": "ggml", "name": self._library, "directories": [self._directory], "core": base_path()}
 
     def devices(self, library: Path | None) -> Sequence[Device]:
