@@ -167,7 +167,7 @@ class _Judge:
                 self._verdicts += undriven_verdicts(libraries, self._policy)
                 continue
             self._undriven[backend] = libraries
-            jobs.append(replace(self._driver, drives=backend, paths=tuple(map(str, folders))))
+            jobs.append(replace(self._driver, drives=backend, paths=tuple(map(str, folders)), skip={}))
         return jobs
 
     def driven(self, job: Job, report: Report, store: cache.Cache) -> None:
