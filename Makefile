@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # MLX=0 leaves out MLX's engine; where it has none, its tests are skipped anyway.
 MLX ?= 1
+# CUDA=1 builds the CUDA plugin's wheel too, which takes hours.
+CUDA ?= 0
 # ORACLES=0 leaves out PyTorch and transformers; the tests that compare with them are then skipped.
 ORACLES ?= 1
 
@@ -54,8 +56,10 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/gguf_header.py
 	$(BIN)/python benchmarks/embed.py
 
-wheels: $(VENV)/.venv ## build the wheels into dist/
-	@$(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc ./plugins/mlx
+wheels: $(VENV)/.test ## build the wheels into dist/, and check what is in them (CUDA=1: that plugin's too, for all GPUs)
+	@HOTSHOE_CUDA_ARCHITECTURES=release $(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc \
+		./plugins/mlx $(if $(filter-out 0,$(CUDA)),./plugins/ggml-cuda) $(if $(filter Darwin,$(shell uname)),./plugins/ggml-metal)
+	$(BIN)/python -m pytest -q tests/test_wheels.py
 
 clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist plugins/*/build

@@ -43,3 +43,12 @@ class HookSpecs:
         before any other library of the plugin's engine is open; the loader has compared versions.
         """
         raise NotImplementedError
+
+    @hookspec
+    def hotshoe_drive(self, backend: str) -> Sequence[Provider]:
+        """Optional: a provider over native libraries of the plugin's engine that no plugin brings.
+
+        ``backend``: the name in their files' names, as "opencl" in ``libggml-opencl.so``, and of their devices. The
+        loader has found them; it gives ``devices`` the one to use.
+        """
+        raise NotImplementedError

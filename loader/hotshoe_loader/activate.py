@@ -42,6 +42,7 @@ class Offer:
     """A provider that can be had. ``plugin`` is None for the reference.
 
     files: the native files that come into this process with it, as they were when they were tested (see file_state).
+    ggml: the folder of an adopted set, or "". drives: the backend whose libraries no plugin brings, where this is one.
     forget: removes the kept probe.
     """
 
@@ -50,6 +51,7 @@ class Offer:
     library: Path | None = None
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     ggml: str = ""
+    drives: str = ""
     forget: Callable[[], None] = lambda: None
 
 
@@ -58,6 +60,7 @@ class _Imported:
     """A plugin that was imported here."""
 
     version: str
+    module: object
     providers: dict[str, Provider]
     ggml: str
 
@@ -175,6 +178,10 @@ def _key(plugin: PluginCandidate) -> tuple[str, str]:
 
 def _provider(offer: Offer, plugin: PluginCandidate) -> Provider:
     imported = _import(plugin, offer.ggml)
+    if offer.drives and offer.name not in imported.providers:
+        from hotshoe_loader import probe
+
+        imported.providers |= _usable(probe.ask_driver(_manager, plugin, imported.module, offer.drives), plugin)
     if offer.name not in imported.providers:
         raise Rejected(
             Outcome.INCOMPATIBLE_API,
@@ -197,14 +204,21 @@ def _import(plugin: PluginCandidate, ggml: str) -> _Imported:
     module = probe.import_plugin(plugin)
     if _manager is None:
         _manager = probe.new_manager()
-    providers: dict[str, Provider] = {}
     adopted = Path(ggml) if ggml and probe.adopts(module) else None
-    for provider in probe.ask_providers(_manager, plugin, module, adopted):
+    providers = _usable(probe.ask_providers(_manager, plugin, module, adopted), plugin)
+    _imported[key] = _Imported(plugin.version, module, providers, str(adopted or ""))
+    return _imported[key]
+
+
+def _usable(providers: list[Any], plugin: PluginCandidate) -> dict[str, Provider]:
+    from hotshoe_loader import probe
+
+    usable: dict[str, Provider] = {}
+    for provider in providers:
         with contextlib.suppress(Rejected):  # its probe said so too
             probe.guarded(partial(_ready, provider, plugin), "reading its name", plugin, Outcome.CRASHED)
-            providers[provider.name] = provider
-    _imported[key] = _Imported(plugin.version, providers, str(adopted or ""))
-    return _imported[key]
+            usable[provider.name] = provider
+    return usable
 
 
 def _ready(provider: Any, plugin: PluginCandidate) -> None:

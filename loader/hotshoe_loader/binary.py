@@ -25,9 +25,10 @@ class BadLibrary(Exception):  # noqa: N818 - not an error: vet makes a verdict o
 
 
 class Binary(NamedTuple):
-    """What a library's header says. ``machine`` is None where a file holds several; the lists are ELF's only.
+    """What a library's header says. ``machine`` is None where a file holds several; nothing more is known of those, nor
+    of PE.
 
-    needed: names of the libraries it needs. paths: where it looks for them first, ``$ORIGIN`` filled in.
+    needed: names of the libraries it needs. paths: where it looks for them first, its own folder filled in.
     """
 
     container: str
@@ -64,11 +65,13 @@ def read_binary(path: Path) -> Binary:
                 return _elf(descriptor, head, size, path.parent)
             except (struct.error, IndexError, ValueError) as error:
                 raise BadLibrary(f"its ELF header is damaged: {error}") from error
+        if head[:4] == b"\xcf\xfa\xed\xfe" and len(head) >= 32:
+            try:
+                return _mach_o(descriptor, head, size, path.parent)
+            except (struct.error, ValueError) as error:
+                raise BadLibrary(f"its Mach-O header is damaged: {error}") from error
     finally:
         os.close(descriptor)
-    if head[:4] == b"\xcf\xfa\xed\xfe" and len(head) >= 8:
-        number = struct.unpack_from("<I", head, 4)[0]
-        return Binary("Mach-O", _MACH_O.get(number, f"cpu type {number}"))
     if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8:  # several in one file
         count = min(struct.unpack_from(">I", head, 4)[0], (len(head) - 8) // 20)
         machines = [_MACH_O.get(struct.unpack_from(">I", head, 8 + 20 * i)[0]) for i in range(count)]
@@ -132,6 +135,40 @@ def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
         needed=tuple(name(value) for tag, value in entries if tag == _NEEDED),
         paths=tuple(part.replace("$ORIGIN", str(origin)).replace("${ORIGIN}", str(origin)) for part in folders),
     )
+
+
+_LIBRARY, _BUNDLE = 6, 8  # filetype: what is linked to, and what is only opened
+_SEGMENT, _LOAD_DYLIB, _LOAD_WEAK, _REEXPORT, _RPATH_COMMAND = 0x19, 0x0C, 0x80000018, 0x8000001F, 0x8000001C  # cmd
+
+
+def _mach_o(fd: int, head: bytes, size: int, origin: Path) -> Binary:
+    """Of 64 bits, little endian. By mach-o/loader.h."""
+    number, _, kind, count, length = struct.unpack_from("<IIIII", head, 4)
+    if kind not in (_LIBRARY, _BUNDLE):
+        raise BadLibrary(f"it is a Mach-O file of type {kind}; expected a library (6) or a bundle (8)")
+    data = _read(fd, 32, min(length, _MOST), size)
+    end, at = 32 + length, 0
+    needed: list[str] = []
+    paths: list[str] = []
+    for _ in range(min(count, len(data) // 8)):
+        command, step = struct.unpack_from("<II", data, at)
+        if command == _SEGMENT:
+            offset, length = struct.unpack_from("<QQ", data, at + 40)
+            end = max(end, offset + length)
+        elif command in (_LOAD_DYLIB, _LOAD_WEAK, _REEXPORT, _RPATH_COMMAND):
+            start = at + struct.unpack_from("<I", data, at + 8)[0]
+            text = data[start : data.index(b"\0", start, at + step)].decode("utf-8", "replace")
+            (paths if command == _RPATH_COMMAND else needed).append(text[:_MOST_NAME])
+        if step < 8:
+            raise ValueError(f"a command of {step} bytes")
+        at += step
+    if len(needed) + len(paths) > _MOST_NAMES:
+        raise BadLibrary(f"its Mach-O header is damaged: it names more than {_MOST_NAMES} libraries and folders")
+    if end > size:
+        raise BadLibrary(f"it is cut short: its header speaks of {end} bytes, and it has {size}")
+    machine = _MACH_O.get(number, f"cpu type {number}")
+    folders = tuple(path.replace("@loader_path", str(origin)) for path in paths)
+    return Binary("Mach-O", machine, needed=tuple(needed), paths=folders)
 
 
 def _read(fd: int, offset: int, length: int, size: int) -> bytes:

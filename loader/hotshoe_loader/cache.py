@@ -35,7 +35,7 @@ __all__ = ["Cache", "folder", "state"]
 
 logger = logging.getLogger("hotshoe.loader")
 
-_FORMAT = 2
+_FORMAT = 3
 _LARGEST = 16 << 20  # bytes of an entry
 FAILURES_KEPT = 600.0  # seconds
 _UNUSED_KEPT = 30 * 86400.0

@@ -122,8 +122,8 @@ def explain(
 def warning(verdicts: Sequence[Verdict], offers: Collection[str]) -> str:
     """What a user should be told unasked: what was installed to be used and is not, and names that two claim; or ""."""
     plugins = [verdict for verdict in verdicts if verdict.kind == "plugin"]
-    # An absent device or a block is nobody's surprise; a broken plugin is, and so is one that is not who it says.
-    told = [each for each in plugins if each.outcome.broken or "conflict" in each.details]
+    # An absent device or a block is nobody's surprise; a broken plugin is, and so is what is not who it says.
+    told = [each for each in verdicts if (each.kind == "plugin" and each.outcome.broken) or "conflict" in each.details]
     words = [f"{verdict}{f' ({verdict.hint})' if verdict.hint else ''}" for verdict in told]
     taken = [(each, why) for each in plugins if each.outcome.usable for why in each.details.get("dropped", ())]
     words += [f"{each.candidate} ({each.origin}): {why}" for each, why in taken if " is taken by " in why]

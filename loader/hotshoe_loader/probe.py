@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotshoe_core.device import Device, Provider
-from hotshoe_core.errors import HotshoeError, PluginError
+from hotshoe_core.errors import DeviceNotFoundError, HotshoeError, PluginError
 from hotshoe_core.text import shown
 from hotshoe_loader.binary import install_hint
 from hotshoe_loader.contract import MOST_DEVICES, checked_devices
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "adopts",
+    "ask_driver",
     "ask_providers",
+    "drives",
     "guarded",
     "import_plugin",
     "list_devices",
@@ -74,6 +76,8 @@ def _judged(error: BaseException, doing: str, plugin: PluginCandidate | None, ot
         rejected = _missing_module(error.name, doing, plugin)
         rejected.hint = own or rejected.hint
         return rejected
+    if isinstance(error, DeviceNotFoundError):  # a provider that knows why there is none
+        return Rejected(Outcome.NO_DEVICE, error.message, own)
     if isinstance(error, PluginError) and otherwise is not Outcome.IMPORT_ERROR:
         return Rejected(Outcome.INCOMPATIBLE_API, what, own or report)
     if isinstance(error, (ImportError, OSError)):
@@ -207,6 +211,16 @@ def adopts(module: object) -> bool:
     return callable(getattr(module, "hotshoe_adopt", None))
 
 
+def drives(module: object) -> bool:
+    """Whether a plugin can drive native libraries that no plugin brings."""
+    return callable(getattr(module, "hotshoe_drive", None))
+
+
+def ask_driver(manager: pluggy.PluginManager, plugin: PluginCandidate, module: object, backend: str) -> list[Any]:
+    """The providers that a plugin, which ``ask_providers`` has registered, has for libraries no plugin brings."""
+    return _ask(manager, plugin, module, "hotshoe_drive", {"backend": backend})
+
+
 def ask_providers(
     manager: pluggy.PluginManager, plugin: PluginCandidate, module: object, adopted: Path | None = None
 ) -> list[Any]:
@@ -233,35 +247,42 @@ def ask_providers(
         )
         if "hotshoe_providers" not in implemented:
             raise _no_hook(module, plugin, implemented)
-        # pluggy gives a list with one answer for each implementation; here is one, as the other plugins are left out.
-        hook, arguments = "hotshoe_providers", {}
         if adopted is not None:
-            hook, arguments = "hotshoe_adopt", {"folder": adopted}
-        answers: list[Any] = guarded(
-            lambda: manager.subset_hook_caller(hook, others)(**arguments), f"its hook {hook}()", plugin, Outcome.CRASHED
-        )
-        answer = answers[0] if answers else None
-        if answer is not None and (isinstance(answer, (str, bytes)) or not isinstance(answer, Sequence)):
-            raise Rejected(
-                Outcome.INCOMPATIBLE_API,
-                f"its hook {hook}() returned {type(answer).__name__}; expected a list of providers",
-                f"report it to the authors of {plugin.distribution}",
-            )
-        providers: list[Any] = guarded(
-            lambda: list(islice(answer or (), _MOST_PROVIDERS + 1)), "listing its providers", plugin, Outcome.CRASHED
-        )
-        if len(providers) > _MOST_PROVIDERS:
-            raise Rejected(
-                Outcome.INCOMPATIBLE_API,
-                f"its hook {hook}() returned more than {_MOST_PROVIDERS} providers",
-                f"report it to the authors of {plugin.distribution}",
-            )
-        if not providers:
-            raise Rejected(Outcome.NO_DEVICE, f"its hook {hook}() returned no provider")
+            return _ask(manager, plugin, module, "hotshoe_adopt", {"folder": adopted})
+        return _ask(manager, plugin, module, "hotshoe_providers", {})
     except Rejected:
         if manager.get_name(module) is not None:
             manager.unregister(module)
         raise
+
+
+def _ask(
+    manager: pluggy.PluginManager, plugin: PluginCandidate, module: object, hook: str, arguments: dict[str, Any]
+) -> list[Any]:
+    """The providers that one hook of a registered plugin returns, not yet vetted."""
+    others = [other for _, other in manager.list_name_plugin() if other is not module]
+    # pluggy gives a list with one answer for each implementation; here is one, as the other plugins are left out.
+    answers: list[Any] = guarded(
+        lambda: manager.subset_hook_caller(hook, others)(**arguments), f"its hook {hook}()", plugin, Outcome.CRASHED
+    )
+    answer = answers[0] if answers else None
+    if answer is not None and (isinstance(answer, (str, bytes)) or not isinstance(answer, Sequence)):
+        raise Rejected(
+            Outcome.INCOMPATIBLE_API,
+            f"its hook {hook}() returned {type(answer).__name__}; expected a list of providers",
+            f"report it to the authors of {plugin.distribution}",
+        )
+    providers: list[Any] = guarded(
+        lambda: list(islice(answer or (), _MOST_PROVIDERS + 1)), "listing its providers", plugin, Outcome.CRASHED
+    )
+    if len(providers) > _MOST_PROVIDERS:
+        raise Rejected(
+            Outcome.INCOMPATIBLE_API,
+            f"its hook {hook}() returned more than {_MOST_PROVIDERS} providers",
+            f"report it to the authors of {plugin.distribution}",
+        )
+    if not providers:
+        raise Rejected(Outcome.NO_DEVICE, f"its hook {hook}() returned no provider")
     return providers
 
 

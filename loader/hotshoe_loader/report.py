@@ -24,7 +24,8 @@ __all__ = ["Job", "LibraryReport", "ProviderReport", "Report"]
 class Job:
     """What to probe.
 
-    ggml: a folder to adopt, or "". skip: what earlier children died of, by the step they died at; not tried again.
+    ggml: a folder to adopt, or "". drives: the backend whose libraries, which no plugin brings, this one is to drive in
+    place of its own; or "". skip: what earlier children died of, by the step they died at; not tried again.
     """
 
     plugin: PluginCandidate
@@ -32,12 +33,13 @@ class Job:
     allow: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
     ggml: str = ""
+    drives: str = ""
     skip: dict[str, Rejected] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         plugin = {name: getattr(self.plugin, name) for name in PluginCandidate.__slots__}
         skip = {step: rejected.to_json() for step, rejected in self.skip.items()}
-        options = {name: getattr(self, name) for name in ("block", "allow", "paths", "ggml")}
+        options = {name: getattr(self, name) for name in ("block", "allow", "paths", "ggml", "drives")}
         return {"plugin": plugin, **options, "skip": skip}
 
     @staticmethod
@@ -48,6 +50,7 @@ class Job:
             tuple(data["allow"]),
             tuple(data["paths"]),
             str(data["ggml"]),
+            str(data["drives"]),
             {step: Rejected.from_json(each) for step, each in data["skip"].items()},
         )
 
@@ -141,8 +144,9 @@ class Report:
     """One plugin. ``rejected`` is about all of it.
 
     met: names of block= and allow= that met something. changes: what it altered in its process. folders:
-    where its libraries were looked for. environment: variables its manifest names. age: seconds since the probe,
-    None if it was made just now. tried: False where there was no time left for a probe; such a report is not kept.
+    where its libraries were looked for. environment: variables its manifest names. drives: whether it can drive
+    libraries that no plugin brings. age: seconds since the probe, None if it was made just now. tried: False where
+    there was no time left for a probe; such a report is not kept.
     """
 
     rejected: Rejected | None = None
@@ -151,6 +155,7 @@ class Report:
     changes: list[str] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     environment: list[str] = field(default_factory=list)
+    drives: bool = False
     elapsed: float = 0.0
     age: float | None = None
     tried: bool = True
@@ -166,7 +171,7 @@ class Report:
         return {
             "rejected": _rejection(self.rejected),
             "providers": [each.to_json() for each in self.providers],
-            **{name: getattr(self, name) for name in ("met", "changes", "folders", "environment", "elapsed")},
+            **{name: getattr(self, name) for name in ("met", "changes", "folders", "environment", "drives", "elapsed")},
         }
 
     @staticmethod
@@ -180,7 +185,7 @@ class Report:
             rejected, elapsed = _rejected(data["rejected"]), _seconds(data["elapsed"])
             if rejected is None and not providers:
                 raise ValueError("a plugin that was not rejected has providers")
-            return Report(rejected, providers, met, changes, folders, environment, elapsed)
+            return Report(rejected, providers, met, changes, folders, environment, _flag(data["drives"]), elapsed)
         except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, PluginError) as error:
             raise ValueError(f"no report: {type(error).__name__}: {error}") from error
         except RecursionError:  # an enum's words about a value that is nested deeply
@@ -211,6 +216,12 @@ def _text(value: Any) -> str:
     if not _string(value).isprintable():
         raise ValueError("expected printable text")
     return str(value)
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"expected true or false, got {shown(value)}")
+    return value
 
 
 def _whole(value: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,16 @@ from hotshoe_loader.builtin import not_installed, reference
 from hotshoe_loader.catalog import by_distribution, known
 from hotshoe_loader.explain import warning
 from hotshoe_loader.find import PluginCandidate, find_plugins
-from hotshoe_loader.ggml.judge import library_verdicts, refuse_other_ggml, undriven_libraries
+from hotshoe_loader.ggml.judge import (
+    driven_verdicts,
+    folder_verdicts,
+    library_verdicts,
+    refuse_libraries,
+    refuse_other_ggml,
+    undriven_libraries,
+    undriven_verdicts,
+)
+from hotshoe_loader.ggml.names import LibraryCandidate
 from hotshoe_loader.names import Names
 from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.report import Job, ProviderReport, Report
@@ -54,6 +63,9 @@ def take_survey(options: Options, refresh: bool = False) -> Survey:
     for plugin in found.plugins:
         job, report = reports.get(id(plugin), (None, None))
         judge.plugin(plugin, job, report, store)
+    if undriven := judge.undriven():
+        for job, report in probe_all(undriven, options.timeout, store, refresh):
+            judge.driven(job, report, store)
     return judge.survey(found.installed)
 
 
@@ -99,6 +111,9 @@ class _Judge:
         self._offers: dict[str, Offer] = {}
         self._verdicts: list[Verdict] = []
         self._backends: set[str] = set()  # names of native backends that some provider drives
+        self._searched: dict[Path, None] = {}  # folders of plugins' libraries
+        self._driver: Job | None = None  # of the plugin that drives libraries that no plugin brings
+        self._undriven: dict[str, list[LibraryCandidate]] = {}  # such libraries, by their backend's name
         self._distributions: set[str] = set()
 
     def job(self, plugin: PluginCandidate) -> Job | None:
@@ -122,51 +137,75 @@ class _Judge:
         if job is None or report is None:
             self._reject(self._rejected[id(plugin)], plugin.name, plugin, 0.0, details)
             return
+        self._note(report, details)
+        self._searched.update({Path(folder): None for folder in report.folders})
+        if report.drives and (self._driver is None or published is not None):
+            self._driver = job
+        if report.rejected is not None:
+            self._reject(_aged(report.rejected, report.age), plugin.name, plugin, report.elapsed, details)
+        for provider in report.providers:
+            if provider.native is not None:
+                self._backends.add(provider.native)
+            try:
+                self._offer(provider, job, report.age, store, details)
+            except Rejected as rejected:
+                about = {**details, **_about(provider)}
+                self._reject(rejected, provider.name, plugin, provider.elapsed, about)
+                self._verdicts += library_verdicts(provider, False)
+
+    def undriven(self) -> list[Job]:
+        """What to probe of the libraries that no plugin brings: one job for each backend, as one may crash."""
+        folders = [*self._folders, *(folder for folder in self._searched if folder not in self._folders)]
+        jobs = []
+        for backend, libraries in undriven_libraries(folders, self._backends).items():
+            try:
+                refuse_libraries(backend, libraries, self._policy)
+            except Rejected as rejected:
+                self._verdicts += driven_verdicts(None, libraries, rejected)
+                continue
+            if self._driver is None:
+                self._verdicts += undriven_verdicts(libraries, self._policy)
+                continue
+            self._undriven[backend] = libraries
+            jobs.append(replace(self._driver, drives=backend, paths=tuple(map(str, folders)), skip={}))
+        return jobs
+
+    def driven(self, job: Job, report: Report, store: cache.Cache) -> None:
+        """Verdicts on libraries that no plugin brings, and on the provider that drives them."""
+        libraries = self._undriven[job.drives]
+        details: dict[str, Any] = {"plugin": job.plugin.name, "distribution": job.plugin.distribution}
+        self._note(report, details)
+        if report.rejected is not None:
+            self._verdicts += driven_verdicts(None, libraries, _aged(report.rejected, report.age))
+        for provider in report.providers:
+            try:
+                self._offer(provider, job, report.age, store, details)
+            except Rejected as rejected:
+                self._verdicts += driven_verdicts(provider, libraries, rejected)
+
+    def _note(self, report: Report, details: dict[str, Any]) -> None:
         self._policy.met.update(report.met)
         if report.age is not None:
             details["cached"] = round(report.age, 1)
         if report.changes:
             details["changes"] = report.changes
-        if report.rejected is not None:
-            self._reject(_aged(report.rejected, report.age), plugin.name, plugin, report.elapsed, details)
-        for provider in report.providers:
-            offer = Offer(
-                provider.name,
-                plugin,
-                None if provider.library is None else Path(provider.library),
-                provider.files,
-                self._options.ggml,
-                partial(store.drop, job),
-            )
-            self._provider(provider, plugin, offer, report.age, dict(details))
 
-    def _provider(
-        self,
-        report: ProviderReport,
-        plugin: PluginCandidate,
-        offer: Offer,
-        age: float | None,
-        details: dict[str, Any],
+    def _offer(
+        self, report: ProviderReport, job: Job, age: float | None, store: cache.Cache, details: dict[str, Any]
     ) -> None:
-        name = report.name
+        """Takes in a provider that can be used, and says so. Raises Rejected for one that cannot."""
+        name, plugin = report.name, job.plugin
+        details = {**details, **_about(report)}
         if report.family:
-            details |= {"provider": name, "family": report.family}
-        if report.native is not None:
-            details["backend"] = report.native
-            self._backends.add(report.native)
-        try:
-            if report.family:
-                self._names.refuse_taken(name, report.family, plugin)
-            if report.rejected is not None:
-                raise _aged(report.rejected, age)
-            details |= refuse_other_ggml(report, self._options.ggml)
-            kept, dropped = self._names.admit(report.devices, plugin, self._policy)
-        except Rejected as rejected:
-            self._reject(rejected, name, plugin, report.elapsed, details)
-            self._verdicts += library_verdicts(report, False)
-            return
+            self._names.refuse_taken(name, report.family, plugin)
+        if report.rejected is not None:
+            raise _aged(report.rejected, age)
+        details |= refuse_other_ggml(report, self._options.ggml)
+        kept, dropped = self._names.admit(report.devices, plugin, self._policy)
         self._names.take(name, plugin)
-        self._offers[name] = offer
+        library = None if report.library is None else Path(report.library)
+        forget = partial(store.drop, job)
+        self._offers[name] = Offer(name, plugin, library, report.files, job.ggml, job.drives, forget)
         reason = f"offers {', '.join(device.name for device in kept)}"
         if dropped := [*report.dropped, *dropped]:
             details["dropped"] = dropped
@@ -193,7 +232,7 @@ class _Judge:
 
     def survey(self, installed: Mapping[str, str]) -> Survey:
         """All of it: what no plugin drives, what is not there, and what always is. Logs every verdict."""
-        self._verdicts += undriven_libraries(self._folders, self._options.relative, self._backends, self._policy)
+        self._verdicts += folder_verdicts(self._folders, self._options.relative)
         driven = self._backends | {name.partition(":")[0] for name in self._names.devices}
         self._verdicts += not_installed(self._distributions, driven, installed)
         last = reference(self._policy)
@@ -211,6 +250,11 @@ class _Judge:
         if words:
             logger.warning("%s", words)
         return Survey(tuple(devices), MappingProxyType(self._offers), tuple(self._verdicts), tuple(notes))
+
+
+def _about(report: ProviderReport) -> dict[str, Any]:
+    details: dict[str, Any] = {"provider": report.name, "family": report.family} if report.family else {}
+    return details if report.native is None else {**details, "backend": report.native}
 
 
 def _aged(rejected: Rejected, age: float | None) -> Rejected:

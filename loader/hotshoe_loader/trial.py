@@ -58,7 +58,13 @@ def _providers(steps: Steps, report: Report) -> list[Any]:
         vet_adoption(adopted, built, plugin)
         steps.folders[str(adopted)] = None
     steps.begin("import", "its hook hotshoe_adopt()" if adopted else "its hook hotshoe_providers()")
-    return probe.ask_providers(probe.new_manager(), plugin, module, adopted)
+    manager = probe.new_manager()
+    providers = probe.ask_providers(manager, plugin, module, adopted)
+    report.drives = probe.drives(module)
+    if not steps.job.drives:
+        return providers
+    steps.begin("import", "its hook hotshoe_drive()")
+    return probe.ask_driver(manager, plugin, module, steps.job.drives)
 
 
 def _provider(steps: Steps, provider: Any) -> ProviderReport:

@@ -15,7 +15,7 @@ from hotshoe_loader import Registry, activate, find, load, survey
 from hotshoe_loader.ggml import judge, score
 from hotshoe_loader.report import Job, Report
 from hotshoe_loader.trial import try_plugin
-from tests.support.fake_plugins import GOOD, NATIVE
+from tests.support.fake_plugins import DRIVER, GOOD, NATIVE
 
 
 class Site:
@@ -151,8 +151,12 @@ def natives(tmp_path: Path) -> Natives:
 def native_plugin(site: Site, natives: Natives) -> Callable[..., None]:
     """Installs a plugin whose provider's libraries lie in ``natives.folder``."""
 
-    def install(backend: str = "cpu", folder: Path | None = None) -> None:
-        code = NATIVE.replace("{folder}", str(folder or natives.folder)).replace("{backend}", backend)
+    def install(backend: str = "cpu", folder: Path | None = None, drives: bool = False) -> None:
+        code = (
+            (DRIVER if drives else NATIVE)
+            .replace("{folder}", str(folder or natives.folder))
+            .replace("{backend}", backend)
+        )
         site.install(f"hotshoe-ggml-{backend}", code)
 
     return install

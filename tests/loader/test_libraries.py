@@ -108,7 +108,7 @@ def test_what_is_no_library_is_said_to_be_none(native_plugin, natives):
     (natives.folder / "libggml-cpu-short.so").write_bytes(elf[:200])
     elf[18:20] = (21).to_bytes(2, "little")
     (natives.folder / "libggml-cpu-ppc.so").write_bytes(elf)
-    (natives.folder / "libggml-cpu-mac.so").write_bytes(b"\xcf\xfa\xed\xfe\x0c\0\0\x01" + bytes(64))
+    (natives.folder / "libggml-cpu-mac.so").write_bytes(b"\xcf\xfa\xed\xfe\x0c\0\0\x01\0\0\0\0\6" + bytes(64))
     natives.library("libggml-cpu-plain.so", "int x;")
     natives.library(
         "libggml-cpu-symbol.so", "void nowhere(void); void *ggml_backend_init(void) { nowhere(); return 0; }"
@@ -179,7 +179,7 @@ def test_a_library_no_plugin_drives(site, natives, tmp_path):
         "ggml-strange-x": Outcome.NOT_INSTALLED,
         "ggml-vulkan": Outcome.NOT_INSTALLED,
     }
-    assert found["ggml-vulkan"].hint == "hotshoe-ggml-vulkan is planned and not published yet"
+    assert "pip install hotshoe-ggml-cpu" in found["ggml-vulkan"].hint
 
 
 def test_a_provider_gets_the_chosen_library(native_plugin, natives, tmp_path):

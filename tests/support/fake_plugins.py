@@ -44,3 +44,17 @@ def hotshoe_providers():
     return [Native("ggml-{backend}", "ggml", ("{backend}",), DeviceType.CPU, description="AMD EPYC")]
 """
 )
+
+# The plugin of NATIVE, which besides drives libraries that no plugin brings.
+DRIVER = (
+    NATIVE
+    + """
+class Driven(Native):
+    def native(self):
+        return {**super().native(), "name": self.name.removeprefix("ggml-")}
+
+@hookimpl
+def hotshoe_drive(backend):
+    return [Driven("ggml-" + backend, "ggml", (backend + ":0", backend + ":1"))]
+"""
+)

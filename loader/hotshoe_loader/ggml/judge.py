@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hotshoe_core.device import name_problem
 from hotshoe_loader.catalog import known
 from hotshoe_loader.ggml.mapped import foreign_bases, is_mapped
 from hotshoe_loader.ggml.names import LibraryCandidate, list_libraries
+from hotshoe_loader.rank import REFERENCE
 from hotshoe_loader.report import LibraryReport, ProviderReport
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 from hotshoe_loader.vet import Policy
 
-__all__ = ["library_verdicts", "refuse_other_ggml", "undriven_libraries"]
+__all__ = [
+    "driven_verdicts",
+    "folder_verdicts",
+    "library_verdicts",
+    "refuse_libraries",
+    "refuse_other_ggml",
+    "undriven_libraries",
+    "undriven_verdicts",
+]
 
 
 def refuse_other_ggml(report: ProviderReport, adopted: str) -> dict[str, Any]:
@@ -76,13 +86,10 @@ def _verdict(report: LibraryReport, best: LibraryReport, provider: str) -> Verdi
     return Verdict(report.name, "library", outcome, reason, hint, report.path, report.elapsed, details)
 
 
-def undriven_libraries(
-    folders: Mapping[Path, str], relative: Collection[str], backends: Collection[str], policy: Policy
-) -> Iterator[Verdict]:
-    """Verdicts on the user's folders themselves, and on libraries in them that no installed plugin drives.
+def folder_verdicts(folders: Mapping[Path, str], relative: Collection[str]) -> Iterator[Verdict]:
+    """Verdicts on the user's folders themselves.
 
-    folders: each with what named it. relative: entries of HOTSHOE_PATH that are no absolute folders. backends: names
-    of those that some provider drives.
+    folders: each with what named it. relative: entries of HOTSHOE_PATH that are no absolute folders.
     """
     for entry in relative:
         reason = "HOTSHOE_PATH names it without a root, so it would mean another folder in each directory"
@@ -92,27 +99,80 @@ def undriven_libraries(
         if not folder.is_dir():
             reason = f"{origin} names it, and there is no such folder"
             yield Verdict(str(folder), "library", Outcome.NOT_INSTALLED, reason, origin=str(folder))
+
+
+# -- libraries that no plugin brings: one plugin of the family drives them all, if it is there ------------------------
+
+
+def undriven_libraries(folders: Iterable[Path], backends: Collection[str]) -> dict[str, list[LibraryCandidate]]:
+    """Libraries that no plugin drives, by their backend's name. backends: names of those that some provider drives."""
+    found: dict[str, dict[Path, LibraryCandidate]] = {}
+    for folder in folders:
         for library in list_libraries(folder):
             stem = f"{library.backend}-{library.variant}"
             if not any(stem.startswith(f"{backend}-") for backend in backends):
-                yield _undriven(library, policy)
+                found.setdefault(library.backend, {}).setdefault(library.path, library)
+    return {backend: list(libraries.values()) for backend, libraries in found.items()}
 
 
-def _undriven(library: LibraryCandidate, policy: Policy) -> Verdict:
-    from hotshoe_loader.ggml.vet import vet_library  # not at every start
+def refuse_libraries(backend: str, libraries: Sequence[LibraryCandidate], policy: Policy) -> None:
+    """Raises Rejected for libraries whose name no device may have, or that an allow list leaves out, all of them."""
+    problem = name_problem(backend) or name_problem(f"ggml-{backend}")
+    if problem is not None:
+        raise Rejected(
+            Outcome.INCOMPATIBLE_API,
+            f"its devices would be called {backend!r}: {problem}",
+            "give the file another name, as in libggml-opencl.so",
+        )
+    owner = known(backend)
+    if backend == REFERENCE or (owner is not None and owner.provider != f"ggml-{backend}"):
+        whose = "hotshoe's own last resort" if owner is None else owner.distribution
+        raise Rejected(
+            Outcome.SHADOWED,
+            f"its devices would be called {backend!r}, which is the name of {whose}",
+            "give the file another name, as in libggml-opencl.so",
+            conflict=["hotshoe" if owner is None else owner.distribution, str(libraries[0].path)],
+        )
+    refused = None
+    for library in libraries:
+        try:
+            policy.admit(library.backend, library.name, library.path.name, str(library.path))
+            return
+        except Rejected as rejected:
+            refused = rejected
+    if refused is not None:
+        raise refused
 
-    start = time.perf_counter()
-    published = known(library.backend)
-    why = Rejected(
-        Outcome.NOT_INSTALLED,
-        f"no usable plugin drives ggml's {library.backend!r} backend",
-        published.install if published else f"install a plugin whose libraries are named {library.backend!r}",
-    )
-    try:
-        policy.admit(library.backend, library.name, library.path.name, str(library.path))
-        vet_library(library, policy, {})
-    except Rejected as rejected:
-        why = rejected
-    details = {"backend": library.backend, **why.details}
-    elapsed = time.perf_counter() - start
-    return Verdict(library.name, "library", why.outcome, why.reason, why.hint, str(library.path), elapsed, details)
+
+def driven_verdicts(
+    report: ProviderReport | None, libraries: Sequence[LibraryCandidate], rejected: Rejected
+) -> Iterator[Verdict]:
+    """Verdicts on libraries that a plugin tried to drive in vain: each by its own fault, else by that of all."""
+    tried = {each.path: each for each in report.libraries} if report else {}
+    for library in libraries:
+        each = tried.get(str(library.path))
+        why = each.rejected if each and each.rejected else rejected
+        details = {**why.details, "backend": library.backend}
+        elapsed = each.elapsed if each else 0.0
+        yield Verdict(library.name, "library", why.outcome, why.reason, why.hint, str(library.path), elapsed, details)
+
+
+def undriven_verdicts(libraries: Iterable[LibraryCandidate], policy: Policy) -> Iterator[Verdict]:
+    """Verdicts on libraries for which no plugin is there: what is wrong with them anyway, or that."""
+    from hotshoe_loader.ggml.vet import admit_library, vet_library  # not at every start
+
+    for library in libraries:
+        start = time.perf_counter()
+        why = Rejected(
+            Outcome.NOT_INSTALLED,
+            f"no usable plugin drives ggml's {library.backend!r} backend",
+            "pip install hotshoe-ggml-cpu, which drives libraries of any name",
+        )
+        try:
+            admit_library(library, policy)
+            vet_library(library, policy, {})
+        except Rejected as rejected:
+            why = rejected
+        details = {**why.details, "backend": library.backend}
+        elapsed = time.perf_counter() - start
+        yield Verdict(library.name, "library", why.outcome, why.reason, why.hint, str(library.path), elapsed, details)

@@ -61,6 +61,8 @@ def backend_files(directory: Path) -> list[Named]:
     for name in names:
         stem, suffix = os.path.splitext(name)
         stem = stem.removeprefix("lib")
+        if suffix == ".dylib" and "." in stem:  # libggml-metal.0.dylib: what libggml-metal.dylib is a link to
+            continue
         if suffix in _suffixes() and stem.startswith("ggml-") and not f"{stem}-".startswith("ggml-base-"):
             found.append(Named(directory / name, stem.removeprefix("ggml-")))
     return found

@@ -12,7 +12,7 @@ from hotshoe_loader.ggml.cores import abi_of_core
 from hotshoe_loader.ggml.libraries import GgmlLibraries, ggml_libraries
 from hotshoe_loader.ggml.names import LibraryCandidate, find_libraries
 from hotshoe_loader.ggml.score import Score, choose_library, open_core, score_library
-from hotshoe_loader.ggml.vet import vet_abi, vet_library
+from hotshoe_loader.ggml.vet import admit_library, vet_abi, vet_library
 from hotshoe_loader.report import LibraryReport, ProviderReport
 from hotshoe_loader.steps import Steps
 from hotshoe_loader.verdict import Outcome, Rejected
@@ -76,6 +76,8 @@ def _score(steps: Steps, library: LibraryCandidate, native: GgmlLibraries, repor
     report.libraries.append(entry)
     score = None
     try:
+        if steps.job.drives:  # no plugin's, so that an allow list must name it by itself
+            admit_library(library, steps.policy)
         binary = vet_library(library, steps.policy, steps.damaged)
         vet_abi(library, native.core, abi_of_core(native.core))
         steps.begin(f"library:{library.path}", f"opening {library.path.name}")

@@ -15,7 +15,12 @@ from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet import Policy
 from hotshoe_loader.vet_files import untrusted
 
-__all__ = ["vet_abi", "vet_adoption", "vet_library"]
+__all__ = ["admit_library", "vet_abi", "vet_adoption", "vet_library"]
+
+
+def admit_library(library: LibraryCandidate, policy: Policy) -> None:
+    """Refuses a library that an allow list leaves out."""
+    policy.admit(library.backend, library.name, library.path.name, str(library.path))
 
 
 def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str, str]) -> Binary:

@@ -28,6 +28,7 @@ __all__ = [
     "BuildInfo",
     "DeviceFacts",
     "NativeLibraryError",
+    "NothingToRunOnError",
     "Variant",
     "base_path",
     "best_variant",
@@ -61,6 +62,10 @@ if hasattr(os, "register_at_fork"):
 
 class NativeLibraryError(NativeError, ImportError):
     """A native library cannot be used; the message says which, why, and what to do."""
+
+
+class NothingToRunOnError(NativeLibraryError):
+    """A library was opened and finds no driver, or no device."""
 
 
 class BuildInfo(NamedTuple):
@@ -213,7 +218,11 @@ def _refuse_foreign_base() -> None:
 
 
 def variants() -> tuple[Variant, ...]:
-    """The CPU libraries of this installation, baseline first. Opens none of them."""
+    """The CPU libraries of the set in use, of this installation's the baseline first. Opens none of them."""
+    if _adopted is not None:
+        names = re.compile(r"(?:lib)?ggml-cpu(?:-(.+))?\.(?:so|dylib|dll)")
+        found = [(names.fullmatch(path.name), path) for path in _adopted.parent.iterdir()]
+        return tuple(sorted(Variant(match[1] or "", path) for match, path in found if match))
     return tuple(Variant(name, LIBRARY_DIR / _file_name(f"ggml-cpu-{name}")) for name in build_info().variants)
 
 
@@ -356,7 +365,7 @@ def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
             ) from None
         registration = init()
         if registration == ffi.NULL:
-            raise NativeLibraryError(f"{resolved}: ggml_backend_init found nothing to run on (no driver, no device)")
+            raise NothingToRunOnError(f"{resolved}: ggml_backend_init found nothing to run on (no driver, no device)")
         version, expected = int(registration.api_version), build_info().backend_api_version
         if version != expected:
             raise NativeLibraryError(

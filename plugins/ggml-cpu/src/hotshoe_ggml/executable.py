@@ -169,7 +169,9 @@ class GgmlExecutable(Executable):
         names = [unit.name for unit in self._backend.units]
         if self._dry:  # this forgets what is assigned, and splits the graph by where its weights lie
             g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
-            self._sizes = {n: Memory(int(s)) for n, s in zip(names, sizes)}
+            own = [unit.buffer_type for unit in self._backend.units]
+            # a device on the host's memory shares the buffer: it is the first one's
+            self._sizes = {n: Memory(0 if t in own[:i] else int(sizes[i])) for i, (n, t) in enumerate(zip(names, own))}
             return
         # reserve says when there is no memory; alloc_graph by itself crashes. Both split the graph among the devices,
         # and splitting puts copies in the place of sources that lie elsewhere: it must find them as they were.

@@ -31,17 +31,27 @@ class GgmlProvider:
         self._device_name = device_name
 
     def native(self) -> dict[str, object] | None:
-        """What the loader's room for ggml takes: the name in the files' names, where they lie, the base they need."""
+        """What the loader's room for ggml takes: the name in the files' names, where they lie, the base they need.
+
+        Raises DeviceNotFoundError where it is known that no library would find a device.
+        """
         from hotshoe_ggml._native import base_path  # may be an adopted one
 
+        if self._library == "cuda":  # whoever built it, it needs more than the linker finds
+            from hotshoe_ggml.nvidia import prepare
+
+            prepare()
         return {"kind": "ggml", "name": self._library, "directories": [self._directory], "core": base_path()}
 
     def devices(self, library: Path | None) -> Sequence[Device]:
-        from hotshoe_ggml._native import load_backend
+        from hotshoe_ggml._native import NothingToRunOnError, load_backend
 
         if library is None:
             return []
-        opened = load_backend(library)
+        try:
+            opened = load_backend(library)
+        except NothingToRunOnError:
+            return []
         variant = library.name.split(".")[0].partition(f"ggml-{self._library}-")[2]
         features = ", ".join(k for k, v in opened.features().items() if v == "1")
         facts = opened.devices()
@@ -72,6 +82,14 @@ def hotshoe_providers() -> list[GgmlProvider]:
     from hotshoe_ggml._native import LIBRARY_DIR
 
     return [GgmlProvider("ggml-cpu", "cpu", LIBRARY_DIR, "cpu")]
+
+
+@hookimpl
+def hotshoe_drive(backend: str) -> list[GgmlProvider]:
+    """Of OpenCL's library, SYCL's, a BLAS', or one that nobody here has heard of: they differ in their names only."""
+    from hotshoe_ggml._native import LIBRARY_DIR
+
+    return [GgmlProvider(f"ggml-{backend}", backend, LIBRARY_DIR, backend)]
 
 
 @hookimpl

@@ -37,6 +37,9 @@ class Unit:
         if self.backend == ffi.NULL:
             raise NativeError(f"{self.name}: ggml could not initialise the device")
         self._failures = self.library.failures()
+        set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
+        if set_threads is not None:  # one that computes on the host, as the CPU and a BLAS do
+            set_threads(self.backend, n_threads)
 
     def layouts(self) -> list[Any]:
         """Buffer types beside the default one, in which weights are rearranged for faster products."""

@@ -21,10 +21,7 @@ class CpuUnit(Unit):
         super().__init__(device, params, n_threads)
         self.n_copying = n_threads
         self._pool: Any = ffi.NULL
-        set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
-        if set_threads is not None:
-            set_threads(self.backend, n_threads)
-            self._start_pool()
+        self._start_pool()
 
     def _start_pool(self) -> None:
         """Threads that stay: without a pool of ours ggml starts and ends them with every graph."""

@@ -1,0 +1,71 @@
+"""Build-time: finds nvcc and prints it for CMake, and after it the folder of NVIDIA's wheels if it is theirs.
+
+A toolkit counts if cuBLAS' headers are with it. It is looked for where CUDACXX says, in the PATH, and in wheels.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+WHEELS = (
+    "nvidia-cuda-nvcc",
+    "nvidia-cuda-crt",
+    "nvidia-nvvm",
+    "nvidia-cuda-cccl",
+    "nvidia-cuda-runtime",
+    "nvidia-cublas",
+)
+"""What pip fetches where no toolkit is installed. Before CUDA 13 there was no nvcc in wheels."""
+
+_RANGE = ">=13,<14"
+
+
+def requirements() -> list[str]:
+    """What a build needs of the wheels: nothing where a toolkit is installed."""
+    return [] if installed() else [f"{name}{_RANGE}" for name in WHEELS]
+
+
+def installed() -> Path | None:
+    """The nvcc of an installed toolkit that has all that a build needs. CUDACXX is taken as it is."""
+    given = os.environ.get("CUDACXX")
+    if given:
+        return Path(shutil.which(given) or given)
+    found = shutil.which("nvcc")
+    return Path(found) if found and _complete(Path(found)) else None
+
+
+def _complete(nvcc: Path) -> bool:
+    roots = {nvcc.parent.parent, nvcc.resolve().parent.parent}
+    return any((root / "include" / "cublas_v2.h").is_file() for root in roots)
+
+
+def in_wheels() -> Path | None:
+    """The nvcc of NVIDIA's wheels, which share a folder."""
+    for entry in sys.path:
+        for nvcc in sorted(Path(entry).glob("nvidia/cu*/bin/nvcc*"), reverse=True):
+            if nvcc.stem == "nvcc" and nvcc.suffix in ("", ".exe") and _complete(nvcc):
+                return nvcc
+    return None
+
+
+def main() -> int:
+    nvcc = installed()
+    if nvcc is not None:
+        sys.stdout.write(nvcc.as_posix())
+        return 0
+    nvcc = in_wheels()
+    if nvcc is not None:
+        sys.stdout.write(f"{nvcc.as_posix()};{nvcc.parent.parent.as_posix()}")
+        return 0
+    sys.stderr.write(
+        "hotshoe-ggml-cuda is compiled here, and no nvcc with cuBLAS was found: in CUDACXX, the PATH or wheels.\n"
+        f"Install NVIDIA's CUDA toolkit, or its wheels: pip install {' '.join(WHEELS)}\n"
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

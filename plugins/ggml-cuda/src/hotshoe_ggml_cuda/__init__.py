@@ -1,0 +1,24 @@
+"""NVIDIA's GPUs, by ggml's CUDA library. What is done before it is opened: hotshoe_ggml.nvidia."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hotshoe_core.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from hotshoe_ggml.provider import GgmlProvider
+
+__all__ = ["LIBRARY_DIR", "hotshoe_providers"]
+
+LIBRARY_DIR = Path(__file__).resolve().parent / "lib"
+
+
+@hookimpl
+def hotshoe_providers() -> list[GgmlProvider]:
+    try:
+        from hotshoe_ggml.provider import GgmlProvider
+    except ImportError as error:
+        raise ImportError("hotshoe-ggml-cuda needs hotshoe-ggml-cpu; try `pip install hotshoe-ggml-cpu`") from error
+    return [GgmlProvider("ggml-cuda", "cuda", LIBRARY_DIR, "cuda")]

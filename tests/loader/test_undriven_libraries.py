@@ -1,0 +1,136 @@
+"""Libraries that no plugin brings, in folders that the user names: one plugin of the family drives them all."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from hotshoe_loader import Outcome, load_all
+
+
+@pytest.fixture
+def driver(native_plugin, natives):
+    """A plugin that drives any library, and a folder of the user's."""
+    natives.variant("cpu-x64", 1)
+    native_plugin("cpu", drives=True)
+    return natives.folder.parent / "mine"
+
+
+def libraries(registry):
+    return {verdict.candidate: verdict for verdict in registry.verdicts if verdict.kind == "library"}
+
+
+def names(registry):
+    return [device.name for device in registry.devices]
+
+
+def test_a_library_of_any_name_is_driven(driver, natives, verdicts):
+    library = natives.variant("strange", None, folder=driver)
+    registry = load_all(paths=driver)
+    assert names(registry) == ["cpu", "strange:0", "strange:1", "reference"]
+    assert registry.devices[1].library == library
+    assert verdicts(registry)["ggml-strange"] == "available"
+    plugin = next(v for v in registry.verdicts if v.candidate == "ggml-strange" and v.kind == "plugin")
+    assert plugin.origin == "hotshoe-ggml-cpu 1.0"
+    with registry.open("strange:1") as backend:
+        assert backend.opened_by == "ggml-strange"
+    loaded = [v.candidate for v in registry.verdicts if v.outcome is Outcome.LOADED]
+    assert loaded == ["ggml-strange", "ggml-strange"], "the provider and its library"
+    assert registry.select("strange") == list(registry.devices[1:3])
+
+
+def test_of_its_variants_the_best_is_used(driver, natives):
+    natives.variant("strange-old", 1, folder=driver)
+    best = natives.variant("strange-new", 8, folder=driver)
+    registry = load_all(paths=driver)
+    assert registry.select("strange:0")[0].library == best
+    assert libraries(registry)["ggml-strange-old"].outcome is Outcome.OUTSCORED
+
+
+def test_one_in_the_folder_of_a_plugin_is_driven_too(driver, natives):
+    natives.variant("strange", None)
+    assert "strange:0" in names(load_all())
+
+
+def test_each_has_a_probe_of_its_own(driver, natives, probes):
+    """One that ends its process takes no other with it; and the next start probes neither."""
+    natives.library("libggml-bad.so", "#include <stdlib.h>\nvoid *ggml_backend_init; __attribute__((constructor)) "
+                    "static void start(void) { abort(); }", folder=driver)  # fmt: skip
+    natives.variant("good", None, folder=driver)
+    registry = load_all(paths=driver)
+    assert names(registry) == ["cpu", "good:0", "good:1", "reference"]
+    bad = libraries(registry)["ggml-bad"]
+    assert (bad.outcome, bad.origin) == (Outcome.CRASHED, str(driver / "libggml-bad.so"))
+    assert "SIGABRT" in bad.reason
+    again = load_all(paths=driver, timeout=11) if False else load_all(paths=driver, prefer="good")
+    assert names(again)[0] == "good:0"
+
+
+def test_without_a_driver_it_says_which_plugin_drives_it(site, natives):
+    natives.variant("strange", None)
+    verdict = libraries(load_all(paths=natives.folder))["ggml-strange"]
+    assert verdict.outcome is Outcome.NOT_INSTALLED
+    assert "pip install hotshoe-ggml-cpu" in verdict.hint
+
+
+@pytest.mark.parametrize(("file", "whose"), [("mlx", "hotshoe-mlx"), ("reference", "hotshoe's own last resort")])
+def test_the_names_of_other_engines_cannot_be_taken(driver, natives, caplog, file, whose):
+    natives.variant(file, None, folder=driver)
+    with caplog.at_level(logging.WARNING, "hotshoe.loader"):
+        registry = load_all(paths=driver)
+    verdict = libraries(registry)[f"ggml-{file}"]
+    assert verdict.outcome is Outcome.SHADOWED
+    assert whose in verdict.reason
+    assert "another name" in verdict.hint
+    assert verdict.reason in caplog.text
+    assert names(registry) == ["cpu", "reference"]
+
+
+@pytest.mark.parametrize("file", ["gpu", "auto", "Loud", "a" * 48])
+def test_a_name_that_no_device_may_have(driver, natives, file):
+    natives.variant(file, None, folder=driver)
+    registry = load_all(paths=driver)
+    verdict = libraries(registry)[f"ggml-{file}"]
+    assert verdict.outcome is Outcome.INCOMPATIBLE_API
+    assert "another name" in verdict.hint
+    assert names(registry) == ["cpu", "reference"]
+
+
+def test_a_plugin_has_its_name_before_a_library(driver, natives, site, caplog):
+    site.good("strange", 'name="strange", devices=("strange:0",)')
+    natives.variant("strange", None, folder=driver)
+    with caplog.at_level(logging.WARNING, "hotshoe.loader"):
+        registry = load_all(paths=driver)
+    assert names(registry) == ["cpu", "strange:0", "strange:1", "reference"]
+    assert registry.select("strange:0")[0].provider == "strange"
+    assert "the name 'strange:0' is taken by 'strange' of strange 1.0" in caplog.text
+
+
+def test_block_and_allow(driver, natives):
+    library = natives.variant("strange", None, folder=driver)
+    other = natives.variant("other", None, folder=driver)
+    for word in ("strange", "ggml-strange", library.name, str(library)):
+        registry = load_all(paths=driver, block=word)
+        assert libraries(registry)["ggml-strange"].outcome is Outcome.BLOCKED, word
+        assert names(registry) == ["cpu", "other:0", "other:1", "reference"]
+        assert f"block={word!r} met nothing" not in registry.explain()
+    registry = load_all(paths=driver, allow="cpu")
+    assert {verdict.outcome for name, verdict in libraries(registry).items() if "cpu" not in name} == {Outcome.BLOCKED}
+    for word in ("other", other.name, str(other)):
+        assert names(load_all(paths=driver, allow=["cpu", word])) == ["cpu", "other:0", "other:1", "reference"], word
+
+
+def test_what_no_device_comes_of(driver, natives):
+    """By its own fault, in words: not by that of a plugin of which nobody has heard."""
+    (driver.parent / "mine").mkdir()
+    (driver / "libggml-text.so").write_text("not a library")
+    natives.library("libggml-plain.so", "int x;", folder=driver)
+    natives.variant("old", 0, folder=driver)
+    registry = load_all(paths=driver)
+    found = libraries(registry)
+    assert found["ggml-text"].outcome is Outcome.IMPORT_ERROR
+    assert found["ggml-plain"].outcome is Outcome.INCOMPATIBLE_API
+    assert found["ggml-old"].outcome is Outcome.NO_DEVICE
+    assert not {"ggml-text", "ggml-plain", "ggml-old"} & {v.candidate for v in registry.verdicts if v.kind == "plugin"}
+    assert names(registry) == ["cpu", "reference"]
