@@ -18,6 +18,7 @@ ROOMS = {
     "core/hotshoe_core": "the contract between models and backends. Imports nothing of ours.",
     "plugins/ggml-cpu/src/hotshoe_ggml": "the ggml engine, and the CPU. Imports core.",
     "plugins/ggml-rpc/src/hotshoe_ggml_rpc": "devices of other machines, by ggml's RPC. Imports the ggml engine.",
+    "plugins/ggml-vulkan/src/hotshoe_ggml_vulkan": "GPUs of any vendor, through Vulkan. Imports the ggml engine.",
     "plugins/mlx/src/hotshoe_mlx": "MLX over core's adapter. Imports core.",
     "benchmarks": "every number in a document comes from one of these.",
     "examples": "programs a newcomer can read.",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotshoe_core.device import Device, Provider
-from hotshoe_core.errors import HotshoeError, PluginError
+from hotshoe_core.errors import DeviceNotFoundError, HotshoeError, PluginError
 from hotshoe_core.text import shown
 from hotshoe_loader.binary import install_hint
 from hotshoe_loader.contract import MOST_DEVICES, checked_devices
@@ -74,6 +74,8 @@ def _judged(error: BaseException, doing: str, plugin: PluginCandidate | None, ot
         rejected = _missing_module(error.name, doing, plugin)
         rejected.hint = own or rejected.hint
         return rejected
+    if isinstance(error, DeviceNotFoundError):  # a provider that knows why there is none
+        return Rejected(Outcome.NO_DEVICE, error.message, own)
     if isinstance(error, PluginError) and otherwise is not Outcome.IMPORT_ERROR:
         return Rejected(Outcome.INCOMPATIBLE_API, what, own or report)
     if isinstance(error, (ImportError, OSError)):
