@@ -173,10 +173,11 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * grap
     auto * context = (ggml_backend_vk_context *) backend->context;
     try {
         return ggml_backend_vk_graph_compute(backend, graph);
-    } catch (const vk::OutOfDeviceMemoryError &) {
-        abandon_graph(context);
-        return GGML_STATUS_ALLOC_FAILED;
-    } catch (const vk::OutOfHostMemoryError &) {
+    } catch (const vk::SystemError & error) { // ggml throws its base again, so that only the code tells
+        if (error.code() != vk::make_error_code(vk::Result::eErrorOutOfDeviceMemory) &&
+            error.code() != vk::make_error_code(vk::Result::eErrorOutOfHostMemory)) {
+            throw;
+        }
         abandon_graph(context);
         return GGML_STATUS_ALLOC_FAILED;
     }
