@@ -2,6 +2,8 @@
 PYTHON ?= python3
 # MLX=0 leaves out MLX's engine; where it has none, its tests are skipped anyway.
 MLX ?= 1
+# VULKAN=1 builds the Vulkan plugin too, about twenty minutes on two cores; without it its tests are skipped.
+VULKAN ?= 0
 # CUDA=1 builds the CUDA plugin's wheel too, which takes hours.
 CUDA ?= 0
 # ORACLES=0 leaves out PyTorch and transformers; the tests that compare with them are then skipped.
@@ -12,10 +14,11 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-cpu)
 RPC_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-rpc)
+VULKAN_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-vulkan)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz sanitize lint format bench wheels clean
+.PHONY: help demo test vulkan fuzz sanitize lint format bench wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -24,8 +27,14 @@ demo: $(VENV)/.weights ## build everything, then rank sentences with a real mode
 	@$(BIN)/python examples/search.py $(ARGS)
 	@$(BIN)/python examples/write.py
 
+ifneq ($(VULKAN),0)
+test: $(VENV)/.vulkan
+endif
 test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+
+vulkan: $(VENV)/.weights $(VENV)/.test $(VENV)/.vulkan ## build the Vulkan plugin, and run the whole conformance kit on it
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal tests/ggml/vulkan_kit.py tests/ggml/test_vulkan.py $(ARGS)
 
 MINUTES ?= 10
 fuzz: $(VENV)/.test ## try random graphs, files, templates, plugins and misuse for MINUTES=10
@@ -56,9 +65,10 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/gguf_header.py
 	$(BIN)/python benchmarks/embed.py
 
-wheels: $(VENV)/.test ## build the wheels into dist/, and check what is in them (CUDA=1: that plugin's too, for all GPUs)
+wheels: $(VENV)/.test ## build the wheels into dist/, and check what is in them (VULKAN=1, CUDA=1: those plugins' too)
 	@HOTSHOE_CUDA_ARCHITECTURES=release $(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc \
-		./plugins/mlx $(if $(filter-out 0,$(CUDA)),./plugins/ggml-cuda) $(if $(filter Darwin,$(shell uname)),./plugins/ggml-metal)
+		./plugins/mlx $(if $(filter-out 0,$(VULKAN)),./plugins/ggml-vulkan) \
+		$(if $(filter-out 0,$(CUDA)),./plugins/ggml-cuda) $(if $(filter Darwin,$(shell uname)),./plugins/ggml-metal)
 	$(BIN)/python -m pytest -q tests/test_wheels.py
 
 clean: ## remove the environment and everything that was built
@@ -92,6 +102,11 @@ endif
 ifneq ($(MLX),0)
 	@$(PIP) install 'mlx[cpu]>=0.32' || echo "MLX has no engine for this machine: its tests are skipped."
 endif
+	@touch $@
+
+$(VENV)/.vulkan: $(VENV)/.hotshoe $(VULKAN_SOURCES)
+	@echo "Building the ggml-vulkan plugin (the first time takes about twenty minutes) ..."
+	@$(PIP) install --no-deps ./plugins/ggml-vulkan
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.hotshoe

@@ -20,6 +20,7 @@ ROOMS = {
     "plugins/ggml-rpc/src/hotshoe_ggml_rpc": "devices of other machines, by ggml's RPC. Imports the ggml engine.",
     "plugins/ggml-cuda/src/hotshoe_ggml_cuda": "NVIDIA's GPUs, by ggml's CUDA library. Imports the ggml engine.",
     "plugins/ggml-metal/src/hotshoe_ggml_metal": "Apple's GPUs, by ggml's Metal library. Imports the ggml engine.",
+    "plugins/ggml-vulkan/src/hotshoe_ggml_vulkan": "GPUs of any vendor, through Vulkan. Imports the ggml engine.",
     "plugins/mlx/src/hotshoe_mlx": "MLX over core's adapter. Imports core.",
     "benchmarks": "every number in a document comes from one of these.",
     "examples": "programs a newcomer can read.",

@@ -188,7 +188,10 @@ class Provider(Protocol):
         """
 
     def devices(self, library: Path | None) -> Sequence[Device]:
-        """The devices present, through ``library``, the variant the loader chose. Empty if there are none."""
+        """The devices present, through ``library``, the variant the loader chose.
+
+        Empty if there are none; where the reason is known, DeviceNotFoundError with it and the next step.
+        """
 
     def open(self, devices: Sequence[Device], params: BackendParams) -> Backend:
         """An opened backend over ``devices``, the preferred one first."""

@@ -117,6 +117,16 @@ BROKEN = [
         "report it to the authors of bad",
     ),
     ("zero-devices", PROVIDER.replace("return [Device", "return []  # "), "no-device", "finds no device", "driver"),
+    (
+        "no-device-and-why",
+        PROVIDER.replace(
+            "return [Device",
+            "from hotshoe_core.errors import DeviceNotFoundError as E; raise E('no driver', hint='apt install it')  # ",
+        ),
+        "no-device",
+        "no driver",
+        "apt install it",
+    ),
     ("no-device-type", PROVIDER.replace("return [Device", "return [7]  # "), "incompatible-api", "int in place", ""),
     (
         "open-raises",

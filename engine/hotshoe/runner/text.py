@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections import deque
@@ -177,7 +178,8 @@ class TextModel(LoadedModel):
         batch_size = integer("batch_size", batch_size, 1, SamplingError)
         self._require_open()
         if isinstance(prompt, Iterable) and not isinstance(prompt, (str, bytes, bytearray, np.ndarray)):
-            prompt = list(prompt)  # looking at its kind would use up an iterator
+            with contextlib.suppress(TypeError):  # what only says that it is iterable is said where it is read
+                prompt = list(iter(prompt))  # looking at its kind would use up an iterator
         if _is_one(prompt):
             stream = self.stream(prompt, params, grammar=grammar, **options)
             for _ in stream:

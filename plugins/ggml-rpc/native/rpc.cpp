@@ -10,19 +10,18 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <string>
-#include <type_traits>
 
-struct rpc_failure : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
+static void note_failure(const char * endpoint, const char * why);
+static void note_failure(ggml_backend_dev_t device, const char * why);
+static void note_failure(ggml_backend_t backend, const char * why);
+static void note_failure(ggml_backend_buffer_type_t type, const char * why);
+static void note_failure(ggml_backend_buffer_t buffer, const char * why);
 
-[[noreturn]] static void rpc_fail(const char * what) { throw rpc_failure(what); }
-template <typename... T> [[noreturn]] static void rpc_fail(const char * what, T...) { throw rpc_failure(what); }
+#include "guarded.hpp"
 
 #undef GGML_ABORT
-#define GGML_ABORT(...) rpc_fail(__VA_ARGS__)
+#define GGML_ABORT(...) throw_failure(__VA_ARGS__)
 #undef GGML_BACKEND_DL_IMPL
 #define GGML_BACKEND_DL_IMPL(reg)
 
@@ -75,61 +74,44 @@ static std::shared_ptr<socket_t> require_socket(const std::string & endpoint) {
     int port;
     auto sock = parse_endpoint(endpoint, host, port) && rpc_transport_init() ? socket_t::connect(host.c_str(), port) : nullptr;
     if (sock == nullptr || !negotiate_hello(sock)) {
-        throw rpc_failure("no server answers at " + endpoint);
+        throw backend_failure("no server answers at " + endpoint);
     }
     known = sock;
     return sock;
 }
 
-// What a function of ggml's interface is called for: a server, and the connection if it is bound to one.
-struct target {
-    std::string      endpoint;
-    const socket_t * sock = nullptr;
-};
-
-static target target_of(const char * endpoint) { return { endpoint }; }
-static target target_of(ggml_backend_dev_t device) { return { ((ggml_backend_rpc_device_context *) device->context)->endpoint }; }
-static target target_of(ggml_backend_t backend) { return { ((ggml_backend_rpc_context *) backend->context)->endpoint }; }
-static target target_of(ggml_backend_buffer_type_t type) { return { ((ggml_backend_rpc_buffer_type_context *) type->context)->endpoint }; }
-static target target_of(ggml_backend_buffer_t buffer) {
-    target found = target_of(buffer->buft);
-    found.sock = ((ggml_backend_rpc_buffer_context *) buffer->context)->sock.get();
-    return found;
-}
-
-// A connection that was given up before says nothing about the one that took its place.
-static void note(const target & lost, const char * why) {
+// A connection that was given up before says nothing about the one that took its place. sock: of what failed, if it is
+// bound to one.
+static void note(const std::string & endpoint, const socket_t * sock, const char * why) {
     std::lock_guard<std::mutex> lock(servers_mutex);
-    server & known = servers[lost.endpoint];
-    if (lost.sock == nullptr || lost.sock == known.sock.lock().get()) {
+    server & known = servers[endpoint];
+    if (sock == nullptr || sock == known.sock.lock().get()) {
         known.sock.reset();
         known.failures++;
         known.why = why;
     }
 }
 
-template <auto function> struct guarded;
-
-template <typename R, typename T, typename... A, R (*function)(T, A...)> struct guarded<function> {
-    static R call(T first, A... arguments) {
-        try {
-            return function(first, arguments...);
-        } catch (const std::exception & error) {
-            note(target_of(first), error.what());
-            if constexpr (std::is_same_v<R, enum ggml_status>) {
-                return GGML_STATUS_FAILED;
-            } else if constexpr (!std::is_void_v<R>) {
-                return R{};
-            }
-        }
-    }
-};
+static void note_failure(const char * endpoint, const char * why) { note(endpoint, nullptr, why); }
+static void note_failure(ggml_backend_dev_t device, const char * why) {
+    note(((ggml_backend_rpc_device_context *) device->context)->endpoint, nullptr, why);
+}
+static void note_failure(ggml_backend_t backend, const char * why) {
+    note(((ggml_backend_rpc_context *) backend->context)->endpoint, nullptr, why);
+}
+static void note_failure(ggml_backend_buffer_type_t type, const char * why) {
+    note(((ggml_backend_rpc_buffer_type_context *) type->context)->endpoint, nullptr, why);
+}
+static void note_failure(ggml_backend_buffer_t buffer, const char * why) {
+    const auto * type = (const ggml_backend_rpc_buffer_type_context *) buffer->buft->context;
+    note(type->endpoint, ((ggml_backend_rpc_buffer_context *) buffer->context)->sock.get(), why);
+}
 
 static void free_buffer(ggml_backend_buffer_t buffer) {
     try {
         ggml_backend_rpc_buffer_free_buffer(buffer);
     } catch (const std::exception & error) { // the server forgot it already
-        note(target_of(buffer), error.what());
+        note_failure(buffer, error.what());
         delete (ggml_backend_rpc_buffer_context *) buffer->context;
     }
 }

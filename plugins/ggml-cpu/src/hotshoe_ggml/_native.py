@@ -285,16 +285,17 @@ class BackendLibrary:
             self._functions[name] = ffi.cast(ctype, address) if address != ffi.NULL else None
         return self._functions[name]
 
-    def failures(self) -> tuple[int, str] | None:
-        """How often its devices were lost, and why the last time; None if the library cannot lose them.
+    def failures(self, device: str = "") -> tuple[int, str] | None:
+        """How often the device that ggml calls so, or its server, was lost, and why the last time.
 
-        ggml's interface has no place for it: a library that can exports a function of hotshoe's own.
+        Without a device: why there is none. None if the library cannot lose them. ggml's interface has no place for
+        it: a library that can exports a function of hotshoe's own.
         """
         ask = self.function("hotshoe_backend_failure", "const char *(*)(const char *, uint64_t *)")
         if ask is None:
             return None
         count = ffi.new("uint64_t *")
-        why = _text(ask(self.endpoint.encode(), count))
+        why = _text(ask((self.endpoint or device).encode(), count))
         return int(count[0]), why or ""
 
     def extra_buffer_types(self, device: Any) -> list[Any]:

@@ -26,6 +26,8 @@ from hotshoe_ggml.weights import WeightBuffer, hold, load_weights, product_name
 
 __all__ = ["GgmlBackend"]
 
+_SMALLER = "use a smaller context or batch, a more quantized file, or another device"
+
 
 class GgmlBackend(Backend):
     """One ggml engine over the devices chosen, the preferred one first."""
@@ -196,6 +198,11 @@ class GgmlBackend(Backend):
             for unit in self.units:
                 unit.close()
 
+    def exhausted(self) -> InsufficientMemoryError:
+        """For a step that a device had no memory for, beside what was reserved. It may be tried again."""
+        names = " or ".join(unit.name for unit in self.units)
+        return InsufficientMemoryError(f"{names} ran out of memory in a step", memory=self.memory(), hint=_SMALLER)
+
     def _insufficient(
         self, device: str, what: Literal["weights", "cache", "graph"], size: int, layer: int
     ) -> InsufficientMemoryError:
@@ -205,7 +212,7 @@ class GgmlBackend(Backend):
         return InsufficientMemoryError(
             f"{device} has no {format_bytes(size)} for the {what}",
             memory=report,
-            hint="use a smaller context or batch, a more quantized file, or another device",
+            hint=_SMALLER,
         )
 
     def _require_open(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotshoe_core.backend import Executable, NodePlacement
-from hotshoe_core.errors import ClosedError, GraphError, NativeError, UnsupportedOpError
+from hotshoe_core.errors import ClosedError, GraphError, NativeError
 from hotshoe_core.graph import Graph
 from hotshoe_core.memory import AllocationStatus, Memory
 from hotshoe_core.places import node_places
@@ -19,6 +19,7 @@ from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_
 from hotshoe_ggml.cpu.fusion import fuse
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
+from hotshoe_ggml.placing import choose_units, is_view
 from hotshoe_ggml.unit import Unit
 from hotshoe_ggml.weights import as_read
 
@@ -122,7 +123,7 @@ class GgmlExecutable(Executable):
                 out = out.view_src
             g.ggml_build_forward_expand(cgraph, self._outputs[t])
         self._update_states(builder, cgraph)
-        self._check_support(cgraph)
+        self._units = choose_units(cgraph, self._backend.units, self._units)
         return cgraph
 
     def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
@@ -144,19 +145,6 @@ class GgmlExecutable(Executable):
             copies.append((value, self._native[state]))
         for value, state in copies:
             g.ggml_build_forward_expand(cgraph, builder.call("cpy", value, state))
-
-    def _check_support(self, cgraph: Any) -> None:
-        """ggml aborts the process on a node no device can run: refuse it here."""
-        g = lib()
-        for i in range(g.ggml_graph_n_nodes(cgraph)):
-            node = g.ggml_graph_node(cgraph, i)
-            if not any(unit.supports(node) for unit in self._backend.units):
-                types = [ffi.string(g.ggml_type_name(s.type)).decode() for s in node.src if s != ffi.NULL]
-                raise UnsupportedOpError(
-                    f"{ffi.string(node.name).decode()}: ggml's {ffi.string(g.ggml_op_desc(node)).decode()} "
-                    f"does not run on {' or '.join(unit.name for unit in self._backend.units)} for operands of type "
-                    f"{', '.join(types)}"
-                )
 
     def _allocate(self) -> None:
         g, backends = lib(), [unit.backend for unit in self._backend.units]
@@ -192,13 +180,11 @@ class GgmlExecutable(Executable):
             self._sizes[name] = Memory(used, AllocationStatus.ALLOCATED)
 
     def _assign(self) -> None:
-        """Tell the scheduler where each node is to run: on its layer's device, or on the CPU if that cannot."""
-        g, units = lib(), self._backend.units
-        views = (g.GGML_OP_RESHAPE, g.GGML_OP_VIEW, g.GGML_OP_PERMUTE, g.GGML_OP_TRANSPOSE)
+        """Tell the scheduler where each node is to run: see ``choose_units``."""
         for i, unit in enumerate(self._units):
-            node = g.ggml_graph_node(self._cgraph, i)
-            if node.view_src == ffi.NULL or node.op not in views:
-                g.ggml_backend_sched_set_tensor_backend(self._scheduler, node, _able(unit, units, node).backend)
+            node = lib().ggml_graph_node(self._cgraph, i)
+            if not is_view(node):
+                lib().ggml_backend_sched_set_tensor_backend(self._scheduler, node, unit.backend)
 
     def _sources(self) -> list[tuple[Any, list[Any]]]:
         """Each node of the graph with its sources, where there are several devices."""
@@ -238,6 +224,8 @@ class GgmlExecutable(Executable):
             self._backend.require_devices()  # back again, it would not have what it had
             status = lib().ggml_backend_sched_graph_compute(self._scheduler, self._cgraph)
             self._backend.require_devices()
+            if status == lib().GGML_STATUS_ALLOC_FAILED:
+                raise self._backend.exhausted()
             if status != lib().GGML_STATUS_SUCCESS:
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
 
@@ -260,6 +248,10 @@ class GgmlExecutable(Executable):
         g, backends = lib(), [unit.backend for unit in self._backend.units]
         names = {int(ffi.cast("uintptr_t", b)): unit.name for b, unit in zip(backends, self._backend.units)}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
+        nodes = [g.ggml_graph_node(self._cgraph, i) for i in range(len(self._units))]
+        chosen = {
+            int(ffi.cast("uintptr_t", n)): u.backend for n, u in zip(nodes, self._units) if not is_view(n)
+        }  # what a dry run's scheduler was not told
         placed = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)  # none: it was fused into the product before it
@@ -267,8 +259,8 @@ class GgmlExecutable(Executable):
             where = ffi.NULL
             if native != ffi.NULL and not self._dry:
                 where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
-            elif native != ffi.NULL and self._units:
-                where = _able(self._backend.unit(wanted), self._backend.units, native).backend
+            elif native != ffi.NULL:
+                where = chosen.get(int(ffi.cast("uintptr_t", native)), ffi.NULL)
             device = names.get(int(ffi.cast("uintptr_t", where)), wanted)  # a view has no backend of its own
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             how = how if device == wanted else "fallback"
@@ -288,11 +280,6 @@ class GgmlExecutable(Executable):
             self._native.clear()
             self._keep.clear()
             self._backend.forget(self)
-
-
-def _able(unit: Unit, units: Sequence[Unit], node: Any) -> Unit:
-    """The unit that runs a node: the one meant for it or, if that cannot, the CPU."""
-    return unit if unit.supports(node) else units[-1]
 
 
 def _set(tensor: Any, array: np.ndarray[Any, Any]) -> None:

@@ -32,11 +32,13 @@ class Unit:
         facts = self.library.devices()[int(device.properties["index"])]
         self.handle = facts.handle
         self.maps_pages = facts.buffer_from_host_ptr
-        self.buffer_type = lib().ggml_backend_dev_buffer_type(self.handle)
+        self._native_name = facts.name
         self.backend = lib().ggml_backend_dev_init(self.handle, ffi.NULL)
+        self._failures = self.library.failures(facts.name)
         if self.backend == ffi.NULL:
-            raise NativeError(f"{self.name}: ggml could not initialise the device")
-        self._failures = self.library.failures()
+            why = f": {self._failures[1]}" if self._failures and self._failures[1] else ""
+            raise NativeError(f"{self.name}: ggml could not initialise the device{why}")
+        self.buffer_type = lib().ggml_backend_dev_buffer_type(self.handle)  # a device that was lost has another now
         set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         if set_threads is not None:  # one that computes on the host, as the CPU and a BLAS do
             set_threads(self.backend, n_threads)
@@ -69,7 +71,7 @@ class Unit:
 
     def require_alive(self) -> None:
         """Raises DeviceLostError if the device was lost after it was opened here, be it back or not."""
-        now = self.library.failures()
+        now = self.library.failures(self._native_name)
         if now is not None and self._failures is not None and now[0] != self._failures[0]:
             raise DeviceLostError(
                 f"{self.name} ({self.device.description}) was lost: {now[1]}",

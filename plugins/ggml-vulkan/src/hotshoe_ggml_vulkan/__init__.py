@@ -1,0 +1,21 @@
+"""GPUs of any vendor, by ggml's Vulkan backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hotshoe_core.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from hotshoe_ggml.provider import GgmlProvider
+
+__all__ = ["hotshoe_providers"]
+
+
+@hookimpl
+def hotshoe_providers() -> list[GgmlProvider]:
+    try:
+        from hotshoe_ggml_vulkan.provider import VulkanProvider
+    except ImportError as error:
+        raise ImportError("hotshoe-ggml-vulkan needs hotshoe-ggml-cpu; try `pip install hotshoe-ggml-cpu`") from error
+    return [VulkanProvider()]

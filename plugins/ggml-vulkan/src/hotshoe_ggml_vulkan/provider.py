@@ -1,0 +1,40 @@
+"""VulkanProvider: the GPUs that Vulkan shows, and what stands in for one on the CPU, as what it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.errors import DeviceNotFoundError
+from hotshoe_ggml._native import load_backend
+from hotshoe_ggml.provider import GgmlProvider
+
+__all__ = ["LIBRARY_DIR", "VulkanProvider"]
+
+LIBRARY_DIR = Path(__file__).resolve().parent / "lib"
+
+
+class VulkanProvider(GgmlProvider):
+    """Devices ``vulkan:0``, ``vulkan:1``, …: GPUs first, then software devices, which are never the default."""
+
+    def __init__(self) -> None:
+        super().__init__("ggml-vulkan", "vulkan", LIBRARY_DIR, "vulkan")
+
+    def devices(self, library: Path | None) -> Sequence[Device]:
+        """Raises DeviceNotFoundError, which says why, where Vulkan shows none."""
+        found = super().devices(library)
+        if library is not None and not found:
+            why = load_backend(library).failures()
+            raise DeviceNotFoundError(
+                f"Vulkan shows no device: {why[1] if why and why[1] else 'no driver offers one'}",
+                hint="install the GPU's driver (AMD and Intel: apt install mesa-vulkan-drivers; NVIDIA: its own); "
+                "`vulkaninfo --summary` lists what Vulkan finds",
+            )
+        return [
+            dataclasses.replace(device, description=f"{device.description}, a software device: it computes on the CPU")
+            if device.type is DeviceType.ACCEL  # what the library says of a device that is no GPU
+            else device
+            for device in found
+        ]
