@@ -10,7 +10,10 @@ from hotshoe_core.backend import Backend
 from hotshoe_core.device import BackendParams
 from hotshoe_loader import load_all
 
-__all__ = ["OnVulkan", "require_vulkan"]
+__all__ = ["HALF", "OnVulkan", "require_vulkan"]
+
+HALF = 2e-3
+"""The kit's bound for F16, here for all: ggml's shaders multiply matrices, keys and values in half precision."""
 
 
 def require_vulkan() -> str:

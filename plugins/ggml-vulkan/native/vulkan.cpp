@@ -125,6 +125,18 @@ static enum ggml_backend_dev_type device_type(ggml_backend_dev_t device) {
     return is_software(device) ? GGML_BACKEND_DEVICE_TYPE_ACCEL : ggml_backend_vk_device_get_type(device); // never the default
 }
 
+// ggml's shaders that copy blocks read rows that begin between two of the device's alignments from the wrong place.
+static bool supports_op(ggml_backend_dev_t device, const ggml_tensor * op) {
+    const bool copies = op->op == GGML_OP_CPY || op->op == GGML_OP_DUP || op->op == GGML_OP_CONT;
+    if (copies && ggml_is_quantized(op->src[0]->type)) {
+        const size_t alignment = ggml_backend_vk_buffer_type_get_alignment(ggml_backend_vk_device_get_buffer_type(device));
+        if (op->src[0]->view_offs % alignment != 0) {
+            return false;
+        }
+    }
+    return ggml_backend_vk_device_supports_op(device, op);
+}
+
 static void device_props(ggml_backend_dev_t device, ggml_backend_dev_props * props) {
     ggml_backend_vk_device_get_props(device, props);
     props->type = device_type(device);
@@ -231,7 +243,7 @@ static void guard_device(ggml_backend_dev_t device) {
     i.get_buffer_type = guarded<ggml_backend_vk_device_get_buffer_type>::call;
     i.get_host_buffer_type = guarded<ggml_backend_vk_device_get_host_buffer_type>::call;
     i.buffer_from_host_ptr = guarded<ggml_backend_vk_device_buffer_from_host_ptr>::call;
-    i.supports_op = guarded<ggml_backend_vk_device_supports_op>::call;
+    i.supports_op = guarded<supports_op>::call;
     i.event_new = guarded<ggml_backend_vk_device_event_new>::call;
     i.event_free = guarded<ggml_backend_vk_device_event_free>::call;
     i.event_synchronize = guarded<ggml_backend_vk_device_event_synchronize>::call;
