@@ -167,7 +167,8 @@ class Backend(ABC):
 
     honours: the fields of BackendParams that have an effect here. Of the others, the loader tells a user who has set
     them; a backend need not warn. ``load`` sets ``_placement``. strict: refuse a graph of which a node would run on
-    another device than the placement means for it; ``Context.reserve`` sees to that.
+    another device than the placement means for it; ``Context.reserve`` sees to that. on_lost: whom to tell the name of
+    a device that went away, and why, before DeviceLostError is raised; set by the registry that opened the backend.
 
     It belongs to the process that opened it: methods call ``require_process`` before they take a lock, and
     ``close`` in another process does nothing. ``close`` sets ``_closed``.
@@ -179,6 +180,7 @@ class Backend(ABC):
     counters: Counters
     honours: frozenset[str] = frozenset()
     strict: bool = False
+    on_lost: Callable[[str, str], None] | None = None
     _placement: Placement | None = None
     _closed: bool = False
     _process: int

@@ -33,7 +33,7 @@ class Registry:
     process, ``unload`` takes devices out, ``reload`` searches again.
     """
 
-    __slots__ = ("_failed", "_look_again", "_opened", "_options", "_ranked", "_survey", "_unloaded")
+    __slots__ = ("_failed", "_look_again", "_lost", "_opened", "_options", "_ranked", "_survey", "_unloaded")
 
     def __init__(self, survey: Survey, options: Options, look_again: Callable[[Registry, Options], Survey]) -> None:
         """Ranks what a survey found. Raises DeviceNotFoundError if a required device is not there.
@@ -45,6 +45,7 @@ class Registry:
         # What became of providers since the survey: opened here; tested well and failed here; unloaded by the user.
         self._opened: set[str] = set()
         self._failed: dict[str, Rejected] = {}
+        self._lost: dict[str, str] = {}  # devices that went away while a backend was open on them, and why
         self._unloaded: set[str] = set()
         self._take(survey)
 
@@ -55,6 +56,7 @@ class Registry:
             raise words.not_found(f"require={token!r}", token, ranked, survey.verdicts)
         self._survey, self._ranked = survey, ranked
         self._failed.clear()
+        self._lost.clear()
         self._unloaded.clear()
         for token in words.unmet(options.prefer, ranked):
             logger.warning("prefer=%r met no device; using %s", token, self.why() if ranked else "none")
@@ -88,6 +90,12 @@ class Registry:
             return replace(verdict, outcome=Outcome.BLOCKED, reason="it was unloaded by registry.unload()", hint=hint)
         if name not in self._opened:
             return verdict
+        offered = verdict.details.get("devices", ())
+        lost = [self._lost[each] for each in offered if each in self._lost] if verdict.kind == "plugin" else []
+        if lost:
+            outcome = Outcome.NO_DEVICE if len(lost) == len(offered) else Outcome.LOADED
+            hint = "load the model again when the device is back, or on another"
+            return replace(verdict, outcome=outcome, reason="; ".join(lost), hint=hint)
         offer = self._survey.offers.get(name)
         changes = changes_by(offer.plugin) if offer and offer.plugin and verdict.kind == "plugin" else []
         details = {**verdict.details, "changes": changes} if changes else verdict.details
@@ -103,18 +111,18 @@ class Registry:
     def select(self, device: str | Iterable[str] | None = None) -> list[Device]:
         """The devices a request means, the best or first-named first.
 
-        None is the best device. A name is a device ("cpu", "cuda:0"); or a type ("gpu"), a backend ("cuda"),
-        a provider ("ggml-cuda") or a family ("ggml"), and then all devices of the provider that has the best
-        of them, and of that one's type: a model is not spread over GPUs and the CPU because a plugin has both.
-        "rpc://host:port" is all devices of that server, which is looked for if it is not known yet. Several names, or
-        one text with commas between them, are taken in their order.
+        None is the best device, of those that were not lost since. A name is a device ("cpu", "cuda:0"); or a type
+        ("gpu"), a backend ("cuda"), a provider ("ggml-cuda") or a family ("ggml"), and then all devices of the provider
+        that has the best of them, and of that one's type: a model is not spread over GPUs and the CPU because a plugin
+        has both. "rpc://host:port" is all devices of that server, which is looked for if it is not known yet. Several
+        names, or one text with commas between them, are taken in their order.
 
         Raises DeviceNotFoundError, which carries the verdicts and names the next step.
         """
         if device is None:
             if not self.devices:
                 raise words.not_found("device=None", "cpu", self.devices, self.verdicts)
-            return [self.devices[0]]
+            return [next((item for item in self.devices if item.name not in self._lost), self.devices[0])]
         listed = [device] if isinstance(device, str) else list(device)
         wrong = [token for token in listed if not isinstance(token, str)]
         if wrong or not listed:
@@ -204,6 +212,9 @@ class Registry:
                 hint=rejected.hint,
             ) from rejected
         self._opened.update(item.provider for item in chosen)
+        for item in chosen:
+            self._lost.pop(item.name, None)  # it is back
+        backend.on_lost = self._lost.__setitem__
         _warn_of_ignored(backend, params)
         return backend
 

@@ -223,6 +223,8 @@ def test_a_server_that_ends_in_mid_generation(monkeypatch: pytest.MonkeyPatch) -
     server.kill()
     with pytest.raises(DeviceLostError, match=r"rpc:0 .*was lost[\s\S]*load the model again"):
         list(stream)
+    verdict = next(v for v in load_all().verdicts if v.candidate == "ggml-rpc")
+    assert (verdict.outcome.value, "was lost" in verdict.reason) == ("no-device", True)
     with pytest.raises(HotshoeError):
         model.generate(PROMPT, max_tokens=2)
     model.close()

@@ -126,6 +126,23 @@ def test_the_cpu_of_the_same_family_may_join(registry, asked, expected):
         assert names(backend.devices) == expected
 
 
+def test_a_device_that_was_lost_is_not_the_default_until_it_is_back(registry):
+    with registry.open("cuda:0") as backend:
+        backend.on_lost("cuda:0", "cuda:0 fell off the bus")
+        assert names(registry.select()) == ["cuda:1"]
+        assert "cuda:0 fell off the bus" in registry.explain("ggml-cuda")
+        (verdict,) = [v for v in registry.verdicts if v.candidate == "ggml-cuda" and v.kind == "plugin"]
+        assert (verdict.outcome, verdict.reason) == (Outcome.LOADED, "cuda:0 fell off the bus")
+        backend.on_lost("cuda:1", "so did cuda:1")
+        assert names(registry.select()) == ["vulkan:0"]
+        (verdict,) = [v for v in registry.verdicts if v.candidate == "ggml-cuda" and v.kind == "plugin"]
+        assert verdict.outcome is Outcome.NO_DEVICE
+        assert "on another" in verdict.hint
+    assert names(registry.select("cuda:0")) == ["cuda:0"]  # who names it may try
+    registry.open("cuda:0").close()
+    assert names(registry.select()) == ["cuda:0"]
+
+
 @pytest.mark.parametrize("wrong", [[], 3, [3], [None]])
 def test_select_takes_names(registry, wrong):
     with pytest.raises(TypeError):

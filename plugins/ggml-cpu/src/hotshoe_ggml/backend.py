@@ -9,7 +9,7 @@ from typing import Literal
 from hotshoe_core.backend import Backend, CacheConfig, Counters, Placement, Progress, WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import ClosedError, InsufficientMemoryError, NativeError
+from hotshoe_core.errors import ClosedError, DeviceLostError, InsufficientMemoryError, NativeError
 from hotshoe_core.graph import Graph
 from hotshoe_core.leaves import require_leaf
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
@@ -132,7 +132,12 @@ class GgmlBackend(Backend):
     def require_devices(self) -> None:
         """Raises DeviceLostError if one of them went away."""
         for unit in self._may_be_lost:
-            unit.require_alive()
+            try:
+                unit.require_alive()
+            except DeviceLostError as error:
+                if self.on_lost is not None:
+                    self.on_lost(unit.name, error.message)
+                raise
 
     def own_kernels(self, node: Tensor) -> bool:
         """Whether this node may run hotshoe's kernels: on their device, or as the only way there is."""
