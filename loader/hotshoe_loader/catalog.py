@@ -19,7 +19,7 @@ __all__ = ["CATALOG", "Known", "by_distribution", "known", "owner_of_device", "o
 class Known:
     """One plugin of this project. ``name`` is what a user calls it: "cuda".
 
-    published: whether there is anything to install; else it is planned, and nobody is told to install it.
+    published: whether it can be installed by its name; else from a checkout of hotshoe, which is all there is of it.
     vendors: whose GPUs it drives, as Machine names them. signs: files its hardware leaves. least_driver: the oldest
     major version of NVIDIA's driver that it runs with.
     """
@@ -42,9 +42,10 @@ class Known:
 
     @property
     def install(self) -> str:
-        """The command, or where there is nothing to install, that."""
+        """The command."""
         if not self.published:
-            return f"{self.distribution} is planned and not published yet"
+            own = f"pip install ./plugins/{self.provider}"
+            return f"{own}, in a checkout of hotshoe: {self.distribution} is not published yet"
         return f"pip install {self.distribution}"
 
     @property

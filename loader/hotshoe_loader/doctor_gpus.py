@@ -65,7 +65,7 @@ class GpuExaminer:
         obstacle = self._obstacle(vendor, gpus, entries)
         if not installed and not published:
             names = " and ".join(entry.distribution for entry in entries) or "none"
-            text = f"{what}: no plugin for it is published yet ({names}: planned), so models run on the CPU"
+            text = f"{what}: no plugin for it is published yet (a checkout has {names}), so models run on the CPU"
             return Finding(about, "note", f"{text}. Also, {obstacle[0]}" if obstacle else text)
         if obstacle:
             self.explained.update(id(verdict) for verdict in installed)

@@ -61,7 +61,7 @@ def test_texts_may_follow_options(model: str, capsys: pytest.CaptureFixture[str]
     [
         (("embed", "nothing.gguf", "x"), ("nothing.gguf", "no such file")),
         (("embed", "{folder}", "x"), ("is a folder", "hotshoe convert")),
-        (("embed", "{model}", "--device", "cuda", "x"), ("cuda", "hotshoe-ggml-cuda is planned")),
+        (("embed", "{model}", "--device", "cuda", "x"), ("cuda", "hotshoe-ggml-cuda is not published")),
         (("embed", "{model}", "the cat " * 100), ("tokens", "truncate")),
         (("embed", "{model}", "-o", "v.txt", "x"), ("v.txt", ".npy")),
         (("embed", "{text}", "x"), ("texts.json", "GGUF")),
