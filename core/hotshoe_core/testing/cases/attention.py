@@ -137,9 +137,10 @@ def odd_heads_and_strides() -> Iterator[Case]:
 
 def distances(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
     """ALiBi's mask: minus how far a key stands before its query, and -inf after it."""
-    n, m = (1, 1, *shape)[-2:]
+    wide = (1, 1, *shape)
+    n, m = wide[-2:]
     ahead = np.arange(m) - np.arange(m - n, m)[:, None]
-    return np.broadcast_to(np.where(ahead > 0, -np.inf, ahead), shape).astype(np.float32)
+    return np.broadcast_to(np.where(ahead > 0, -np.inf, ahead), wide).astype(np.float32).reshape(shape)
 
 
 def slopes() -> Iterator[Case]:
