@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from hotshoe_core.arguments import listed
 from hotshoe_core.device import BackendParams, Device, DeviceType
-from hotshoe_core.errors import BackendError, PluginError
+from hotshoe_core.errors import BackendError, InputTypeError, PluginError
 from hotshoe_core.text import printable
 from hotshoe_loader import explain as words
 from hotshoe_loader.activate import Offer, backends_over, changes_by, open_backend
@@ -123,11 +124,10 @@ class Registry:
             if not self.devices:
                 raise words.not_found("device=None", "cpu", self.devices, self.verdicts)
             return [next((item for item in self.devices if item.name not in self._lost), self.devices[0])]
-        listed = [device] if isinstance(device, str) else list(device)
-        wrong = [token for token in listed if not isinstance(token, str)]
-        if wrong or not listed:
-            raise TypeError(f"device= takes None, a name or several names, got {device!r}")
-        tokens = [name.strip() for token in listed for name in token.split(",")]
+        given = [device] if isinstance(device, str) else listed("device", device, "a name or several", InputTypeError)
+        if not given or not all(isinstance(token, str) for token in given):
+            raise InputTypeError(f"device= takes None, a name or several names, got {device!r:.100}")
+        tokens = [name.strip() for token in given for name in token.split(",")]
         chosen: dict[str, Device] = {}
         for token in tokens:
             endpoint = endpoint_of(token)

@@ -28,6 +28,7 @@ from tests.fuzz.fault import Fault
 __all__ = ["SEEDS", "SHARE", "run", "setup"]
 
 SEEDS = (
+    1099957, 1128713, 1152356,  # a mask of one axis, a diagonal of what lies in steps, padding of what has no axis
     1001067, 1003325,  # states of part of a block
     2002313, 2007281,  # axes of 2^31 and more
     2007256,  # a width that no int holds

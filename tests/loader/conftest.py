@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,15 @@ from hotshoe_loader.ggml import judge, score
 from hotshoe_loader.report import Job, Report
 from hotshoe_loader.trial import try_plugin
 from tests.support.fake_plugins import DRIVER, GOOD, NATIVE
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_ggml_first() -> None:
+    """Some of these tests open a made libggml-base, which stays: after that, other tests could open no CPU."""
+    with contextlib.suppress(ImportError):
+        from hotshoe_ggml._native import load_cpu
+
+        load_cpu()
 
 
 class Site:

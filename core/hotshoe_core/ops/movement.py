@@ -125,6 +125,8 @@ def _pad_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTyp
     (x,) = args
     require_float(x)
     widths = tuple((int(a), int(b)) for a, b in attrs["widths"])
+    if not x.ndim:
+        raise ShapeError("x has no axis to pad")
     if len(widths) != x.ndim or any(a < 0 or b < 0 for a, b in widths):
         raise ShapeError(f"expected {x.ndim} pairs of widths >= 0, got {widths}")
     attrs["widths"] = widths

@@ -70,6 +70,7 @@ def triangles() -> Iterator[Case]:
         yield Case("diag", (Arg(shape),))
     for layout in LAYOUTS:
         yield Case("diag", (Arg((3, 4), layout=layout),))
+        yield Case("diag", (Arg((1, 4), layout=layout),))
     yield Case("diag", (Arg((3,), F16),))
     yield Case("diag", (Arg((3,), I32, values=integers),))
     yield Case("diag", (Arg((4,), values=hidden, note="not finite"),))

@@ -155,4 +155,4 @@ def _triangle(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 
 @lowers("diag", when=lambda node: node.dtype is DType.F32)
 def _diag(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    return b.call("diag", b.reshape(b.f32(x), (*node.shape[:-2], 1, node.shape[-1])))
+    return b.call("diag", b.rows(b.reshape(b.f32(x), (*node.shape[:-2], 1, node.shape[-1]))))
