@@ -128,8 +128,10 @@ from hotshoe_core.backend import WeightData
 
 def limit(more):
     "Of the address space: so many bytes more than are in use."
+    most = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))  # reading takes memory, too
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, most))
 
 def attempt(action):
     try:
