@@ -15,6 +15,7 @@ from hotshoe_core.graph import Graph, lower
 from hotshoe_core.leaves import require_leaf
 from hotshoe_core.ops._bounds import origins
 from hotshoe_core.places import Splits
+from hotshoe_core.rows import narrowed
 from hotshoe_core.tensor import TABLE, Tensor, require_tensor
 
 if TYPE_CHECKING:
@@ -127,12 +128,13 @@ class Context:
                 if not self._outputs and not self._updates:
                     raise GraphError("the context has nothing to compute", hint="call ctx.forward(tensor) first")
                 readable = {t: _readable(t) for t in self._outputs}
-                graph, lowered = lower(Graph.trace(list(readable.values()), self._updates), self.backend.supports)
+                graph, asked = narrowed(Graph.trace(list(readable.values()), self._updates))
+                graph, lowered = lower(graph, self.backend.supports)
                 executable = self.backend.compile(graph)
                 if self.backend.strict:
                     _require_in_place(executable)
                 self._executable, self._graph = executable, graph
-                self._lowered = {t: lowered[r] for t, r in readable.items()}
+                self._lowered = {t: lowered[asked[r]] for t, r in readable.items()}
                 self._bounds = _indexed(graph)
             return self
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hotshoe_core._attributes import kind_of
 from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
 from hotshoe_core.leaves import MAX_ELEMENTS
-from hotshoe_core.tensor import Rule, Tensor, scope_name
+from hotshoe_core.tensor import Rule, Shape, Tensor, scope_name
 
 if TYPE_CHECKING:
     from hotshoe_core.context import Context
@@ -35,7 +35,8 @@ class Op:
     tensors (default None: optional; ``*xs``: any number), keyword-only ones are attributes.
 
     indexed: which operands are indices, and into what. movement: the result may be a view of the first source's
-    memory. overwrites: the result is the first source but for a part, so a backend may work in place.
+    memory. overwrites: the result is the first source but for a part, so a backend may work in place. by_row: which
+    operands' rows a row of the result comes of (see ``ops/_rules.py``); None for an op that mixes rows.
     reference: a composite's meaning over NumPy arrays, where the decomposition is one that grows with the data.
     """
 
@@ -49,6 +50,7 @@ class Op:
         movement: bool = False,
         overwrites: bool = False,
         reference: Callable[..., Any] | None = None,
+        by_row: Callable[[Sequence[Tensor | None], Mapping[str, Any], Shape], Sequence[int] | None] | None = None,
     ) -> None:
         # by hand: inspect.signature of a hundred ops is a good part of what importing core costs
         written: Any = inspect.unwrap(body)
@@ -75,6 +77,7 @@ class Op:
         )
         self.movement = movement
         self.overwrites = overwrites
+        self.by_row = by_row
 
     def __getattr__(self, name: str) -> Any:
         if name != "__signature__":

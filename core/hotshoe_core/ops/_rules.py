@@ -7,7 +7,7 @@ dtype. It raises ShapeError or DTypeError saying only why; Op adds what and wher
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hotshoe_core.dtypes import DType
@@ -19,6 +19,41 @@ F32, I32 = DType.F32, DType.I32
 
 
 Row = Callable[[Callable[..., Any]], Op]
+RowOperands = Callable[[Sequence[Tensor | None], Mapping[str, Any], Shape], "Sequence[int] | None"]
+
+_ROW_OPERANDS: dict[Rule, RowOperands] = {}
+
+
+def by_row(operands: RowOperands) -> Callable[[Rule], Rule]:
+    """Say of a rule's ops that a row of the result, along its first axis, comes of one row of some operands.
+
+    operands: gives the positions of those for (sources, attrs, shape of the result); all of any other operand is read
+    for each row. None: this use is not row by row.
+    """
+
+    def register(rule: Rule) -> Rule:
+        _ROW_OPERANDS[rule] = operands
+        return rule
+
+    return register
+
+
+def broadcast_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
+    """Of ops that work element by element, or along the last axis: the operands that are not repeated for each row."""
+    if len(shape) < 2:
+        return None
+    return [i for i, t in enumerate(sources) if t is not None and t.ndim == len(shape) and t.shape[0] == shape[0]]
+
+
+def leading_rows(*operands: int, ndim: int | None = None) -> RowOperands:
+    """These operands, always; with ``ndim``, only where the first of them has so many axes."""
+
+    def rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
+        first = sources[operands[0]]
+        assert first is not None
+        return operands if (first.ndim == ndim if ndim else first.ndim > 1) else None
+
+    return rows
 
 
 def primitive(
@@ -34,7 +69,7 @@ def primitive(
     overwrites: see Op.
     """
     flags = {"indexed": indexed, "movement": movement, "overwrites": overwrites}
-    return lambda body: _add(Op(body, rule, composite=False, **flags))  # type: ignore[arg-type]
+    return lambda body: _add(Op(body, rule, composite=False, by_row=_ROW_OPERANDS.get(rule), **flags))  # type: ignore[arg-type]
 
 
 def composite(
@@ -44,7 +79,8 @@ def composite(
     reference: Callable[..., Any] | None = None,
 ) -> Row:
     """Add a row core can decompose. The body is the decomposition, over Tensors; reference: see Op."""
-    return lambda body: _add(Op(body, rule, composite=True, indexed=indexed, reference=reference))
+    rows = _ROW_OPERANDS.get(rule)
+    return lambda body: _add(Op(body, rule, composite=True, by_row=rows, indexed=indexed, reference=reference))
 
 
 def _add(op: Op) -> Op:
@@ -93,23 +129,27 @@ def require_eps(attrs: Mapping[str, Any]) -> None:
         raise ShapeError(f"eps is {attrs['eps']}; expected a finite number of 0 or more")
 
 
+@by_row(broadcast_rows)
 def unary(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """Elementwise on one float operand."""
     require_float(args[0])
     return args[0].shape, F32
 
 
+@by_row(broadcast_rows)
 def unary_number(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """Elementwise on one operand, float or integer."""
     return args[0].shape, common_type(*args)
 
 
+@by_row(broadcast_rows)
 def along_last(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """On one float operand, along its last axis, which it must have."""
     require_axis(args[0].shape, -1)
     return unary(args, attrs)
 
 
+@by_row(broadcast_rows)
 def binary(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """Elementwise on two float operands that broadcast."""
     require_float(*args)
@@ -128,11 +168,13 @@ def common_type(*tensors: Tensor) -> DType:
     return F32
 
 
+@by_row(broadcast_rows)
 def binary_number(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """Elementwise on two operands that broadcast: floats, or integers of one type."""
     return broadcast(args[0].shape, args[1].shape), common_type(*args)
 
 
+@by_row(broadcast_rows)
 def comparison(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """As binary_number, but the answer is ones and zeros."""
     return binary_number(args, attrs)[0], F32
@@ -148,6 +190,11 @@ def require_axes(shape: Shape, axis: Axis) -> tuple[int, ...]:
     return tuple(axes)
 
 
+def _reduced_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
+    return None if 0 in attrs["axis"] else (0,)
+
+
+@by_row(_reduced_rows)
 def reduction(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     """One axis, several or all of them reduced; normalises ``axis`` to a tuple."""
     (x,) = args

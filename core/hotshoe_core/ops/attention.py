@@ -6,6 +6,7 @@ import functools
 import math
 import numbers
 import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -13,11 +14,30 @@ import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import F32, broadcast, composite, require_finite, require_float, require_integer
+from hotshoe_core.ops._rules import (
+    F32,
+    broadcast,
+    by_row,
+    composite,
+    require_finite,
+    require_float,
+    require_integer,
+)
 from hotshoe_core.ops.movement import concat
 from hotshoe_core.tensor import Shape, Tensor, constant
 
 
+def _query_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
+    """Queries, and their rows of the mask; not where the first axis is one of texts, or the mask has one of heads."""
+    mask = sources[3]
+    if len(shape) != 3:
+        return None
+    if mask is None or mask.ndim < 2 or mask.shape[-2] == 1:
+        return (0,)
+    return (0, 3) if mask.ndim == 2 else None
+
+
+@by_row(_query_rows)
 def _attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     q, k, v, mask, sinks, slopes = args
     require_float(q, mask, sinks, slopes)
@@ -163,6 +183,12 @@ class RoPE:
         return self.dim * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
 
+def _rope_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
+    """x and its positions; not where those are of several sections, or x has a batch axis."""
+    return (0, 1) if len(shape) == 3 and not attrs["config"].sections else None
+
+
+@by_row(_rope_rows)
 def _rope_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, positions, factors = args
     config: RoPE = attrs["config"]

@@ -14,6 +14,8 @@ from hotshoe_core.ops._rules import (
     binary,
     binary_number,
     broadcast,
+    broadcast_rows,
+    by_row,
     common_type,
     comparison,
     composite,
@@ -118,6 +120,7 @@ def greater_equal(a: Tensor, b: Tensor) -> Tensor:
     return less_equal(b, a)
 
 
+@by_row(broadcast_rows)
 def _where_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     condition, a, b = args
     common_type(condition)
@@ -133,6 +136,7 @@ def where(condition: Array, a: Array, b: Array) -> Array:
     return np.where(condition, a, b)
 
 
+@by_row(broadcast_rows)
 def _affine_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     if math.isnan(attrs["scale"]) or math.isnan(attrs["bias"]):
         raise ShapeError(f"scale is {attrs['scale']}, bias {attrs['bias']}; expected numbers")
@@ -275,6 +279,7 @@ def _erf(x: Array) -> Array:
     return np.copysign(y, x)
 
 
+@by_row(broadcast_rows)
 def _clamp_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     low, high = attrs["min"], attrs["max"]
     if not low <= high:
@@ -295,6 +300,7 @@ def clamp(x: Array, *, min: float = -math.inf, max: float = math.inf) -> Array:
     return np.clip(x, np.float32(min), np.float32(max))
 
 
+@by_row(broadcast_rows)
 def _cast_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     dtype: DType = attrs["dtype"]
@@ -322,6 +328,7 @@ def reciprocal(x: Tensor) -> Tensor:
     return div(constant(np.ones((1,) * max(x.ndim, 1), np.float32), "one"), x)
 
 
+@by_row(broadcast_rows)
 def _gated_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     gate, up = args
     require_float(gate, up)
@@ -336,6 +343,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return gate.silu() * up
 
 
+@by_row(broadcast_rows)
 def _clamped_swiglu_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     require_finite(attrs, "alpha", "limit")
     if attrs["limit"] < 0:

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import F32, broadcast, composite, primitive, require_float, require_integer
+from hotshoe_core.ops._rules import (
+    F32,
+    broadcast,
+    broadcast_rows,
+    by_row,
+    composite,
+    leading_rows,
+    primitive,
+    require_float,
+    require_integer,
+)
 from hotshoe_core.ops.elementwise import where
 from hotshoe_core.tensor import Shape, Tensor, constant
 
 Array = np.ndarray[Any, Any]
 
 
+def _matmul_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
+    """Rows of a alone, or, where there are batch axes, of both."""
+    return (0,) if len(shape) == 2 else broadcast_rows(sources, attrs, shape)
+
+
+@by_row(_matmul_rows)
 def _matmul_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     a, b = args
     require_float(a)
@@ -43,6 +60,7 @@ def matmul(a: Array, b: Array, *, transpose: bool = False, precision: Literal["f
     return np.matmul(a, np.swapaxes(b, -1, -2) if transpose else b)
 
 
+@by_row(leading_rows(0))
 def _linear_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, weight = args
     require_float(x)
@@ -63,6 +81,7 @@ def linear(x: Array, weight: Array) -> Array:
     return np.matmul(x, weight.T)
 
 
+@by_row(leading_rows(0, 2))
 def _linear_experts_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, weight, experts = args
     require_float(x)
@@ -92,6 +111,7 @@ def linear_experts(x: Array, weight: Array, experts: Array) -> Array:
     return out
 
 
+@by_row(leading_rows(0, 2))
 def _add_experts_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, bias, experts = args
     require_float(x)

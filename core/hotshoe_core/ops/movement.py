@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,17 +15,31 @@ from hotshoe_core.ops._rules import (
     I32,
     along_last,
     broadcast,
+    broadcast_rows,
+    by_row,
     primitive,
     require_axis,
     require_float,
     require_integer,
 )
 from hotshoe_core.quants import round_to
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensor import Shape, Tensor
 
 Array = np.ndarray[Any, Any]
 
 
+def _same_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
+    """All operands, where the first axis stays what it is."""
+    x = sources[0]
+    assert x is not None
+    if len(x.shape) < 2 or len(shape) < 2 or x.shape[0] != shape[0]:
+        return None
+    moved = attrs.get("axes", (0,))[0] != 0 or attrs.get("axis", 1) == 0
+    cut = "slices" in attrs and attrs["slices"][0] != (0, shape[0], 1)
+    return None if moved or cut else range(len(sources))
+
+
+@by_row(_same_rows)
 def _reshape_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     shape = list(attrs["shape"])
@@ -48,6 +63,7 @@ def reshape(x: Array, *, shape: Shape) -> Array:
     return np.reshape(x, shape)
 
 
+@by_row(_same_rows)
 def _permute_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     axes = tuple(require_axis(x.shape, a) for a in attrs["axes"])
@@ -65,6 +81,7 @@ def permute(x: Array, *, axes: tuple[int, ...]) -> Array:
     return np.transpose(x, axes)
 
 
+@by_row(_same_rows)
 def _expand_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     shape = tuple(attrs["shape"])
@@ -80,6 +97,7 @@ def expand(x: Array, *, shape: Shape) -> Array:
     return np.broadcast_to(x, shape)
 
 
+@by_row(_same_rows)
 def _slice_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     slices = attrs["slices"]
@@ -103,6 +121,7 @@ def slice_(x: Array, *, slices: tuple[tuple[int, int, int], ...]) -> Array:
     return x[tuple(slice(*s) for s in slices)]
 
 
+@by_row(_same_rows)
 def _concat_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     first = args[0]
     axis = attrs["axis"] = require_axis(first.shape, attrs["axis"])
@@ -158,6 +177,7 @@ def take(x: Array, indices: Array) -> Array:
     return rows if np.issubdtype(rows.dtype, np.integer) else rows.astype(np.float32, copy=False)
 
 
+@by_row(broadcast_rows)
 def _take_along_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, indices = args
     require_float(x)
@@ -220,6 +240,7 @@ def set_slice(x: Array, values: Array, *, slices: tuple[tuple[int, int, int], ..
     return out
 
 
+@by_row(broadcast_rows)
 def _argsort_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     return along_last(args, attrs)[0], I32
 
@@ -230,6 +251,7 @@ def argsort(x: Array, *, descending: bool = False) -> Array:
     return np.argsort(-x if descending else x, axis=-1, kind="stable").astype(np.int32)
 
 
+@by_row(broadcast_rows)
 def _top_k_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     along_last(args, attrs)

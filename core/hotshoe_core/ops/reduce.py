@@ -13,6 +13,8 @@ from hotshoe_core.ops._rules import (
     I32,
     along_last,
     broadcast,
+    broadcast_rows,
+    by_row,
     composite,
     primitive,
     reduction,
@@ -71,6 +73,7 @@ def cumsum(x: Array) -> Array:
     return np.cumsum(x, axis=-1, dtype=np.float32)
 
 
+@by_row(broadcast_rows)
 def _softmax_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, mask = args
     require_finite(attrs, "scale")
@@ -91,6 +94,7 @@ def softmax(x: Array, mask: Array | None = None, *, scale: float = 1.0) -> Array
     return y / np.sum(y, axis=-1, keepdims=True)
 
 
+@by_row(broadcast_rows)
 def _norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     x, *vectors = args
     require_eps(attrs)
@@ -118,6 +122,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     return y if bias is None else y + bias
 
 
+@by_row(broadcast_rows)
 def _l2_norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     require_eps(attrs)
     return along_last(args, attrs)

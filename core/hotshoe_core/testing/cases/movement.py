@@ -49,6 +49,7 @@ def movement() -> Iterator[Case]:
 
     yield from moved("reshape", (2, 3, 4), {"shape": (4, 6)})
     yield from moved("reshape", (4, 6), {"shape": (2, 1, -1, 3)})
+    yield from moved("reshape", (4, 6), {"shape": (4, 2, 3)})
     yield from moved("permute", (2, 3, 4), {"axes": (2, 0, 1)})
     yield from moved("permute", (2, 3, 4, 5), {"axes": (3, 1, 0, 2)})
     yield from moved("expand", (1, 3, 1), {"shape": (2, 3, 4)})

@@ -31,7 +31,17 @@ from hotshoe_core.testing.run import Maker
 
 @graph(F16)
 def a_decoder_layer(m: Maker) -> Sequence[Tensor]:
-    n, heads, kv_heads, dim, cells = 3, 4, 2, 16, 32
+    return [_decoder_layer(m, 3)]
+
+
+@graph(F16)
+def the_last_rows_of_a_decoder_layer(m: Maker) -> Sequence[Tensor]:
+    """Of a prompt's tokens only some are asked for: core computes the others' keys and values alone."""
+    return [_decoder_layer(m, 24).take(m.indices(2, 24))]
+
+
+def _decoder_layer(m: Maker, n: int) -> Tensor:
+    heads, kv_heads, dim, cells = 4, 2, 16, 32
     width = heads * dim
     x, positions, at = m.input((n, width)), m.indices(n, 40), m.indices(n, cells)
     mask = m.input((n, cells), values=lambda rng, shape: np.where(rng.random(shape) < 0.3, -1e9, 0.0))
@@ -47,7 +57,7 @@ def a_decoder_layer(m: Maker) -> Sequence[Tensor]:
     x = x + linear(y, m.weight((width, width)))
     h = rms_norm(x, m.weight((width,)), eps=1e-5)
     gate, up = linear(h, m.weight((2 * width, width))), linear(h, m.weight((2 * width, width)))
-    return [x + linear(swiglu(gate, up), m.weight((width, 2 * width)))]
+    return x + linear(swiglu(gate, up), m.weight((width, 2 * width)))
 
 
 @graph()

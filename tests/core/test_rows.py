@@ -1,0 +1,164 @@
+"""Rows that nobody reads are not computed, and those that are read are as they were."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hotshoe_core import DType, Tensor, ops, rows
+from hotshoe_core.backend import Backend
+from hotshoe_core.graph import Graph, lower
+from hotshoe_core.reference import open_reference
+from hotshoe_core.rows import narrowed
+from hotshoe_core.tensor import TABLE, constant
+from hotshoe_core.testing.cases import OP_CASES
+from hotshoe_core.testing.operands import Case
+from hotshoe_core.testing.run import Maker
+
+I32 = DType.I32
+
+
+def _cases() -> list[Case]:
+    """Those of float32 and integers, of ops that say that they work row by row: types change nothing here."""
+    plain = {DType.F32, I32, DType.I64}
+    return [case for case in OP_CASES if TABLE[case.op].by_row is not None and case.dtypes <= plain]
+
+
+def _graph_of_rows(case: Case, make: Maker) -> tuple[Graph, Tensor] | None:
+    """A graph that takes the last row, and the first if there are more, of a case's result; None if it has no rows."""
+    (y,) = case.build(make)
+    if y.ndim < 2 or len(y) < 2 or y.dtype.is_quantized:
+        return None
+    taken = y.take(constant(np.array([len(y) - 1, 0][: len(y) - 1], np.int32)))
+    return Graph.trace([taken]), taken
+
+
+def _compute(backend: Backend, graph: Graph, output: Tensor, make: Maker) -> np.ndarray:
+    graph, lowered = lower(graph, backend.supports)
+    executable = backend.compile(graph)
+    try:
+        for tensor, array in make.feeds(0).items():
+            if tensor in graph.inputs:
+                executable.write(tensor, np.ascontiguousarray(array).reshape(tensor.shape))
+        executable.run()
+        out = np.empty(output.shape, output.dtype.numpy)
+        executable.read(lowered[output], out)
+        return out
+    finally:
+        executable.close()
+
+
+@pytest.fixture
+def any_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few rows are left out."""
+    monkeypatch.setattr(rows, "_takes_few", lambda node: node.op == "take" and not node.sources[0].is_leaf)
+
+
+@pytest.mark.usefixtures("any_number")
+@pytest.mark.parametrize("op", sorted({case.op for case in _cases()}))
+def test_rows_of_an_op_are_the_op_of_rows(op: str) -> None:
+    """Over the kit's cases: what the op table says of an op's rows holds, and at least one case of each has them."""
+    n_narrow = 0
+    with open_reference() as backend:
+        for case in (case for case in _cases() if case.op == op):
+            make = Maker(backend, case.id)
+            try:
+                if (built := _graph_of_rows(case, make)) is None:
+                    continue
+                graph, taken = built
+                narrow, stands_for = narrowed(graph)
+                if all(node.shape[:1] != taken.sources[0].shape[:1] for node in narrow.nodes if node.op == op):
+                    n_narrow += 1
+                expected = _compute(backend, graph, taken, make)
+                got = _compute(backend, narrow, stands_for[taken], make)
+                assert got.dtype == expected.dtype
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, err_msg=case.id)
+            finally:
+                make.close()
+    assert n_narrow
+
+
+def _layers(ctx, n: int, n_layers: int, indices: Tensor | None) -> tuple[Tensor, list[Tensor]]:
+    """Attention and a product for each layer, and the keys, which something else reads."""
+    weight = constant(np.eye(8, dtype=np.float32), "w")
+    x, keys = ctx.input("x", (n, 8)), []
+    mask = ctx.input("mask", (n, n))
+    positions = ctx.input("positions", (n,), I32)
+    rope = ops.RoPE(dim=4)
+    for _ in range(n_layers):
+        h = ops.rms_norm(x, eps=1e-6)
+        q, k, v = (ops.linear(h, weight).reshape(n, 2, 4) for _ in range(3))
+        q, k = (ops.rope(t, positions, config=rope) for t in (q, k))
+        keys.append(k)
+        x = x + ops.linear(ops.attention(q, k, v, mask, scale=0.5).reshape(n, 8), weight)
+        x = x + ops.swiglu(ops.linear(x, weight), ops.linear(x, weight))
+    return (x if indices is None else x.take(indices)), keys
+
+
+@pytest.mark.parametrize(("n", "k"), [(40, 1), (40, 2), (20, 16), (8, 1)])
+def test_of_the_last_layer_only_keys_and_values_have_all_rows(n: int, k: int) -> None:
+    with open_reference() as backend, backend.new_context() as ctx:
+        y, _ = _layers(ctx, n, 2, ctx.input("indices", (k,), I32))
+        graph, _ = narrowed(Graph.trace([y]))
+        of_rows = Counter(node.shape[0] for node in graph.nodes if node.op == "linear")
+        few = n - k >= 16 and 2 * k <= n
+        # 6 products a layer; the first layer's and the last one's keys and values are whole
+        assert of_rows == (Counter({n: 6 + 2, k: 4}) if few else Counter({n: 12}))
+
+
+def test_what_is_read_otherwise_is_whole() -> None:
+    """An output, an update of a state, and rows that another ``take`` asks for."""
+    with open_reference() as backend, backend.new_context() as ctx:
+        a, b = ctx.input("a", (1,), I32), ctx.input("b", (1,), I32)
+        x = ctx.input("x", (32, 8))
+        h = x.silu()
+        first, second, summed = h.exp(), h.sin(), h.cos()
+        state = backend.state((32, 8), DType.F32, "s")
+        outputs = [first.take(a), second.take(b), summed.take(a), summed.sum()]
+        ctx.forward(*outputs)
+        ctx.update(state, second)
+        graph, _ = narrowed(ctx.graph())
+        shapes = {node.op: node.shape for node in graph.nodes if node.op in ("silu", "exp", "sin", "cos")}
+        assert shapes == {"silu": (32, 8), "exp": (1, 8), "sin": (32, 8), "cos": (32, 8)}
+        values = np.random.default_rng(0).standard_normal((32, 8), np.float32)
+        ctx.compute({x: values, a: np.array([3]), b: np.array([5])})
+        silu = values / (1 + np.exp(-values))
+        for output, expected in zip(outputs, (np.exp(silu)[[3]], np.sin(silu)[[5]], np.cos(silu)[[3]])):
+            np.testing.assert_allclose(ctx.read(output), expected, rtol=1e-5)
+        np.testing.assert_allclose(_value(backend, state), np.sin(silu), rtol=1e-5)
+
+
+def _value(backend: Backend, state: Tensor) -> np.ndarray:
+    with backend.new_context() as ctx:
+        read = state.cast(DType.F32) * 1.0
+        return ctx.forward(read).compute().read(read)
+
+
+def test_indices_that_the_graph_computes_stay_where_they_are() -> None:
+    """They may come of the very rows that would be left out."""
+    with open_reference() as backend, backend.new_context() as ctx:
+        x = ctx.input("x", (32, 8))
+        y = x.exp()
+        graph = Graph.trace([y.take(y.sum().reshape(1, 32).argmax())])
+        assert narrowed(graph)[0] is graph
+
+
+def test_half_types_keep_their_type() -> None:
+    with open_reference() as backend, backend.new_context() as ctx:
+        x, indices = ctx.input("x", (32, 8)), ctx.input("indices", (2,), I32)
+        y = (x.cast(DType.F16) + x.exp().cast(DType.F16)).cast(DType.F16)
+        ctx.forward(out := y.take(indices))
+        values = np.random.default_rng(0).standard_normal((32, 8), np.float32)
+        ctx.compute({x: values, indices: np.array([31, 4])})
+        half = values.astype(np.float16).astype(np.float32) + np.exp(values).astype(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(ctx.read(out), half.astype(np.float16).astype(np.float32)[[31, 4]])
+
+
+def test_a_take_out_of_range_is_refused_as_before() -> None:
+    with open_reference() as backend, backend.new_context() as ctx:
+        x, indices = ctx.input("x", (32, 8)), ctx.input("indices", (1,), I32)
+        ctx.forward(x.exp().take(indices))
+        with pytest.raises(Exception, match="32"):
+            ctx.compute({x: np.zeros((32, 8), np.float32), indices: np.array([32])})
