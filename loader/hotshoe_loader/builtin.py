@@ -24,13 +24,14 @@ def reference(policy: Policy) -> Verdict:
 
 
 def not_installed(found: Collection[str], driven: Collection[str], installed: Mapping[str, str]) -> Iterator[Verdict]:
-    """A verdict on each published plugin made for this platform that was not found.
+    """A verdict on each plugin of ours, made for this platform, that was not found and that a user may be missing.
 
     found: distributions with an entry point. driven: backends that another plugin drives, so that nothing is missing.
     installed: version of every distribution.
     """
     for entry in CATALOG:
-        if entry.relevant and entry.distribution not in found and entry.name not in driven:
+        missing = entry.distribution not in found and entry.name not in driven
+        if entry.relevant and missing and (entry.proposed or entry.distribution in installed):
             yield _absent(entry, installed.get(entry.distribution))
 
 

@@ -21,7 +21,7 @@ class Known:
 
     published: whether it can be installed by its name; else from a checkout of hotshoe, which is all there is of it.
     vendors: whose GPUs it drives, as Machine names them. signs: files its hardware leaves. least_driver: the oldest
-    major version of NVIDIA's driver that it runs with.
+    major version of NVIDIA's driver that it runs with. proposed: whether who lacks it hears of it unasked.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Known:
     vendors: tuple[str, ...] = ()
     least_driver: int = 0
     published: bool = False
+    proposed: bool = True
 
     @property
     def provider(self) -> str:
@@ -93,6 +94,14 @@ CATALOG = (
         ("linux", "win32"),
         signs=("/dev/dri/renderD128",),
         vendors=("NVIDIA", "AMD", "Intel"),
+    ),
+    Known(
+        "rpc",
+        "hotshoe-ggml-rpc",
+        DeviceType.ACCEL,
+        "devices of other machines, through ggml's RPC",
+        ("linux", "darwin", "win32"),
+        proposed=False,
     ),
     Known("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32"), published=True),
 )

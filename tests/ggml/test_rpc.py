@@ -253,6 +253,14 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         load_all(refresh=True).open("rpc:0")
 
 
+def test_no_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is what is missing: no driver, and nothing of this machine's hardware."""
+    monkeypatch.delenv("HOTSHOE_RPC", raising=False)
+    verdict = next(v for v in load_all(refresh=True).verdicts if v.candidate == "ggml-rpc")
+    assert (verdict.outcome.value, verdict.reason) == ("no-device", "no server is named")
+    assert "HOTSHOE_RPC=HOST:PORT" in verdict.hint
+
+
 def test_a_server_named_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing else has to say where it is."""
     monkeypatch.setenv("HOTSHOE_RPC", "")

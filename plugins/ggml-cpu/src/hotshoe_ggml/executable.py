@@ -254,14 +254,15 @@ class GgmlExecutable(Executable):
         }  # what a dry run's scheduler was not told
         placed = []
         for node in self._graph.nodes:
-            native = self._native.get(node, ffi.NULL)  # none: it was fused into the product before it
+            native = self._native.get(node, ffi.NULL)
             wanted = self._places.get(node) or self._backend.units[0].name
-            where = ffi.NULL
-            if native != ffi.NULL and not self._dry:
-                where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
-            elif native != ffi.NULL:
+            if native == ffi.NULL or is_view(native):  # fused into the product before it, or nothing is computed
+                where = ffi.NULL
+            elif self._dry:
                 where = chosen.get(int(ffi.cast("uintptr_t", native)), ffi.NULL)
-            device = names.get(int(ffi.cast("uintptr_t", where)), wanted)  # a view has no backend of its own
+            else:
+                where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
+            device = names.get(int(ffi.cast("uintptr_t", where)), wanted)
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             how = how if device == wanted else "fallback"
             placed.append(NodePlacement(node.name, node.op, device, how, node.layer))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hotshoe_core.device import Device, DeviceType
-from hotshoe_core.errors import NativeError
+from hotshoe_core.errors import DeviceNotFoundError, NativeError
 from hotshoe_core.text import printable
 from hotshoe_ggml._native import load_backend, server
 from hotshoe_ggml.provider import GgmlProvider
@@ -41,8 +41,12 @@ class RpcProvider(GgmlProvider):
         return super().native() if endpoints() else None  # nothing is opened while no server is named
 
     def devices(self, library: Path | None) -> Sequence[Device]:
+        """Raises DeviceNotFoundError where no server is named: that is what is missing, not a driver."""
         if library is None:
-            return []
+            raise DeviceNotFoundError(
+                "no server is named",
+                hint=f'{VARIABLE}=HOST:PORT, or device="rpc://HOST:PORT"; on that host: hotshoe-rpc-serve',
+            )
         load_backend(library)
         found: list[Device] = []
         for endpoint in endpoints():
