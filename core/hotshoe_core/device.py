@@ -144,7 +144,9 @@ class BackendParams:
 
     n_threads: CPU threads for compute; None for the number of physical cores.
     mmap: use the file's pages as the weights' memory where the device allows it.
-    repack: store weights in the layout the device multiplies fastest, where there is one.
+    repack: store weights in the layout the device multiplies fastest, where there is one. "engine" takes only layouts
+    of the backend's engine: with flash_attention="on" too, hotshoe's own kernels for products and attention stay out,
+    and ggml computes what it does in llama.cpp.
     flash_attention: "auto" for what the backend measured to be fastest; "on" for its engine's own fused kernel;
     "off" for scores, softmax and values one after the other.
     allocate: False makes a dry run: ``memory()`` is right, nothing is allocated and nothing can run.
@@ -152,7 +154,7 @@ class BackendParams:
 
     n_threads: int | None = None
     mmap: bool = True
-    repack: bool = True
+    repack: bool | Literal["engine"] = True
     flash_attention: Literal["auto", "on", "off"] = "auto"
     allocate: bool = True
 
@@ -161,7 +163,9 @@ class BackendParams:
             raise BackendError(f"flash_attention is {self.flash_attention!r}; expected auto, on or off")
         if self.n_threads is not None:
             integer("n_threads", self.n_threads, 0, BackendError)  # the backend knows how many there may be
-        for name in ("mmap", "repack", "allocate"):
+        if not isinstance(self.repack, bool) and not (isinstance(self.repack, str) and self.repack == "engine"):
+            raise BackendError(f"repack is {described(self.repack)}; expected True, False or 'engine'")
+        for name in ("mmap", "allocate"):
             if not isinstance(getattr(self, name), bool):
                 raise BackendError(f"{name} is {described(getattr(self, name))}; expected True or False")
 

@@ -14,7 +14,7 @@ from hotshoe_core.reference import open_reference
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_ggml.cpu.packed import PackedWeight, packable
+from hotshoe_ggml.cpu.packed import PackedFormat, PackedWeight, pack_format
 from hotshoe_loader import load_all
 
 K, M = 96, 64
@@ -158,5 +158,5 @@ def test_an_embedding_that_is_the_output_too(dtype: DType, compute_bound: bool, 
 
 
 def require_packed(dtype: DType) -> None:
-    if packable(weight_data(dtype)[0]) is None:
+    if not isinstance(pack_format(weight_data(dtype)[0]), PackedFormat):
         pytest.skip(f"this CPU has no fast kernel of ours for {dtype.name}")

@@ -1,8 +1,6 @@
 #include "hotshoe_linear.h"
 
-#include <math.h>
-
-#include "activations.h"
+#include "linear_parts.h"
 
 /* W (m, k) lies in panels of 32 rows, k-major: panel[k][32]; for bf16 panel[k / 2][32][2], as vdpbf16ps takes pairs.
  * A tile is up to 14 tokens by one panel (28 accumulators of 32 registers), or up to 6 tokens by two panels.
@@ -281,61 +279,13 @@ AVX2 static void widen_256(const char * w, int64_t steps, float * out) {
     }
 }
 
-/* A tile's way out: bias, activation, residual. cols: how many columns of the panel exist. */
-ALWAYS_INLINE void finish(const float * tile, int rows, int cols, const float * bias, int gelu, const float * residual,
-                          float * dst, int64_t m) {
-    float own[PANEL] = {0}; /* the bias, with zeros beyond the last column */
-    if (bias) {
-        memcpy(own, bias, (size_t) cols * sizeof(float));
-    }
-    for (int r = 0; r < rows; ++r, tile += TILE_STRIDE, dst += m) {
-        float y[PANEL];
-        for (int j = 0; j < PANEL; ++j) {
-            y[j] = tile[j] + own[j];
-        }
-        if (gelu) {
-            for (int j = 0; j < PANEL; ++j) {
-                y[j] = gelu_erf(y[j]);
-            }
-        }
-        if (residual) {
-            for (int j = 0; j < cols; ++j) {
-                y[j] += residual[r * m + j];
-            }
-        }
-        if (cols == PANEL) {
-            memcpy(dst, y, sizeof y);
-        } else {
-            memcpy(dst, y, (size_t) cols * sizeof(float));
-        }
-    }
-}
 typedef void (*finish_fn)(const float *, int, int, const float *, int, const float *, float *, int64_t);
 #define FINISH_ARGS const float *tile, int rows, int cols, const float *bias, int gelu, const float *residual, float *dst, int64_t m
-AVX2 static void finish_256(FINISH_ARGS) { finish(tile, rows, cols, bias, gelu, residual, dst, m); }
-AVX512 static void finish_512(FINISH_ARGS) { finish(tile, rows, cols, bias, gelu, residual, dst, m); }
+#define FINISH finish(PANEL, TILE_STRIDE, tile, rows, cols, bias, gelu, residual, dst, m)
+AVX2 static void finish_256(FINISH_ARGS) { FINISH; }
+AVX512 static void finish_512(FINISH_ARGS) { FINISH; }
 
 /* --- the op ---------------------------------------------------------------------------------------- */
-
-/* How nth threads form a grid over tokens and panels: returns its number of token parts, a divisor of nth.
- * Cost in units of one token by one panel: staging a token is 0.2, streaming a panel from memory 4. */
-static int token_parts(int64_t n, int64_t panels, int nth) {
-    int best = 1;
-    double lowest = INFINITY;
-    for (int parts = 1; parts <= nth; ++parts) {
-        if (nth % parts) {
-            continue;
-        }
-        const double tokens = (double) ((n + parts - 1) / parts);
-        const double width = (double) ((panels + nth / parts - 1) / (nth / parts));
-        const double cost = tokens * (width + 0.2) + 4.0 * width;
-        if (cost < lowest) {
-            lowest = cost;
-            best = parts;
-        }
-    }
-    return best;
-}
 
 void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
@@ -350,7 +300,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int64_t bytes = element_size(format), panel_bytes = PANEL * padded_k(format, k) * bytes;
     const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
 
-    const int parts = token_parts(n, panels, nth), columns = nth / parts;
+    const int parts = token_parts(n, panels, nth, 0.2, 4.0), columns = nth / parts;
     const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
     const int64_t first_panel = panels * (ith % columns) / columns, last_panel = panels * (ith % columns + 1) / columns;
     if (first == last || first_panel == last_panel) {

@@ -19,7 +19,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LISTING = HERE / "ggml_cdef.h"
-KERNELS = ("hotshoe_kernels.h", "hotshoe_linear.h", "hotshoe_attention.h", "hotshoe_ops.h")  # in native/
+# in native/
+KERNELS = ("hotshoe_kernels.h", "hotshoe_linear.h", "hotshoe_attention.h", "hotshoe_ops.h", "hotshoe_quants.h")
 MODULE = HERE.parent / "src" / "hotshoe_ggml" / "_gen_ffi.py"
 
 HEADERS = ("ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-cpu.h", "ggml-backend-impl.h")

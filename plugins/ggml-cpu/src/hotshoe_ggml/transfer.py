@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from hotshoe_core.backend import Progress
 from hotshoe_ggml._native import ffi, lib
 
-__all__ = ["Meter", "ReadAhead", "address", "copy_all", "drop_pages", "memory_owner", "start_threads"]
+__all__ = ["Meter", "ReadAhead", "address", "copy_all", "drop_pages", "memory_owner", "run_all", "start_threads"]
 
 _CHUNK = 64 << 20  # bytes copied between two reports of progress
 _AHEAD = 256 << 20  # bytes whose pages are touched in one call
@@ -90,7 +91,17 @@ class Meter:
 
 def copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: Meter, n_threads: int, whole: bool) -> None:
     """Into the device's memory, several tensors at a time: rearranging them is work for all cores."""
-    waiting = iter(pairs)
+
+    def copy(tensor: Any, data: np.ndarray[Any, Any]) -> None:
+        _copy(tensor, data, meter, whole=whole)
+        drop_pages(data)
+
+    run_all([functools.partial(copy, *pair) for pair in pairs], n_threads)
+
+
+def run_all(jobs: Sequence[Callable[[], object]], n_threads: int) -> None:
+    """In their order, as many at a time as there are threads. Where one fails the others that run are waited for."""
+    waiting = iter(jobs)
     failed: list[BaseException] = []
     lock = threading.Lock()
 
@@ -98,15 +109,14 @@ def copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: Meter, n_thre
         try:
             while not failed:
                 with lock:
-                    pair = next(waiting, None)
-                if pair is None:
+                    job = next(waiting, None)
+                if job is None:
                     return
-                _copy(*pair, meter, whole=whole)
-                drop_pages(pair[1])
+                job()
         except BaseException as error:
             failed.append(error)
 
-    helpers = start_threads(min(n_threads, len(pairs)) - 1, work)
+    helpers = start_threads(min(n_threads, len(jobs)) - 1, work)
     work()
     for helper in helpers:
         helper.join()

@@ -7,8 +7,11 @@ own is rearranged, by ggml or by us; the rest is copied. Those of one kind share
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from hotshoe_core.backend import WeightData
 from hotshoe_core.dtypes import DType
@@ -18,7 +21,7 @@ from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.lowering import extents
-from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner
+from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner, run_all
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["PackedBuffer", "WeightBuffer", "as_read", "hold", "load_weights", "product_name"]
@@ -115,17 +118,18 @@ WeightBuffer = TensorBuffer | PackedBuffer
 
 
 def load_weights(
-    unit: Unit, weights: Sequence[WeightData], *, mmap: bool, repack: bool, dry: bool, meter: Meter
+    unit: Unit, weights: Sequence[WeightData], *, mmap: bool, repack: bool | Literal["engine"], dry: bool, meter: Meter
 ) -> list[WeightBuffer]:
     """All weights of a device, in as few buffers as their kinds allow. Raises OutOfMemory, and then holds nothing."""
     groups: dict[tuple[str, int], tuple[Any, list[WeightData]]] = {}
     buffers: list[WeightBuffer] = []
     layouts = unit.layouts() if repack else []
-    if layouts:
+    packs = unit.packs if repack is True else lambda w: False
+    if layouts or (repack is True and unit.own_kernels):
         weights = split_by_use(weights)
     own: list[WeightData] = []
     for w in weights:
-        if repack and unit.packs(w):
+        if packs(w):
             own.append(w)
             continue
         layout = next((each for each in layouts if _fits(unit.handle, each, w)), unit.buffer_type)
@@ -138,10 +142,7 @@ def load_weights(
             buffer = TensorBuffer(len(members))
             buffers.append(buffer)
             _fill(unit, buffer, kind, layout, members, dry, meter)
-        for w in own:
-            buffers.append(PackedBuffer(w.name, _pack(unit, w, dry)))
-            drop_pages(w.data)
-            meter.add(w.data.nbytes)
+        _pack_all(unit, own, dry, meter, buffers)
     except BaseException:
         for each in buffers:
             each.free()
@@ -170,11 +171,23 @@ def _fill(
         meter.add(sum(w.data.nbytes for w in weights))
 
 
-def _pack(unit: Unit, w: WeightData, dry: bool) -> PackedWeight:
-    try:
-        return unit.pack(w, dry=dry)
-    except MemoryError:
-        raise OutOfMemory(w.data.nbytes, unit.name, w.layer) from None
+def _pack_all(unit: Unit, weights: list[WeightData], dry: bool, meter: Meter, buffers: list[WeightBuffer]) -> None:
+    """Several at a time, the largest first: none is left for one thread alone at the end."""
+
+    def done(part: np.ndarray[Any, Any]) -> None:
+        drop_pages(part)
+        meter.add(part.nbytes)
+
+    def pack(w: WeightData) -> None:
+        try:
+            buffers.append(PackedBuffer(w.name, unit.pack(w, dry=dry, done=done)))
+        except MemoryError:
+            raise OutOfMemory(w.data.nbytes, unit.name, w.layer) from None
+        if dry:
+            meter.add(w.data.nbytes)
+
+    largest_first = sorted(weights, key=lambda w: -w.data.nbytes)
+    run_all([functools.partial(pack, w) for w in largest_first], unit.n_copying)
 
 
 def _mappable(w: WeightData) -> bool:

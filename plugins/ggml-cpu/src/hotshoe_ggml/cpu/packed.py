@@ -1,12 +1,11 @@
-"""Weights of linear layers packed once for our own matrix product (``native/hotshoe_linear.c``).
-
-It runs on the CPU only. A packed weight takes 4 bytes an element for an F32 file, 2 otherwise (Q8_0 in the file: 1.06).
-"""
+"""Weights of linear layers packed once for our own matrix products (``native/``), which run on the CPU only."""
 
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING, Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,9 +16,13 @@ from hotshoe_ggml._native import ffi, kernels, lib
 if TYPE_CHECKING:
     from hotshoe_ggml.lowering import Builder
 
-__all__ = ["PackedFormat", "PackedWeight", "linear_node", "packable"]
+__all__ = ["DenseWeight", "PackedFormat", "PackedWeight", "QuantizedWeight", "linear_node", "pack_format"]
 
-_CHUNK = 1 << 20  # elements dequantized at once: 4 MiB
+Done = Callable[[np.ndarray[Any, Any]], object]
+"""Told of each part of a file's bytes that was packed and is not needed any more."""
+
+_CHUNK = 1 << 20  # elements packed at once: as F32 4 MiB
+_PANEL = 16  # rows that lie among each other in a packed quantized weight
 _ALIGNMENT = 64
 
 
@@ -42,15 +45,22 @@ _FORMATS = {
 _ACTIVATIONS = {"none": "HOTSHOE_LINEAR_NONE", "gelu": "HOTSHOE_LINEAR_GELU_ERF"}  # gelu: the exact one
 
 
-def packable(weight: WeightData) -> PackedFormat | None:
-    """The format to pack this weight in, or None: ggml's own product is to be used."""
+def pack_format(weight: WeightData) -> PackedFormat | DType | None:
+    """The layout in which this weight's products are fastest, or None: ggml's own product is to be used.
+
+    A quantized type stands for that type, rearranged. Of a compute-bound model Q8_0 is widened instead: with F32 or
+    BF16 activations its outliers, which are those of encoders, are not rounded to 8 bits.
+    """
     if len(weight.shape) != 2 or 0 in weight.shape or not weight.uses or any(u != "linear" for u in weight.uses):
         return None
-    fast = kernels().hotshoe_linear_formats()
-    return next((f for f in _FORMATS.get(weight.dtype, ()) if fast >> f & 1), None)
+    fast = kernels().hotshoe_linear_formats() if weight.compute_bound else 0
+    format = next((f for f in _FORMATS.get(weight.dtype, ()) if fast >> f & 1), None)
+    if format is None and kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[1]):
+        return weight.dtype
+    return format
 
 
-class PackedWeight:
+class PackedWeight(ABC):
     """A packed weight W (m, k). It must outlive every graph with a node of it: their kernels read its memory.
 
     The parameters of those nodes, a few bytes for each kind of use, are owned here as well.
@@ -58,43 +68,44 @@ class PackedWeight:
 
     __slots__ = ("_address", "_memory", "_params", "format", "k", "m", "nbytes")
 
-    def __init__(self, weight: WeightData, format: PackedFormat, *, dry: bool = False) -> None:
+    function: ClassVar[str]
+    """The kernel that multiplies with it: a callback of ggml's custom op."""
+
+    format: PackedFormat | DType
+
+    def __init__(self, weight: WeightData, nbytes: int, *, dry: bool, done: Done | None) -> None:
         """Packs the weight; its file may be closed afterwards. ``dry`` takes no memory: only nbytes is of use.
 
         Raises:
             MemoryError: there is no room for ``nbytes``.
         """
         self.m, self.k = weight.shape
-        self.format = format
-        self.nbytes = int(kernels().hotshoe_packed_size(format, self.k, self.m))
+        self.nbytes = nbytes
         # zeroed pages, as the kernel demands, and none is touched before it is written
         self._memory = np.zeros(0 if dry else self.nbytes + _ALIGNMENT, np.uint8)
         self._address = self._memory.__array_interface__["data"][0]
         self._address += -self._address % _ALIGNMENT
         self._params: dict[tuple[str, bool, bool], Any] = {}
         if not dry:
-            self._pack(weight)
+            self._pack_all(weight, done)
 
     def __repr__(self) -> str:
-        return f"PackedWeight({self.format.name}, m={self.m}, k={self.k}, {self.nbytes} bytes)"
+        return f"{type(self).__name__}({self.format.name}, m={self.m}, k={self.k}, {self.nbytes} bytes)"
 
-    def _pack(self, weight: WeightData) -> None:
-        pack, packed = kernels().hotshoe_pack_rows, ffi.cast("void *", self._address)
-        data = np.ascontiguousarray(weight.data)
-        to_float = lib().ggml_get_type_traits(weight.dtype.id).to_float
-        source = ffi.cast("const char *", ffi.from_buffer(data))
+    def _pack_all(self, weight: WeightData, done: Done | None) -> None:
+        packed, data = ffi.cast("void *", self._address), np.ascontiguousarray(weight.data)
         row_bytes = weight.dtype.nbytes((self.k,))
-        step = max(1, _CHUNK // self.k)
-        chunk = ffi.new("float[]", 0 if weight.dtype is DType.F32 else min(step, self.m) * self.k)
+        step = max(1, _CHUNK // self.k // _PANEL) * _PANEL
         for first in range(0, self.m, step):
             n = min(step, self.m - first)
-            rows = source + first * row_bytes
-            if weight.dtype is DType.F32:
-                floats = ffi.cast("const float *", rows)
-            else:
-                to_float(rows, chunk, n * self.k)
-                floats = chunk
-            pack(self.format, self.k, self.m, first, n, floats, packed)
+            rows = data[first * row_bytes : (first + n) * row_bytes]
+            self._pack_rows(weight.dtype, first, n, ffi.from_buffer(rows), packed)
+            if done is not None:
+                done(weight.data[first * row_bytes : (first + n) * row_bytes])
+
+    @abstractmethod
+    def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
+        """Packs rows [first, first + n), given as in the file."""
 
     def params(self, activation: str, has_bias: bool, has_residual: bool) -> Any:
         """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this object."""
@@ -102,11 +113,49 @@ class PackedWeight:
         if key not in self._params:
             params = ffi.new("struct hotshoe_linear_params *")
             params.packed = ffi.cast("void *", self._address)
-            params.k, params.m, params.format = self.k, self.m, self.format
+            params.k, params.m = self.k, self.m
+            params.format = self.format.id if isinstance(self.format, DType) else self.format
             params.activation = getattr(kernels(), _ACTIVATIONS[activation])
             params.has_bias, params.has_residual = has_bias, has_residual
             self._params[key] = params
         return self._params[key]
+
+
+class DenseWeight(PackedWeight):
+    """For ``hotshoe_linear``: 4 bytes an element for an F32 file, 2 otherwise (Q8_0 in the file: 1.06)."""
+
+    __slots__ = ()
+    function = "hotshoe_linear"
+
+    def __init__(
+        self, weight: WeightData, format: PackedFormat, *, dry: bool = False, done: Done | None = None
+    ) -> None:
+        self.format: PackedFormat = format
+        m, k = weight.shape
+        super().__init__(weight, int(kernels().hotshoe_packed_size(format, k, m)), dry=dry, done=done)
+
+    def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
+        if dtype is DType.F32:
+            floats = ffi.cast("const float *", rows)
+        else:
+            floats = ffi.new("float[]", n * self.k)
+            lib().ggml_get_type_traits(dtype.id).to_float(rows, floats, n * self.k)
+        kernels().hotshoe_pack_rows(self.format, self.k, self.m, first, n, floats, packed)
+
+
+class QuantizedWeight(PackedWeight):
+    """For ``hotshoe_quants``: the file's blocks, those of 16 rows among each other, and so as many bytes."""
+
+    __slots__ = ()
+    function = "hotshoe_quants"
+
+    def __init__(self, weight: WeightData, *, dry: bool = False, done: Done | None = None) -> None:
+        self.format: DType = weight.dtype
+        m, k = weight.shape
+        super().__init__(weight, int(kernels().hotshoe_quants_size(weight.dtype.id, k, m)), dry=dry, done=done)
+
+    def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
+        kernels().hotshoe_quants_pack(dtype.id, self.k, self.m, first, n, rows, packed)
 
 
 def linear_node(
@@ -129,7 +178,7 @@ def linear_node(
     if residual is not None:
         args.append(builder.reshape(builder.f32(residual), (n, packed.m)))
     args = [builder.cont(arg) for arg in args]
-    function = ffi.addressof(kernels(), "hotshoe_linear")
+    function = ffi.addressof(kernels(), packed.function)
     params = packed.params(activation, bias is not None, residual is not None)
     sources = ffi.new("struct ggml_tensor *[]", args)
     tasks = builder.g.GGML_N_TASKS_MAX

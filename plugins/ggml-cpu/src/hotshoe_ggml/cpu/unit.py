@@ -7,7 +7,7 @@ from typing import Any
 from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.cpu.packed import PackedWeight, packable
+from hotshoe_ggml.cpu.packed import DenseWeight, Done, PackedFormat, PackedWeight, QuantizedWeight, pack_format
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.unit import Unit
 
@@ -39,12 +39,13 @@ class CpuUnit(Unit):
         return self.library.extra_buffer_types(self.handle)
 
     def packs(self, weight: WeightData) -> bool:
-        return weight.compute_bound and packable(weight) is not None
+        return pack_format(weight) is not None
 
-    def pack(self, weight: WeightData, *, dry: bool) -> PackedWeight:
-        format = packable(weight)
-        assert format is not None  # packs() has said so
-        return PackedWeight(weight, format, dry=dry)
+    def pack(self, weight: WeightData, *, dry: bool, done: Done) -> PackedWeight:
+        format = pack_format(weight)
+        if isinstance(format, PackedFormat):
+            return DenseWeight(weight, format, dry=dry, done=done)
+        return QuantizedWeight(weight, dry=dry, done=done)
 
     def close(self) -> None:
         super().close()

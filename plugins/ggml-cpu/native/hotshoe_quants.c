@@ -1,0 +1,207 @@
+#include "hotshoe_quants.h"
+
+#include "linear_parts.h"
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+
+#include "hotshoe_quants_tiles.h"
+
+/* W (m, k) lies in panels of 16 rows, block after block of ggml's, in as many bytes as in the file. A panel is unpacked, some
+ * hundred elements at once, into memory that stays in the first-level cache, and multiplied there by all tokens of a block.
+ * Nothing is allocated, and no thread waits for another. */
+enum {
+    UNPACKED = 24 << 10, /* bytes of a panel's records */
+#if defined(__linux__) && !defined(__GLIBC__)
+    STAGED = 40 << 10, /* bytes of activations; musl gives a thread 128 KiB of stack */
+    MAX_TOKENS = 24,
+#else
+    STAGED = 160 << 10,
+    MAX_TOKENS = 96, /* of a block of tokens: 24 tiles, so that unpacking is a small part */
+#endif
+    SUPERBLOCK = 256, /* depths are multiples of it */
+    FEW = 16,          /* tokens up to which memory is the limit: */
+    FEW_AT_ONCE = 512, /* elements are then unpacked in small steps, so that what comes is on its way meanwhile */
+};
+
+struct field {
+    uint8_t n, bytes; /* elements, and the size of each */
+};
+
+struct quant {
+    int type; /* enum ggml_type */
+    int elements, bytes; /* of a block of the file */
+    int block, form, zero, mins; /* of a record: see hotshoe_quants_unpack.h */
+    void (*unpack)(const char * in, int64_t n, char * out);
+    void (*multiply)(const char * in, int64_t n, const char * x, float * sums);
+    stage_fn stage;
+    const tile_table * tiles;
+    struct field fields[4]; /* of a block of the file, in its order */
+};
+
+static const struct quant quants[] = {
+    {GGML_TYPE_Q4_0, 32, 18, 32, FORM_U8, 8, 0, unpack_q4_0, multiply_q4_0, stage_u8_32, &u8_32_tiles, {{1, 2}, {4, 4}}},
+    {GGML_TYPE_Q4_1, 32, 20, 32, FORM_U8, 8, 1, unpack_q4_1, multiply_q4_1, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {4, 4}}},
+    {GGML_TYPE_Q5_0, 32, 22, 32, FORM_U8, 16, 0, unpack_q5_0, multiply_q5_0, stage_u8_32, &u8_32_tiles, {{1, 2}, {5, 4}}},
+    {GGML_TYPE_Q5_1, 32, 24, 32, FORM_U8, 16, 1, unpack_q5_1, multiply_q5_1, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {5, 4}}},
+    {GGML_TYPE_Q8_0, 32, 34, 32, FORM_S16, 0, 0, unpack_q8_0, multiply_q8_0, stage_s16_32, &s16_tiles, {{1, 2}, {8, 4}}},
+    {GGML_TYPE_IQ4_NL, 32, 18, 32, FORM_S16, 0, 0, unpack_iq4_nl, multiply_iq4_nl, stage_s16_32, &s16_tiles, {{1, 2}, {4, 4}}},
+    {GGML_TYPE_MXFP4, 32, 17, 32, FORM_U8, 12, 0, unpack_mxfp4, multiply_mxfp4, stage_u8_32, &u8_32_tiles, {{1, 1}, {4, 4}}},
+    {GGML_TYPE_Q2_K, 256, 84, 16, FORM_U8, 0, 1, unpack_q2_k, multiply_q2_k, stage_u8_16, &u8_16_mins_tiles, {{20, 4}, {2, 2}}},
+    {GGML_TYPE_Q3_K, 256, 110, 16, FORM_U8, 4, 0, unpack_q3_k, multiply_q3_k, stage_u8_16, &u8_16_tiles, {{27, 4}, {1, 2}}},
+    {GGML_TYPE_Q4_K, 256, 144, 32, FORM_U8, 8, 1, unpack_q4_k, multiply_q4_k, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {35, 4}}},
+    {GGML_TYPE_Q5_K, 256, 176, 32, FORM_U8, 16, 1, unpack_q5_k, multiply_q5_k, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {43, 4}}},
+    {GGML_TYPE_Q6_K, 256, 210, 16, FORM_U8, 32, 0, unpack_q6_k, multiply_q6_k, stage_u8_16, &u8_16_tiles, {{52, 4}, {1, 2}}},
+    {GGML_TYPE_IQ4_XS, 256, 136, 32, FORM_S16, 0, 0, unpack_iq4_xs, multiply_iq4_xs, stage_s16_32, &s16_tiles, {{2, 2}, {33, 4}}},
+};
+
+static const struct quant * quant_of(int type) {
+    for (size_t i = 0; i < sizeof quants / sizeof quants[0]; ++i) {
+        if (quants[i].type == type) {
+            return &quants[i];
+        }
+    }
+    return 0;
+}
+
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t n_panels(int64_t m) { return (m + ROWS - 1) / ROWS; }
+
+int hotshoe_quants_has(int type, int64_t k) {
+    __builtin_cpu_init();
+    const struct quant * q = quant_of(type);
+    return q && k > 0 && k % q->elements == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
+
+size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
+    const struct quant * q = quant_of(type);
+    return (size_t) (n_panels(m) * ROWS * (k / q->elements) * q->bytes);
+}
+
+/* A field's element of `bytes` goes 16 * bytes after the one before it. */
+ALWAYS_INLINE const char * spread(const char * in, int n, int bytes, char * out) {
+    for (int i = 0; i < n; ++i) {
+        memcpy(out + i * ROWS * bytes, in + i * bytes, (size_t) bytes);
+    }
+    return in + n * bytes;
+}
+
+void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
+                         void * packed) {
+    const struct quant * q = quant_of(type);
+    const int64_t blocks = k / q->elements;
+    for (int64_t r = first_row; r < first_row + n_rows && r < m; ++r) {
+        const char * in = (const char *) rows + (r - first_row) * blocks * q->bytes;
+        char * out = (char *) packed + r / ROWS * ROWS * blocks * q->bytes;
+        for (int64_t b = 0; b < blocks; ++b) {
+            for (int f = 0; f < 4 && q->fields[f].n; ++f) {
+                const int n = q->fields[f].n, bytes = q->fields[f].bytes;
+                char * lane = out + r % ROWS * bytes;
+                in = bytes == 4 ? spread(in, n, 4, lane) : bytes == 2 ? spread(in, n, 2, lane) : spread(in, n, 1, lane);
+                out += ROWS * n * bytes;
+            }
+        }
+    }
+}
+
+typedef void (*finish_fn)(const float *, int64_t, int, const float *, int, const float *, float *, int64_t);
+AVX2 static void finish_256(const float * tile, int64_t rows, int cols, const float * bias, int gelu,
+                            const float * residual, float * dst, int64_t m) {
+    finish(ROWS, ROWS, tile, rows, cols, bias, gelu, residual, dst, m);
+}
+
+void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
+    const struct ggml_tensor * x = dst->src[0];
+    const float * bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
+    const float * residual = p->has_residual ? (const float *) dst->src[p->has_bias ? 2 : 1]->data : 0;
+    const struct quant * q = quant_of(p->format);
+    const int64_t k = p->k, m = p->m, n = x->ne[1], panels = n_panels(m);
+    const int64_t panel_bytes = ROWS * (k / q->elements) * q->bytes;
+    const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
+
+    const int parts = token_parts(n, panels, nth, 1.0, 4.0), columns = nth / parts;
+    const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
+    const int64_t first_panel = panels * (ith % columns) / columns, last_panel = panels * (ith % columns + 1) / columns;
+    if (first == last || first_panel == last_panel) {
+        return;
+    }
+
+    _Alignas(64) char staged[STAGED];
+    _Alignas(64) char unpacked[UNPACKED];
+    _Alignas(64) float sums[MAX_TOKENS * ROWS];
+    const int64_t record = RECORD(q->block, q->form, q->mins), token_record = STAGED_RECORD(q->block, q->form);
+    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
+
+    const int64_t blocks = (last - first + MAX_TOKENS - 1) / MAX_TOKENS;
+    for (int64_t block = 0; block < blocks; ++block) { /* of nearly one size, as the tiles are */
+        const int64_t t0 = first + (last - first) * block / blocks;
+        const int64_t tokens = first + (last - first) * (block + 1) / blocks - t0;
+        const int64_t tiles = (tokens + TOKENS - 1) / TOKENS;
+        const int64_t depth = STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
+        const int few = tokens <= FEW;
+        const int64_t at_once = few ? FEW_AT_ONCE : most_at_once;
+        for (int64_t k0 = 0; k0 < k; k0 += depth) {
+            const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
+            for (int64_t i = 0; i < tiles; ++i) {
+                const int64_t r0 = tokens * i / tiles;
+                const int rows = (int) (tokens * (i + 1) / tiles - r0);
+                for (int r = 0; r < rows; ++r) {
+                    const char * from = (const char *) x->data + (t0 + r0 + r) * (int64_t) x->nb[1];
+                    q->stage(q->zero, (const float *) from + k0, k1 - k0, rows, r, staged + r0 * token_bytes);
+                }
+            }
+            for (int64_t panel = first_panel; panel < last_panel; ++panel) {
+                const int64_t column = panel * ROWS;
+                const int cols = (int) min64(ROWS, m - column);
+                float * out = (float *) dst->data + t0 * m + column;
+                memset(sums, 0, (size_t) tokens * NUMBERS);
+                for (int64_t r = 0; r < tokens && k0; ++r) { /* the sums so far */
+                    memcpy(sums + r * ROWS, out + r * m, (size_t) cols * sizeof(float));
+                }
+                for (int64_t at = k0; at < k1; at += at_once) {
+                    const int64_t elements = min64(at_once, k1 - at);
+                    const char * w = (const char *) p->packed + panel * panel_bytes + ROWS * (at / q->elements) * q->bytes;
+                    if (tokens == 1) {
+                        q->multiply(w, elements / q->elements, staged + (at - k0) / q->block * token_record, sums);
+                        continue;
+                    }
+                    q->unpack(w, elements / q->elements, unpacked);
+                    for (int64_t i = 0; i < tiles; ++i) {
+                        const int64_t r0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - r0;
+                        const char * tile = staged + r0 * token_bytes + (at - k0) / q->block * rows * token_record;
+                        (*q->tiles)[rows](tile, unpacked, elements / q->block, sums + r0 * ROWS);
+                    }
+                }
+                const int end = k1 == k;
+                finish_256(sums, tokens, cols, end && bias ? bias + column : 0, end && gelu,
+                           end && residual ? residual + t0 * m + column : 0, out, m);
+            }
+        }
+    }
+}
+
+#else /* no kernels for this CPU or compiler */
+
+int hotshoe_quants_has(int type, int64_t k) {
+    (void) type, (void) k;
+    return 0;
+}
+
+size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
+    (void) type, (void) k, (void) m;
+    return 0;
+}
+
+void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
+                         void * packed) {
+    (void) type, (void) k, (void) m, (void) first_row, (void) n_rows, (void) rows, (void) packed;
+}
+
+void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    (void) nth, (void) userdata;
+    for (int64_t i = 0; ith == 0 && i < dst->ne[0] * dst->ne[1]; ++i) {
+        ((float *) dst->data)[i] = NAN; /* nobody asked hotshoe_quants_has */
+    }
+}
+
+#endif

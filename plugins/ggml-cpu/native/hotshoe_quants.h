@@ -1,0 +1,25 @@
+/* y = act(x @ W.T + bias) + residual with W in one of ggml's quantized types, as a callback of ggml's custom op. */
+#ifndef HOTSHOE_QUANTS_H
+#define HOTSHOE_QUANTS_H
+
+#include "hotshoe_linear.h"
+
+/* Whether there is a fast product here for weights of this type (enum ggml_type) with rows of k elements. Where it says
+ * 0, call none of the others. */
+HOTSHOE_API int hotshoe_quants_has(int type, int64_t k);
+
+/* Bytes of the packed weight: those of the file, with the rows made up to a multiple of 16. Its memory must be zeroed
+ * before the first pack. */
+HOTSHOE_API size_t hotshoe_quants_size(int type, int64_t k, int64_t m);
+
+/* Packs rows [first_row, first_row + n_rows) of W (m, k), given as they lie in the file. Different rows may be packed by
+ * different threads at once. */
+HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows,
+                                     const void * rows, void * packed);
+
+/* As hotshoe_linear, with the ggml type in the place of params->format. Activations are rounded to 8 bits in blocks of 32
+ * (16 with Q2_K, Q3_K and Q6_K), each with a scale of its own in F32. A row of the result depends on its row of x only,
+ * not on the others, nor on the number of threads. */
+HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
+
+#endif

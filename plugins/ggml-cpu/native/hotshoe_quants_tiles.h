@@ -1,0 +1,143 @@
+/* Activations rounded to 8 bits, and tiles of the product of such with the records of hotshoe_quants_unpack.h.
+ *
+ * The tokens of a tile stand beside each other, record by record: [block / 4][tokens][4 codes], then for each token the
+ * scale, what its sums of products start with, and scale * sum of codes, all of 4 bytes. In a tile for signed weights of 16
+ * bits a group of codes is [2][tokens][2], elements 0 and 2, then 1 and 3.
+ */
+#ifndef HOTSHOE_QUANTS_TILES_H
+#define HOTSHOE_QUANTS_TILES_H
+
+#include "hotshoe_quants_unpack.h"
+
+#include <string.h>
+
+enum { TOKENS = 4 }; /* of a tile at most */
+
+/* --- activations ----------------------------------------------------------------------------------- */
+
+/* 16 numbers times `scale`, rounded. */
+INLINE_AVX2 __m128i rounded(__m256 a, __m256 b, float scale) {
+    const __m256 by = _mm256_set1_ps(scale);
+    const __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, by)), _mm256_cvtps_epi32(_mm256_mul_ps(b, by)));
+    const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
+    return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
+}
+
+/* Rows of n numbers, a multiple of `block`, into the places of token `token` of `tokens`. zero: the weights' code for 0. */
+INLINE_AVX2 void stage(int block, int form, int zero, const float * x, int64_t n, int tokens, int token, char * out) {
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    const int record = tokens * STAGED_RECORD(block, form), width = form == FORM_S16 ? 8 : 4;
+    out += token * 4;
+    for (int64_t i = 0; i < n; i += block, x += block, out += record) {
+        __m256 v[4];
+        __m256i most = _mm256_setzero_si256();
+        UNROLL for (int j = 0; j < block / 8; ++j) {
+            v[j] = _mm256_loadu_ps(x + 8 * j); /* as integers NaN is above infinity, which is above all numbers */
+            most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(v[j]), magnitude));
+        }
+        __m128i top = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+        top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0x4e));
+        top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0xb1));
+        const float largest = _mm_cvtss_f32(_mm_castsi128_ps(top));
+        const float scale = largest * (1.0f / 127);
+        const float inverse = largest > 1e-36f ? 127 / largest : 0; /* finite; what is smaller counts as 0 */
+        __m128i codes[2], pairs = _mm_setzero_si128();
+        UNROLL for (int j = 0; j < block / 16; ++j) {
+            codes[j] = rounded(v[2 * j], v[2 * j + 1], inverse);
+            pairs = _mm_add_epi16(pairs, _mm_maddubs_epi16(_mm_set1_epi8(1), codes[j]));
+        }
+        UNROLL for (int g = 0; g < block / 4; ++g) {
+            int32_t four[4];
+            _mm_storeu_si128((__m128i *) four, codes[g / 4]);
+            char * to = out + g * tokens * width;
+            if (form == FORM_S16) {
+                const uint32_t all = (uint32_t) four[g % 4];
+                const uint32_t even = (uint16_t) (int16_t) (int8_t) all | (uint32_t) (int16_t) (int8_t) (all >> 16) << 16;
+                const uint32_t odd = (uint16_t) (int16_t) (int8_t) (all >> 8) | (uint32_t) (int16_t) (int8_t) (all >> 24) << 16;
+                memcpy(to, &even, sizeof even);
+                memcpy(to + tokens * 4, &odd, sizeof odd);
+            } else {
+                memcpy(to, &four[g % 4], sizeof four[0]);
+            }
+        }
+        pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
+        pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1)); /* of elements 0 and 1 of each group, of 2 and 3 */
+        const int32_t two = _mm_cvtsi128_si32(pairs);
+        const int32_t start = _mm_cvtsi128_si32(_mm_mullo_epi16(pairs, _mm_set1_epi16((short) -zero)));
+        const float sum = scale * (float) ((int16_t) two + (two >> 16));
+        char * numbers = out + block / 4 * tokens * width;
+        memcpy(numbers, &scale, 4);
+        memcpy(numbers + tokens * 4, &start, 4);
+        memcpy(numbers + tokens * 8, &sum, 4);
+    }
+}
+
+typedef void (*stage_fn)(int zero, const float * x, int64_t n, int tokens, int token, char * out);
+#define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
+AVX2 static void stage_u8_32(STAGE_ARGS) { stage(32, FORM_U8, zero, x, n, tokens, token, out); }
+AVX2 static void stage_u8_16(STAGE_ARGS) { stage(16, FORM_U8, zero, x, n, tokens, token, out); }
+AVX2 static void stage_s16_32(STAGE_ARGS) { stage(32, FORM_S16, zero, x, n, tokens, token, out); }
+
+/* --- tiles: sums[token][0..16) += x @ record, for n records ---------------------------------------------------- */
+
+INLINE_AVX2 void tile(int tokens, int block, int form, int mins, const char * x, const char * w, int64_t n, float * sums) {
+    const int staged = tokens * STAGED_RECORD(block, form), wide = form == FORM_S16;
+    const int steps = wide ? block / 2 : block / 4; /* vpmaddwd takes pairs: the even and the odd ones of a group by turns */
+    __m256 total[TOKENS][2];
+    UNROLL for (int t = 0; t < tokens; ++t) {
+        UNROLL for (int h = 0; h < 2; ++h) {
+            total[t][h] = _mm256_loadu_ps(sums + t * ROWS + h * HALF);
+        }
+    }
+    for (int64_t i = 0; i < n; ++i, x += staged, w += RECORD(block, form, mins)) {
+        const char * numbers = x + staged - tokens * 12;
+        __m256i sum[TOKENS][2];
+        UNROLL for (int t = 0; t < tokens; ++t) {
+            sum[t][0] = sum[t][1] = wide ? _mm256_setzero_si256() : four_bytes(numbers + (tokens + t) * 4);
+        }
+        UNROLL for (int step = 0; step < steps; ++step) {
+            const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
+            const __m256i w0 = _mm256_load_si256((const __m256i *) codes);
+            const __m256i w1 = _mm256_load_si256((const __m256i *) (codes + (wide ? 64 : 32)));
+            UNROLL for (int t = 0; t < tokens; ++t) {
+                const __m256i a = four_bytes(x + (step * tokens + t) * 4);
+                sum[t][0] = wide ? add_s16(sum[t][0], w0, a) : add_u8(sum[t][0], w0, a);
+                sum[t][1] = wide ? add_s16(sum[t][1], w1, a) : add_u8(sum[t][1], w1, a);
+            }
+        }
+        const float * scales = (const float *) (w + CODE_BYTES(block, form));
+        UNROLL for (int t = 0; t < tokens; ++t) {
+            UNROLL for (int h = 0; h < 2; ++h) {
+                const __m256 scale = _mm256_load_ps(scales + h * HALF);
+                const __m256 least = mins ? _mm256_load_ps(scales + ROWS + h * HALF) : _mm256_setzero_ps();
+                total[t][h] = close_sum(form, mins, total[t][h], sum[t][h], numbers + t * 4, tokens * 4, scale, least);
+            }
+        }
+    }
+    UNROLL for (int t = 0; t < tokens; ++t) {
+        UNROLL for (int h = 0; h < 2; ++h) {
+            _mm256_storeu_ps(sums + t * ROWS + h * HALF, total[t][h]);
+        }
+    }
+}
+
+typedef void (*tile_fn)(const char * x, const char * w, int64_t n, float * sums);
+#define TILE_ARGS const char *x, const char *w, int64_t n, float *sums
+#define TILES(tokens)                                                                                                  \
+    AVX2 static void u8_32_##tokens(TILE_ARGS) { tile(tokens, 32, FORM_U8, 0, x, w, n, sums); }                              \
+    AVX2 static void u8_32_mins_##tokens(TILE_ARGS) { tile(tokens, 32, FORM_U8, 1, x, w, n, sums); }                         \
+    AVX2 static void u8_16_##tokens(TILE_ARGS) { tile(tokens, 16, FORM_U8, 0, x, w, n, sums); }                              \
+    AVX2 static void u8_16_mins_##tokens(TILE_ARGS) { tile(tokens, 16, FORM_U8, 1, x, w, n, sums); }                         \
+    AVX2 static void s16_##tokens(TILE_ARGS) { tile(tokens, 32, FORM_S16, 0, x, w, n, sums); }
+TILES(1) TILES(2) TILES(3) TILES(4)
+
+/* By the number of tokens. */
+typedef tile_fn tile_table[TOKENS + 1];
+#define TABLE(name) static const tile_table name##_tiles = {0, name##_1, name##_2, name##_3, name##_4}
+TABLE(u8_32);
+TABLE(u8_32_mins);
+TABLE(u8_16);
+TABLE(u8_16_mins);
+TABLE(s16);
+
+#endif

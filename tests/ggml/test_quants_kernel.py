@@ -1,0 +1,193 @@
+"""Our products with quantized weights against float64 on what ggml dequantizes, and against the error of ggml's own."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+import pytest
+
+pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+
+from hotshoe_core import ops
+from hotshoe_core.backend import Backend, WeightData
+from hotshoe_core.device import BackendParams
+from hotshoe_core.dtypes import DType
+from hotshoe_ggml import _native
+from hotshoe_ggml._native import ffi, kernels
+from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
+from hotshoe_ggml.weights import Rearranged
+from hotshoe_loader import load_all
+
+from .test_linear_kernel import erf, run, weight_data
+
+SMALL_BLOCKS = [DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0, DType.IQ4_NL, DType.MXFP4]
+SUPERBLOCKS = [DType.Q2_K, DType.Q3_K, DType.Q4_K, DType.Q5_K, DType.Q6_K, DType.IQ4_XS]
+TYPES = SMALL_BLOCKS + SUPERBLOCKS
+
+pytestmark = pytest.mark.skipif(
+    not kernels().hotshoe_quants_has(DType.Q4_0.id, 32), reason="this CPU has no products of ours for quantized weights"
+)
+
+
+@functools.cache
+def weight(dtype: DType, m: int, k: int) -> tuple[WeightData, np.ndarray]:
+    """A weight as a file has it, and its numbers as ggml reads them, in double precision."""
+    data = weight_data(np.random.default_rng(m + k).standard_normal((m, k), dtype=np.float32), dtype)
+    return data, numbers(data)
+
+
+def numbers(data: WeightData) -> np.ndarray:
+    """What ggml reads in a weight."""
+    stored = np.empty(data.shape, np.float32)
+    to_float = _native.lib().ggml_get_type_traits(data.dtype.id).to_float
+    to_float(ffi.from_buffer(data.data), ffi.from_buffer("float[]", stored), stored.size)
+    return stored.astype(np.float64)
+
+
+def activations(n: int, k: int) -> np.ndarray:
+    return np.random.default_rng(n).standard_normal((n, k), dtype=np.float32)
+
+
+@pytest.fixture(name="ggml", scope="module")
+def _ggml():
+    with load_all().open("cpu", BackendParams(n_threads=2, repack="engine")) as backend:
+        yield backend
+
+
+def ggml_product(backend: Backend, data: WeightData, x: np.ndarray) -> np.ndarray:
+    w = backend.load([data])["w"]
+    with backend.new_context() as ctx:
+        given = ctx.input("x", x.shape, DType.F32)
+        y = ops.linear(given, w)
+        got = ctx.forward(y).compute({given: x}).read(y)
+    backend.release([w])
+    return got
+
+
+def error(got: np.ndarray, exact: np.ndarray) -> float:
+    return float(np.linalg.norm(got - exact) / np.linalg.norm(exact))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_the_error_is_no_larger_than_that_of_ggml(dtype: DType, ggml: Backend) -> None:
+    """Over rows 1 to 70, with tails: k no multiple of 256, m none of 16, more tokens than are staged at once."""
+    ks = (256, 2304) if dtype in SUPERBLOCKS else (32, 288, 2016)
+    ours, theirs = [], []
+    for k in ks:
+        for n in (1, 2, 3, 4, 5, 6, 7, 8, 13, 31, 33, 70, 200):
+            for m in (1, 8, 83) if n in (1, 5) else (83,):
+                data, stored = weight(dtype, m, k)
+                x = activations(n, k)
+                exact = x.astype(np.float64) @ stored.T
+                got = run(QuantizedWeight(data), x)
+                sizes = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(stored, axis=1)
+                assert (np.abs(got - exact) <= 1e-2 * sizes).all(), (n, k, m)  # no shape by itself goes wrong
+                ours.append(np.linalg.norm(got - exact))
+                theirs.append(np.linalg.norm(ggml_product(ggml, data, x) - exact))
+    assert math.fsum(ours) <= 1.01 * math.fsum(theirs)  # both round to 8 bits: by chance one is nearer
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize("n", [1, 5, 100])
+def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> None:
+    data, _ = weight(dtype, 83, 2304)
+    packed, x = QuantizedWeight(data), activations(n, 2304)
+    alone = run(packed, x, threads=1)
+    for threads in (2, 3, 4):
+        np.testing.assert_array_equal(run(packed, x, threads=threads), alone)
+    for row in {0, n // 2, n - 1}:
+        np.testing.assert_array_equal(run(packed, x[row : row + 1]), alone[row : row + 1])
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_a_row_of_numbers_that_are_none_or_large_or_small(dtype: DType) -> None:
+    """Infinity and NaN stay in their row and come out as one of both; outliers, zeros and tiny numbers are right."""
+    data, stored = weight(dtype, 48, 512)
+    x = activations(12, 512)
+    packed = QuantizedWeight(data)
+    before = run(packed, x)
+    x[1, 7], x[4, 100], x[5, 511], x[6] = np.nan, np.inf, -np.inf, np.nan
+    x[8], x[9], x[10, 300], x[11] = 0, x[9] * 1e-38, 1e4, x[11] * 1e30
+    got = run(packed, x)
+    for row in (1, 4, 5, 6):
+        assert not np.isfinite(got[row]).any()
+    np.testing.assert_array_equal(got[[0, 2, 3, 7]], before[[0, 2, 3, 7]])
+    np.testing.assert_array_equal(got[8], 0)
+    assert np.abs(got[9]).max() < 1e-33
+    for row in (10, 11):
+        exact = stored @ x[row].astype(np.float64)
+        assert error(got[row], exact) < 2e-2
+
+
+def test_the_bounds_of_every_sum_in_16_bits() -> None:
+    """The largest codes and activations of one sign: a sum that left its 16 bits would come back negative."""
+    for dtype in TYPES:
+        k = 512
+        values = np.concatenate([np.full((16, k), v, np.float32) for v in (-1, 1)])
+        values[:, ::2] *= np.linspace(0.99, 1, 16, dtype=np.float32).repeat(2)[:, None]  # so that minimums differ
+        data = weight_data(values, dtype)
+        x = np.concatenate([np.ones((1, k)), -np.ones((1, k))]).astype(np.float32)
+        exact = x.astype(np.float64) @ numbers(data).T
+        np.testing.assert_allclose(run(QuantizedWeight(data), x), exact, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_every_code_of_every_place(dtype: DType) -> None:
+    """Random bytes are all codes and scales there are; the unit matrix reads back each number (see WeightData)."""
+    rng, k = np.random.default_rng(0), 512
+    raw = rng.integers(0, 256, dtype.nbytes((40, k)), np.uint8)
+    if dtype is DType.MXFP4:
+        raw[:: dtype.nbytes((32,))] %= 240  # exponents that leave room for the sum of products
+    data = WeightData("w", (40, k), dtype, raw, ("linear",))
+    stored = numbers(data)
+    got = run(QuantizedWeight(data), np.eye(k, dtype=np.float32)).T
+    blocks, read = (a.reshape(40, -1, 32) for a in (stored, got))
+    finite = np.isfinite(stored).reshape(40, -1, 256).all((1, 2))  # a row with a scale that is none has no numbers
+    largest = np.abs(blocks).max(-1, keepdims=True) * np.ones_like(blocks)
+    assert finite.sum() >= 5
+    assert not np.isfinite(got[~finite]).all(-1).any()
+    assert (np.abs(read - blocks)[finite] <= 1e-5 * largest[finite] + 1e-30).all()
+
+
+@pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0, DType.Q6_K], ids=lambda d: d.name)
+def test_what_is_fused_into_it(dtype: DType) -> None:
+    data, stored = weight(dtype, 83, 512)
+    rng, x = np.random.default_rng(1), activations(21, 512)
+    bias, residual = rng.standard_normal(83, dtype=np.float32), rng.standard_normal((21, 83), dtype=np.float32)
+    packed = QuantizedWeight(data)
+    product = run(packed, x).astype(np.float64)
+    assert error(product, x @ stored.T) < 1e-2
+    biased = product + bias
+    gelu = 0.5 * biased * (1 + erf(biased / math.sqrt(2)))
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    np.testing.assert_allclose(run(packed, x, residual=residual), product + residual, **close)
+    np.testing.assert_allclose(run(packed, x, bias=bias, residual=residual), biased + residual, **close)
+    np.testing.assert_allclose(
+        run(packed, x, bias=bias, residual=residual, activation="gelu"), gelu + residual, **close
+    )
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_a_packed_weight_takes_what_the_file_takes(dtype: DType) -> None:
+    data, _ = weight(dtype, 48, 512)
+    read: list[int] = []
+    packed = QuantizedWeight(data, done=lambda part: read.append(part.nbytes))
+    assert packed.nbytes == QuantizedWeight(data, dry=True).nbytes == data.data.nbytes == sum(read)
+    shifted = np.empty(data.data.size + 1, np.uint8)[1:]  # a file's bytes may lie anywhere
+    shifted[:] = data.data
+    elsewhere = QuantizedWeight(WeightData("w", data.shape, dtype, shifted, data.uses))
+    x = activations(2, 512)
+    np.testing.assert_array_equal(run(elsewhere, x), run(packed, x))
+
+
+def test_repack_chooses_the_product(ggml: Backend) -> None:
+    """True: ours; "engine": ggml's layouts only; False: the file's. An embedding that is the output is both."""
+    data = WeightData("w", (64, 256), DType.Q4_0, weight(DType.Q4_0, 64, 256)[0].data, ("take", "linear"))
+    with load_all().open("cpu") as own, load_all().open("cpu", BackendParams(repack=False)) as plain:
+        held = own.load([data])["w"].handle
+        assert isinstance(held.linear, QuantizedWeight)
+        assert not isinstance(held.other, PackedWeight)
+        assert isinstance(ggml.load([data])["w"].handle.linear, (Rearranged, ffi.CData))
+        assert isinstance(plain.load([data])["w"].handle, ffi.CData)
