@@ -49,7 +49,7 @@ def test_a_strangers_library_computes(acme: Callable[..., Path]) -> None:
         ctx.forward(product).compute({a: x, b: y})
         np.testing.assert_allclose(product.read(), ((x + y) * x) @ y.T, rtol=1e-5, atol=1e-5)
         placed = {each.op: each.device for each in ctx.placements()}
-    assert placed == {"add": "acme:1", "mul": "acme:1", "permute": "cpu", "matmul": "cpu"}
+    assert placed == {"add": "acme:1", "mul": "acme:1", "permute": "acme:1", "matmul": "cpu"}  # a view runs nowhere
 
 
 @pytest.mark.parametrize(
