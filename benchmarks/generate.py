@@ -30,7 +30,7 @@ import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from peers import LONG, Answer, Contender, Job, Measure, MeasureError, Setting, settings
+from peers import LONG, Answer, Contender, Job, Measure, MeasureError, Setting, settings, spread
 from synthetic import DTYPES, SHAPES, make
 
 LESS_IS_BETTER = ("first", "peak")
@@ -82,10 +82,6 @@ class Line:
             if engine != "hotshoe":
                 out[engine]["ratio"] = spread([self.better(a, b) for a, b in zip(ours, theirs, strict=True)])
         return out
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
 def main() -> int:

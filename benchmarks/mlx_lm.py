@@ -51,10 +51,10 @@ def main() -> int:
     compiled = []
     with tempfile.TemporaryDirectory() as scratch:
         job = Job(make(Path(scratch) / "q4_0.gguf", "q4_0", shape), 1, args.context + args.steps + 1)
-        workers = {"hotshoe": Worker([sys.executable, engines, "hotshoe"], job, {"device": args.device})}
+        workers = {"hotshoe": Worker([sys.executable, engines, "hotshoe"], {**job.arguments(), "device": args.device})}
         for dtype in DTYPES[unit]:
             options = {"sizes": sizes, "unit": unit, "dtype": dtype}
-            workers[f"mlx-lm {dtype}"] = Worker([sys.executable, engines, "mlx-lm"], job, options)
+            workers[f"mlx-lm {dtype}"] = Worker([sys.executable, engines, "mlx-lm"], {**job.arguments(), **options})
         rows: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
         for turn in range(args.rounds + 1):
             for name, worker in workers.items():

@@ -9,18 +9,26 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-Measure = Sequence[str | int]
-Answer = Mapping[str, float]
+Measure = Sequence[Any]
+Answer = Mapping[str, Any]
 LONG = 2048
 """From so many tokens on a measure takes long: it is repeated less often, and warms itself up on the way."""
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median and the range."""
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
 
 
 class MeasureError(Exception):
@@ -46,6 +54,10 @@ class Job:
     n_ctx: int
     sequences: int = 1
 
+    def arguments(self) -> dict[str, Any]:
+        """For the constructor of an engine of benchmarks/engines.py."""
+        return {"file": str(self.file), "threads": self.threads, "n_ctx": self.n_ctx, "sequences": self.sequences}
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -60,7 +72,7 @@ class Setting:
     def open(self, job: Job) -> Contender:
         if self.engine == "ik_llama.cpp":
             return LlamaBench(Path(self.how[0]), job, self.options["repack"])
-        return Worker([*self.how, self.engine], job, self.options)
+        return Worker([*self.how, self.engine], {**job.arguments(), **self.options})
 
 
 def settings(llama_python: str | None, ik_bench: str | None) -> list[Setting]:
@@ -93,17 +105,17 @@ def batched_bench(llama_bench: Path) -> Path:
 class Worker:
     """A process that loads the file once and then measures when it is told to; a start is a process of its own."""
 
-    def __init__(self, command: Sequence[str], job: Job, options: Mapping[str, Any]) -> None:
-        arguments = {"file": str(job.file), "threads": job.threads, "n_ctx": job.n_ctx, "sequences": job.sequences}
-        self.command = [*command, json.dumps({**arguments, **options})]
+    def __init__(self, command: Sequence[str], arguments: Mapping[str, Any]) -> None:
+        self.command = [*command, json.dumps(arguments)]
         self.process: subprocess.Popen[str] | None = None
-        self.complaints = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 | read when it has failed
 
     def ask(self, measure: Measure) -> Answer:
         if measure[0] == "start":
             self.close()
-        pipe = subprocess.PIPE
+        time.sleep(0.1)  # threads of the engine before it spin for a while before they sleep
         if not self.process:
+            pipe = subprocess.PIPE
+            self.complaints = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 | until it is closed
             self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, stderr=self.complaints, text=True)
         assert self.process.stdin
         assert self.process.stdout
@@ -112,23 +124,26 @@ class Worker:
             self.process.stdin.flush()
             answer: Answer = json.loads(self.process.stdout.readline())
         except (OSError, ValueError) as error:  # a broken pipe, or no line of JSON
-            raise self._failed(measure) from error
+            self.process.kill()
+            raise MeasureError(self._why(measure[0])) from error
         if measure[0] == "start":
             self.close()
         return answer
 
-    def _failed(self, measure: Measure) -> MeasureError:
+    def _why(self, what: str) -> str:
         assert self.process
-        self.process.kill()
-        code, self.process = self.process.wait(), None
+        code = self.process.wait()
         self.complaints.seek(0)
         said = self.complaints.read().strip()[-2000:]
-        return MeasureError(f"{' '.join(self.command)}: ended with code {code} at {json.dumps(measure)}\n{said}")
+        self.close()
+        return f"{' '.join(self.command)}: ended with code {code} at {what!r}\n{said}"
 
     def close(self) -> None:
-        if self.process:
+        if not self.process:
+            return
+        with self.process, self.complaints, suppress(OSError):  # it may have ended by itself
             self.process.communicate()
-            self.process = None
+        self.process = None
 
 
 class LlamaBench:

