@@ -215,7 +215,7 @@ def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contend
         for setting in staying:
             for kind, value in contenders[setting].ask(measure).items():
                 lines[kind].note(setting, value)
-    return list(lines.values())
+    return [line for line in lines.values() if line.values]  # a text that ends early has no speed of "generate"
 
 
 def bytes_a_token(path: Path) -> int:
