@@ -8,7 +8,7 @@ Without --file, files of random weights are made (benchmarks/synthetic.py), and 
 --llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON);
 --ik-bench names ik_llama.cpp's llama-bench, with llama-batched-bench beside it for several sequences. Without them,
 only hotshoe is measured. Each engine, in each setting, lives in a process of its own; they take turns, so that a slow
-moment of the machine hits all of them, and the first turn warms up.
+moment of the machine hits all of them, after a turn or two to warm up.
 
 A peer is measured in several settings (benchmarks/peers.py), and for each line that of the best median counts; one that
 is a quarter behind while warming up is left out of the line. Medians and ranges are printed; ratios are taken round by
@@ -38,7 +38,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from peers import LONG, Answer, Contender, Job, Measure, MeasureError, Setting, settings, spread
+from peers import LONG, Answer, Contender, Job, Measure, MeasureError, Setting, is_long, settings, spread
 from synthetic import DTYPES, SHAPES, make
 
 LESS_IS_BETTER = ("first", "peak")
@@ -172,8 +172,8 @@ def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
             opened = {s: open_ones.enter_context(closing(s.open(job))) for s in engines}
             for name, measure in wanted:
                 knowing = {s: contender for s, contender in opened.items() if measure[0] in s.measures}
-                long = measure[0] in ("prompt", "decode") and int(measure[1]) >= LONG
-                yield from take_turns(name, measure, knowing, args.long_rounds if long else args.rounds)
+                rounds = args.long_rounds if is_long(measure) else args.rounds
+                yield from take_turns(name, measure, knowing, rounds)
 
     n_ctx = max([*args.prompts, *(depth + args.steps for depth in args.depths)], default=0) + 1
     single: list[tuple[str, Measure]] = [(f"prompt {n}", ["prompt", n]) for n in args.prompts]
@@ -196,6 +196,8 @@ def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contend
     for setting, contender in contenders.items():
         try:
             warm[setting] = contender.ask(measure)
+            if measure[0] != "start" and not is_long(measure):
+                warm[setting] = contender.ask(measure)  # the first was slow for the pages that it touched
         except MeasureError as error:
             if setting.engine == "hotshoe":
                 raise

@@ -26,6 +26,11 @@ LONG = 2048
 """From so many tokens on a measure takes long: it is repeated less often, and warms itself up on the way."""
 
 
+def is_long(measure: Measure) -> bool:
+    """Whether it reads LONG tokens or more."""
+    return measure[0] in ("prompt", "decode") and int(measure[1]) >= LONG
+
+
 def spread(values: Sequence[float]) -> dict[str, float]:
     """The median and the range."""
     return {"median": statistics.median(values), "low": min(values), "high": max(values)}
@@ -165,7 +170,7 @@ class LlamaBench:
             what = ["-p", str(n), "-n", "0"]
         else:
             what = ["-p", "0", "-n", "0", "-gp", f"{n},{steps[0]}"]
-        repetitions = "1" if n >= LONG else "2"
+        repetitions = "1" if is_long(measure) else "2"
         done = self._run(self.program, "-fa", "1", "-rtr", f"{self.repack:d}", *what, "-r", repetitions, "-o", "json")
         [test] = json.loads(done.stdout)
         return {str(name): test["samples_ts"][-1]}
