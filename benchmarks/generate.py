@@ -1,19 +1,25 @@
-"""Text generation against llama.cpp (through llama-cpp-python) on the same file, interleaved in one run.
+"""Text generation against llama.cpp and ik_llama.cpp on the same file, interleaved in one run.
 
-    python benchmarks/generate.py [--dtypes q4_0,q8_0] [--file F.gguf] [--context 512] [--steps 32] [--sequences 8]
-                                  [--rounds 5] [--threads N] [--llama-python PYTHON] [--json]
+    python benchmarks/generate.py [--shape 0.5b|1b|8b|moe] [--dtypes q4_0,q4_k_m] [--file F.gguf] [--folder DIR]
+                                  [--prompts 32,512] [--depths 512] [--sequences 8] [--steps 32] [--rounds 5]
+                                  [--threads N] [--llama-python PYTHON] [--ik-bench PATH] [--json]
 
-Without --file, files in the shape of Qwen2.5-0.5B are made (benchmarks/synthetic.py). Each engine lives in a process of
-its own, since two ggml libraries in one do not agree; they take turns, so that a slow moment of the machine hits both.
---llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON); without it,
-only hotshoe is measured. Ratios are taken round by round and their median is printed: above 1.0, hotshoe is better.
+Without --file, files of random weights are made (benchmarks/synthetic.py), and kept in --folder if it is given.
+--llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON);
+--ik-bench names ik_llama.cpp's llama-bench, with llama-batched-bench beside it for several sequences. Without them,
+only hotshoe is measured. Each engine, in each setting, lives in a process of its own; they take turns, so that a slow
+moment of the machine hits all of them, after a turn or two to warm up.
 
-prefill    tokens/s of a prompt of --context tokens
-decode     tokens/s of --steps tokens after it, one by one
-many       tokens/s of all --sequences sequences together, each with a context of a quarter of --context
-first      seconds from the import of the package to the first token of a text, in a fresh process
-generate   decode by the whole way (sampling with the default filters, text, stop texts), relative to the plain loop
-peak       the largest resident size of the process
+A peer is measured in several settings (benchmarks/peers.py), and for each line that of the best median counts; one that
+is a quarter behind while warming up is left out of the line. Medians and ranges are printed; ratios are taken round by
+round: above 1.0, hotshoe is better. --json has every value of every setting.
+
+prompt N     tokens/s of a prompt of N tokens
+decode @N    tokens/s of --steps tokens after N tokens, one by one, and the weights read in a second
+x8 @N        tokens/s of 8 sequences together, after --each tokens of each
+first        seconds from the start of the imports to the first token of a text, in a fresh process
+peak         the largest resident size of that process, which goes on to read a prompt and to write after it
+generate     decode by the whole way (sampling with the default filters, text, stop texts), relative to the plain loop
 """
 
 from __future__ import annotations
@@ -22,241 +28,235 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-WORKER = """
-import json, resource, sys, time
-import numpy as np
-path, n_threads, context, steps, n = sys.argv[1], *map(int, sys.argv[2:])
-draw = np.random.default_rng(0).integers
-tokens = draw(0, 150_000, context + steps).tolist()
-rows = draw(0, 150_000, (n, context + steps)).tolist()
-clock = time.perf_counter
-{open}
-print("{{}}", flush=True)
-for line in sys.stdin:
-    report = {{}}
-    {measure}
-    report["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps(report), flush=True)
-"""
+sys.path.insert(0, str(Path(__file__).parent))
 
-HOTSHOE = {
-    "single": {
-        "open": """
-import hotshoe
-params = hotshoe.BackendParams(n_threads=n_threads)
-model = hotshoe.load_model(path, "cpu", n_ctx=context + steps + 1, params=params)
-""",
-        "measure": """
-    model.forget()
-    with model.sequence() as sequence:
-        start = clock(); sequence.append(*tokens[:context]); report["prefill"] = context / (clock() - start)
-        start = clock()
-        for token in tokens[context:]:
-            sequence.append(token)
-        raw = clock() - start
-    report["decode"] = steps / raw
-    done = model.generate(tokens[:context], max_tokens=steps + 1, seed=0, stop=["nowhere in the text"])
-    if done.finish_reason == "length":
-        report["generate"] = raw / done.decode_seconds
-""",
-    },
-    "many": {
-        "open": """
-import hotshoe
-params, runner = hotshoe.BackendParams(n_threads=n_threads), hotshoe.RunnerParams(n_sequences=n)
-model = hotshoe.load_model(path, "cpu", n_ctx=context + steps, params=params, runner=runner)
-""",
-        "measure": """
-    model.forget()
-    many = [model.sequence() for _ in rows]
-    model.extend((s, row[:context]) for s, row in zip(many, rows))
-    start = clock()
-    for i in range(context, context + steps):
-        model.extend((s, [row[i]]) for s, row in zip(many, rows))
-    report["many"] = n * steps / (clock() - start)
-    for s in many:
-        s.close()
-""",
-    },
-    "first": "import hotshoe\n"
-    "model = hotshoe.load_model(path, 'cpu', n_ctx=600, params=hotshoe.BackendParams(n_threads=n_threads))\n"
-    "model.generate('The quick brown fox jumps', max_tokens=1, temperature=0)",
-}
-LLAMA_CPP = {
-    "single": {
-        "open": """
-from llama_cpp import Llama
-model = Llama(path, n_ctx=context + steps + 1, n_threads=n_threads, n_threads_batch=n_threads, verbose=False)
-""",
-        "measure": """
-    model.reset()
-    start = clock(); model.eval(tokens[:context]); report["prefill"] = context / (clock() - start)
-    start = clock()
-    for token in tokens[context:]:
-        model.eval([token])
-    report["decode"] = steps / (clock() - start)
-""",
-    },
-    "many": {
-        "open": """
-import llama_cpp as l
-quiet = l.llama_log_callback(lambda *_: None)
-l.llama_log_set(quiet, None)
-model = l.llama_model_load_from_file(path.encode(), l.llama_model_default_params())
-params = l.llama_context_default_params()
-params.n_ctx, params.n_seq_max = n * (context + steps), n
-params.n_threads = params.n_threads_batch = n_threads
-ctx = l.llama_init_from_model(model, params)
-batch = l.llama_batch_init(512, 0, 1)
-def decode(entries):  # (token, position, sequence, whether logits are wanted)
-    batch.n_tokens = len(entries)
-    for i, (token, position, sequence, wanted) in enumerate(entries):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
-        batch.seq_id[i][0], batch.logits[i] = sequence, wanted
-    assert l.llama_decode(ctx, batch) == 0
-    l.llama_get_logits(ctx)[0]
-""",
-        "measure": """
-    l.llama_memory_clear(l.llama_get_memory(ctx), True)
-    for s, row in enumerate(rows):
-        decode([(token, i, s, i == context - 1) for i, token in enumerate(row[:context])])
-    start = clock()
-    for i in range(context, context + steps):
-        decode([(row[i], i, s, True) for s, row in enumerate(rows)])
-    report["many"] = n * steps / (clock() - start)
-""",
-    },
-    "first": "from llama_cpp import Llama\n"
-    "model = Llama(path, n_ctx=600, n_threads=n_threads, n_threads_batch=n_threads, verbose=False)\n"
-    "model.eval(model.tokenize(b'The quick brown fox jumps'))\n"  # create_completion goes on to the end of a character
-    "model.detokenize([model.sample(temp=0)])",
-}
-FIRST = """
-import sys, time
-path, n_threads = sys.argv[1], int(sys.argv[2])
-start = time.perf_counter()
-{code}
-print(time.perf_counter() - start)
-"""
+from peers import LONG, Answer, Contender, Job, Measure, MeasureError, Setting, is_long, settings, spread
+from synthetic import DTYPES, SHAPES, make
+
 LESS_IS_BETTER = ("first", "peak")
-COLUMNS = ("prefill", "decode", "many", "first", "generate", "peak")
+BEHIND = 0.75
+"""A setting that is slower than this share of the best one while warming up is not measured any further."""
 
 
-class Engine:
-    """A process that loads a file and then measures when told to."""
+@dataclass
+class Line:
+    """All values of one measure: of each engine, of each of its settings, in the order of the rounds."""
 
-    def __init__(self, python: str, code: Any, path: Path, n_threads: int, context: int, steps: int, n: int) -> None:
-        command = [python, "-c", WORKER.format(**code), str(path), *map(str, (n_threads, context, steps, n))]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._read()
+    name: str
+    kind: str
+    values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    left_out: dict[str, dict[str, float | str]] = field(default_factory=dict)
+    """Settings that were measured once, with that value, and those that could not be, with the reason."""
 
-    def measure(self) -> dict[str, float]:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return self._read()
+    def note(self, setting: Setting, value: float) -> None:
+        self.values.setdefault(setting.engine, {}).setdefault(setting.name, []).append(value)
 
-    def _read(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the process of an engine ended with code {self.process.wait()}")
-        return json.loads(line)
+    def leave_out(self, setting: Setting, why: float | str) -> None:
+        self.left_out.setdefault(setting.engine, {})[setting.name] = why
 
-    def close(self) -> None:
-        self.process.communicate()
+    def better(self, a: float, b: float) -> float:
+        """Above 1 where ``a`` is the better value."""
+        return b / a if self.kind in LESS_IS_BETTER else a / b
+
+    def best(self, engine: str) -> str:
+        """The engine's setting of the best median."""
+        medians = {name: statistics.median(values) for name, values in self.values[engine].items()}
+        return (min if self.kind in LESS_IS_BETTER else max)(medians, key=lambda name: medians[name])
+
+    def summary(self) -> dict[str, Any]:
+        """Of each engine: its best setting, the median and range, and those of hotshoe's ratios to it."""
+        ours = self.values["hotshoe"][""]
+        out: dict[str, Any] = {}
+        for engine in self.values:
+            setting = self.best(engine)
+            theirs = self.values[engine][setting]
+            out[engine] = {"setting": setting} | spread(theirs)
+            if engine != "hotshoe":
+                out[engine]["ratio"] = spread([self.better(a, b) for a, b in zip(ours, theirs, strict=True)])
+        return out
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dtypes", default="q4_0,q8_0,q4_k_m,f16")
-    parser.add_argument("--file", type=Path)
-    parser.add_argument("--context", type=int, default=512)
-    parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--sequences", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--llama-python", metavar="PYTHON")
-    parser.add_argument("--json", action="store_true", help="for machines")
-    args = parser.parse_args()
+    args = arguments()
+    table = sys.stderr if args.json else sys.stdout
     with tempfile.TemporaryDirectory() as scratch:
-        report = {}
-        for dtype in [str(args.file)] if args.file else args.dtypes.split(","):
-            path = args.file or make(Path(scratch) / f"{dtype}.gguf", dtype)
-            report[dtype] = compare(path, args)
-            if not args.file:
-                path.unlink()
-            if not args.json:
-                show(dtype, report[dtype])
+        report: dict[str, Any] = {}
+        for name, path in files(args, Path(scratch)):
+            n_bytes = bytes_a_token(path)
+            print(f"{name}, {path.stat().st_size / 2**20:.0f} MiB, {args.threads} threads", file=table, flush=True)
+            lines = []
+            for line in compare(path, args):
+                lines.append(asdict(line) | {"summary": line.summary()})
+                print("\n".join(shown(line, n_bytes)), file=table, flush=True)
+            report[name] = {"weights_a_token": n_bytes, "lines": lines}
     if args.json:
-        print(json.dumps(report, indent=2))
+        print(json.dumps({"threads": args.threads, "files": report}, indent=2))
     return 0
 
 
-def make(path: Path, dtype: str) -> Path:
-    subprocess.run(
-        [sys.executable, Path(__file__).with_name("synthetic.py"), path, "--dtype", dtype],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return path
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    of_file = parser.add_mutually_exclusive_group()
+    of_file.add_argument("--shape", choices=SHAPES, default="0.5b")
+    of_file.add_argument("--file", type=Path)
+    parser.add_argument("--dtypes", type=_dtypes, default=_dtypes("q4_0,q8_0,q4_k_m,f16"))
+    parser.add_argument("--layers", type=int, help="blocks of the files that are made; default: the shape's")
+    parser.add_argument("--folder", type=Path, help="where files that are made stay for the next run")
+    parser.add_argument("--prompts", type=_counts, default=[32, 128, 512], help="none of a kind: an empty text")
+    parser.add_argument("--depths", type=_counts, default=[512])
+    parser.add_argument("--sequences", type=_counts, default=[8])
+    parser.add_argument("--steps", type=_count, default=32)
+    parser.add_argument("--each", type=_count, default=128, help="tokens that each of --sequences has before")
+    parser.add_argument("--rounds", type=_count, default=5)
+    parser.add_argument("--long-rounds", type=_count, default=3, help=f"… with {LONG} and more tokens")
+    parser.add_argument("--no-start", action="store_true", help="without first, peak and generate")
+    parser.add_argument("--threads", type=_count, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--llama-python", metavar="PYTHON")
+    parser.add_argument("--ik-bench", metavar="PATH")
+    parser.add_argument("--json", action="store_true", help="for machines; the table goes to stderr")
+    args = parser.parse_args()
+    for path in filter(None, (args.file, args.ik_bench)):
+        if not Path(path).is_file():
+            parser.error(f"{path}: no such file")
+    return args
 
 
-def compare(path: Path, args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Medians by engine and column, and the ratios of the pairs."""
-    engines = {"hotshoe": (sys.executable, HOTSHOE)}
-    if args.llama_python:
-        engines["llama.cpp"] = (args.llama_python, LLAMA_CPP)
-    rows: dict[str, dict[str, list[float]]] = {name: {} for name in engines}
-
-    def note(name: str, values: dict[str, float]) -> None:
-        for column, value in values.items():
-            rows[name].setdefault(column, []).append(value)
-
-    for mode, context in (("single", args.context), ("many", args.context // 4)):
-        running = {
-            name: Engine(python, code[mode], path, args.threads, context, args.steps, args.sequences)
-            for name, (python, code) in engines.items()
-        }
-        for turn in range(args.rounds + 1):
-            for name, engine in running.items():
-                values = engine.measure()
-                if mode == "many":
-                    del values["peak"]  # with --sequences caches: another matter
-                if turn:  # the first warms up
-                    note(name, values)
-        for engine in running.values():
-            engine.close()
-    # both packages are compiled to bytecode: pip does it when it installs one, a checkout's first run does it here
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    for turn in range(args.rounds + 1):
-        for name, (python, code) in engines.items():
-            command = [python, "-c", FIRST.format(code=code["first"]), str(path), str(args.threads)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-            if turn:
-                note(name, {"first": float(done.stdout.split()[-1])})
-    out = {name: {c: statistics.median(v) for c, v in columns.items()} for name, columns in rows.items()}
-    if "llama.cpp" in rows:
-        out["ratio"] = {}
-        for column, theirs in rows["llama.cpp"].items():
-            pairs = [(a, b) for a, b in zip(rows["hotshoe"][column], theirs, strict=True)]
-            better = [b / a if column in LESS_IS_BETTER else a / b for a, b in pairs]
-            out["ratio"][column] = statistics.median(better)
-    return out
+def _count(text: str) -> int:
+    n = int(text)
+    if n < 1:
+        raise argparse.ArgumentTypeError(f"{n} is less than 1")
+    return n
 
 
-def show(dtype: str, table: dict[str, dict[str, float]]) -> None:
-    print(f"{dtype:12}" + "".join(f"{c:>10}" for c in COLUMNS))
-    for name, row in table.items():
-        cells = {c: f"{row[c] / 2**20:.0f} MiB" if c == "peak" and name != "ratio" else f"{row[c]:.2f}" for c in row}
-        print(f"  {name:10}" + "".join(f"{cells.get(c, ''):>10}" for c in COLUMNS), flush=True)
+def _counts(text: str) -> list[int]:
+    return [_count(n) for n in text.split(",") if n]
+
+
+def _dtypes(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in DTYPES:
+            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(DTYPES)}")
+    return names
+
+
+def files(args: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Path]]:
+    """The name and path of each file to measure; one that is made for this run is gone after its turn."""
+    if args.file:
+        yield str(args.file), args.file
+        return
+    shape = replace(SHAPES[args.shape], layers=args.layers) if args.layers else SHAPES[args.shape]
+    folder = args.folder or scratch
+    folder.mkdir(parents=True, exist_ok=True)
+    for dtype in args.dtypes:
+        path = folder / f"{args.shape}-{shape.layers}-{dtype}.gguf"
+        yield f"{args.shape} {dtype}", path if path.exists() else make(path, dtype, shape)
+        if not args.folder:
+            path.unlink()
+
+
+def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
+    """Every line of the table, as it is done."""
+    engines = settings(args.llama_python, args.ik_bench)
+
+    def turns(job: Job, *wanted: tuple[str, Measure]) -> Iterator[Line]:
+        with ExitStack() as open_ones:
+            opened = {s: open_ones.enter_context(closing(s.open(job))) for s in engines}
+            for name, measure in wanted:
+                knowing = {s: contender for s, contender in opened.items() if measure[0] in s.measures}
+                rounds = args.long_rounds if is_long(measure) else args.rounds
+                yield from take_turns(name, measure, knowing, rounds)
+
+    n_ctx = max([*args.prompts, *(depth + args.steps for depth in args.depths)], default=0) + 1
+    single: list[tuple[str, Measure]] = [(f"prompt {n}", ["prompt", n]) for n in args.prompts]
+    single += [(f"decode @{depth}", ["decode", depth, args.steps]) for depth in args.depths]
+    if single:
+        yield from turns(Job(path, args.threads, n_ctx), *single)
+    for n in args.sequences:
+        job = Job(path, args.threads, args.each + args.steps, n)
+        yield from turns(job, (f"x{n} @{args.each}", ["many", args.each, args.steps]))
+    if not args.no_start:
+        depth = args.depths[0] if args.depths else args.each
+        job = Job(path, args.threads, max(depth + args.steps, 64) + 1)  # the text of "first" needs some room too
+        yield from turns(job, ("", ["start", depth, args.steps]), ("", ["generate", depth, args.steps]))
+
+
+def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contender], rounds: int) -> list[Line]:
+    """Ask all of them in every round: a line for each number of the answers, called by it where there is no name."""
+    warm: dict[Setting, Answer] = {}
+    failed: dict[Setting, str] = {}
+    for setting, contender in contenders.items():
+        try:
+            warm[setting] = contender.ask(measure)
+            if measure[0] != "start" and not is_long(measure):
+                warm[setting] = contender.ask(measure)  # the first was slow for the pages that it touched
+        except MeasureError as error:
+            if setting.engine == "hotshoe":
+                raise
+            failed[setting] = str(error)
+    lines = {kind: Line(name or kind, kind) for answer in warm.values() for kind in answer}
+    for line in lines.values():
+        for setting, reason in failed.items():
+            line.leave_out(setting, reason)
+    staying = list(warm)
+    for setting, answer in warm.items():
+        for kind, value in answer.items():
+            best = max(warm[s][kind] for s in warm if s.engine == setting.engine)
+            if kind not in LESS_IS_BETTER and value < BEHIND * best:
+                lines[kind].leave_out(setting, value)
+                staying.remove(setting)
+    for _ in range(rounds):
+        for setting in staying:
+            for kind, value in contenders[setting].ask(measure).items():
+                lines[kind].note(setting, value)
+    return [line for line in lines.values() if line.values]  # a text that ends early has no speed of "generate"
+
+
+def bytes_a_token(path: Path) -> int:
+    """The weights that writing one token reads: no rows of an embedding, and of the experts those that are used."""
+    from hotshoe_core.gguf import GGUFFile
+
+    with GGUFFile(path) as file:
+        arch = file.metadata.arch
+        used = arch.get("expert_used_count", 0) / (arch.get("expert_count", 0) or 1)
+        total = 0.0
+        for name, info in file.tensors.items():
+            if name != "token_embd.weight" or "output.weight" not in file.tensors:
+                total += info.nbytes * (used if "_exps." in name else 1)
+    return round(total)
+
+
+def shown(line: Line, n_bytes: int) -> Iterator[str]:
+    unit = 2**20 if line.kind == "peak" else 1
+    for engine, row in line.summary().items():
+        text = f"  {line.name if engine == 'hotshoe' else '':14}{engine:14}{_range(row, unit):24}"
+        if "ratio" in row:
+            text += f"{_range(row['ratio']):22}{row['setting']}"
+        if line.kind == "decode":
+            text = f"{text:96}{row['median'] * n_bytes / 1e9:5.1f} GB/s"
+        yield text.rstrip()
+    for engine, settings_ in line.left_out.items():
+        for setting, why in settings_.items():
+            if isinstance(why, str):
+                yield f"  {'':14}{engine:14}{setting}: {why}"
+
+
+def _range(row: dict[str, float], unit: float = 1) -> str:
+    low, median, high = (row[name] / unit for name in ("low", "median", "high"))
+    digits = 2 if high < 10 else 1 if high < 100 else 0
+    return f"{median:.{digits}f} ({low:.{digits}f}–{high:.{digits}f})"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except MeasureError as error:
+        sys.exit(str(error))

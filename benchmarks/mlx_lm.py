@@ -18,55 +18,16 @@ import json
 import statistics
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from generate import Engine
-from synthetic import DIM, FFN, HEADS, KV_HEADS, VOCAB, make
+from peers import Job, Worker
+from synthetic import SHAPES, make
 
-HOTSHOE = {
-    "open": """
-import hotshoe
-model = hotshoe.load_model(path, {device!r}, n_ctx=context + steps + 1)
-""",
-    "measure": """
-    model.forget()
-    with model.sequence() as sequence:
-        start = clock(); sequence.append(*tokens[:context]); report["prefill"] = context / (clock() - start)
-        before = model.backend.counters.compiled
-        start = clock()
-        for token in tokens[context:]:
-            sequence.append(token)
-        report["decode"] = steps / (clock() - start)
-        report["traced"] = model.backend.counters.compiled - before
-""",
-}
-MLX_LM = {
-    "open": """
-import mlx.core as mx, mlx.nn as nn
-from mlx_lm.models import cache, qwen2
-mx.set_default_device(mx.{unit})
-model = qwen2.Model(qwen2.ModelArgs(model_type="qwen2", **{shape!r}))
-model.set_dtype(mx.{dtype})
-nn.quantize(model, group_size=32, bits=4)
-mx.eval(model.parameters())
-""",
-    "measure": """
-    kept = cache.make_prompt_cache(model)
-    start = clock()
-    model(mx.array([tokens[:context - 1]]), cache=kept)  # as mlx-lm's generate does: logits of the last token only
-    mx.eval([layer.state for layer in kept])
-    np.array(model(mx.array([[tokens[context - 1]]]), cache=kept)[0, -1].astype(mx.float32))
-    report["prefill"] = context / (clock() - start)
-    start = clock()
-    for token in tokens[context:]:
-        np.array(model(mx.array([[token]]), cache=kept)[0, -1].astype(mx.float32))
-    report["decode"] = steps / (clock() - start)
-""",
-}
 DTYPES = {"cpu": ("float32",), "gpu": ("float16", "bfloat16", "float32")}  # on the CPU half precision takes minutes
-COLUMNS = ("prefill", "decode")
+COLUMNS = ("prompt", "decode")
 
 
 def main() -> int:
@@ -78,28 +39,34 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="for machines")
     args = parser.parse_args()
-    shape = {
-        "hidden_size": DIM, "num_hidden_layers": args.layers, "intermediate_size": FFN, "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "rms_norm_eps": 1e-6, "vocab_size": VOCAB, "rope_theta": 1e6,
-        "tie_word_embeddings": True,
+    shape = replace(SHAPES["0.5b"], layers=args.layers)
+    sizes = {
+        "hidden_size": shape.dim, "num_hidden_layers": args.layers, "intermediate_size": shape.ffn,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "rms_norm_eps": 1e-6,
+        "vocab_size": shape.vocab, "rope_theta": shape.rope_base, "tie_word_embeddings": True,
     }  # fmt: skip
     unit = "cpu" if args.device.endswith("cpu") else "gpu"
+    engines = str(Path(__file__).with_name("engines.py"))
+    decode = ["decode", args.context, args.steps]
+    compiled = []
     with tempfile.TemporaryDirectory() as scratch:
-        path = make(Path(scratch) / "q4_0.gguf", "q4_0", args.layers)
-        sizes = (1, args.context, args.steps, 1)
-        codes = {"hotshoe": {k: v.replace("{device!r}", repr(args.device)) for k, v in HOTSHOE.items()}}
+        job = Job(make(Path(scratch) / "q4_0.gguf", "q4_0", shape), 1, args.context + args.steps + 1)
+        workers = {"hotshoe": Worker([sys.executable, engines, "hotshoe"], {**job.arguments(), "device": args.device})}
         for dtype in DTYPES[unit]:
-            words = {"{unit}": unit, "{shape!r}": repr(shape), "{dtype}": dtype}
-            codes[f"mlx-lm {dtype}"] = {k: _filled(v, words) for k, v in MLX_LM.items()}
-        rows: dict[str, list[dict[str, float]]] = {name: [] for name in codes}
-        engines = {name: Engine(sys.executable, code, path, *sizes) for name, code in codes.items()}
+            options = {"sizes": sizes, "unit": unit, "dtype": dtype}
+            workers[f"mlx-lm {dtype}"] = Worker([sys.executable, engines, "mlx-lm"], {**job.arguments(), **options})
+        rows: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
         for turn in range(args.rounds + 1):
-            for name, engine in engines.items():
-                values = engine.measure()
+            for name, worker in workers.items():
+                values = dict(worker.ask(["prompt", args.context]))
+                before = worker.ask(["compiled"])["compiled"] if name == "hotshoe" else 0
+                values |= worker.ask(decode)
                 if turn:  # the first warms up
                     rows[name].append(values)
-        for engine in engines.values():
-            engine.close()
+                    if name == "hotshoe":
+                        compiled.append(worker.ask(["compiled"])["compiled"] - before)
+        for worker in workers.values():
+            worker.close()
     report = {n: {c: statistics.median(v[c] for v in values) for c in COLUMNS} for n, values in rows.items()}
     ratios = {
         c: statistics.median(
@@ -109,7 +76,7 @@ def main() -> int:
         for c in COLUMNS
     }
     report["ratio to the best"] = ratios
-    traced = max(values["traced"] for values in rows["hotshoe"])
+    traced = max(compiled)
     if args.json:
         print(json.dumps(report | {"graphs compiled while decoding": traced}, indent=2))
         return 0
@@ -118,12 +85,6 @@ def main() -> int:
         print(f"{name:20}" + "".join(f"{row[c]:>10.2f}" for c in COLUMNS))
     print(f"graphs compiled while decoding: {traced:.0f}")
     return 0
-
-
-def _filled(code: str, words: dict[str, str]) -> str:
-    for name, value in words.items():
-        code = code.replace(name, value)
-    return code
 
 
 if __name__ == "__main__":

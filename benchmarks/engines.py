@@ -1,0 +1,260 @@
+"""The process of an engine: benchmarks/generate.py tells it what to measure, a line of JSON each way.
+
+    PYTHON benchmarks/engines.py hotshoe|llama.cpp|mlx-lm '{"file": "F.gguf", "threads": 2, "n_ctx": 545, …}'
+
+Runs under any Python that has the engine: needs nothing but it, NumPy and the standard library. A call is
+``["prompt", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]`` or ``["start", 512, 32]``; the answer is a number
+for each thing measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+clock = time.perf_counter
+Answer = dict[str, float]
+
+
+class Hotshoe:
+    """hotshoe, as a user loads it."""
+
+    def __init__(self, file: str, threads: int, n_ctx: int, sequences: int = 1, device: str = "cpu") -> None:
+        import hotshoe
+
+        self.model: Any = hotshoe.load_model(
+            file,
+            device,
+            n_ctx=n_ctx,
+            params=hotshoe.BackendParams(n_threads=threads) if device == "cpu" else None,
+            runner=hotshoe.RunnerParams(n_sequences=sequences),
+        )
+        self.n_sequences = sequences
+        self.n_vocab: int = self.model.tokenizer.vocab_size
+        self.kept: list[Any] = []
+
+    def drop(self) -> None:
+        for sequence in self.kept:
+            sequence.close()
+        self.kept = []
+        self.model.forget()
+
+    def prompt(self, n: int) -> Answer:
+        self.drop()
+        [tokens] = draw(self.n_vocab, 1, n)
+        with self.model.sequence() as sequence:
+            start = clock()
+            sequence.append(*tokens)
+            return {"prompt": n / (clock() - start)}
+
+    def decode(self, depth: int, steps: int) -> Answer:
+        return {"decode": self._write(1, depth, steps)}
+
+    def many(self, depth: int, steps: int) -> Answer:
+        return {"many": self._write(self.n_sequences, depth, steps)}
+
+    def _write(self, n: int, depth: int, steps: int) -> float:
+        """Tokens per second of ``n`` sequences after ``depth`` tokens each, which are kept for the next call."""
+        rows = draw(self.n_vocab, n, depth + steps)
+        if [len(sequence) for sequence in self.kept] != [depth] * n:
+            self.drop()
+            self.kept = [self.model.sequence() for _ in rows]
+            self.model.extend((s, row[:depth]) for s, row in zip(self.kept, rows))
+        start = clock()
+        for i in range(depth, depth + steps):
+            self.model.extend((s, [row[i]]) for s, row in zip(self.kept, rows))
+        seconds = clock() - start
+        for sequence in self.kept:
+            sequence.truncate(depth)
+        return n * steps / seconds
+
+    def generate(self, depth: int, steps: int) -> Answer:
+        """The speed of the whole way (default filters, text, stop texts), as a share of the plain loop's."""
+        self.drop()
+        [tokens] = draw(self.n_vocab, 1, depth)
+        done = self.model.generate(tokens, max_tokens=steps + 1, seed=0, stop=["nowhere in the text"])
+        if done.finish_reason != "length":
+            return {}
+        return {"generate": steps / done.decode_seconds / self._write(1, depth, steps)}
+
+    def compiled(self) -> Answer:
+        return {"compiled": self.model.backend.counters.compiled}
+
+    def first(self) -> None:
+        self.model.generate("The quick brown fox jumps", max_tokens=1, temperature=0)
+
+
+class LlamaCpp:
+    """llama.cpp by the low-level interface of llama-cpp-python, which adds nothing to a step."""
+
+    def __init__(
+        self, file: str, threads: int, n_ctx: int, sequences: int = 1, flash: bool = True, repack: bool = True
+    ) -> None:
+        import llama_cpp as l
+
+        self.l: Any = l
+        self.quiet = l.llama_log_callback(lambda *_: None)
+        l.llama_log_set(self.quiet, None)
+        l.llama_backend_init()
+        of_model: Any = l.llama_model_default_params()
+        of_model.use_extra_bufts = repack
+        params: Any = l.llama_context_default_params()
+        params.n_ctx, params.n_seq_max = sequences * n_ctx, sequences
+        params.n_threads = params.n_threads_batch = threads
+        params.flash_attn_type = int(flash)
+        self.model: Any = l.llama_model_load_from_file(file.encode(), of_model)
+        self.context: Any = l.llama_init_from_model(self.model, params)
+        if not self.context:
+            raise SystemExit(f"llama.cpp does not load {file}")
+        self.memory: Any = l.llama_get_memory(self.context)
+        self.vocab: Any = l.llama_model_get_vocab(self.model)
+        self.n_vocab: int = l.llama_vocab_n_tokens(self.vocab)
+        self.n_sequences = sequences
+        self.n_batch: int = params.n_batch
+        self.batch: Any = l.llama_batch_init(sequences, 0, 1)
+        self.kept = (0, 0)  # sequences, tokens of each
+
+    def read(self, tokens: list[int]) -> None:
+        """Appends to the only sequence, and waits for the logits of the last token."""
+        for at in range(0, len(tokens), self.n_batch):
+            part = tokens[at : at + self.n_batch]
+            array = (self.l.llama_token * len(part))(*part)  # the batch points into it
+            self._run(self.l.llama_batch_get_one(array, len(part)))
+
+    def _step(self, tokens: list[int], position: int, logits: bool) -> None:
+        """A token of each sequence."""
+        batch = self.batch
+        batch.n_tokens = len(tokens)
+        for i, token in enumerate(tokens):
+            batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, position, 1
+            batch.seq_id[i][0], batch.logits[i] = i, logits
+        self._run(batch)
+
+    def _run(self, batch: Any) -> None:
+        if self.l.llama_decode(self.context, batch):
+            raise SystemExit("llama_decode failed")
+        self.l.llama_synchronize(self.context)
+
+    def prompt(self, n: int) -> Answer:
+        self.l.llama_memory_clear(self.memory, True)
+        self.kept = (0, 0)
+        [tokens] = draw(self.n_vocab, 1, n)
+        start = clock()
+        self.read(tokens)
+        return {"prompt": n / (clock() - start)}
+
+    def decode(self, depth: int, steps: int) -> Answer:
+        return {"decode": self._write(1, depth, steps)}
+
+    def many(self, depth: int, steps: int) -> Answer:
+        return {"many": self._write(self.n_sequences, depth, steps)}
+
+    def _write(self, n: int, depth: int, steps: int) -> float:
+        rows = draw(self.n_vocab, n, depth + steps)
+        if self.kept != (n, depth):
+            self.l.llama_memory_clear(self.memory, True)
+            if n == 1:
+                self.read(rows[0][:depth])
+            else:
+                for i in range(depth):
+                    self._step([row[i] for row in rows], i, i == depth - 1)
+            self.kept = (n, depth)
+        start = clock()
+        for i in range(depth, depth + steps):
+            self._step([row[i] for row in rows], i, True)
+        seconds = clock() - start
+        for i in range(n):
+            self.l.llama_memory_seq_rm(self.memory, i, depth, -1)
+        return n * steps / seconds
+
+    def first(self) -> None:
+        text = b"The quick brown fox jumps"
+        tokens = (self.l.llama_token * len(text))()
+        n = self.l.llama_tokenize(self.vocab, text, len(text), tokens, len(text), True, True)
+        self.read(list(tokens[:n]))
+        sampler = self.l.llama_sampler_init_greedy()
+        token = self.l.llama_sampler_sample(sampler, self.context, -1)
+        piece = (ctypes.c_char * 64)()
+        self.l.llama_token_to_piece(self.vocab, token, piece, 64, 0, True)
+
+
+class MlxLm:
+    """mlx-lm's class of model, with random weights of 4 bits in groups of 32."""
+
+    def __init__(self, sizes: dict[str, Any], unit: str, dtype: str, **_: Any) -> None:
+        import mlx.core as mx
+        from mlx import nn
+        from mlx_lm.models import cache, qwen2
+
+        mx.set_default_device(getattr(mx, unit))
+        self.mx: Any = mx
+        self.make_cache: Any = cache.make_prompt_cache
+        self.model: Any = qwen2.Model(qwen2.ModelArgs(model_type="qwen2", **sizes))
+        self.model.set_dtype(getattr(mx, dtype))
+        nn.quantize(self.model, group_size=32, bits=4)
+        mx.eval(self.model.parameters())
+        self.n_vocab: int = sizes["vocab_size"]
+
+    def prompt(self, n: int) -> Answer:
+        [tokens] = draw(self.n_vocab, 1, n)
+        start = clock()
+        self.read(tokens)
+        return {"prompt": n / (clock() - start)}
+
+    def decode(self, depth: int, steps: int) -> Answer:
+        [tokens] = draw(self.n_vocab, 1, depth + steps)
+        kept = self.read(tokens[:depth])
+        start = clock()
+        for token in tokens[depth:]:
+            self.step(token, kept)
+        return {"decode": steps / (clock() - start)}
+
+    def read(self, tokens: list[int]) -> Any:
+        kept = self.make_cache(self.model)
+        self.model(self.mx.array([tokens[:-1]]), cache=kept)  # as mlx-lm's generate does: logits of the last only
+        self.mx.eval([layer.state for layer in kept])
+        self.step(tokens[-1], kept)
+        return kept
+
+    def step(self, token: int, kept: Any) -> None:
+        import numpy as np
+
+        np.array(self.model(self.mx.array([[token]]), cache=kept)[0, -1].astype(self.mx.float32))
+
+
+def draw(n_vocab: int, n: int, length: int) -> list[list[int]]:
+    """Always the same tokens, other ones for each sequence: what texts have in common would be computed once."""
+    import numpy as np
+
+    rows: list[list[int]] = np.random.default_rng(0).integers(0, n_vocab - 1, (n, length)).tolist()
+    return rows
+
+
+ENGINES = {"hotshoe": Hotshoe, "llama.cpp": LlamaCpp, "mlx-lm": MlxLm}
+
+
+def main() -> int:
+    start = clock()
+    del sys.path[0]  # this folder: the mlx_lm in it is not the package
+    kind, options = ENGINES[sys.argv[1]], json.loads(sys.argv[2])
+    engine: Any = kind(**options)
+    for line in sys.stdin:
+        name, *sizes = json.loads(line)
+        if name == "start":
+            engine.first()
+            answer = {"first": clock() - start}
+            engine.prompt(sizes[0])
+            engine.decode(*sizes)
+            answer["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        else:
+            answer = getattr(engine, name)(*sizes)
+        print(json.dumps(answer), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

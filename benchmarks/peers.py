@@ -1,0 +1,198 @@
+"""The engines that benchmarks/generate.py compares, with their settings, and how each is asked for a measure.
+
+A measure is a list as benchmarks/engines.py takes it: ["prompt", tokens], ["decode", depth, steps], ["many", depth,
+steps], ["start", depth, steps], ["generate", depth, steps]. Only one engine computes at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+Measure = Sequence[Any]
+Answer = Mapping[str, Any]
+LONG = 2048
+"""From so many tokens on a measure takes long: it is repeated less often, and warms itself up on the way."""
+
+
+def is_long(measure: Measure) -> bool:
+    """Whether it reads LONG tokens or more."""
+    return measure[0] in ("prompt", "decode") and int(measure[1]) >= LONG
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The median and the range."""
+    return {"median": statistics.median(values), "low": min(values), "high": max(values)}
+
+
+class MeasureError(Exception):
+    """An engine could not be measured; the message has what it said."""
+
+
+class Contender(Protocol):
+    """An engine in one setting that has a file open, or will open it for each measure."""
+
+    def ask(self, measure: Measure) -> Answer:
+        """The numbers of one measure, by name."""
+
+    def close(self) -> None:
+        """Its process has ended afterwards."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be opened: room for ``n_ctx`` tokens of each of ``sequences`` sequences."""
+
+    file: Path
+    threads: int
+    n_ctx: int
+    sequences: int = 1
+
+    def arguments(self) -> dict[str, Any]:
+        """For the constructor of an engine of benchmarks/engines.py."""
+        return {"file": str(self.file), "threads": self.threads, "n_ctx": self.n_ctx, "sequences": self.sequences}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An engine as it is set up; ``measures`` are those that it knows."""
+
+    engine: str
+    name: str
+    measures: frozenset[str]
+    how: tuple[str, ...]
+    options: Mapping[str, Any] = field(hash=False, default_factory=dict)
+
+    def open(self, job: Job) -> Contender:
+        if self.engine == "ik_llama.cpp":
+            return LlamaBench(Path(self.how[0]), job, self.options["repack"])
+        return Worker([*self.how, self.engine], {**job.arguments(), **self.options})
+
+
+def settings(llama_python: str | None, ik_bench: str | None) -> list[Setting]:
+    """hotshoe, and the peers that there are, each in all settings of which the best one counts."""
+    worker = str(Path(__file__).with_name("engines.py"))
+    common = frozenset({"prompt", "decode", "many"})
+    found = [Setting("hotshoe", "", common | {"start", "generate"}, (sys.executable, worker))]
+    if llama_python:
+        for flash, repack in itertools.product((True, False), repeat=2):
+            name = f"flash attention {_on(flash)}, repack {_on(repack)}"
+            options = {"flash": flash, "repack": repack}
+            found.append(Setting("llama.cpp", name, common | {"start"}, (llama_python, worker), options))
+    if ik_bench:
+        many = {"many"} if batched_bench(Path(ik_bench)).exists() else set()
+        for repack in (False, True):
+            known = frozenset({"prompt", "decode", *many})
+            found.append(Setting("ik_llama.cpp", f"-rtr {repack:d}", known, (ik_bench,), {"repack": repack}))
+    return found
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+def batched_bench(llama_bench: Path) -> Path:
+    """The program for several sequences at once, built beside llama-bench."""
+    return llama_bench.with_name(llama_bench.name.replace("llama-bench", "llama-batched-bench"))
+
+
+class Worker:
+    """A process that loads the file once and then measures when it is told to; a start is a process of its own."""
+
+    def __init__(self, command: Sequence[str], arguments: Mapping[str, Any]) -> None:
+        self.command = [*command, json.dumps(arguments)]
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, measure: Measure) -> Answer:
+        if measure[0] == "start":
+            self.close()
+        time.sleep(0.1)  # threads of the engine before it spin for a while before they sleep
+        if not self.process:
+            pipe = subprocess.PIPE
+            self.complaints = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 | until it is closed
+            self.process = subprocess.Popen(self.command, stdin=pipe, stdout=pipe, stderr=self.complaints, text=True)
+        assert self.process.stdin
+        assert self.process.stdout
+        try:
+            self.process.stdin.write(json.dumps(measure) + "\n")
+            self.process.stdin.flush()
+            answer: Answer = json.loads(self.process.stdout.readline())
+        except (OSError, ValueError) as error:  # a broken pipe, or no line of JSON
+            self.process.kill()
+            raise MeasureError(self._why(measure[0])) from error
+        if measure[0] == "start":
+            self.close()
+        return answer
+
+    def _why(self, what: str) -> str:
+        assert self.process
+        code = self.process.wait()
+        self.complaints.seek(0)
+        said = self.complaints.read().strip()[-2000:]
+        self.close()
+        return f"{' '.join(self.command)}: ended with code {code} at {what!r}\n{said}"
+
+    def close(self) -> None:
+        if not self.process:
+            return
+        with self.process, self.complaints, suppress(OSError):  # it may have ended by itself
+            self.process.communicate()
+        self.process = None
+
+
+class LlamaBench:
+    """ik_llama.cpp's own programs, run anew for each measure, with flash attention, as is its default.
+
+    A measure of fewer than LONG tokens is repeated within the process, and the first, which touches the pages, does
+    not count.
+    """
+
+    def __init__(self, program: Path, job: Job, repack: bool) -> None:
+        self.program, self.job, self.repack = program.absolute(), job, repack
+
+    def ask(self, measure: Measure) -> Answer:
+        name, *sizes = measure
+        n, *steps = map(int, sizes)
+        if name == "many":
+            return {"many": self._many(n, *steps)}
+        if name == "prompt":
+            what = ["-p", str(n), "-n", "0"]
+        else:
+            what = ["-p", "0", "-n", "0", "-gp", f"{n},{steps[0]}"]
+        repetitions = "1" if is_long(measure) else "2"
+        done = self._run(self.program, "-fa", "1", "-rtr", f"{self.repack:d}", *what, "-r", repetitions, "-o", "json")
+        [test] = json.loads(done.stdout)
+        return {str(name): test["samples_ts"][-1]}
+
+    def _many(self, depth: int, steps: int) -> float:
+        n = self.job.sequences
+        sizes = {"-c": n * (depth + steps), "-npp": depth, "-ntg": steps, "-npl": n, "-tb": self.job.threads}
+        flags = [str(word) for pair in sizes.items() for word in pair] + ["-rtr"] * self.repack
+        done = self._run(batched_bench(self.program), "-fa", "on", *flags)
+        row = re.search(rf"^\|\s*{depth} \|\s*{steps} \|\s*{n} \|(.*)\|", done.stdout + done.stderr, re.MULTILINE)
+        if not row:
+            raise MeasureError(f"{' '.join(done.args)}: printed no row of speeds\n{done.stderr[-2000:]}")
+        return float(row[1].split("|")[4])  # N_KV, T_PP, S_PP, T_TG, S_TG, …
+
+    def _run(self, program: Path, *options: str) -> subprocess.CompletedProcess[str]:
+        command: list[Any] = [program, "-m", self.job.file.absolute(), "-t", str(self.job.threads), *options]
+        command = [str(word) for word in command]
+        with tempfile.TemporaryDirectory() as scratch:  # it leaves a log where it runs
+            done = subprocess.run(command, capture_output=True, text=True, cwd=scratch)
+        if done.returncode:
+            raise MeasureError(f"{' '.join(command)}: ended with code {done.returncode}\n{done.stderr[-2000:]}")
+        return done
+
+    def close(self) -> None:
+        """Nothing stays open."""

