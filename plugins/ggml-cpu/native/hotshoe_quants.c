@@ -35,7 +35,7 @@ struct quant {
     void (*multiply)(const char * in, int64_t n, const char * x, float * sums);
     stage_fn stage;
     const tile_table * tiles;
-    struct field fields[4]; /* of a block of the file, in its order */
+    struct field fields[2]; /* of a block of the file, in its order */
 };
 
 static const struct quant quants[] = {
@@ -77,27 +77,32 @@ size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
     return (size_t) (n_panels(m) * ROWS * (k / q->elements) * q->bytes);
 }
 
-/* A field's element of `bytes` goes 16 * bytes after the one before it. */
-ALWAYS_INLINE const char * spread(const char * in, int n, int bytes, char * out) {
-    for (int i = 0; i < n; ++i) {
-        memcpy(out + i * ROWS * bytes, in + i * bytes, (size_t) bytes);
+/* The element of a field for each of n rows, which are `apart` bytes from each other. */
+ALWAYS_INLINE void gather(const char * rows, int64_t apart, int64_t n, int bytes, char * out) {
+    for (int64_t r = 0; r < n; ++r) {
+        memcpy(out + r * bytes, rows + r * apart, (size_t) bytes);
     }
-    return in + n * bytes;
 }
 
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
     const struct quant * q = quant_of(type);
-    const int64_t blocks = k / q->elements;
-    for (int64_t r = first_row; r < first_row + n_rows && r < m; ++r) {
-        const char * in = (const char *) rows + (r - first_row) * blocks * q->bytes;
-        char * out = (char *) packed + r / ROWS * ROWS * blocks * q->bytes;
-        for (int64_t b = 0; b < blocks; ++b) {
-            for (int f = 0; f < 4 && q->fields[f].n; ++f) {
-                const int n = q->fields[f].n, bytes = q->fields[f].bytes;
-                char * lane = out + r % ROWS * bytes;
-                in = bytes == 4 ? spread(in, n, 4, lane) : bytes == 2 ? spread(in, n, 2, lane) : spread(in, n, 1, lane);
-                out += ROWS * n * bytes;
+    const int64_t row_bytes = k / q->elements * q->bytes, last = min64(first_row + n_rows, m);
+    for (int64_t row = first_row, n; row < last; row += n) {
+        n = min64(ROWS - row % ROWS, last - row); /* of one panel */
+        const char * in = (const char *) rows + (row - first_row) * row_bytes;
+        char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
+        for (int64_t b = 0; b < k / q->elements; ++b) {
+            for (int f = 0; f < 2; ++f) {
+                const int bytes = q->fields[f].bytes;
+                for (int i = 0; i < q->fields[f].n; ++i, in += bytes, out += ROWS * bytes) {
+                    char * lanes = out + row % ROWS * bytes;
+                    if (bytes == 4) {
+                        n == ROWS ? gather(in, row_bytes, ROWS, 4, lanes) : gather(in, row_bytes, n, 4, lanes);
+                    } else {
+                        bytes == 2 ? gather(in, row_bytes, n, 2, lanes) : gather(in, row_bytes, n, 1, lanes);
+                    }
+                }
             }
         }
     }

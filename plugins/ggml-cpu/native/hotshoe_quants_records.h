@@ -109,22 +109,20 @@ INLINE_AVX2 void open_record(struct sink * s, int slot, int record) {
 /* The codes of a group for 8 rows; those of FORM_S16 with their sign, still in 8 bits. */
 INLINE_AVX2 void take(struct sink * s, int slot, int record, int group, int half, __m256i codes) {
     const int wide = s->form == FORM_S16;
-    const char * x = staged_at(s, record) + group * (wide ? 8 : 4);
-    char * out = s->out + record * RECORD(s->block, s->form, s->mins) + (wide ? 2 : 1) * (group * GROUP + half * 32);
-    if (!wide) {
-        if (s->direct) {
-            s->sum[slot] = add_u8(s->sum[slot], codes, four_bytes(x));
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), odd = _mm256_srai_epi16(codes, 8); /* if wide */
+    if (s->direct) {
+        const char * x = staged_at(s, record) + group * (wide ? 8 : 4);
+        if (wide) {
+            s->sum[slot] = add_s16(s->sum[slot], even, four_bytes(x));
+            s->sum[slot] = add_s16(s->sum[slot], odd, four_bytes(x + 4));
         } else {
-            _mm256_store_si256((__m256i *) out, codes);
+            s->sum[slot] = add_u8(s->sum[slot], codes, four_bytes(x));
         }
         return;
     }
-    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), odd = _mm256_srai_epi16(codes, 8);
-    if (s->direct) {
-        s->sum[slot] = add_s16(s->sum[slot], even, four_bytes(x));
-        s->sum[slot] = add_s16(s->sum[slot], odd, four_bytes(x + 4));
-    } else {
-        _mm256_store_si256((__m256i *) out, even);
+    char * out = s->out + record * RECORD(s->block, s->form, s->mins) + (wide ? 2 : 1) * (group * GROUP + half * 32);
+    _mm256_store_si256((__m256i *) out, wide ? even : codes);
+    if (wide) {
         _mm256_store_si256((__m256i *) (out + 32), odd);
     }
 }
@@ -141,8 +139,11 @@ INLINE_AVX2 void close_record(struct sink * s, int slot, int record, int half, _
     }
 }
 INLINE_AVX2 void next_records(struct sink * s, int n) {
-    s->out += n * RECORD(s->block, s->form, s->mins);
-    s->x += n * STAGED_RECORD(s->block, s->form);
+    if (s->direct) {
+        s->x += n * STAGED_RECORD(s->block, s->form);
+    } else {
+        s->out += n * RECORD(s->block, s->form, s->mins);
+    }
 }
 
 #endif
