@@ -33,25 +33,24 @@ struct quant {
     int block, form, zero, mins; /* of a record: see hotshoe_quants_unpack.h */
     void (*unpack)(const char * in, int64_t n, char * out);
     void (*multiply)(const char * in, int64_t n, const char * x, float * sums);
-    stage_fn stage;
-    const tile_table * tiles;
     struct field fields[2]; /* of a block of the file, in its order */
+    void (*unpack_dot)(const char * in, int64_t n, char * out); /* for FORM_DOT, where unpack does not do */
 };
 
 static const struct quant quants[] = {
-    {GGML_TYPE_Q4_0, 32, 18, 32, FORM_U8, 8, 0, unpack_q4_0, multiply_q4_0, stage_u8_32, &u8_32_tiles, {{1, 2}, {4, 4}}},
-    {GGML_TYPE_Q4_1, 32, 20, 32, FORM_U8, 8, 1, unpack_q4_1, multiply_q4_1, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {4, 4}}},
-    {GGML_TYPE_Q5_0, 32, 22, 32, FORM_U8, 16, 0, unpack_q5_0, multiply_q5_0, stage_u8_32, &u8_32_tiles, {{1, 2}, {5, 4}}},
-    {GGML_TYPE_Q5_1, 32, 24, 32, FORM_U8, 16, 1, unpack_q5_1, multiply_q5_1, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {5, 4}}},
-    {GGML_TYPE_Q8_0, 32, 34, 32, FORM_S16, 0, 0, unpack_q8_0, multiply_q8_0, stage_s16_32, &s16_tiles, {{1, 2}, {8, 4}}},
-    {GGML_TYPE_IQ4_NL, 32, 18, 32, FORM_S16, 0, 0, unpack_iq4_nl, multiply_iq4_nl, stage_s16_32, &s16_tiles, {{1, 2}, {4, 4}}},
-    {GGML_TYPE_MXFP4, 32, 17, 32, FORM_U8, 12, 0, unpack_mxfp4, multiply_mxfp4, stage_u8_32, &u8_32_tiles, {{1, 1}, {4, 4}}},
-    {GGML_TYPE_Q2_K, 256, 84, 16, FORM_U8, 0, 1, unpack_q2_k, multiply_q2_k, stage_u8_16, &u8_16_mins_tiles, {{20, 4}, {2, 2}}},
-    {GGML_TYPE_Q3_K, 256, 110, 16, FORM_U8, 4, 0, unpack_q3_k, multiply_q3_k, stage_u8_16, &u8_16_tiles, {{27, 4}, {1, 2}}},
-    {GGML_TYPE_Q4_K, 256, 144, 32, FORM_U8, 8, 1, unpack_q4_k, multiply_q4_k, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {35, 4}}},
-    {GGML_TYPE_Q5_K, 256, 176, 32, FORM_U8, 16, 1, unpack_q5_k, multiply_q5_k, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {43, 4}}},
-    {GGML_TYPE_Q6_K, 256, 210, 16, FORM_U8, 32, 0, unpack_q6_k, multiply_q6_k, stage_u8_16, &u8_16_tiles, {{52, 4}, {1, 2}}},
-    {GGML_TYPE_IQ4_XS, 256, 136, 32, FORM_S16, 0, 0, unpack_iq4_xs, multiply_iq4_xs, stage_s16_32, &s16_tiles, {{2, 2}, {33, 4}}},
+    {GGML_TYPE_Q4_0, 32, 18, 32, FORM_U8, 8, 0, unpack_q4_0, multiply_q4_0, {{1, 2}, {4, 4}}, 0},
+    {GGML_TYPE_Q4_1, 32, 20, 32, FORM_U8, 8, 1, unpack_q4_1, multiply_q4_1, {{2, 2}, {4, 4}}, 0},
+    {GGML_TYPE_Q5_0, 32, 22, 32, FORM_U8, 16, 0, unpack_q5_0, multiply_q5_0, {{1, 2}, {5, 4}}, 0},
+    {GGML_TYPE_Q5_1, 32, 24, 32, FORM_U8, 16, 1, unpack_q5_1, multiply_q5_1, {{2, 2}, {5, 4}}, 0},
+    {GGML_TYPE_Q8_0, 32, 34, 32, FORM_S16, 0, 0, unpack_q8_0, multiply_q8_0, {{1, 2}, {8, 4}}, unpack_q8_0_dot},
+    {GGML_TYPE_IQ4_NL, 32, 18, 32, FORM_S16, 0, 0, unpack_iq4_nl, multiply_iq4_nl, {{1, 2}, {4, 4}}, unpack_iq4_nl_dot},
+    {GGML_TYPE_MXFP4, 32, 17, 32, FORM_U8, 12, 0, unpack_mxfp4, multiply_mxfp4, {{1, 1}, {4, 4}}, 0},
+    {GGML_TYPE_Q2_K, 256, 84, 16, FORM_U8, 0, 1, unpack_q2_k, multiply_q2_k, {{20, 4}, {2, 2}}, 0},
+    {GGML_TYPE_Q3_K, 256, 110, 16, FORM_U8, 4, 0, unpack_q3_k, multiply_q3_k, {{27, 4}, {1, 2}}, 0},
+    {GGML_TYPE_Q4_K, 256, 144, 32, FORM_U8, 8, 1, unpack_q4_k, multiply_q4_k, {{2, 2}, {35, 4}}, 0},
+    {GGML_TYPE_Q5_K, 256, 176, 32, FORM_U8, 16, 1, unpack_q5_k, multiply_q5_k, {{2, 2}, {43, 4}}, 0},
+    {GGML_TYPE_Q6_K, 256, 210, 16, FORM_U8, 32, 0, unpack_q6_k, multiply_q6_k, {{52, 4}, {1, 2}}, 0},
+    {GGML_TYPE_IQ4_XS, 256, 136, 32, FORM_S16, 0, 0, unpack_iq4_xs, multiply_iq4_xs, {{2, 2}, {33, 4}}, unpack_iq4_xs_dot},
 };
 
 static const struct quant * quant_of(int type) {
@@ -114,6 +113,12 @@ AVX2 static void finish_256(const float * tile, int64_t rows, int cols, const fl
     finish(ROWS, ROWS, tile, rows, cols, bias, gelu, residual, dst, m);
 }
 
+static int has_vnni(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+}
+
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor * x = dst->src[0];
@@ -134,17 +139,21 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     _Alignas(64) char staged[STAGED];
     _Alignas(64) char unpacked[UNPACKED];
     _Alignas(64) float sums[MAX_TOKENS * ROWS];
-    const int64_t record = RECORD(q->block, q->form, q->mins), token_record = STAGED_RECORD(q->block, q->form);
-    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
+    const int vnni = has_vnni() && !p->avx2_only;
 
     const int64_t blocks = (last - first + MAX_TOKENS - 1) / MAX_TOKENS;
     for (int64_t block = 0; block < blocks; ++block) { /* of nearly one size, as the tiles are */
         const int64_t t0 = first + (last - first) * block / blocks;
         const int64_t tokens = first + (last - first) * (block + 1) / blocks - t0;
-        const int64_t tiles = (tokens + TOKENS - 1) / TOKENS;
+        const int dot = vnni && tokens > 1, form = dot ? FORM_DOT : q->form;
+        const int zero = dot && q->form == FORM_S16 ? 128 : q->zero; /* of signed bytes */
+        const stage_fn stage = stage_of[form][q->block == 16];
+        const tile_fn * tile = tiles_of[form][q->block == 16][q->mins];
+        const int64_t most_tokens = dot ? TOKENS_DOT : TOKENS, tiles = (tokens + most_tokens - 1) / most_tokens;
+        const int64_t record = RECORD(q->block, form, q->mins), token_record = STAGED_RECORD(q->block, form);
+        const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
         const int64_t depth = STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
-        const int few = tokens <= FEW;
-        const int64_t at_once = few ? FEW_AT_ONCE : most_at_once;
+        const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
         for (int64_t k0 = 0; k0 < k; k0 += depth) {
             const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
             for (int64_t i = 0; i < tiles; ++i) {
@@ -152,7 +161,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                 const int rows = (int) (tokens * (i + 1) / tiles - r0);
                 for (int r = 0; r < rows; ++r) {
                     const char * from = (const char *) x->data + (t0 + r0 + r) * (int64_t) x->nb[1];
-                    q->stage(q->zero, (const float *) from + k0, k1 - k0, rows, r, staged + r0 * token_bytes);
+                    stage(zero, (const float *) from + k0, k1 - k0, rows, r, staged + r0 * token_bytes);
                 }
             }
             for (int64_t panel = first_panel; panel < last_panel; ++panel) {
@@ -170,11 +179,11 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                         q->multiply(w, elements / q->elements, staged + (at - k0) / q->block * token_record, sums);
                         continue;
                     }
-                    q->unpack(w, elements / q->elements, unpacked);
+                    (dot && q->unpack_dot ? q->unpack_dot : q->unpack)(w, elements / q->elements, unpacked);
                     for (int64_t i = 0; i < tiles; ++i) {
                         const int64_t r0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - r0;
-                        const char * tile = staged + r0 * token_bytes + (at - k0) / q->block * rows * token_record;
-                        (*q->tiles)[rows](tile, unpacked, elements / q->block, sums + r0 * ROWS);
+                        const char * from = staged + r0 * token_bytes + (at - k0) / q->block * rows * token_record;
+                        tile[rows](from, unpacked, elements / q->block, sums + r0 * ROWS);
                     }
                 }
                 const int end = k1 == k;

@@ -282,11 +282,13 @@ INLINE_AVX2 void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 /* --- of each type two functions: into records, and into sums of one token ---------------------------- */
 
-#define TYPE(name, block, form, mins, body)                                                                            \
+#define UNPACK(name, block, form, mins, body)                                                                          \
     AVX2 static void unpack_##name(const char * in, int64_t n, char * out) {                                           \
         struct sink storing = {0, block, form, mins, out, 0, {{0}}, {{0}}}, *s = &storing;                             \
         body;                                                                                                          \
-    }                                                                                                                  \
+    }
+#define TYPE(name, block, form, mins, body)                                                                            \
+    UNPACK(name, block, form, mins, body)                                                                              \
     AVX2 static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                       \
         struct sink summing = {1, block, form, mins, 0, x, {{0}}, {{0}}}, *s = &summing;                               \
         summing.total[0] = _mm256_loadu_ps(sums);                                                                      \
@@ -308,5 +310,10 @@ TYPE(q4_k, 32, FORM_U8, 1, k45(s, in, n, 0))
 TYPE(q5_k, 32, FORM_U8, 1, k45(s, in, n, 1))
 TYPE(q6_k, 16, FORM_U8, 0, q6_k(s, in, n))
 TYPE(iq4_xs, 32, FORM_S16, 0, iq4_xs(s, in, n))
+
+/* The records of FORM_U8 are those of FORM_DOT, too. */
+UNPACK(q8_0_dot, 32, FORM_DOT, 0, q8_0(s, in, n))
+UNPACK(iq4_nl_dot, 32, FORM_DOT, 0, iq4_nl(s, in, n))
+UNPACK(iq4_xs_dot, 32, FORM_DOT, 0, iq4_xs(s, in, n))
 
 #endif
