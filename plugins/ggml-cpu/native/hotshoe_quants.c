@@ -129,7 +129,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int64_t panel_bytes = ROWS * (k / q->elements) * q->bytes;
     const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
 
-    const int parts = token_parts(n, panels, nth, 1.0, 4.0), columns = nth / parts;
+    const int parts = token_parts(n, panels, nth, 1.5, 4.0), columns = nth / parts;
     const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
     const int64_t first_panel = panels * (ith % columns) / columns, last_panel = panels * (ith % columns + 1) / columns;
     if (first == last || first_panel == last_panel) {

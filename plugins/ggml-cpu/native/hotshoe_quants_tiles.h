@@ -9,8 +9,6 @@
 
 #include "hotshoe_quants_unpack.h"
 
-#include <string.h>
-
 enum { TOKENS = 4, TOKENS_DOT = 8 }; /* of a tile at most; the second with 32 registers */
 
 #define AVX512_VNNI __attribute__((target("avx512vnni,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
@@ -48,18 +46,18 @@ INLINE_AVX2 void stage(int block, int form, int zero, const float * x, int64_t n
             codes[j] = rounded(v[2 * j], v[2 * j + 1], inverse);
             pairs = _mm_add_epi16(pairs, _mm_maddubs_epi16(_mm_set1_epi8(1), codes[j]));
         }
-        UNROLL for (int g = 0; g < block / 4; ++g) {
-            int32_t four[4];
-            _mm_storeu_si128((__m128i *) four, codes[g / 4]);
-            char * to = out + g * tokens * width;
-            if (form == FORM_S16) {
-                const uint32_t all = (uint32_t) four[g % 4];
-                const uint32_t even = (uint16_t) (int16_t) (int8_t) all | (uint32_t) (int16_t) (int8_t) (all >> 16) << 16;
-                const uint32_t odd = (uint16_t) (int16_t) (int8_t) (all >> 8) | (uint32_t) (int16_t) (int8_t) (all >> 24) << 16;
-                memcpy(to, &even, sizeof even);
-                memcpy(to + tokens * 4, &odd, sizeof odd);
-            } else {
-                memcpy(to, &four[g % 4], sizeof four[0]);
+        UNROLL for (int j = 0; j < block / 16; ++j) {
+            const int wide = form == FORM_S16;
+            const __m128i even = _mm_srai_epi16(_mm_slli_epi16(codes[j], 8), 8), odd = _mm_srai_epi16(codes[j], 8);
+            int32_t four[4], other[4]; /* a group each */
+            _mm_storeu_si128((__m128i *) four, wide ? even : codes[j]);
+            _mm_storeu_si128((__m128i *) other, odd);
+            UNROLL for (int g = 0; g < 4; ++g) {
+                char * to = out + (4 * j + g) * tokens * width;
+                memcpy(to, &four[g], 4);
+                if (wide) {
+                    memcpy(to + tokens * 4, &other[g], 4);
+                }
             }
         }
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
