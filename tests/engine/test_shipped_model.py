@@ -31,7 +31,9 @@ def recorded(data: Path) -> list[dict[str, Any]]:
 def load(path: Path, device: str, flash_attention: Any = "auto") -> TextModel:
     if device not in [d.name for d in hotshoe.load_all().devices]:
         pytest.skip(f"no device {device!r}: hotshoe-ggml-cpu is not installed")
-    params = hotshoe.BackendParams(n_threads=1, flash_attention=flash_attention)  # so small a model waits most
+    # so small a model waits most. With ggml's attention, ggml's products too: all as in llama.cpp
+    repack: Any = "engine" if flash_attention == "on" else True
+    params = hotshoe.BackendParams(n_threads=1, flash_attention=flash_attention, repack=repack)
     model = hotshoe.load_model(path, device, params=params)
     assert isinstance(model, TextModel)
     return model
@@ -56,8 +58,8 @@ def test_prompts_are_tokenized_as_by_llama_cpp(recorded: list[dict[str, Any]]) -
 def test_continuations_are_llama_cpps(
     dtype: str, flash_attention: str, recorded: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """With ggml's attention, which llama.cpp uses: the same tokens, unless llama.cpp's own settings part there. With
-    ours, which rounds elsewhere, as those settings do: the same but at near ties."""
+    """With ggml's attention and products, as in llama.cpp: the same tokens, unless llama.cpp's own settings part there.
+    With ours, which round elsewhere, as those settings do: the same but at near ties."""
     path = MODEL if dtype == "q8_0" else as_f16(MODEL, tmp_path / "f16.gguf")
     same = 0
     for prompt in recorded:

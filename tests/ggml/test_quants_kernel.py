@@ -102,6 +102,18 @@ def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> No
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
+    """AVX2 by force against what this CPU would use: their integers are the same, and floats are added in one order."""
+    data, _ = weight(dtype, 83, 2304)
+    best, forced = QuantizedWeight(data), QuantizedWeight(data)
+    forced.params("none", False, False).avx2_only = True
+    for n in (2, 7, 8, 9, 100):
+        x = activations(n, 2304)
+        x[-1, 17] = np.nan
+        np.testing.assert_array_equal(run(best, x), run(forced, x))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_a_row_of_numbers_that_are_none_or_large_or_small(dtype: DType) -> None:
     """Infinity and NaN stay in their row and come out as one of both; outliers, zeros and tiny numbers are right."""
     data, stored = weight(dtype, 48, 512)

@@ -33,25 +33,24 @@ struct quant {
     int block, form, zero, mins; /* of a record: see hotshoe_quants_unpack.h */
     void (*unpack)(const char * in, int64_t n, char * out);
     void (*multiply)(const char * in, int64_t n, const char * x, float * sums);
-    stage_fn stage;
-    const tile_table * tiles;
-    struct field fields[4]; /* of a block of the file, in its order */
+    struct field fields[2]; /* of a block of the file, in its order */
+    void (*unpack_dot)(const char * in, int64_t n, char * out); /* for FORM_DOT, where unpack does not do */
 };
 
 static const struct quant quants[] = {
-    {GGML_TYPE_Q4_0, 32, 18, 32, FORM_U8, 8, 0, unpack_q4_0, multiply_q4_0, stage_u8_32, &u8_32_tiles, {{1, 2}, {4, 4}}},
-    {GGML_TYPE_Q4_1, 32, 20, 32, FORM_U8, 8, 1, unpack_q4_1, multiply_q4_1, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {4, 4}}},
-    {GGML_TYPE_Q5_0, 32, 22, 32, FORM_U8, 16, 0, unpack_q5_0, multiply_q5_0, stage_u8_32, &u8_32_tiles, {{1, 2}, {5, 4}}},
-    {GGML_TYPE_Q5_1, 32, 24, 32, FORM_U8, 16, 1, unpack_q5_1, multiply_q5_1, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {5, 4}}},
-    {GGML_TYPE_Q8_0, 32, 34, 32, FORM_S16, 0, 0, unpack_q8_0, multiply_q8_0, stage_s16_32, &s16_tiles, {{1, 2}, {8, 4}}},
-    {GGML_TYPE_IQ4_NL, 32, 18, 32, FORM_S16, 0, 0, unpack_iq4_nl, multiply_iq4_nl, stage_s16_32, &s16_tiles, {{1, 2}, {4, 4}}},
-    {GGML_TYPE_MXFP4, 32, 17, 32, FORM_U8, 12, 0, unpack_mxfp4, multiply_mxfp4, stage_u8_32, &u8_32_tiles, {{1, 1}, {4, 4}}},
-    {GGML_TYPE_Q2_K, 256, 84, 16, FORM_U8, 0, 1, unpack_q2_k, multiply_q2_k, stage_u8_16, &u8_16_mins_tiles, {{20, 4}, {2, 2}}},
-    {GGML_TYPE_Q3_K, 256, 110, 16, FORM_U8, 4, 0, unpack_q3_k, multiply_q3_k, stage_u8_16, &u8_16_tiles, {{27, 4}, {1, 2}}},
-    {GGML_TYPE_Q4_K, 256, 144, 32, FORM_U8, 8, 1, unpack_q4_k, multiply_q4_k, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {35, 4}}},
-    {GGML_TYPE_Q5_K, 256, 176, 32, FORM_U8, 16, 1, unpack_q5_k, multiply_q5_k, stage_u8_32, &u8_32_mins_tiles, {{2, 2}, {43, 4}}},
-    {GGML_TYPE_Q6_K, 256, 210, 16, FORM_U8, 32, 0, unpack_q6_k, multiply_q6_k, stage_u8_16, &u8_16_tiles, {{52, 4}, {1, 2}}},
-    {GGML_TYPE_IQ4_XS, 256, 136, 32, FORM_S16, 0, 0, unpack_iq4_xs, multiply_iq4_xs, stage_s16_32, &s16_tiles, {{2, 2}, {33, 4}}},
+    {GGML_TYPE_Q4_0, 32, 18, 32, FORM_U8, 8, 0, unpack_q4_0, multiply_q4_0, {{1, 2}, {4, 4}}, 0},
+    {GGML_TYPE_Q4_1, 32, 20, 32, FORM_U8, 8, 1, unpack_q4_1, multiply_q4_1, {{2, 2}, {4, 4}}, 0},
+    {GGML_TYPE_Q5_0, 32, 22, 32, FORM_U8, 16, 0, unpack_q5_0, multiply_q5_0, {{1, 2}, {5, 4}}, 0},
+    {GGML_TYPE_Q5_1, 32, 24, 32, FORM_U8, 16, 1, unpack_q5_1, multiply_q5_1, {{2, 2}, {5, 4}}, 0},
+    {GGML_TYPE_Q8_0, 32, 34, 32, FORM_S16, 0, 0, unpack_q8_0, multiply_q8_0, {{1, 2}, {8, 4}}, unpack_q8_0_dot},
+    {GGML_TYPE_IQ4_NL, 32, 18, 32, FORM_S16, 0, 0, unpack_iq4_nl, multiply_iq4_nl, {{1, 2}, {4, 4}}, unpack_iq4_nl_dot},
+    {GGML_TYPE_MXFP4, 32, 17, 32, FORM_U8, 12, 0, unpack_mxfp4, multiply_mxfp4, {{1, 1}, {4, 4}}, 0},
+    {GGML_TYPE_Q2_K, 256, 84, 16, FORM_U8, 0, 1, unpack_q2_k, multiply_q2_k, {{20, 4}, {2, 2}}, 0},
+    {GGML_TYPE_Q3_K, 256, 110, 16, FORM_U8, 4, 0, unpack_q3_k, multiply_q3_k, {{27, 4}, {1, 2}}, 0},
+    {GGML_TYPE_Q4_K, 256, 144, 32, FORM_U8, 8, 1, unpack_q4_k, multiply_q4_k, {{2, 2}, {35, 4}}, 0},
+    {GGML_TYPE_Q5_K, 256, 176, 32, FORM_U8, 16, 1, unpack_q5_k, multiply_q5_k, {{2, 2}, {43, 4}}, 0},
+    {GGML_TYPE_Q6_K, 256, 210, 16, FORM_U8, 32, 0, unpack_q6_k, multiply_q6_k, {{52, 4}, {1, 2}}, 0},
+    {GGML_TYPE_IQ4_XS, 256, 136, 32, FORM_S16, 0, 0, unpack_iq4_xs, multiply_iq4_xs, {{2, 2}, {33, 4}}, unpack_iq4_xs_dot},
 };
 
 static const struct quant * quant_of(int type) {
@@ -77,27 +76,32 @@ size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
     return (size_t) (n_panels(m) * ROWS * (k / q->elements) * q->bytes);
 }
 
-/* A field's element of `bytes` goes 16 * bytes after the one before it. */
-ALWAYS_INLINE const char * spread(const char * in, int n, int bytes, char * out) {
-    for (int i = 0; i < n; ++i) {
-        memcpy(out + i * ROWS * bytes, in + i * bytes, (size_t) bytes);
+/* The element of a field for each of n rows, which are `apart` bytes from each other. */
+ALWAYS_INLINE void gather(const char * rows, int64_t apart, int64_t n, int bytes, char * out) {
+    for (int64_t r = 0; r < n; ++r) {
+        memcpy(out + r * bytes, rows + r * apart, (size_t) bytes);
     }
-    return in + n * bytes;
 }
 
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
     const struct quant * q = quant_of(type);
-    const int64_t blocks = k / q->elements;
-    for (int64_t r = first_row; r < first_row + n_rows && r < m; ++r) {
-        const char * in = (const char *) rows + (r - first_row) * blocks * q->bytes;
-        char * out = (char *) packed + r / ROWS * ROWS * blocks * q->bytes;
-        for (int64_t b = 0; b < blocks; ++b) {
-            for (int f = 0; f < 4 && q->fields[f].n; ++f) {
-                const int n = q->fields[f].n, bytes = q->fields[f].bytes;
-                char * lane = out + r % ROWS * bytes;
-                in = bytes == 4 ? spread(in, n, 4, lane) : bytes == 2 ? spread(in, n, 2, lane) : spread(in, n, 1, lane);
-                out += ROWS * n * bytes;
+    const int64_t row_bytes = k / q->elements * q->bytes, last = min64(first_row + n_rows, m);
+    for (int64_t row = first_row, n; row < last; row += n) {
+        n = min64(ROWS - row % ROWS, last - row); /* of one panel */
+        const char * in = (const char *) rows + (row - first_row) * row_bytes;
+        char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
+        for (int64_t b = 0; b < k / q->elements; ++b) {
+            for (int f = 0; f < 2; ++f) {
+                const int bytes = q->fields[f].bytes;
+                for (int i = 0; i < q->fields[f].n; ++i, in += bytes, out += ROWS * bytes) {
+                    char * lanes = out + row % ROWS * bytes;
+                    if (bytes == 4) {
+                        n == ROWS ? gather(in, row_bytes, ROWS, 4, lanes) : gather(in, row_bytes, n, 4, lanes);
+                    } else {
+                        bytes == 2 ? gather(in, row_bytes, n, 2, lanes) : gather(in, row_bytes, n, 1, lanes);
+                    }
+                }
             }
         }
     }
@@ -107,6 +111,12 @@ typedef void (*finish_fn)(const float *, int64_t, int, const float *, int, const
 AVX2 static void finish_256(const float * tile, int64_t rows, int cols, const float * bias, int gelu,
                             const float * residual, float * dst, int64_t m) {
     finish(ROWS, ROWS, tile, rows, cols, bias, gelu, residual, dst, m);
+}
+
+static int has_vnni(void) {
+    __builtin_cpu_init();
+    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
 }
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
@@ -119,7 +129,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int64_t panel_bytes = ROWS * (k / q->elements) * q->bytes;
     const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
 
-    const int parts = token_parts(n, panels, nth, 1.0, 4.0), columns = nth / parts;
+    const int parts = token_parts(n, panels, nth, 1.5, 4.0), columns = nth / parts;
     const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
     const int64_t first_panel = panels * (ith % columns) / columns, last_panel = panels * (ith % columns + 1) / columns;
     if (first == last || first_panel == last_panel) {
@@ -129,17 +139,21 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     _Alignas(64) char staged[STAGED];
     _Alignas(64) char unpacked[UNPACKED];
     _Alignas(64) float sums[MAX_TOKENS * ROWS];
-    const int64_t record = RECORD(q->block, q->form, q->mins), token_record = STAGED_RECORD(q->block, q->form);
-    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
+    const int vnni = has_vnni() && !p->avx2_only;
 
     const int64_t blocks = (last - first + MAX_TOKENS - 1) / MAX_TOKENS;
     for (int64_t block = 0; block < blocks; ++block) { /* of nearly one size, as the tiles are */
         const int64_t t0 = first + (last - first) * block / blocks;
         const int64_t tokens = first + (last - first) * (block + 1) / blocks - t0;
-        const int64_t tiles = (tokens + TOKENS - 1) / TOKENS;
+        const int dot = vnni && tokens > 1, form = dot ? FORM_DOT : q->form;
+        const int zero = dot && q->form == FORM_S16 ? 128 : q->zero; /* of signed bytes */
+        const stage_fn stage = stage_of[form][q->block == 16];
+        const tile_fn * tile = tiles_of[form][q->block == 16][q->mins];
+        const int64_t most_tokens = dot ? TOKENS_DOT : TOKENS, tiles = (tokens + most_tokens - 1) / most_tokens;
+        const int64_t record = RECORD(q->block, form, q->mins), token_record = STAGED_RECORD(q->block, form);
+        const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
         const int64_t depth = STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
-        const int few = tokens <= FEW;
-        const int64_t at_once = few ? FEW_AT_ONCE : most_at_once;
+        const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
         for (int64_t k0 = 0; k0 < k; k0 += depth) {
             const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
             for (int64_t i = 0; i < tiles; ++i) {
@@ -147,7 +161,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                 const int rows = (int) (tokens * (i + 1) / tiles - r0);
                 for (int r = 0; r < rows; ++r) {
                     const char * from = (const char *) x->data + (t0 + r0 + r) * (int64_t) x->nb[1];
-                    q->stage(q->zero, (const float *) from + k0, k1 - k0, rows, r, staged + r0 * token_bytes);
+                    stage(zero, (const float *) from + k0, k1 - k0, rows, r, staged + r0 * token_bytes);
                 }
             }
             for (int64_t panel = first_panel; panel < last_panel; ++panel) {
@@ -165,11 +179,11 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                         q->multiply(w, elements / q->elements, staged + (at - k0) / q->block * token_record, sums);
                         continue;
                     }
-                    q->unpack(w, elements / q->elements, unpacked);
+                    (dot && q->unpack_dot ? q->unpack_dot : q->unpack)(w, elements / q->elements, unpacked);
                     for (int64_t i = 0; i < tiles; ++i) {
                         const int64_t r0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - r0;
-                        const char * tile = staged + r0 * token_bytes + (at - k0) / q->block * rows * token_record;
-                        (*q->tiles)[rows](tile, unpacked, elements / q->block, sums + r0 * ROWS);
+                        const char * from = staged + r0 * token_bytes + (at - k0) / q->block * rows * token_record;
+                        tile[rows](from, unpacked, elements / q->block, sums + r0 * ROWS);
                     }
                 }
                 const int end = k1 == k;

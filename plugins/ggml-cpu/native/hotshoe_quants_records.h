@@ -17,8 +17,9 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* How codes are multiplied: unsigned ones of up to 6 bits in pairs, summed in 16 bits; signed ones of 8 bits as 16. */
-enum form { FORM_U8, FORM_S16 };
+/* How codes are multiplied: unsigned ones of up to 6 bits in pairs, summed in 16 bits; signed ones of 8 bits as 16; or all of
+ * them unsigned in fours, summed in 32 bits, by AVX-512 VNNI. Their integers are the same, and so are all results. */
+enum form { FORM_U8, FORM_S16, FORM_DOT };
 
 enum {
     ROWS = 16, /* of a panel */
@@ -106,25 +107,26 @@ INLINE_AVX2 void open_record(struct sink * s, int slot, int record) {
         s->sum[slot] = s->form == FORM_U8 ? four_bytes(staged_at(s, record) + start) : _mm256_setzero_si256();
     }
 }
-/* The codes of a group for 8 rows; those of FORM_S16 with their sign, still in 8 bits. */
+/* The codes of a group for 8 rows; those of FORM_S16 and FORM_DOT with their sign, in 8 bits. */
 INLINE_AVX2 void take(struct sink * s, int slot, int record, int group, int half, __m256i codes) {
     const int wide = s->form == FORM_S16;
-    const char * x = staged_at(s, record) + group * (wide ? 8 : 4);
-    char * out = s->out + record * RECORD(s->block, s->form, s->mins) + (wide ? 2 : 1) * (group * GROUP + half * 32);
-    if (!wide) {
-        if (s->direct) {
-            s->sum[slot] = add_u8(s->sum[slot], codes, four_bytes(x));
+    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), odd = _mm256_srai_epi16(codes, 8); /* if wide */
+    if (s->direct) {
+        const char * x = staged_at(s, record) + group * (wide ? 8 : 4);
+        if (wide) {
+            s->sum[slot] = add_s16(s->sum[slot], even, four_bytes(x));
+            s->sum[slot] = add_s16(s->sum[slot], odd, four_bytes(x + 4));
         } else {
-            _mm256_store_si256((__m256i *) out, codes);
+            s->sum[slot] = add_u8(s->sum[slot], codes, four_bytes(x));
         }
         return;
     }
-    const __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), odd = _mm256_srai_epi16(codes, 8);
-    if (s->direct) {
-        s->sum[slot] = add_s16(s->sum[slot], even, four_bytes(x));
-        s->sum[slot] = add_s16(s->sum[slot], odd, four_bytes(x + 4));
-    } else {
-        _mm256_store_si256((__m256i *) out, even);
+    char * out = s->out + record * RECORD(s->block, s->form, s->mins) + (wide ? 2 : 1) * (group * GROUP + half * 32);
+    if (s->form == FORM_DOT) {
+        codes = _mm256_xor_si256(codes, bytes(0x80));
+    }
+    _mm256_store_si256((__m256i *) out, wide ? even : codes);
+    if (wide) {
         _mm256_store_si256((__m256i *) (out + 32), odd);
     }
 }
@@ -141,8 +143,11 @@ INLINE_AVX2 void close_record(struct sink * s, int slot, int record, int half, _
     }
 }
 INLINE_AVX2 void next_records(struct sink * s, int n) {
-    s->out += n * RECORD(s->block, s->form, s->mins);
-    s->x += n * STAGED_RECORD(s->block, s->form);
+    if (s->direct) {
+        s->x += n * STAGED_RECORD(s->block, s->form);
+    } else {
+        s->out += n * RECORD(s->block, s->form, s->mins);
+    }
 }
 
 #endif

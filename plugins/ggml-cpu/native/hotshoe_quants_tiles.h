@@ -9,9 +9,9 @@
 
 #include "hotshoe_quants_unpack.h"
 
-#include <string.h>
+enum { TOKENS = 4, TOKENS_DOT = 8 }; /* of a tile at most; the second with 32 registers */
 
-enum { TOKENS = 4 }; /* of a tile at most */
+#define AVX512_VNNI __attribute__((target("avx512vnni,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
 
 /* --- activations ----------------------------------------------------------------------------------- */
 
@@ -46,25 +46,26 @@ INLINE_AVX2 void stage(int block, int form, int zero, const float * x, int64_t n
             codes[j] = rounded(v[2 * j], v[2 * j + 1], inverse);
             pairs = _mm_add_epi16(pairs, _mm_maddubs_epi16(_mm_set1_epi8(1), codes[j]));
         }
-        UNROLL for (int g = 0; g < block / 4; ++g) {
-            int32_t four[4];
-            _mm_storeu_si128((__m128i *) four, codes[g / 4]);
-            char * to = out + g * tokens * width;
-            if (form == FORM_S16) {
-                const uint32_t all = (uint32_t) four[g % 4];
-                const uint32_t even = (uint16_t) (int16_t) (int8_t) all | (uint32_t) (int16_t) (int8_t) (all >> 16) << 16;
-                const uint32_t odd = (uint16_t) (int16_t) (int8_t) (all >> 8) | (uint32_t) (int16_t) (int8_t) (all >> 24) << 16;
-                memcpy(to, &even, sizeof even);
-                memcpy(to + tokens * 4, &odd, sizeof odd);
-            } else {
-                memcpy(to, &four[g % 4], sizeof four[0]);
+        UNROLL for (int j = 0; j < block / 16; ++j) {
+            const int wide = form == FORM_S16;
+            const __m128i even = _mm_srai_epi16(_mm_slli_epi16(codes[j], 8), 8), odd = _mm_srai_epi16(codes[j], 8);
+            int32_t four[4], other[4]; /* a group each */
+            _mm_storeu_si128((__m128i *) four, wide ? even : codes[j]);
+            _mm_storeu_si128((__m128i *) other, odd);
+            UNROLL for (int g = 0; g < 4; ++g) {
+                char * to = out + (4 * j + g) * tokens * width;
+                memcpy(to, &four[g], 4);
+                if (wide) {
+                    memcpy(to + tokens * 4, &other[g], 4);
+                }
             }
         }
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1)); /* of elements 0 and 1 of each group, of 2 and 3 */
-        const int32_t two = _mm_cvtsi128_si32(pairs);
-        const int32_t start = _mm_cvtsi128_si32(_mm_mullo_epi16(pairs, _mm_set1_epi16((short) -zero)));
-        const float sum = scale * (float) ((int16_t) two + (two >> 16));
+        const int32_t two = _mm_cvtsi128_si32(pairs), all = (int16_t) two + (two >> 16);
+        const int32_t in_pairs = _mm_cvtsi128_si32(_mm_mullo_epi16(pairs, _mm_set1_epi16((short) -zero)));
+        const int32_t start = form == FORM_DOT ? -zero * all : in_pairs;
+        const float sum = scale * (float) all;
         char * numbers = out + block / 4 * tokens * width;
         memcpy(numbers, &scale, 4);
         memcpy(numbers + tokens * 4, &start, 4);
@@ -76,6 +77,8 @@ typedef void (*stage_fn)(int zero, const float * x, int64_t n, int tokens, int t
 #define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
 AVX2 static void stage_u8_32(STAGE_ARGS) { stage(32, FORM_U8, zero, x, n, tokens, token, out); }
 AVX2 static void stage_u8_16(STAGE_ARGS) { stage(16, FORM_U8, zero, x, n, tokens, token, out); }
+AVX2 static void stage_dot_32(STAGE_ARGS) { stage(32, FORM_DOT, zero, x, n, tokens, token, out); }
+AVX2 static void stage_dot_16(STAGE_ARGS) { stage(16, FORM_DOT, zero, x, n, tokens, token, out); }
 AVX2 static void stage_s16_32(STAGE_ARGS) { stage(32, FORM_S16, zero, x, n, tokens, token, out); }
 
 /* --- tiles: sums[token][0..16) += x @ record, for n records ---------------------------------------------------- */
@@ -121,6 +124,43 @@ INLINE_AVX2 void tile(int tokens, int block, int form, int mins, const char * x,
     }
 }
 
+/* The same by AVX-512 VNNI: a record's 16 rows are one register, and four products are added in 32 bits, where the largest
+ * sum of 255 * 127 fits. Not run on such a CPU yet: only with its few intrinsics replaced by loops over their lanes. */
+AVX512_VNNI ALWAYS_INLINE void tile_dot(int tokens, int block, int mins, const char * x, const char * w, int64_t n,
+                                        float * sums) {
+    const int staged = tokens * STAGED_RECORD(block, FORM_DOT);
+    __m512 total[TOKENS_DOT];
+    UNROLL for (int t = 0; t < tokens; ++t) {
+        total[t] = _mm512_loadu_ps(sums + t * ROWS);
+    }
+    for (int64_t i = 0; i < n; ++i, x += staged, w += RECORD(block, FORM_DOT, mins)) {
+        const int32_t * codes = (const int32_t *) x; /* staged in units of 4 bytes */
+        const int32_t * starts = (const int32_t *) (x + staged) - 2 * tokens;
+        const float *token_scales = (const float *) starts - tokens, *token_sums = (const float *) starts + tokens;
+        __m512i sum[TOKENS_DOT];
+        UNROLL for (int t = 0; t < tokens; ++t) {
+            sum[t] = _mm512_set1_epi32(starts[t]);
+        }
+        UNROLL for (int g = 0; g < block / 4; ++g) {
+            const __m512i group = _mm512_loadu_si512((const void *) (w + g * GROUP));
+            UNROLL for (int t = 0; t < tokens; ++t) {
+                sum[t] = _mm512_dpbusd_epi32(sum[t], group, _mm512_set1_epi32(codes[g * tokens + t]));
+            }
+        }
+        const float * scales = (const float *) (w + CODE_BYTES(block, FORM_DOT));
+        UNROLL for (int t = 0; t < tokens; ++t) {
+            const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_set1_ps(token_scales[t]));
+            total[t] = _mm512_fmadd_ps(scaled, _mm512_loadu_ps(scales), total[t]);
+            if (mins) {
+                total[t] = _mm512_fmadd_ps(_mm512_loadu_ps(scales + ROWS), _mm512_set1_ps(token_sums[t]), total[t]);
+            }
+        }
+    }
+    UNROLL for (int t = 0; t < tokens; ++t) {
+        _mm512_storeu_ps(sums + t * ROWS, total[t]);
+    }
+}
+
 typedef void (*tile_fn)(const char * x, const char * w, int64_t n, float * sums);
 #define TILE_ARGS const char *x, const char *w, int64_t n, float *sums
 #define TILES(tokens)                                                                                                  \
@@ -131,13 +171,25 @@ typedef void (*tile_fn)(const char * x, const char * w, int64_t n, float * sums)
     AVX2 static void s16_##tokens(TILE_ARGS) { tile(tokens, 32, FORM_S16, 0, x, w, n, sums); }
 TILES(1) TILES(2) TILES(3) TILES(4)
 
-/* By the number of tokens. */
-typedef tile_fn tile_table[TOKENS + 1];
-#define TABLE(name) static const tile_table name##_tiles = {0, name##_1, name##_2, name##_3, name##_4}
-TABLE(u8_32);
-TABLE(u8_32_mins);
-TABLE(u8_16);
-TABLE(u8_16_mins);
-TABLE(s16);
+#define TILES_DOT(tokens)                                                                                              \
+    AVX512_VNNI static void dot_32_##tokens(TILE_ARGS) { tile_dot(tokens, 32, 0, x, w, n, sums); }                     \
+    AVX512_VNNI static void dot_32_mins_##tokens(TILE_ARGS) { tile_dot(tokens, 32, 1, x, w, n, sums); }                \
+    AVX512_VNNI static void dot_16_##tokens(TILE_ARGS) { tile_dot(tokens, 16, 0, x, w, n, sums); }                     \
+    AVX512_VNNI static void dot_16_mins_##tokens(TILE_ARGS) { tile_dot(tokens, 16, 1, x, w, n, sums); }
+TILES_DOT(1) TILES_DOT(2) TILES_DOT(3) TILES_DOT(4) TILES_DOT(5) TILES_DOT(6) TILES_DOT(7) TILES_DOT(8)
+
+/* By form, whether blocks are of 16, whether there are minimums, and the number of tokens. */
+#define TO_4(name) {0, name##_1, name##_2, name##_3, name##_4}
+#define TO_8(name) {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}
+static const tile_fn tiles_of[3][2][2][TOKENS_DOT + 1] = {
+    [FORM_U8] = {{TO_4(u8_32), TO_4(u8_32_mins)}, {TO_4(u8_16), TO_4(u8_16_mins)}},
+    [FORM_S16] = {{TO_4(s16)}},
+    [FORM_DOT] = {{TO_8(dot_32), TO_8(dot_32_mins)}, {TO_8(dot_16), TO_8(dot_16_mins)}},
+};
+static const stage_fn stage_of[3][2] = {
+    [FORM_U8] = {stage_u8_32, stage_u8_16},
+    [FORM_S16] = {stage_s16_32},
+    [FORM_DOT] = {stage_dot_32, stage_dot_16},
+};
 
 #endif

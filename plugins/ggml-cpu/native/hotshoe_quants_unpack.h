@@ -175,9 +175,10 @@ INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
                         }
                     }
                 }
+                const char * at_scales = in + SCALES + 2 * side * GROUP;
+                const __m256i scales[2] = {stream(at_scales, 0, half), stream(at_scales, 1, half)};
                 UNROLL for (int r = 0; r < 8; ++r) {
-                    const __m256i scales = words(in + SCALES + (2 * side + r / 4) * GROUP + half * 32);
-                    const __m256 scale = _mm256_mul_ps(d, signed_byte_of(scales, r % 4));
+                    const __m256 scale = _mm256_mul_ps(d, signed_byte_of(scales[r / 4], r % 4));
                     close_record(s, r, 8 * side + r, half, scale, _mm256_setzero_ps());
                 }
             }
@@ -192,7 +193,7 @@ INLINE_AVX2 void take_two_bits(struct sink * s, const char * in, const char * th
     UNROLL for (int g = 0; g < 4; ++g) {
         const int word = 4 * part + g;
         const __m256i four = stream(in + 8 * side * GROUP, word, half);
-        const __m256i bits = third ? _mm256_srli_epi16(words(third + word * GROUP + half * 32), 4 * side)
+        const __m256i bits = third ? _mm256_srl_epi16(stream(third, word, half), _mm_cvtsi32_si128(4 * side))
                                    : _mm256_setzero_si256();
         UNROLL for (int j = 0; j < 4; ++j) {
             __m256i code = high(four, 2 * j, 3);
@@ -216,10 +217,11 @@ INLINE_AVX2 void q2_k(struct sink * s, const char * in, int64_t n) {
                     }
                     take_two_bits(s, in + CODES, 0, side, part, half);
                 }
-                UNROLL for (int r = 0; r < 8; ++r) { /* 4 bits of scale below 4 bits of minimum */
-                    const __m256i both = words(in + (2 * side + r / 4) * GROUP + half * 32);
-                    const __m256 scale = _mm256_mul_ps(d, byte_of(low(both, 15), r % 4));
-                    const __m256 least = _mm256_mul_ps(d_min, byte_of(high(both, 4, 15), r % 4));
+                const char * at_both = in + 2 * side * GROUP; /* 4 bits of scale below 4 bits of minimum */
+                const __m256i both[2] = {stream(at_both, 0, half), stream(at_both, 1, half)};
+                UNROLL for (int r = 0; r < 8; ++r) {
+                    const __m256 scale = _mm256_mul_ps(d, byte_of(low(both[r / 4], 15), r % 4));
+                    const __m256 least = _mm256_mul_ps(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
                     close_record(s, r, 8 * side + r, half, scale, _mm256_sub_ps(_mm256_setzero_ps(), least));
                 }
             }
@@ -282,11 +284,13 @@ INLINE_AVX2 void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 /* --- of each type two functions: into records, and into sums of one token ---------------------------- */
 
-#define TYPE(name, block, form, mins, body)                                                                            \
+#define UNPACK(name, block, form, mins, body)                                                                          \
     AVX2 static void unpack_##name(const char * in, int64_t n, char * out) {                                           \
         struct sink storing = {0, block, form, mins, out, 0, {{0}}, {{0}}}, *s = &storing;                             \
         body;                                                                                                          \
-    }                                                                                                                  \
+    }
+#define TYPE(name, block, form, mins, body)                                                                            \
+    UNPACK(name, block, form, mins, body)                                                                              \
     AVX2 static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                       \
         struct sink summing = {1, block, form, mins, 0, x, {{0}}, {{0}}}, *s = &summing;                               \
         summing.total[0] = _mm256_loadu_ps(sums);                                                                      \
@@ -308,5 +312,10 @@ TYPE(q4_k, 32, FORM_U8, 1, k45(s, in, n, 0))
 TYPE(q5_k, 32, FORM_U8, 1, k45(s, in, n, 1))
 TYPE(q6_k, 16, FORM_U8, 0, q6_k(s, in, n))
 TYPE(iq4_xs, 32, FORM_S16, 0, iq4_xs(s, in, n))
+
+/* The records of FORM_U8 are those of FORM_DOT, too. */
+UNPACK(q8_0_dot, 32, FORM_DOT, 0, q8_0(s, in, n))
+UNPACK(iq4_nl_dot, 32, FORM_DOT, 0, iq4_nl(s, in, n))
+UNPACK(iq4_xs_dot, 32, FORM_DOT, 0, iq4_xs(s, in, n))
 
 #endif
