@@ -55,7 +55,9 @@ def _dense(n: int, columns: int = 256, rows: int = 2) -> dict[str, tuple[int, ..
 def _experts(n: int, n_experts: int, columns: int = 256) -> dict[str, tuple[int, ...]]:
     shared = {"attn_norm": (), **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output"), (2, columns))}
     routed = dict.fromkeys(("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"), (n_experts, 2, columns))
-    return _layers(n, columns, {**shared, "ffn_gate_inp": (n_experts, columns), **routed, "ffn_down_shexp": (2, columns)})
+    return _layers(
+        n, columns, {**shared, "ffn_gate_inp": (n_experts, columns), **routed, "ffn_down_shexp": (2, columns)}
+    )
 
 
 def _keys(n_layers: int, heads: Any = 8, kv_heads: Any = 8, columns: int = 256, **others: Any) -> dict[str, Any]:

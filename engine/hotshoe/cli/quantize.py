@@ -22,7 +22,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="Writes a model in another GGUF file with its weights quantized, as llama.cpp's tool does, "
         "byte for byte.",
     )
-    parser.add_argument("source", metavar="IN", type=Path, help="a GGUF file in f32, f16 or bf16; one of a split model's")
+    parser.add_argument(
+        "source", metavar="IN", type=Path, help="a GGUF file in f32, f16 or bf16; one of a split model's"
+    )
     parser.add_argument(
         "output", metavar="OUT", type=Path, nargs="?", help="the file to write (default: IN's name with TYPE, here)"
     )
@@ -47,7 +49,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--allow-requantize", action="store_true", help="quantize again what is quantized already, at a loss"
     )
     parser.add_argument("--threads", type=int, metavar="N", help="threads (default: all cores)")
-    parser.add_argument("--dry-run", action="store_true", help="print what would become of each tensor, and write nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would become of each tensor, and write nothing"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is there")
     parser.set_defaults(run=run)
 
@@ -123,4 +127,3 @@ def _print(plan: QuantizationPlan) -> None:
         f"{plan.file_type.name}: {format_bytes(plan.nbytes_old)} -> {format_bytes(plan.nbytes_new)}, "
         f"{bits:.2f} bits a weight"
     )
-

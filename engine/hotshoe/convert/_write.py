@@ -26,6 +26,7 @@ __all__ = ["check_request", "write"]
 
 logger = logging.getLogger(__name__)
 
+
 def check_request(destination: str | Path, file_type: str, overwrite: bool) -> tuple[Path, FileType]:
     """The file to write and its type. Raises ConversionError, before any work is done."""
     kind = parse_file_type(file_type)
@@ -35,7 +36,7 @@ def check_request(destination: str | Path, file_type: str, overwrite: bool) -> t
 def write(
     plan: Plan, checkpoint: Checkpoint, target: Path, kind: FileType, progress: Callable[[float], None] | None = None
 ) -> None:
-    """Raises ConversionError where a value does not fit its type, nothing can quantize, or the file cannot be written."""
+    """Raises ConversionError where a value does not fit, nothing can quantize, or the file cannot be written."""
     elements = _elements(plan, kind)
     kinds = {(DType.F32, element, False) for element in elements.values() if element.is_quantized}
     with open_quantizer(kinds) as quantizer, written(target) as part:

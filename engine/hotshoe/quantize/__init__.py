@@ -16,6 +16,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hotshoe.quantize._collect import collect_importance
     from hotshoe.quantize._filetypes import FILE_TYPES, FileType
     from hotshoe.quantize._imatrix import Importance, ImportanceMatrix
     from hotshoe.quantize._plan import Change, QuantizeParams
@@ -29,12 +30,14 @@ __all__ = [
     "ImportanceMatrix",
     "QuantizationPlan",
     "QuantizeParams",
+    "collect_importance",
     "plan_quantization",
     "quantize_model",
 ]
 
 # imported on first use: the command line asks for FILE_TYPES and nothing else
 _HOMES = {
+    "_collect": ("collect_importance",),
     "_filetypes": ("FILE_TYPES", "FileType"),
     "_imatrix": ("Importance", "ImportanceMatrix"),
     "_plan": ("Change", "QuantizeParams"),

@@ -84,7 +84,9 @@ _SHORT = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 def parse_file_type(name: object) -> FileType:
     """The file type of this name, in either case; "q4_k" is q4_k_m. Raises ConversionError with the nearest name."""
     if not isinstance(name, str):
-        raise ConversionError(f"the type of a file is {name!r} ({type(name).__name__}); expected a name, such as q4_k_m")
+        raise ConversionError(
+            f"the type of a file is {name!r} ({type(name).__name__}); expected a name, such as q4_k_m"
+        )
     plain = name.strip().lower().replace("-", "_")
     found = FILE_TYPES.get(_SHORT.get(plain, plain))
     if found is None:
@@ -96,7 +98,7 @@ def parse_file_type(name: object) -> FileType:
 
 
 def parse_dtype(name: object, what: str) -> DType:
-    """The element type of a tensor, "q6_k" or DType.Q6_K. Raises ConversionError that begins with ``what`` it is for."""
+    """The element type of a tensor, "q6_k" or DType.Q6_K, ``what`` it is for. Raises ConversionError."""
     from hotshoe_core.dtypes import DType
 
     writable = [d for d in DType if d.is_quantized and d not in (DType.Q8_1, DType.Q8_K)]

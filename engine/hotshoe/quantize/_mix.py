@@ -135,7 +135,9 @@ _ATTENTION_OUTPUT_OF_EIGHT = frozenset(
 )  # these get Q5_K
 
 _NEXT: Mapping[DType, DType] = {
-    **dict.fromkeys((DType.IQ1_S, DType.IQ1_M, IQ2_XXS, DType.IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, DType.IQ4_XS), DType.IQ4_NL),
+    **dict.fromkeys(
+        (DType.IQ1_S, DType.IQ1_M, IQ2_XXS, DType.IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, DType.IQ4_XS), DType.IQ4_NL
+    ),
     **dict.fromkeys((DType.Q2_0, Q2_K, Q3_K, DType.TQ1_0, DType.TQ2_0), DType.Q4_0),
     Q4_K: DType.Q5_0,
     Q5_K: DType.Q5_1,

@@ -53,7 +53,9 @@ class QuantizeParams:
 
     def __post_init__(self) -> None:
         if self.leave_output and self.output_type is not None:
-            raise ConversionError("output_type= asks for another type, and leave_output= for none; expected one of them")
+            raise ConversionError(
+                "output_type= asks for another type, and leave_output= for none; expected one of them"
+            )
         for name in ("pure", "leave_output", "allow_requantize"):
             if not isinstance(getattr(self, name), bool):
                 raise ConversionError(f"{name} is {described(getattr(self, name))}; expected True or False")
@@ -211,9 +213,7 @@ def _type(
     return fallback(name, mixer.choose(name, shape, role, chosen.output), shape[-1])
 
 
-def _check_effect(
-    tensors: Mapping[str, object], facts: Facts, chosen: Chosen, params: QuantizeParams
-) -> None:
+def _check_effect(tensors: Mapping[str, object], facts: Facts, chosen: Chosen, params: QuantizeParams) -> None:
     """No option without an effect."""
     for pattern, _ in chosen.patterns:
         if not any(pattern.search(name) for name in tensors):

@@ -17,7 +17,6 @@ from hotshoe.quantize._imatrix import ImportanceMatrix
 from hotshoe.quantize._plan import Change, QuantizeParams, facts_of, make_plan
 from hotshoe.quantize._rows import RowQuantizer, open_quantizer
 from hotshoe_core.arguments import described
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.gguf import GGUFFile
 
@@ -57,7 +56,7 @@ class QuantizationPlan:
 def plan_quantization(
     source: str | os.PathLike[str], file_type: str = "q4_k_m", params: QuantizeParams | None = None
 ) -> QuantizationPlan:
-    """What ``quantize_model`` would do, of the file's header alone. Raises as that does, but for what is yet missing."""
+    """What ``quantize_model`` would do, by the file's header alone. Raises as that does for an impossible request."""
     kind, params = parse_file_type(file_type), _params(params)
     with _open(source) as file:
         return _plan(file, kind, params, _imatrix(params))
@@ -122,9 +121,7 @@ def _open(source: Any) -> GGUFFile:
     return GGUFFile(Path(source).expanduser())
 
 
-def _plan(
-    file: GGUFFile, kind: FileType, params: QuantizeParams, imatrix: ImportanceMatrix | None
-) -> QuantizationPlan:
+def _plan(file: GGUFFile, kind: FileType, params: QuantizeParams, imatrix: ImportanceMatrix | None) -> QuantizationPlan:
     tensors = {name: (info.shape, info.dtype) for name, info in file.tensors.items()}
     if not tensors:
         raise ModelFileError("the file has no tensors, and nothing to quantize", path=file.path)
@@ -210,7 +207,8 @@ def _pieces(file: GGUFFile, change: Change, quantizer: RowQuantizer | None) -> I
         return
     for start in range(0, len(data), _SLAB):
         piece = data[start : start + _SLAB]
-        if change.old in (DType.F32, DType.F16) and not np.isfinite(piece.view(change.old.numpy)).all():
+        plain = change.old.numpy if change.old.is_float else None
+        if plain is not None and not np.isfinite(piece.view(plain)).all():
             raise ConversionError(
                 f"tensor {change.name} holds values that are not numbers (NaN or infinite)",
                 hint="the file is damaged, or its training diverged: convert it again from the original",

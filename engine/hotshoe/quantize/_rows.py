@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class RowQuantizer:
                 weights = None if importance is None else importance[start // per_matrix]
                 for at in range(start, start + per_matrix, step):
                     part = rows[at : min(at + step, start + per_matrix)]
-                    yield lambda part=part, weights=weights: self._convert(name, part, old, new, columns, weights)
+                    yield partial(self._convert, name, part, old, new, columns, weights)
 
         yield from _in_order(self._pool, jobs(), self._ahead)
 
@@ -141,7 +142,8 @@ def _open(kinds: set[tuple[DType, DType, bool]]) -> Backend:
     said = "; ".join(f"{name}: {why}" for name, why in cannot.items()) or "there is no CPU device"
     raise ConversionError(
         f"no installed backend can quantize to what this file needs: {said}",
-        hint="pip install hotshoe-ggml-cpu, which writes every type; hotshoe doctor says why it is not used if it is there",
+        hint="pip install hotshoe-ggml-cpu, which writes every type; if it is there, hotshoe doctor says why it is not "
+        "used",
     )
 
 

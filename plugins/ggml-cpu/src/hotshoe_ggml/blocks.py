@@ -53,7 +53,7 @@ def quantize_rows(rows: Array, dtype: DType, importance: Array | None = None) ->
         return out
     # copies that live until the call is over; a file may align its tensors to single bytes
     rows = np.require(rows, requirements="A")
-    weights = None if importance is None else np.require(importance, requirements="CA")
+    weights = None if importance is None else np.require(importance, requirements=["C", "A"])
     written = lib().ggml_quantize_chunk(
         dtype.id,
         ffi.from_buffer("const float[]", rows),
