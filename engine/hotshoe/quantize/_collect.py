@@ -54,13 +54,19 @@ def collect_importance(
         raise InputTypeError(f"text is {described(text)}; expected a str")
     size = integer("chunk_size", chunk_size, 2, InputTooLongError)
     most = None if n_chunks is None else integer("n_chunks", n_chunks, 1, InputTooLongError)
+    if isinstance(model, TextModel) and size > model.params.rows:
+        raise InputTooLongError(
+            f"a chunk of {size} tokens is more than one graph takes, {model.params.rows}: in graphs that give no "
+            "logits the last layer computes keys and values only",
+            hint=f"load the model with RunnerParams(n_batch={size}), or take smaller chunks",
+        )
     chunks = list(_chunks(model, text, size))[:most]
     collector = _Collector(model.backend)
     with observe(collector):
         for i, chunk in enumerate(chunks):
             if progress is not None:
                 progress(i / len(chunks))
-            _read(model, chunk, collector)
+            _read(model, chunk)
     if progress is not None:
         progress(1.0)
     weights = {name: collector.sums[name].importance(name) for name in collector.sums}
@@ -86,8 +92,7 @@ def _chunks(model: TextModel | EmbeddingModel | RerankModel, text: str, size: in
         yield chunk
 
 
-def _read(model: TextModel | EmbeddingModel | RerankModel, chunk: list[int], collector: _Collector) -> None:
-    collector.n_tokens = len(chunk)
+def _read(model: TextModel | EmbeddingModel | RerankModel, chunk: list[int]) -> None:
     if not isinstance(model, TextModel):
         with suppress(_Enough):
             model.states_of(chunk)
@@ -130,15 +135,14 @@ class _Sums:
 
 
 class _Collector:
-    """Before each run of the model, adds up what would go into its matrices. n_tokens: of the chunk that is read."""
+    """In place of each run of the model, adds up what would go into its matrices."""
 
     def __init__(self, backend: Backend) -> None:
         self.sums: dict[str, _Sums] = {}
-        self.n_tokens = 0
         self._backend = backend
 
     def before_run(self, context: Context, fed: Mapping[Tensor, Array]) -> None:
-        """Collects, and cancels the run where it would read all of the chunk: nobody needs its states."""
+        """Collects, and cancels the run: nobody needs its results."""
         if context.backend is not self._backend:
             return
         inputs = {tensor.name: array for tensor, array in fed.items()}
@@ -152,8 +156,7 @@ class _Collector:
             self.sums.setdefault(name, _Sums()).add(
                 values[squares], counts if isinstance(counts, int) else values[counts]
             )
-        if n == self.n_tokens:
-            raise _Enough
+        raise _Enough
 
 
 def _asked(nodes: Iterable[Tensor], n_rows: int, n: int) -> dict[str, _Asked]:
