@@ -100,8 +100,6 @@ def _params(args: argparse.Namespace) -> QuantizeParams:
 
 def _print(plan: QuantizationPlan) -> None:
     """One line a tensor, and the sum."""
-    from math import prod
-
     from hotshoe_core.memory import format_bytes
     from hotshoe_core.text import legible
 
@@ -121,9 +119,7 @@ def _print(plan: QuantizationPlan) -> None:
         sizes = f"{row[4]:>{before}} -> {row[5]:>{after}}" if row[2] != row[3] else f"{row[4]:>{before}}"
         types = f"{row[2]:>{old}} -> {row[3]}" if row[2] != row[3] else f"{row[2]:>{old}}"
         print(f"{row[0]:<{name}}  {row[1]:>{shape}}  {sizes:<{before + after + 4}}  {types}")
-    n_weights = sum(prod(change.shape) for change in plan.changes)
-    bits = 8 * plan.nbytes_new / max(1, n_weights)
     print(
         f"{plan.file_type.name}: {format_bytes(plan.nbytes_old)} -> {format_bytes(plan.nbytes_new)}, "
-        f"{bits:.2f} bits a weight"
+        f"{plan.bits_per_weight:.2f} bits a weight"
     )

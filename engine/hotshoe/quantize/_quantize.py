@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -46,6 +47,11 @@ class QuantizationPlan:
     def nbytes_new(self) -> int:
         """Of all tensors, after."""
         return sum(change.nbytes_new for change in self.changes)
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Of all tensors together, after."""
+        return 8 * self.nbytes_new / max(1, sum(prod(change.shape) for change in self.changes))
 
     @property
     def lacking(self) -> tuple[Change, ...]:

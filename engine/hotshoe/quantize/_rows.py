@@ -15,7 +15,7 @@ import numpy as np
 from hotshoe_core.arguments import integer
 from hotshoe_core.device import BackendParams, DeviceType
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import BackendError, ConversionError, DTypeError
+from hotshoe_core.errors import BackendError, ConversionError, DTypeError, PluginError
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend
@@ -131,7 +131,7 @@ def _open(kinds: set[tuple[DType, DType, bool]]) -> Backend:
             continue
         try:
             backend = registry.open(device, BackendParams(n_threads=1) if device.library else None)
-        except BackendError as error:
+        except (BackendError, PluginError) as error:  # one that is broken: the next may do
             cannot[device.name] = error.message
             continue
         missing = sorted({new.name.lower() for old, new, important in kinds if not _can(backend, old, new, important)})
