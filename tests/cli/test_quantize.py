@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 
 from hotshoe.cli import main
 from hotshoe_core.gguf import GGUFFile
+from tests.support.gguf_files import write_gguf
 from tests.support.quantized import make
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
@@ -35,6 +37,14 @@ def test_default_name_and_type(dense: Path, tmp_path: Path, capsys: pytest.Captu
     assert main(["quantize", "dense.gguf"]) == 2
     assert "exists already" in capsys.readouterr().err
     assert main(["quantize", "dense.gguf", "--overwrite", "--threads", "1"]) == 0
+
+
+def test_the_name_of_what_was_a_split_model(dense: Path, tmp_path: Path) -> None:
+    with GGUFFile(dense) as file:
+        arrays = {name: np.array(file.array(name)) for name in file.tensors}
+    write_gguf(tmp_path / "m.gguf", {}, arrays, arch="qwen2", split_max_tensors=40)
+    assert main(["quantize", "m-00001-of-00002.gguf"]) == 0
+    assert len(types(tmp_path / "m-q4_k_m.gguf")) == len(arrays)
 
 
 def test_options(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

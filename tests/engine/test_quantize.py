@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.as_f16 import as_f16
 from tests.support.converted import tensors
-from tests.support.gguf_files import write_gguf
+from tests.support.gguf_files import gguf_bytes, key, put, tensor, text, write_gguf
 from tests.support.quantized import make, numbers
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
@@ -53,12 +54,12 @@ def test_metadata_stay_byte_for_byte_and_in_order(dense: Path, tmp_path: Path) -
 
 def test_the_numbers_are_near_and_a_model_still_writes(tmp_path: Path) -> None:
     """King James verse in 4 bits: the perplexity of held-out text rises by less than a tenth."""
-    text = (Path(__file__).parents[1] / "data" / "kjv-held-out.txt").read_text(encoding="utf-8")[:1500]
+    held_out = (Path(__file__).parents[1] / "data" / "kjv-held-out.txt").read_text(encoding="utf-8")[:1500]
     half = as_f16(KJV, tmp_path / "f16.gguf")
     perplexities = []
     for path in (half, quantize_model(half, tmp_path / "q4.gguf", "q4_k_m")):
         with hotshoe.load_model(path) as model:
-            perplexities.append(model.score(text).perplexity)
+            perplexities.append(model.score(held_out).perplexity)
     assert perplexities[0] < perplexities[1] * 1.01
     assert perplexities[1] < 1.1 * perplexities[0]
     assert (tmp_path / "q4.gguf").stat().st_size < 0.4 * half.stat().st_size
@@ -179,7 +180,8 @@ REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"params": {"tensor_types": (("attn_v", "x"),)}}, r"tensor type 'attn_v': the type is 'x'"),
     ({"params": {"tensor_types": (("(", "q8_0"),)}}, r"'\(' is no regular expression"),
     ({"params": {"tensor_types": ("attn_v=q8_0",)}}, r"expected pairs of a pattern and a type"),
-    ({"params": {"tensor_types": (("attn_w", "q8_0"),)}}, r"no tensor's name matches(.|\n)*did you mean 'attn_"),
+    ({"params": {"tensor_types": (("attn_w", "q8_0"),)}}, r"no name of a tensor(.|\n)*did you mean 'attn_"),
+    ({"params": {"tensor_types": (("attn_norm", "q8_0"),)}}, r"no name of a tensor that is quantized matches"),
     ({"params": {"pure": 1}}, "pure is 1"),
     ({"params": {"leave_output": True, "output_type": "q8_0"}}, "expected one of them"),
     ({"n_threads": 0}, "n_threads is 0"),
@@ -202,10 +204,15 @@ def test_a_type_that_was_asked_for_is_not_replaced(tmp_path: Path) -> None:
         quantize_model(source, tmp_path / "out.gguf", params=QuantizeParams(output_type="q6_k"))
 
 
-def test_leaving_the_output_of_a_model_that_has_none(tmp_path: Path) -> None:
+def test_the_output_of_a_model_that_has_none(tmp_path: Path) -> None:
     source = make("grouped-tied-bf16", tmp_path / "in.gguf")
+    path = quantize_model(source, tmp_path / "out.gguf", params=QuantizeParams(output_type="q5_k"))
+    assert tensors(path)["token_embd.weight"][0] == "Q5_K"
+    both = QuantizeParams(output_type="q5_k", token_embedding_type="q8_0")
+    with pytest.raises(ConversionError, match=r"has no output.weight(.|\n)*token_embedding_type= alone"):
+        quantize_model(source, tmp_path / "x.gguf", params=both)
     with pytest.raises(ConversionError, match=r"its token embedding gives the logits(.|\n)*--token-embedding-type"):
-        quantize_model(source, tmp_path / "out.gguf", params=QuantizeParams(leave_output=True))
+        quantize_model(source, tmp_path / "x.gguf", params=QuantizeParams(leave_output=True))
 
 
 def test_where_it_may_be_written(dense: Path, tmp_path: Path) -> None:
@@ -222,6 +229,25 @@ def test_where_it_may_be_written(dense: Path, tmp_path: Path) -> None:
         quantize_model(dense, tmp_path / "nowhere" / "out.gguf")
     with pytest.raises(ModelFileError, match=r"is a folder(.|\n)*hotshoe convert"):
         quantize_model(tmp_path, tmp_path / "out.gguf")
+
+
+def test_bfloat16_that_is_no_number_and_stays_bfloat16(tmp_path: Path) -> None:
+    values = numbers(1024, 0).reshape(4, 256)
+    values[2, 3] = np.inf
+    raw = gguf_package.quants.quantize(values, gguf_package.GGMLQuantizationType.BF16)
+    weights = {"blk.0.attn_q.weight": (raw, gguf_package.GGMLQuantizationType.BF16)}
+    source = write_gguf(tmp_path / "in.gguf", LLAMA, weights)
+    with pytest.raises(ConversionError, match=r"blk.0.attn_q.weight holds values that are not numbers"):
+        quantize_model(source, tmp_path / "out.gguf", "bf16")
+
+
+def test_an_empty_tensor(tmp_path: Path) -> None:
+    parts = [key("general.architecture", 8, text("llama")), key("llama.block_count", 4, struct.pack("<I", 1))]
+    rows = [tensor("blk.0.attn_q.weight", (256, 0)), tensor("blk.0.attn_k.weight", (256, 2))]
+    source = put(tmp_path, gguf_bytes(parts, rows, numbers(512, 0).tobytes()), "in.gguf")
+    with GGUFFile(quantize_model(source, tmp_path / "out.gguf")) as file:
+        found = {name: (info.shape, info.dtype.name) for name, info in file.tensors.items()}
+    assert found == {"blk.0.attn_k.weight": ((2, 256), "Q4_K"), "blk.0.attn_q.weight": ((0, 256), "Q4_K")}
 
 
 def test_a_file_without_tensors(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -66,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print(plan_quantization(args.source, args.type, params))
         return 0
-    output = args.output or Path(f"{args.source.stem}-{args.type.lower()}.gguf")
+    whole = re.sub(r"-\d{5}-of-\d{5}$", "", args.source.stem)  # of a split model
+    output = args.output or Path(f"{whole}-{args.type.lower()}.gguf")
     with progress.bar(f"quantizing to {args.type}") as update:
         path = quantize_model(
             args.source, output, args.type, params, n_threads=args.threads, progress=update, overwrite=args.overwrite

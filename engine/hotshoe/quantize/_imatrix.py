@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ class Importance(NamedTuple):
             return np.where(counts > 0, self.sums / counts, np.float32(1)).astype(np.float32).reshape(-1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ImportanceMatrix:
     """One Importance for each weight, by its name. datasets: the texts it was made from; a chunk is some tokens."""
 
@@ -57,7 +57,7 @@ class ImportanceMatrix:
     datasets: tuple[str, ...] = ()
     n_chunks: int = 0
     chunk_size: int = 0
-    path: Path | None = field(default=None, compare=False)
+    path: Path | None = None
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ImportanceMatrix:

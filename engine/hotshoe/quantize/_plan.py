@@ -96,7 +96,7 @@ class Chosen:
         return next((dtype for pattern, dtype in self.patterns if pattern.search(name)), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Change:
     """What becomes of one tensor. importance: of each column, float32 (matrices, columns), where there is some."""
 
@@ -213,14 +213,22 @@ def _type(
     return fallback(name, mixer.choose(name, shape, role, chosen.output), shape[-1])
 
 
-def _check_effect(tensors: Mapping[str, object], facts: Facts, chosen: Chosen, params: QuantizeParams) -> None:
+def _check_effect(
+    tensors: Mapping[str, tuple[tuple[int, ...], DType]], facts: Facts, chosen: Chosen, params: QuantizeParams
+) -> None:
     """No option without an effect."""
+    weights = [name for name, (shape, dtype) in tensors.items() if may_quantize(name, shape, dtype, facts.architecture)]
     for pattern, _ in chosen.patterns:
-        if not any(pattern.search(name) for name in tensors):
+        if not any(map(pattern.search, weights)):
             raise ConversionError(
-                f"no tensor's name matches the pattern {pattern.pattern!r}",
-                hint=did_you_mean(pattern.pattern, {re.sub(r"^blk\.\d+\.|\.weight$", "", name) for name in tensors}),
+                f"no name of a tensor that is quantized matches the pattern {pattern.pattern!r}",
+                hint=did_you_mean(pattern.pattern, {re.sub(r"^blk\.\d+\.|\.weight$", "", name) for name in weights}),
             )
+    if chosen.output is not None and facts.tied and (chosen.embedding or "token_embd.weight" not in tensors):
+        raise ConversionError(
+            "output_type: the model has no output.weight",
+            hint="its token embedding gives the logits: give token_embedding_type= alone (--token-embedding-type)",
+        )
     if params.leave_output and facts.tied:
         raise ConversionError(
             "leave_output: the model has no output.weight; its token embedding gives the logits",

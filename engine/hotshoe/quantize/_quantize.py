@@ -18,6 +18,7 @@ from hotshoe.quantize._imatrix import ImportanceMatrix
 from hotshoe.quantize._plan import Change, QuantizeParams, facts_of, make_plan
 from hotshoe.quantize._rows import RowQuantizer, open_quantizer
 from hotshoe_core.arguments import described
+from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.gguf import GGUFFile
 
@@ -213,10 +214,17 @@ def _pieces(file: GGUFFile, change: Change, quantizer: RowQuantizer | None) -> I
         return
     for start in range(0, len(data), _SLAB):
         piece = data[start : start + _SLAB]
-        plain = change.old.numpy if change.old.is_float else None
-        if plain is not None and not np.isfinite(piece.view(plain)).all():
+        if not _is_finite(piece, change.old):
             raise ConversionError(
                 f"tensor {change.name} holds values that are not numbers (NaN or infinite)",
                 hint="the file is damaged, or its training diverged: convert it again from the original",
             )
         yield piece
+
+
+def _is_finite(data: Array, dtype: DType) -> bool:
+    """Whether all are numbers, of a type whose elements are numbers of their own."""
+    if dtype is DType.BF16:
+        exponents = data.view("<u2") & 0x7F80
+        return not (exponents == 0x7F80).any()
+    return not dtype.is_float or bool(np.isfinite(data.view(dtype.numpy or np.uint8)).all())

@@ -44,6 +44,8 @@ class RowQuantizer:
         data: its bytes as they are. importance: (matrices, columns). Raises ConversionError, which names the tensor,
         for values that are no numbers, or too large for the new type.
         """
+        if not data.size:  # a tensor may be empty
+            return
         columns = shape[-1]
         rows = data.reshape(-1, old.nbytes((columns,)))
         per_matrix = shape[-2] if len(shape) > 1 else 1
