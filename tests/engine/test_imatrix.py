@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 
 import hotshoe
+from hotshoe.convert import convert
 from hotshoe.quantize import Importance, ImportanceMatrix, QuantizeParams, collect_importance, quantize_model
 from hotshoe_core.errors import InputTooLongError, InputTypeError, ModelFileError
 from tests.support.gguf_files import write_gguf
+from tests.support.tiny_text import end_texts_with
 
 TEXT = "the quick brown fox jumps over the lazy dog; hello world, hello models. " * 12
 CHUNK = 40
@@ -135,6 +138,31 @@ def test_the_model_is_as_before(gguf: Callable[..., Path], device: str) -> None:
         collect_importance(model, TEXT, chunk_size=CHUNK)
         np.testing.assert_array_equal(model.logits(model.tokenizer.encode(TEXT[:60])), before)
         assert model.engine.jobs == ()
+
+
+@pytest.mark.parametrize(("pre", "begins"), [("spaces", True), ("qwen2", False)])
+def test_chunks_begin_as_texts_do(pre: str, begins: bool, folder: Callable[..., Path], tmp_path: Path) -> None:
+    """Each with the token that begins a text, if there is one; what ends a text stands at its end alone."""
+    source = shutil.copytree(folder("LlamaForCausalLM", pre=pre), tmp_path / "hf")
+    if not begins:
+        end_texts_with(source, "<|end|>")
+    path = convert(source, tmp_path / "m.gguf", "f32")
+    with hotshoe.load_model(path, "reference") as model:
+        seen: list[list[int]] = []
+        model.engine.forget = lambda: None  # type: ignore[method-assign]
+        extend = model.engine.extend
+
+        def extended(pairs: Any) -> Any:
+            pairs = [(sequence, list(items)) for sequence, items in pairs]
+            seen.extend(items for _, items in pairs)
+            return extend(pairs)
+
+        model.engine.extend = extended  # type: ignore[method-assign]
+        ids = model.tokenizer.encode(TEXT)
+        collect_importance(model, TEXT, chunk_size=CHUNK)
+    expected = [ids[i : i + CHUNK] for i in range(0, len(ids) - CHUNK + 1, CHUNK)]
+    assert seen == ([[ids[0], *chunk[1:]] for chunk in expected] if begins else expected)
+    assert len(seen) > 2
 
 
 def test_texts_that_do_not_do(gguf: Callable[..., Path]) -> None:

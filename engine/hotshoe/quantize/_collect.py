@@ -85,7 +85,8 @@ def _chunks(model: TextModel | EmbeddingModel | RerankModel, text: str, size: in
             f"the text has {len(ids)} tokens; expected {size} or more, for one chunk, and better a hundred times that",
             hint="take a longer text, or smaller chunks: chunk_size= (--chunk-size)",
         )
-    begins = model.tokenizer.encode("")[:1]  # the token that begins every text, if there is one
+    around = model.tokenizer.encode("")[:1]  # what begins every text, or may only end it
+    begins = around if around == ids[:1] else []
     for start in range(0, len(ids) - size + 1, size):
         chunk = ids[start : start + size]
         chunk[: len(begins)] = begins

@@ -40,7 +40,6 @@ class _Case:
     i: int
     n: int
     importance: bool  # there is an importance matrix
-    base: DType
 
     @property
     def shares(self) -> bool:
@@ -253,7 +252,7 @@ class Mixer:
         return None
 
     def _case(self, i: int, n: int) -> _Case:
-        return _Case(self._facts, i, n, self._importance, self._type.base)
+        return _Case(self._facts, i, n, self._importance)
 
     def _count(self, what: str | Role) -> int:
         """How many of these came before this one."""
