@@ -17,6 +17,7 @@ import hotshoe
 from hotshoe.convert import convert
 from hotshoe.quantize import Importance, ImportanceMatrix, QuantizeParams, collect_importance, quantize_model
 from hotshoe_core.errors import InputTooLongError, InputTypeError, ModelFileError
+from tests.support.as_f16 import as_f16
 from tests.support.gguf_files import write_gguf
 from tests.support.tiny_text import end_texts_with
 
@@ -81,6 +82,22 @@ def test_a_decoder_against_transformers(folder: Callable[..., Path], gguf: Calla
     for i in range(3):
         for part, name in PARTS.items():
             require_close(ours.weights[f"blk.{i}.{part}.weight"], theirs[f"layers.{i}.{name}"][0])
+
+
+def test_the_sums_of_llamacpp(tmp_path: Path) -> None:
+    """Of the shipped model in f16, over the same text in the same chunks, as tools/record_imatrix.py recorded them."""
+    pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+    root = Path(__file__).parents[2]
+    path = as_f16(root / "examples" / "models" / "kjv-3m-q8_0.gguf", tmp_path / "f16.gguf")
+    text = (root / "tests" / "data" / "kjv-held-out.txt").read_text(encoding="utf-8")
+    with hotshoe.load_model(path, "cpu", n_ctx=256) as model:
+        ours = collect_importance(model, text, chunk_size=256, n_chunks=4)
+    theirs = np.load(root / "tests" / "data" / "imatrix-llamacpp.npz")
+    assert set(ours.weights) == set(theirs.files)
+    for name, (sums, counts) in ours.weights.items():
+        *expected, n_rows = theirs[name]
+        assert counts == n_rows == 1024
+        np.testing.assert_allclose(sums[0], expected, rtol=0, atol=1e-3 * max(expected), err_msg=name)
 
 
 def test_experts_against_transformers(folder: Callable[..., Path], gguf: Callable[..., Path], device: str) -> None:
