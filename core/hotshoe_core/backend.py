@@ -16,9 +16,10 @@ import numpy as np
 from hotshoe_core.context import Context
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import BackendError, ForkedProcessError, ShapeError
+from hotshoe_core.errors import BackendError, DTypeError, ForkedProcessError, ShapeError
 from hotshoe_core.leaves import require_sizes
 from hotshoe_core.memory import BackendMemory, Memory
+from hotshoe_core.quants import can_quantize, dequantize, quantize
 from hotshoe_core.tensor import Shape, Tensor
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Backend", "CacheConfig", "Counters", "Executable", "NodePlacement", "Placement", "Progress", "WeightData"]
 
+Array = np.ndarray[Any, Any]
+
 Progress = Callable[[float], None]
 """Called with the fraction done, 0 to 1. An exception it raises cancels the work."""
 
 EXPERT_OPS = frozenset({"linear_experts", "add_experts"})
 """The ops whose weights are those of experts: many, of which a token reads a few."""
+
+_WRITTEN = frozenset(d for d in DType if d.is_quantized or d in (DType.F32, DType.F16, DType.BF16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +288,31 @@ class Backend(ABC):
     def cache_config(self) -> CacheConfig:
         """What this backend wants of a KV cache."""
         return CacheConfig()
+
+    def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
+        """Whether ``quantize_rows`` writes this type, and with ``importance`` whether it then makes use of that.
+
+        By default what NumPy can, which has no way to weigh one column more than another.
+        """
+        return not importance and dtype in _WRITTEN and can_quantize(dtype)
+
+    def quantize_rows(self, rows: Array, dtype: DType, importance: Array | None = None) -> Array:
+        """Rows of numbers, contiguous float32 (n, columns), in the storage of ``dtype``: uint8 (n, bytes of a row).
+
+        importance: how much an error in each column matters, float32 (columns,); None for all alike. Where ``dtype``
+        cannot make use of it, it has no effect. Needs no weights and no graph, and may run in several threads at once.
+        Raises DTypeError for a type, ShapeError for rows that are no whole number of its blocks.
+        """
+        if not self.quantizes(dtype):
+            raise DTypeError(f"the {self.name} backend does not write {dtype.name}", hint="use one that quantizes")
+        return quantize(rows, dtype).reshape(len(rows), -1)
+
+    def dequantize_rows(self, data: Array, dtype: DType, n_columns: int) -> Array:
+        """What ``quantize_rows`` made, or a file holds, uint8 (n, bytes of a row), as float32 (n, n_columns).
+
+        As free of state as ``quantize_rows``. Raises DTypeError for a type it cannot read.
+        """
+        return dequantize(data.reshape(-1), dtype, (len(data), n_columns)).astype(np.float32, copy=False)
 
     @abstractmethod
     def close(self) -> None:

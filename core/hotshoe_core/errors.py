@@ -29,7 +29,7 @@
     ├── ChatTemplateError       (ValueError)   a chat template that is missing, broken, or refuses a conversation
     ├── TraceError              (ValueError)   a trace that cannot be written, read or compared
     ├── MissingPackageError     (ImportError)  an optional package is not installed
-    └── ConversionError                        a checkpoint that cannot be converted
+    └── ConversionError                        a checkpoint or file that cannot be converted or quantized
 
 A message says what was asked, what was found, what was expected; ``hint`` is the next step and is
 printed on a line of its own. Both are printable, whatever the names in them hold.
@@ -267,7 +267,7 @@ class MissingPackageError(HotshoeError, ImportError):
 
 
 class ConversionError(HotshoeError):
-    """A checkpoint that cannot be converted."""
+    """A checkpoint or file that cannot be converted or quantized as asked, or not be written."""
 
 
 def _restored(cls: type[HotshoeError], message: str, state: dict[str, Any]) -> HotshoeError:

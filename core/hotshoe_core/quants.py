@@ -10,7 +10,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError
 from hotshoe_core.tensor import Shape
 
-__all__ = ["dequantize", "quantize", "round_to"]
+__all__ = ["can_quantize", "dequantize", "quantize", "round_to"]
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +31,15 @@ def dequantize(data: Array, dtype: DType, shape: Shape) -> Array:
         raise DTypeError(
             f"the gguf package cannot dequantize {dtype.name}", hint="pip install --upgrade gguf"
         ) from None
+
+
+def can_quantize(dtype: DType) -> bool:
+    """Whether ``quantize`` writes this type."""
+    try:
+        quantize(np.zeros(dtype.block_size, np.float32), dtype)
+    except DTypeError:
+        return False
+    return True
 
 
 def quantize(x: Array, dtype: DType) -> Array:

@@ -14,13 +14,13 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe_core.context import Context
+from hotshoe_core.context import Context, Observer
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import TraceError
 from hotshoe_core.graph import Graph, lower
@@ -30,7 +30,7 @@ from hotshoe_core.tracefile import Node, measure, write_trace
 if TYPE_CHECKING:
     from hotshoe_core.backend import Backend
 
-__all__ = ["VARIABLE", "trace", "watch"]
+__all__ = ["VARIABLE", "compute_nodes", "observe", "trace", "watch"]
 
 VARIABLE = "HOTSHOE_TRACE"
 """Names the file that the first forward pass of the models ``hotshoe.load_model`` opens is traced to."""
@@ -55,6 +55,19 @@ def trace(path: str | os.PathLike[str], *, about: Mapping[str, str] | None = Non
         _hub.remove(recorder)
     if not recorder.done:
         raise TraceError(f"{path}: nothing was computed inside trace()", hint="call ctx.compute(...) in it")
+
+
+@contextlib.contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+    """Tell ``observer`` of every run of any context that happens inside, in any thread, before it happens.
+
+    An exception that it raises cancels the run, and goes to whoever asked for that.
+    """
+    _hub.add(observer)
+    try:
+        yield
+    finally:
+        _hub.remove(observer)
 
 
 def watch(backend: Backend, about: Mapping[str, str]) -> None:
@@ -114,15 +127,15 @@ class _Hub:
     """Tells each recorder; the context knows of it only while there is one."""
 
     def __init__(self) -> None:
-        self._recorders: list[_Recorder] = []
+        self._recorders: list[Observer] = []
         self._lock = threading.Lock()
 
-    def add(self, recorder: _Recorder) -> None:
+    def add(self, recorder: Observer) -> None:
         with self._lock:
             self._recorders.append(recorder)
             Context.observer = self
 
-    def remove(self, recorder: _Recorder) -> None:
+    def remove(self, recorder: Observer) -> None:
         with self._lock:
             if recorder in self._recorders:
                 self._recorders.remove(recorder)
@@ -148,7 +161,7 @@ def _nodes(context: Context, fed: Mapping[Tensor, Array]) -> Iterator[tuple[Node
         if t.sources and t.sources[0] in views and (TABLE[t.op].movement or TABLE[t.op].overwrites):
             views.add(t)
     for group in _groups(order):
-        values = _compute(context.backend, [t for t in group if not t.is_leaf and t not in views], fed)
+        values = compute_nodes(context.backend, [t for t in group if not t.is_leaf and t not in views], fed)
         for t in group:
             array = values.get(t, fed.get(t))
             yield _node(t, names, array), array
@@ -167,8 +180,11 @@ def _groups(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
     yield group
 
 
-def _compute(backend: Backend, nodes: list[Tensor], fed: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
-    """These nodes from the states as they are, which stay so: the graph updates none."""
+def compute_nodes(backend: Backend, nodes: Sequence[Tensor], fed: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
+    """The values of these nodes, from what inputs were fed and from the states as they are.
+
+    States stay so: the graph updates none. Nodes may be new ones that were made from those of a context.
+    """
     if not nodes:
         return {}
     readable = {t: t if t.dtype.numpy is not None else t.cast(DType.F32) for t in nodes}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hotshoe.loading import load_all, load_model, load_tokenizer
     from hotshoe.placement import PlacementParams
     from hotshoe.placement.plan import plan_model
+    from hotshoe.quantize import quantize_model
     from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import SamplingParams
     from hotshoe.tasks import Task
@@ -36,6 +37,7 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "plan_model",
+    "quantize_model",
 ]
 
 _HOME = {
@@ -50,6 +52,7 @@ _HOME = {
     "load_model": ("hotshoe.loading", "load_model"),
     "load_tokenizer": ("hotshoe.loading", "load_tokenizer"),
     "plan_model": ("hotshoe.placement.plan", "plan_model"),
+    "quantize_model": ("hotshoe.quantize", "quantize_model"),
 }
 
 

@@ -46,11 +46,11 @@ def test_default_name_and_type(
     with pytest.raises(ConversionError, match="exists already"):
         run("tiny")
     assert run("tiny", "--overwrite") == 0
-    assert run("tiny", "--dtype", "Q8_0") == 0
+    assert run("tiny", "--type", "Q8_0") == 0
     assert (tmp_path / "tiny-q8_0.gguf").exists()
 
 
 def test_output(tmp_path: Path) -> None:
     folder = make_tiny_bert(tmp_path / "tiny")
-    assert run(str(folder), "-o", str(tmp_path / "out.gguf"), "--dtype", "f32") == 0
+    assert run(str(folder), "-o", str(tmp_path / "out.gguf"), "--type", "f32") == 0
     assert (tmp_path / "out.gguf").exists()

@@ -13,7 +13,7 @@ import gguf
 import numpy as np
 import pytest
 
-from hotshoe.convert import DTYPES, convert
+from hotshoe.convert import convert
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe_core.errors import ConversionError, ModelFileError
 from hotshoe_core.gguf import GGUFFile
@@ -167,7 +167,7 @@ def test_values_that_do_not_fit(tmp_path: Path) -> None:
     weights = random_weights()
     weights["encoder.layer.0.output.dense.weight"][0, 0] = 1e5
     folder = make_tiny_bert(tmp_path / "m", weights=weights)
-    with pytest.raises(ConversionError, match=r"reaches 1e\+05(.|\n)*--dtype f32"):
+    with pytest.raises(ConversionError, match=r"reaches 1e\+05(.|\n)*--type f32"):
         convert(folder, tmp_path / "m.gguf", "f16")
     convert(folder, tmp_path / "m.gguf", "f32")
     weights["encoder.layer.0.output.dense.weight"][0, 0] = np.nan
@@ -287,7 +287,7 @@ def test_progress_goes_from_zero_to_one(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_the_same_folder_gives_the_same_bytes(tiny: Path, tmp_path: Path) -> None:
-    for dtype in DTYPES:
+    for dtype in ("f32", "f16", "bf16", "q8_0", "q4_k_m"):
         a, b = (convert(tiny, tmp_path / f"{name}-{dtype}.gguf", dtype) for name in "ab")
         assert a.read_bytes() == b.read_bytes()
 

@@ -57,7 +57,7 @@ def test_the_family_of_the_page(installed: Path, tmp_path: Path, device: str, mo
     """Converted and run by the command line, and by nobody imported; its logits are those of transformers."""
     monkeypatch.setitem(ARCHITECTURES, "Olmo2ForCausalLM", ("Olmo2Config", {}))
     folder, path = make_tiny("Olmo2ForCausalLM", tmp_path / "hf"), tmp_path / "olmo2.gguf"
-    done = run("hotshoe", "convert", str(folder), "-o", str(path), "--dtype", "f32", path=installed)
+    done = run("hotshoe", "convert", str(folder), "-o", str(path), "--type", "f32", path=installed)
     assert done.returncode == 0, done.stderr
     done = run("hotshoe", "run", str(path), "the", "--max-tokens", "3", "--device", device, path=installed)
     assert done.returncode == 0, done.stderr

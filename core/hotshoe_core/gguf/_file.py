@@ -71,14 +71,27 @@ class GGUFFile:
         Raises ModelFileError for an unknown name or a big-endian file, ClosedError after ``close``.
         """
         info = self._info(name)
+        self._require_little_endian(self.paths[info.shard], f"tensor {quoted(name)}", "its blocks")
+        return self._bytes(info)
+
+    def entry(self, key: str) -> Bytes:
+        """A key of the metadata, its type and its value, byte for byte: what another file may take over as it is.
+
+        Raises MetadataKeyError for an unknown key, ModelFileError for a big-endian file, ClosedError after ``close``.
+        """
+        first = self._shards[0]
+        self.metadata.value_type(key)  # raises for an unknown one
+        self._require_little_endian(first.file.path, f"key {quoted(key)}", "its metadata")
+        return first.file.view[first.entries[key]]
+
+    def _require_little_endian(self, path: Path, field: str, what: str) -> None:
         if self.big_endian:
             raise ModelFileError(
-                "the file is big-endian, and its blocks can only be used in little-endian order",
-                path=self.paths[info.shard],
-                field=f"tensor {quoted(name)}",
+                f"the file is big-endian, and {what} can only be used in little-endian order",
+                path=path,
+                field=field,
                 hint="convert it: gguf-convert-endian FILE little (from the gguf package)",
             )
-        return self._bytes(info)
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """The tensor in its shape: a read-only view, no copy. Raises DTypeError for a type NumPy does not have."""

@@ -54,7 +54,7 @@ class TensorInfo(NamedTuple):
 class Shard:
     """One file, opened and parsed. ``number`` is what its tensors say as their ``shard``."""
 
-    __slots__ = ("alignment", "big_endian", "file", "metadata", "number", "tensors", "version")
+    __slots__ = ("alignment", "big_endian", "entries", "file", "metadata", "number", "tensors", "version")
 
     def __init__(self, path: Path, number: int = 0) -> None:
         self.number = number
@@ -70,7 +70,8 @@ class Shard:
         cursor = Cursor(self.file, 8, big_endian=self.big_endian)
         n_tensors = _limited(cursor, "number of tensors", MAX_TENSORS)
         n_keys = _limited(cursor, "number of keys", MAX_KEYS)
-        self.metadata = _read_metadata(cursor, n_keys)
+        self.entries: dict[str, slice] = {}  # where each key with its value lies
+        self.metadata = _read_metadata(cursor, n_keys, self.entries)
         self.alignment = self._alignment()
         self.tensors = self._read_tensors(cursor, n_tensors)
 
@@ -175,7 +176,7 @@ def _limited(cursor: Cursor, field: str, limit: int) -> int:
     return n
 
 
-def _read_metadata(cursor: Cursor, n: int) -> Metadata:
+def _read_metadata(cursor: Cursor, n: int, entries: dict[str, slice]) -> Metadata:
     values: dict[str, Any] = {}
     types: dict[str, ValueType] = {}
     scalars = {t: struct.Struct(cursor.order + t.code).unpack for t in ValueType if t.code}
@@ -197,6 +198,7 @@ def _read_metadata(cursor: Cursor, n: int) -> Metadata:
             value = scalars[kind](cursor.data[cursor.pos : end].tobytes())[0]
             values[key] = bool(value) if kind is ValueType.BOOL else value
             cursor.pos = end
+        entries[key] = slice(at, cursor.pos)
     return Metadata(values, types, cursor.file.path)
 
 

@@ -25,6 +25,7 @@ from hotshoe_core.errors import (
 )
 from hotshoe_core.memory import AllocationStatus, DeviceMemory
 from hotshoe_core.ops import linear, linear_experts
+from hotshoe_core.quants import dequantize, quantize
 from hotshoe_core.tensor import Tensor, constant, nodes_created
 from hotshoe_core.testing.run import I32
 
@@ -296,6 +297,14 @@ class LifecycleConformance:
             ctx = self.backend.new_context()
             total = weight.sum().sum().sum()
             assert np.isclose(ctx.forward(total).compute().read(total), 3 * 32 * 256 * (3 * 32 * 256 - 1) / 2)
+
+    def test_rows_in_blocks_are_those_of_the_format(self) -> None:
+        rows = np.random.default_rng(0).standard_normal((3, 64), np.float32)
+        for dtype in (DType.F16, DType.BF16, DType.Q8_0, DType.Q4_0):
+            expected = quantize(rows, dtype).reshape(3, -1)
+            np.testing.assert_array_equal(self.backend.quantize_rows(rows, dtype), expected, err_msg=dtype.name)
+            values = self.backend.dequantize_rows(expected, dtype, 64)
+            np.testing.assert_allclose(values, dequantize(expected.reshape(-1), dtype, (3, 64)), err_msg=dtype.name)
 
     def test_an_expert_out_of_range_is_refused(self) -> None:
         ctx = self.backend.new_context()

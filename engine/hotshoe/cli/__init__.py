@@ -20,7 +20,7 @@ __all__ = ["main"]
 
 _COMMANDS = (
     *("devices", "doctor", "run", "chat", "embed", "rerank", "bench", "convert", "inspect", "trace", "compare"),
-    *("plan", "conform", "new-plugin"),
+    *("quantize", "imatrix", "plan", "conform", "new-plugin"),
 )
 
 

@@ -15,7 +15,7 @@ __all__ = ["add_parser", "run"]
 
 def add_parser(subparsers: Subparsers) -> None:
     """Adds the command and its options; ``run`` is its ``args.run``."""
-    from hotshoe.convert import DTYPES
+    from hotshoe.quantize import FILE_TYPES
 
     parser = subparsers.add_parser(
         "convert",
@@ -24,10 +24,10 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("source", metavar="SOURCE", type=Path, help="the folder with config.json")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the file to write (default: SOURCE-DTYPE.gguf, here)"
+        "-o", "--output", metavar="FILE", type=Path, help="the file to write (default: SOURCE-TYPE.gguf, here)"
     )
     parser.add_argument(
-        "--dtype", default="f16", metavar="DTYPE", help=f"element type of the large weights: {', '.join(DTYPES)} (f16)"
+        "--type", default="f16", metavar="TYPE", help=f"what the large weights become: {', '.join(FILE_TYPES)} (f16)"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
     parser.set_defaults(run=run)
@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
     from hotshoe.convert import convert
     from hotshoe_core.memory import format_bytes
 
-    output: Path = args.output or Path(f"{args.source.resolve().name}-{args.dtype.lower()}.gguf")
-    with progress.bar(f"converting to {args.dtype}") as update:
-        path = convert(args.source, output, args.dtype, progress=update, overwrite=args.overwrite)
+    output: Path = args.output or Path(f"{args.source.resolve().name}-{args.type.lower()}.gguf")
+    with progress.bar(f"converting to {args.type}") as update:
+        path = convert(args.source, output, args.type, progress=update, overwrite=args.overwrite)
     print(f"{path} ({format_bytes(path.stat().st_size)})")
     return 0

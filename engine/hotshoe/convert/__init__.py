@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hotshoe.convert._convert import convert
     from hotshoe.convert._experts import experts, experts_used
     from hotshoe.convert._names import match_tensors
-    from hotshoe.convert._plan import DTYPES, Plan, PlannedTensor
+    from hotshoe.convert._plan import Plan, PlannedTensor
     from hotshoe.convert._recipes import (
         Array,
         Recipe,
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
 __all__ = [
-    "DTYPES",
     "Array",
     "Checkpoint",
     "Plan",
@@ -88,13 +87,13 @@ __all__ = [
     "wordpiece_metadata",
 ]
 
-# imported on first use: the command line asks for DTYPES and nothing else
+# imported on first use
 _HOMES = {
     "_convert": ("convert",),
     "_checkpoint": ("Checkpoint",),
     "_experts": ("experts", "experts_used"),
     "_names": ("match_tensors",),
-    "_plan": ("DTYPES", "Plan", "PlannedTensor"),
+    "_plan": ("Plan", "PlannedTensor"),
     "_recipes": (*("Array", "Recipe", "as_is", "half_of", "has", "plan_recipes", "reshaped", "rope_order", "stacked"),),
     "_rope": ("Rope", "read_rope"),
     "_text": ("Sizes", "linear", "make_plan", "outer_recipes", "read_sizes", "refuse_quantized"),

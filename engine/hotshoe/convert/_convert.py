@@ -17,25 +17,26 @@ __all__ = ["convert"]
 def convert(
     source: str | Path,
     destination: str | Path,
-    dtype: str = "f16",
+    file_type: str = "f16",
     *,
     progress: Callable[[float], None] | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Writes the model in the folder ``source`` to the GGUF file ``destination`` and returns its path.
 
-    ``dtype`` is the element type of the large weights: "f32", "f16", "bf16", "q8_0" or "q4_0" (with
-    it, the matrix that gives the logits is q8_0). Vectors, norms, expert routers, and position and token-type
-    embeddings stay f32, as llama.cpp's converter leaves them. ``progress`` is called with a fraction from
-    0 to 1. The file appears under its name only when it is complete; until then nothing by that name is touched.
+    ``file_type`` says what the large weights become: "f32", "f16", "bf16", or one of the mixes of
+    ``hotshoe.quantize.FILE_TYPES`` that need no importance matrix, as if the file were written in f32 and then
+    quantized. Vectors, norms, expert routers, and position and token-type embeddings stay f32, as llama.cpp's
+    converter leaves them. ``progress`` is called with a fraction from 0 to 1. The file appears under its name only
+    when it is complete; until then nothing by that name is touched.
 
     Raises ModelFileError for a folder or file that is not what it should be, UnknownArchitectureError for a
     model that no installed distribution converts, ModelError where several claim to, ConversionError for a checkpoint
     or request that cannot be met.
     """
-    target, element = check_request(destination, dtype, overwrite)
+    target, kind = check_request(destination, file_type, overwrite)
     checkpoint = open_checkpoint(source)
-    write(_plan_of(checkpoint), checkpoint, target, element, progress)
+    write(_plan_of(checkpoint), checkpoint, target, kind, progress)
     return target
 
 

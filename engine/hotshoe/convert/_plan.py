@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["DTYPES", "Plan", "PlannedTensor"]
-
-DTYPES = ("f32", "f16", "bf16", "q8_0", "q4_0")
-"""Element types that a file's large weights may have."""
+__all__ = ["Plan", "PlannedTensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +17,7 @@ class PlannedTensor:
     name: str  # in the GGUF file
     source: str  # in the checkpoint
     shape: tuple[int, ...]
-    full_precision: bool  # stays f32 whatever the element type of the file
-    output: bool = False  # gives the logits, so it is never quantized to less than 8 bits
+    full_precision: bool  # stays f32 whatever the type of the file
     make: Callable[[], np.ndarray[Any, np.dtype[np.float32]]] | None = None  # None: ``source`` as it is
 
 

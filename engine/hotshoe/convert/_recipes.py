@@ -28,7 +28,6 @@ _PREFIX = "model."
 _NOT_WEIGHTS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias")
 # what engines read as f32 although it has two axes
 _FULL_PRECISION = ("_norm.weight", ".ffn_gate_inp.weight", ".ssm_conv1d.weight", ".shortconv.conv.weight")
-_OUTPUTS = ("output.weight", "token_embd.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,15 +111,12 @@ def plan_recipes(
         extra=sorted(found[name] for name in found.keys() - sources if not name.startswith(ignored)),
         wrong=sorted(set(wrong)),
     )
-    outputs = {recipe.name for recipe in recipes}.intersection(_OUTPUTS)
-    output = "output.weight" if "output.weight" in outputs else "token_embd.weight"
     return tuple(
         PlannedTensor(
             recipe.name,
             found[recipe.sources[0][0]] if recipe.sources else recipe.name,
             recipe.shape,
             full_precision=_is_small(recipe),
-            output=recipe.name == output,
             make=_reader(checkpoint, recipe, found),
         )
         for recipe in sorted(recipes, key=lambda r: [found[source] for source, _ in r.sources[:1]])

@@ -106,7 +106,7 @@ def refuse_quantized(checkpoint: Checkpoint) -> None:
     raise ConversionError(
         f"{checkpoint.model} is quantized already ({method or 'quantization_config'} in config.json), and converting "
         "it would lose precision twice",
-        hint="convert the original checkpoint, with --dtype q8_0 or q4_0 if it should be small",
+        hint="convert the original checkpoint, with --type q8_0 or q4_k_m if it should be small",
     )
 
 

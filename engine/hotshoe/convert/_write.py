@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 
-from hotshoe.convert._plan import DTYPES
+from hotshoe.outfile import check_target, written
+from hotshoe.quantize._filetypes import FileType, parse_file_type
+from hotshoe.quantize._plan import QuantizeParams, facts_of, make_plan
+from hotshoe.quantize._rows import RowQuantizer, open_quantizer
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import ConversionError, did_you_mean
+from hotshoe_core.errors import ConversionError
+from hotshoe_core.gguf import Metadata
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
@@ -25,60 +26,42 @@ __all__ = ["check_request", "write"]
 
 logger = logging.getLogger(__name__)
 
-_FILE_TYPES = {
-    DType.F32: gguf.LlamaFileType.ALL_F32,
-    DType.F16: gguf.LlamaFileType.MOSTLY_F16,
-    DType.BF16: gguf.LlamaFileType.MOSTLY_BF16,
-    DType.Q8_0: gguf.LlamaFileType.MOSTLY_Q8_0,
-    DType.Q4_0: gguf.LlamaFileType.MOSTLY_Q4_0,
-}
 
-
-def check_request(destination: str | Path, dtype: str, overwrite: bool) -> tuple[Path, DType]:
-    """The file to write and its element type. Raises ConversionError, before any work is done."""
-    if dtype.lower() not in DTYPES:
-        raise ConversionError(
-            f"dtype is {dtype!r}; a model can be converted to {', '.join(DTYPES)}",
-            hint=did_you_mean(dtype.lower(), DTYPES),
-        )
-    target = Path(destination).expanduser()
-    if target.is_dir():
-        raise ConversionError(
-            f"{target} is a folder; expected the name of the file to write", hint=f"for example {target / 'model.gguf'}"
-        )
-    if not target.parent.is_dir():
-        raise ConversionError(
-            f"cannot write {target}: the folder {target.parent} does not exist", hint=f"mkdir -p {target.parent}"
-        )
-    if target.exists() and not overwrite:
-        raise ConversionError(
-            f"{target} exists already",
-            hint="choose another name, or allow it to be replaced (overwrite=True, --overwrite)",
-        )
-    return target, DType.parse(dtype)
+def check_request(destination: str | Path, file_type: str, overwrite: bool) -> tuple[Path, FileType]:
+    """The file to write and its type. Raises ConversionError, before any work is done."""
+    kind = parse_file_type(file_type)
+    return check_target(destination, overwrite), kind
 
 
 def write(
-    plan: Plan, checkpoint: Checkpoint, target: Path, dtype: DType, progress: Callable[[float], None] | None = None
+    plan: Plan, checkpoint: Checkpoint, target: Path, kind: FileType, progress: Callable[[float], None] | None = None
 ) -> None:
-    """Raises ConversionError where a value does not fit the element type or the file cannot be written."""
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-    writer = gguf.GGUFWriter(None, plan.arch)
-    try:
+    """Raises ConversionError where a value does not fit, nothing can quantize, or the file cannot be written."""
+    elements = _elements(plan, kind)
+    kinds = {(DType.F32, element, False) for element in elements.values() if element.is_quantized}
+    with open_quantizer(kinds) as quantizer, written(target) as part:
+        writer = gguf.GGUFWriter(None, plan.arch)
         try:
-            _write(writer, part, plan, checkpoint, dtype, progress or _ignore)
+            _write(writer, part, plan, checkpoint, kind, elements, quantizer, progress or _ignore)
         finally:
             writer.close()
-        os.replace(part, target)
-    except OSError as error:
+
+
+def _elements(plan: Plan, kind: FileType) -> dict[str, DType]:
+    """The element type of each tensor: the mix that ``hotshoe quantize`` would apply to the file in f32."""
+    if kind.is_plain:
+        return {t.name: DType.F32 if t.full_precision else kind.base for t in plan.tensors}
+    metadata = Metadata({**plan.metadata, "general.architecture": plan.arch}, {}, Path(f"the plan of {plan.arch}"))
+    tensors = {t.name: (t.shape, DType.F32) for t in plan.tensors}
+    changes = {c.name: c for c in make_plan(tensors, facts_of(metadata, tensors), kind, QuantizeParams(), None)}
+    lacking = [c for c in changes.values() if c.lacks_importance]
+    if lacking:
         raise ConversionError(
-            f"cannot write {target}: {error.strerror or error}",
-            hint="check the free space and the permissions of the folder",
-        ) from error
-    finally:
-        # also on KeyboardInterrupt, and where closing the file fails because the disk is full: nothing stays behind
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+            f"{kind.name} needs an importance matrix, which is made from a converted model: {lacking[0].name} would be "
+            f"{lacking[0].new.name.lower()}",
+            hint="convert with --type f16; then hotshoe imatrix, and hotshoe quantize with --imatrix",
+        )
+    return {t.name: DType.F32 if t.full_precision else changes[t.name].new for t in plan.tensors}
 
 
 def _write(
@@ -86,10 +69,11 @@ def _write(
     part: Path,
     plan: Plan,
     checkpoint: Checkpoint,
-    dtype: DType,
+    kind: FileType,
+    elements: dict[str, DType],
+    quantizer: RowQuantizer | None,
     progress: Callable[[float], None],
 ) -> None:
-    elements = {t.name: _element(t, dtype) for t in plan.tensors}
     for t in plan.tensors:
         element = elements[t.name]
         raw = gguf.GGMLQuantizationType(element.id)
@@ -97,7 +81,7 @@ def _write(
     _add_general(writer, checkpoint)
     for key, value in plan.metadata.items():
         _add(writer, key, value)
-    writer.add_file_type(_FILE_TYPES[dtype])
+    writer.add_file_type(kind.number)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
 
     writer.write_header_to_file(part)
@@ -108,22 +92,14 @@ def _write(
     progress(0.0)
     for t in plan.tensors:
         element = elements[t.name]
-        writer.write_tensor_data(_convert(t, checkpoint, element))
+        writer.write_tensor_data(_convert(t, checkpoint, element, quantizer))
         done += element.nbytes(t.shape)
         progress(done / total)
 
 
-def _element(tensor: PlannedTensor, dtype: DType) -> DType:
-    if tensor.full_precision:
-        return DType.F32
-    if tensor.output and dtype is DType.Q4_0:
-        # llama.cpp takes Q6_K here, or Q8_0 for rows that are no multiple of 256; this does not write K-quants
-        dtype = DType.Q8_0
-    # rows that are not a whole number of blocks cannot be quantized; llama.cpp's converter falls back to f16 too
-    return DType.F16 if tensor.shape[-1] % dtype.block_size else dtype
-
-
-def _convert(tensor: PlannedTensor, checkpoint: Checkpoint, element: DType) -> np.ndarray[Any, Any]:
+def _convert(
+    tensor: PlannedTensor, checkpoint: Checkpoint, element: DType, quantizer: RowQuantizer | None
+) -> np.ndarray[Any, Any]:
     values = checkpoint.read(tensor.source) if tensor.make is None else tensor.make()
     if not np.isfinite(values).all():
         raise ConversionError(
@@ -139,10 +115,15 @@ def _convert(tensor: PlannedTensor, checkpoint: Checkpoint, element: DType) -> n
             raise ConversionError(
                 f"tensor {tensor.source} of {checkpoint.model} reaches {np.abs(values).max():.4g}, "
                 "and the largest number of f16 is 65504",
-                hint="convert with --dtype f32",
+                hint="convert with --type f32",
             )
         return half
-    with np.errstate(all="ignore"):  # scales that become 0, whatever the user's np.seterr makes of them
+    if element.is_quantized:
+        assert quantizer is not None
+        raw = np.ascontiguousarray(values, np.float32).reshape(-1).view(np.uint8)
+        pieces = quantizer.pieces(tensor.name, raw, DType.F32, element, tensor.shape)
+        return np.concatenate(list(pieces)).reshape(*tensor.shape[:-1], -1)
+    with np.errstate(all="ignore"):
         return gguf.quants.quantize(values, gguf.GGMLQuantizationType(element.id))
 
 

@@ -66,6 +66,12 @@ class WholeTexts(LoadedModel):
         """What comes of the pooled states, (b, dim)."""
         raise NotImplementedError
 
+    def states_of(self, ids: Sequence[int]) -> Array:
+        """The last layer's state of each of these tokens, one text as it is: float32 (n, dim)."""
+        self._require_open()
+        states: Array = self._compute([list(ids)], pooled=False)[0]
+        return states
+
     def _compute(
         self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None, *, pooled: bool = True
     ) -> Array:

@@ -133,6 +133,10 @@ def through_the_backend(self: EagerExecutable) -> None:
     EagerExecutable.run(self)
 
 
+def first_row_only(self: EagerBackend, rows: Array, dtype: DType, importance: Array | None = None) -> Array:
+    return EagerBackend.quantize_rows(self, np.repeat(rows[:1], len(rows), axis=0), dtype, importance)
+
+
 def run_at_once(self: EagerBackend, graph: Any) -> EagerExecutable:
     compiled = EagerBackend.compile(self, graph)
     for tensor in graph.inputs:
@@ -323,6 +327,10 @@ LIVES: Mapping[str, tuple[str, Patch]] = {
     "release: twice is an error": (
         "test_released_weights_leave_the_report_and_graphs_that_use_them_are_refused",
         backend(release=released_once),
+    ),
+    "rows: all are the first": (
+        "test_rows_in_blocks_are_those_of_the_format",
+        backend(quantize_rows=first_row_only),
     ),
     "close: twice is an error": ("test_closing_twice_and_using_afterwards", backend(close=closed_once)),
     "close: does nothing": ("test_closing_twice_and_using_afterwards", backend(close=closed_never)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from hotshoe_core.backend import Backend, CacheConfig, Counters, Placement, Progress, WeightData
 from hotshoe_core.device import BackendParams, Device
@@ -14,6 +16,7 @@ from hotshoe_core.graph import Graph
 from hotshoe_core.leaves import require_leaf
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
 from hotshoe_core.tensor import TABLE, Shape, Tensor
+from hotshoe_ggml import blocks
 from hotshoe_ggml._native import lib
 from hotshoe_ggml.buffers import OutOfMemory, state_buffer
 from hotshoe_ggml.cpu.threads import default_threads
@@ -25,6 +28,8 @@ from hotshoe_ggml.units import open_units
 from hotshoe_ggml.weights import WeightBuffer, hold, load_weights, product_name
 
 __all__ = ["GgmlBackend"]
+
+Array = np.ndarray[Any, Any]
 
 _SMALLER = "use a smaller context or batch, a more quantized file, or another device"
 
@@ -189,6 +194,17 @@ class GgmlBackend(Backend):
 
     def cache_config(self) -> CacheConfig:
         return CacheConfig(padding=256, mask_dtype=DType.F16)  # what its flash attention reads
+
+    def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
+        return blocks.writes(dtype, importance=importance)
+
+    def quantize_rows(self, rows: Array, dtype: DType, importance: Array | None = None) -> Array:
+        self._require_open()
+        return blocks.quantize_rows(rows, dtype, importance)
+
+    def dequantize_rows(self, data: Array, dtype: DType, n_columns: int) -> Array:
+        self._require_open()
+        return blocks.dequantize_rows(data, dtype, n_columns)
 
     def close(self) -> None:
         if self.foreign:

@@ -1,0 +1,127 @@
+"""``hotshoe quantize IN OUT --type q4_k_m``: a GGUF file to a smaller one."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hotshoe.quantize import QuantizationPlan, QuantizeParams
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command and its options; ``run`` is its ``args.run``."""
+    from hotshoe.quantize import FILE_TYPES
+
+    parser = subparsers.add_parser(
+        "quantize",
+        help="make a GGUF file smaller",
+        description="Writes a model in another GGUF file with its weights quantized, as llama.cpp's tool does, "
+        "byte for byte.",
+    )
+    parser.add_argument(
+        "source", metavar="IN", type=Path, help="a GGUF file in f32, f16 or bf16; one of a split model's"
+    )
+    parser.add_argument(
+        "output", metavar="OUT", type=Path, nargs="?", help="the file to write (default: IN's name with TYPE, here)"
+    )
+    parser.add_argument(
+        "--type", default="q4_k_m", metavar="TYPE", help=f"the mix of block formats: {', '.join(FILE_TYPES)} (q4_k_m)"
+    )
+    parser.add_argument(
+        "--imatrix", type=Path, metavar="FILE", help="an importance matrix of this model: see hotshoe imatrix"
+    )
+    parser.add_argument("--output-type", metavar="TYPE", help="element type of the matrix that gives the logits")
+    parser.add_argument("--token-embedding-type", metavar="TYPE", help="element type of the token embedding")
+    parser.add_argument(
+        "--tensor-type",
+        action="append",
+        default=[],
+        metavar="PATTERN=TYPE",
+        help="element type of the tensors whose names the regular expression matches in; the first one that does holds",
+    )
+    parser.add_argument("--pure", action="store_true", help="no mix: all weights get one type")
+    parser.add_argument("--leave-output", action="store_true", help="leave the matrix that gives the logits as it is")
+    parser.add_argument(
+        "--allow-requantize", action="store_true", help="quantize again what is quantized already, at a loss"
+    )
+    parser.add_argument("--threads", type=int, metavar="N", help="threads (default: all cores)")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print what would become of each tensor, and write nothing"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is there")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Quantizes, and prints path and size of the file. Raises what ``hotshoe.quantize_model`` raises."""
+    from hotshoe.cli import progress
+    from hotshoe.quantize import plan_quantization, quantize_model
+    from hotshoe_core.memory import format_bytes
+
+    params = _params(args)
+    if args.dry_run:
+        _print(plan_quantization(args.source, args.type, params))
+        return 0
+    whole = re.sub(r"-\d{5}-of-\d{5}$", "", args.source.stem)  # of a split model
+    output = args.output or Path(f"{whole}-{args.type.lower()}.gguf")
+    with progress.bar(f"quantizing to {args.type}") as update:
+        path = quantize_model(
+            args.source, output, args.type, params, n_threads=args.threads, progress=update, overwrite=args.overwrite
+        )
+    print(f"{path} ({format_bytes(path.stat().st_size)})")
+    return 0
+
+
+def _params(args: argparse.Namespace) -> QuantizeParams:
+    from hotshoe.quantize import QuantizeParams
+    from hotshoe_core.errors import OptionError
+
+    pairs = []
+    for given in args.tensor_type:
+        pattern, equals, dtype = given.rpartition("=")
+        if not (pattern and equals and dtype):
+            raise OptionError(
+                f"--tensor-type is {given!r}; expected PATTERN=TYPE", hint="for example --tensor-type attn_v=q8_0"
+            )
+        pairs.append((pattern, dtype))
+    return QuantizeParams(
+        imatrix=args.imatrix,
+        output_type=args.output_type,
+        token_embedding_type=args.token_embedding_type,
+        tensor_types=tuple(pairs),
+        pure=args.pure,
+        leave_output=args.leave_output,
+        allow_requantize=args.allow_requantize,
+    )
+
+
+def _print(plan: QuantizationPlan) -> None:
+    """One line a tensor, and the sum."""
+    from hotshoe_core.memory import format_bytes
+    from hotshoe_core.text import legible
+
+    rows = [
+        (
+            legible(change.name),
+            " x ".join(map(str, change.shape)),
+            change.old.name.lower(),
+            change.new.name.lower() + "  needs an importance matrix" * change.lacks_importance,
+            format_bytes(change.nbytes_old),
+            format_bytes(change.nbytes_new),
+        )
+        for change in plan.changes
+    ]
+    name, shape, old, _, before, after = (max(len(row[i]) for row in rows) for i in range(6))
+    for row in rows:
+        sizes = f"{row[4]:>{before}} -> {row[5]:>{after}}" if row[2] != row[3] else f"{row[4]:>{before}}"
+        types = f"{row[2]:>{old}} -> {row[3]}" if row[2] != row[3] else f"{row[2]:>{old}}"
+        print(f"{row[0]:<{name}}  {row[1]:>{shape}}  {sizes:<{before + after + 4}}  {types}")
+    print(
+        f"{plan.file_type.name}: {format_bytes(plan.nbytes_old)} -> {format_bytes(plan.nbytes_new)}, "
+        f"{plan.bits_per_weight:.2f} bits a weight"
+    )

@@ -1,0 +1,113 @@
+"""The file types of llama.cpp: each a mix of block formats, with the number that ``general.file_type`` gives it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hotshoe_core.errors import ConversionError, did_you_mean
+
+if TYPE_CHECKING:
+    from hotshoe_core.dtypes import DType
+
+__all__ = ["FILE_TYPES", "FileType", "parse_dtype", "parse_file_type"]
+
+
+@dataclass(frozen=True, slots=True)
+class FileType:
+    """name: as users write it. number: in ``general.file_type``. base_name: of the type that most weights get."""
+
+    name: str
+    number: int
+    base_name: str
+
+    @property
+    def base(self) -> DType:
+        """The type of what no rule of the mix names."""
+        from hotshoe_core.dtypes import DType  # imports NumPy, for which the names of the types need not wait
+
+        return DType[self.base_name]
+
+    @property
+    def is_plain(self) -> bool:
+        """All weights are floats of one type: no mix applies."""
+        return not self.base.is_quantized
+
+
+def _table(*rows: tuple[str, int, str]) -> dict[str, FileType]:
+    return {name: FileType(name, number, base) for name, number, base in rows}
+
+
+# source of the numbers: enum llama_ftype of llama.cpp's llama.h, where 4 to 6, 33 to 35 are of types since removed
+FILE_TYPES = _table(
+    ("f32", 0, "F32"),
+    ("f16", 1, "F16"),
+    ("bf16", 32, "BF16"),
+    ("q8_0", 7, "Q8_0"),
+    ("q6_k", 18, "Q6_K"),
+    ("q5_k_m", 17, "Q5_K"),
+    ("q5_k_s", 16, "Q5_K"),
+    ("q5_1", 9, "Q5_1"),
+    ("q5_0", 8, "Q5_0"),
+    ("q4_k_m", 15, "Q4_K"),
+    ("q4_k_s", 14, "Q4_K"),
+    ("q4_1", 3, "Q4_1"),
+    ("q4_0", 2, "Q4_0"),
+    ("iq4_nl", 25, "IQ4_NL"),
+    ("iq4_xs", 30, "IQ4_XS"),
+    ("mxfp4_moe", 38, "MXFP4"),
+    ("q3_k_l", 13, "Q3_K"),
+    ("q3_k_m", 12, "Q3_K"),
+    ("q3_k_s", 11, "Q3_K"),
+    ("iq3_m", 27, "IQ3_S"),
+    ("iq3_s", 26, "IQ3_S"),
+    ("iq3_xs", 22, "IQ3_S"),
+    ("iq3_xxs", 23, "IQ3_XXS"),
+    ("q2_k", 10, "Q2_K"),
+    ("q2_k_s", 21, "Q2_K"),
+    ("q2_0", 41, "Q2_0"),
+    ("tq2_0", 37, "TQ2_0"),
+    ("tq1_0", 36, "TQ1_0"),
+    ("iq2_m", 29, "IQ2_S"),
+    ("iq2_s", 28, "IQ2_XS"),
+    ("iq2_xs", 20, "IQ2_XS"),
+    ("iq2_xxs", 19, "IQ2_XXS"),
+    ("iq1_m", 31, "IQ1_M"),
+    ("iq1_s", 24, "IQ1_S"),
+    ("q1_0", 40, "Q1_0"),
+)
+"""Every type a file may be written as, by its name, the most bits first."""
+
+_SHORT = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
+
+
+def parse_file_type(name: object) -> FileType:
+    """The file type of this name, in either case; "q4_k" is q4_k_m. Raises ConversionError with the nearest name."""
+    if not isinstance(name, str):
+        raise ConversionError(
+            f"the type of a file is {name!r} ({type(name).__name__}); expected a name, such as q4_k_m"
+        )
+    plain = name.strip().lower().replace("-", "_")
+    found = FILE_TYPES.get(_SHORT.get(plain, plain))
+    if found is None:
+        raise ConversionError(
+            f"the type is {name!r}; a file can be written as {', '.join(FILE_TYPES)}",
+            hint=did_you_mean(plain, FILE_TYPES),
+        )
+    return found
+
+
+def parse_dtype(name: object, what: str) -> DType:
+    """The element type of a tensor, "q6_k" or DType.Q6_K, ``what`` it is for. Raises ConversionError."""
+    from hotshoe_core.dtypes import DType
+
+    writable = [d for d in DType if d.is_quantized and d not in (DType.Q8_1, DType.Q8_K)]
+    writable += [DType.F32, DType.F16, DType.BF16]
+    names = {d.name.lower(): d for d in writable}
+    found = name if isinstance(name, DType) else names.get(name.strip().lower()) if isinstance(name, str) else None
+    if found not in writable:
+        raise ConversionError(
+            f"{what}: the type is {name!r}; a tensor can be written as {', '.join(names)}",
+            hint=did_you_mean(str(name).lower(), names),
+        )
+    return found
