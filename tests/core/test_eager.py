@@ -149,7 +149,7 @@ def test_what_the_author_honours_is_said() -> None:
     assert Toy().backend().honours == {"allocate"}
     with pytest.raises(BackendError, match="'fast'; expected auto, on or off"):
         BackendParams(flash_attention="fast")  # type: ignore[arg-type]
-    with pytest.raises(BackendError, match="repack is .*'ggml'.*; expected True, False or 'engine'"):
+    with pytest.raises(BackendError, match=r"repack is .*'ggml'.*; expected True, False or 'engine'"):
         BackendParams(repack="ggml")  # type: ignore[arg-type]
 
 
