@@ -18,7 +18,7 @@ struct hotshoe_linear_params {
     int32_t activation; /* enum hotshoe_linear_activation */
     int32_t has_bias;
     int32_t has_residual;
-    int32_t avx2_only; /* 0; 1 in tests: not AVX-512, where that is there (F32 and F16 only) */
+    int32_t avx2_only; /* 0; 1 in tests: not AVX-512, where that is there (F32, F16, and hotshoe_quants) */
 };
 
 /* A mask of 1 << format: what is fast on this CPU. 0 where there is no kernel for it: then call none of the others. */

@@ -17,9 +17,10 @@ HOTSHOE_API size_t hotshoe_quants_size(int type, int64_t k, int64_t m);
 HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows,
                                      const void * rows, void * packed);
 
-/* As hotshoe_linear, with the ggml type in the place of params->format. Activations are rounded to 8 bits in blocks of 32
+/* As hotshoe_linear, with the ggml type in the place of params->format. One row is multiplied at the memory's speed; more
+ * share what was unpacked (docs/performance.md has the numbers). Activations are rounded to 8 bits in blocks of 32
  * (16 with Q2_K, Q3_K and Q6_K), each with a scale of its own in F32. A row of the result depends on its row of x only,
- * not on the others, nor on the number of threads. */
+ * not on the others, nor on the number of threads or the instruction set. */
 HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 #endif
