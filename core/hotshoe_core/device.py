@@ -146,7 +146,7 @@ class BackendParams:
     mmap: use the file's pages as the weights' memory where the device allows it.
     repack: store weights in the layout the device multiplies fastest, where there is one. "engine" takes only layouts
     of the backend's engine: with flash_attention="on" too, hotshoe's own kernels for products and attention stay out,
-    and ggml computes what it does in llama.cpp.
+    and the engine computes as it does for other programs.
     flash_attention: "auto" for what the backend measured to be fastest; "on" for its engine's own fused kernel;
     "off" for scores, softmax and values one after the other.
     allocate: False makes a dry run: ``memory()`` is right, nothing is allocated and nothing can run.
