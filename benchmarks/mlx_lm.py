@@ -50,7 +50,7 @@ def main() -> int:
     decode = ["decode", args.context, args.steps]
     compiled = []
     with tempfile.TemporaryDirectory() as scratch:
-        job = Job(make(Path(scratch) / "q4_0.gguf", "q4_0", shape), 1, args.context + args.steps + 1)
+        job = Job(make(Path(scratch) / "q4_0.gguf", "q4_0", shape, pure=True), 1, args.context + args.steps + 1)
         workers = {"hotshoe": Worker([sys.executable, engines, "hotshoe"], {**job.arguments(), "device": args.device})}
         for dtype in DTYPES[unit]:
             options = {"sizes": sizes, "unit": unit, "dtype": dtype}

@@ -94,13 +94,15 @@ def main() -> int:
     return 0
 
 
-def make(path: Path, dtype: str, shape: Shape = SHAPES["0.5b"]) -> Path:
-    """Write the file; ``path`` exists only once it is whole."""
+def make(path: Path, dtype: str, shape: Shape = SHAPES["0.5b"], *, pure: bool = False) -> Path:
+    """Write the file; ``path`` exists only once it is whole. ``pure``: all matrices are of the type itself."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     writer = gguf.GGUFWriter(unfinished, shape.architecture)
     add_metadata(writer, dtype, shape)
     add_vocabulary(writer, shape)
     planned = [(name, size, kind_of(name, size, dtype, shape)) for name, size in tensors(shape)]
+    if pure:
+        planned = [(name, size, kind if len(size) == 1 else BASE[dtype]) for name, size, kind in planned]
     for name, size, kind in planned:
         per_block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
         n_bytes = int(np.prod(size, dtype=np.int64)) // per_block * block_bytes

@@ -54,6 +54,11 @@ def test_a_made_file_gives_finite_logits_and_weights_around_zero(name: str, dtyp
         assert model.tokenizer.vocab_size == shape.vocab
 
 
+def test_a_pure_file_has_one_type(tmp_path: Path) -> None:
+    path = synthetic.make(tmp_path / "x.gguf", "q4_0", replace(NARROW["0.5b"], layers=1), pure=True)
+    assert {t.tensor_type.name for t in gguf.GGUFReader(path).tensors if len(t.shape) > 1} == {"Q4_0"}
+
+
 def test_the_experts_a_token_does_not_use_are_not_read(tmp_path: Path) -> None:
     shape = replace(NARROW["moe"], layers=1)
     path = synthetic.make(tmp_path / "x.gguf", "f16", shape)
