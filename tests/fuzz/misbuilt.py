@@ -37,6 +37,7 @@ SEEDS = (
     8004435,  # an index without axes for take_along
     8021850,  # a limit beyond integers
     6021069,  # a mask of F16 that lies in steps, to be repeated
+    5180457,  # more different indices than there are rows
 )  # fmt: skip
 SHARE = 400
 _LARGEST = 1 << 18  # elements of what is computed; a larger graph is compiled only

@@ -154,14 +154,15 @@ def mask(rng: Rng, shape: Shape) -> Array:
 
 @dataclass(frozen=True)
 class Below:
-    """Integers of 0 to n - 1; ``unique`` if none may come twice."""
+    """Integers of 0 to n - 1; ``unique`` if none may come twice, as long as there are enough."""
 
     n: int
     unique: bool = False
 
     def __call__(self, rng: Rng, shape: Shape) -> Array:
         size = int(np.prod(shape))
-        drawn = rng.permutation(self.n)[:size] if self.unique else rng.integers(0, self.n, size)
+        unique = self.unique and size <= self.n
+        drawn = rng.permutation(self.n)[:size] if unique else rng.integers(0, self.n, size)
         return drawn.reshape(shape)
 
 
