@@ -37,8 +37,6 @@ Progress = Callable[[float], None]
 EXPERT_OPS = frozenset({"linear_experts", "add_experts"})
 """The ops whose weights are those of experts: many, of which a token reads a few."""
 
-_WRITTEN = frozenset(d for d in DType if d.is_quantized or d in (DType.F32, DType.F16, DType.BF16))
-
 
 @dataclass(frozen=True, slots=True)
 class WeightData:
@@ -255,8 +253,9 @@ class Backend(ABC):
         """Take weights in, each on the device that ``placement.of_weight`` says; returns a tensor for each name.
 
         placement: becomes ``self.placement``, by which later states and graphs go; None for the one there is, at
-        first all on the first device. Raises BackendError for a device that is not opened, InsufficientMemoryError
-        with device and layer of the failure. If it raises, for these or any other reason, nothing stays loaded.
+        first all on the first device. progress: called in the caller's thread, with fractions that do not fall; the
+        last is 1. Raises BackendError for a device that is not opened, InsufficientMemoryError with device and layer
+        of the failure. If it raises, for these or any other reason, nothing stays loaded.
         """
 
     @abstractmethod
@@ -294,7 +293,7 @@ class Backend(ABC):
 
         By default what NumPy can, which has no way to weigh one column more than another.
         """
-        return not importance and dtype in _WRITTEN and can_quantize(dtype)
+        return not importance and can_quantize(dtype)
 
     def quantize_rows(self, rows: Array, dtype: DType, importance: Array | None = None) -> Array:
         """Rows of numbers, contiguous float32 (n, columns), in the storage of ``dtype``: uint8 (n, bytes of a row).

@@ -16,7 +16,10 @@ from hotshoe_core.tensor import Rule, Shape, Tensor, scope_name
 if TYPE_CHECKING:
     from hotshoe_core.context import Context
 
-__all__ = ["Indexed", "Op"]
+__all__ = ["Indexed", "Op", "RowOperands"]
+
+RowOperands = Callable[[Sequence[Tensor | None], Mapping[str, Any], Shape], Sequence[int] | None]
+"""Which operands' rows a row of the result comes of, for its (sources, attrs, shape); see ``ops/_rules.py``."""
 
 
 class Indexed(NamedTuple):
@@ -50,7 +53,7 @@ class Op:
         movement: bool = False,
         overwrites: bool = False,
         reference: Callable[..., Any] | None = None,
-        by_row: Callable[[Sequence[Tensor | None], Mapping[str, Any], Shape], Sequence[int] | None] | None = None,
+        by_row: RowOperands | None = None,
     ) -> None:
         # by hand: inspect.signature of a hundred ops is a good part of what importing core costs
         written: Any = inspect.unwrap(body)

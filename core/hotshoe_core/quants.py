@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,11 @@ def dequantize(data: Array, dtype: DType, shape: Shape) -> Array:
         ) from None
 
 
+@functools.cache
 def can_quantize(dtype: DType) -> bool:
-    """Whether ``quantize`` writes this type."""
+    """Whether ``quantize`` writes this type, and a weight of a file may have it."""
+    if dtype.is_integer or dtype is DType.F64:
+        return False
     try:
         quantize(np.zeros(dtype.block_size, np.float32), dtype)
     except DTypeError:

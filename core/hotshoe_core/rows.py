@@ -36,13 +36,16 @@ def narrowed(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
 
     for node in graph.nodes:
         indices = chosen.get(node)
-        if indices is None and not _takes_few(node):
-            new[node] = _rebuilt(node, [new.get(s, s) for s in node.sources], node.shape)
+        if indices is None:
+            if (
+                _takes_few(node) and chosen.get(_operands(node)[0]) is node.sources[1]
+            ):  # those rows are all that x has left
+                with scope(node.name, node.layer):
+                    new[node] = new[node.sources[0]].cast(node.dtype)
+            else:
+                new[node] = _rebuilt(node, [new.get(s, s) for s in node.sources], node.shape)
             continue
         with scope(node.name, node.layer):
-            if indices is None:
-                new[node] = rows_of(*_operands(node)).cast(node.dtype)
-                continue
             rows = _row_operands(node) or ()
             sources = [
                 rows_of(s, indices) if s is not None and i in rows else new.get(s, s)

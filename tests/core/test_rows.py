@@ -136,6 +136,18 @@ def _value(backend: Backend, state: Tensor) -> np.ndarray:
         return ctx.forward(read).compute().read(read)
 
 
+def test_a_take_of_what_is_whole_stays_as_it_is() -> None:
+    """Here of float16, which something else reads; beside it there is one that moves."""
+    with open_reference() as backend, backend.new_context() as ctx:
+        x, a = ctx.input("x", (32, 8)), ctx.input("a", (1,), I32)
+        half = x.cast(DType.F16)
+        of_half, of_exp = half.take(a), x.exp().take(a)
+        graph, _ = narrowed(Graph.trace([half, of_half, of_exp]))
+        assert of_half in graph.nodes
+        assert of_exp not in graph.nodes
+        assert [node.op for node in graph.nodes].count("cast") == 1
+
+
 def test_indices_that_the_graph_computes_stay_where_they_are() -> None:
     """They may come of the very rows that would be left out."""
     with open_reference() as backend, backend.new_context() as ctx:

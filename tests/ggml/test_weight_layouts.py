@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -21,7 +22,9 @@ from hotshoe_core.quants import dequantize, quantize
 from hotshoe_core.reference import open_reference
 from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_core.testing import OP_CASES, Case
+from hotshoe_ggml import transfer, weights
 from hotshoe_ggml.cpu.packed import PackedWeight
+from hotshoe_ggml.transfer import run_all
 from hotshoe_ggml.weights import DualLayout, Rearranged
 from hotshoe_loader import load_all
 
@@ -183,3 +186,24 @@ def test_operands_beside_a_packed_weight_may_be_packed_too(backend: Backend) -> 
         np.testing.assert_allclose(ctx.forward(y).compute().read(y), data @ data.T + data, rtol=1e-4, atol=1e-4)
     with backend.new_context() as ctx, pytest.raises(UnsupportedOpError, match="linear"):
         ctx.forward(ops.linear(loaded["w"], loaded["w"])).reserve()
+
+
+def test_progress_ends_with_the_last_weight_whichever_thread_had_it(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here one that may not call the caller's function has them all."""
+
+    def in_another_thread(jobs: list[Callable[[], object]], n_threads: int) -> None:
+        thread = threading.Thread(target=run_all, args=(jobs, 1))
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(weights, "run_all", in_another_thread)
+    monkeypatch.setattr(transfer, "run_all", in_another_thread)
+    data = quantize(np.ones((N, K), np.float32), DType.Q4_0)
+    uses = {"packed": ("linear",), "plain": ("take",), "twice": ("linear", "take")}
+    seen: list[float] = []
+    loaded = backend.load([WeightData(n, (N, K), DType.Q4_0, data, u) for n, u in uses.items()], progress=seen.append)
+    backend.release(list(loaded.values()))
+    assert seen == sorted(seen)
+    assert seen.count(1.0) == 1

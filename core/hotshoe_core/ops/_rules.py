@@ -12,15 +12,13 @@ from typing import Any
 
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.op import Op
+from hotshoe_core.op import Op, RowOperands
 from hotshoe_core.tensor import TABLE, Axis, Rule, Shape, Tensor
 
 F32, I32 = DType.F32, DType.I32
 
 
 Row = Callable[[Callable[..., Any]], Op]
-RowOperands = Callable[[Sequence[Tensor | None], Mapping[str, Any], Shape], "Sequence[int] | None"]
-
 _ROW_OPERANDS: dict[Rule, RowOperands] = {}
 
 
@@ -45,13 +43,13 @@ def broadcast_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], s
     return [i for i, t in enumerate(sources) if t is not None and t.ndim == len(shape) and t.shape[0] == shape[0]]
 
 
-def leading_rows(*operands: int, ndim: int | None = None) -> RowOperands:
-    """These operands, always; with ``ndim``, only where the first of them has so many axes."""
+def leading_rows(*operands: int) -> RowOperands:
+    """These operands, where the first of them has rows."""
 
     def rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
         first = sources[operands[0]]
         assert first is not None
-        return operands if (first.ndim == ndim if ndim else first.ndim > 1) else None
+        return operands if first.ndim > 1 else None
 
     return rows
 

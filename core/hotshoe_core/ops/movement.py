@@ -81,7 +81,7 @@ def permute(x: Array, *, axes: tuple[int, ...]) -> Array:
     return np.transpose(x, axes)
 
 
-@by_row(_same_rows)
+@by_row(broadcast_rows)
 def _expand_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     (x,) = args
     shape = tuple(attrs["shape"])

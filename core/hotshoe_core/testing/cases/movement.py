@@ -53,6 +53,7 @@ def movement() -> Iterator[Case]:
     yield from moved("permute", (2, 3, 4), {"axes": (2, 0, 1)})
     yield from moved("permute", (2, 3, 4, 5), {"axes": (3, 1, 0, 2)})
     yield from moved("expand", (1, 3, 1), {"shape": (2, 3, 4)})
+    yield from moved("expand", (3, 4), {"shape": (3, 3, 4)})
     yield from moved("expand", (3,), {"shape": (2, 2, 3)})
     yield from moved("slice", (4, 6), cut((1, 3, 1), (0, 6, 1)))
     yield from moved("slice", (4, 6), cut((0, 4, 2), (1, 6, 2)))

@@ -69,6 +69,7 @@ class GgmlBackend(Backend):
                         unit, here, mmap=self.params.mmap, repack=self.params.repack,
                         dry=not self.params.allocate, meter=meter,
                     )  # fmt: skip
+                meter.finish()
             except BaseException as e:
                 for buffer in buffers:
                     buffer.free()

@@ -73,7 +73,7 @@ class ReadAhead:
 
 
 class Meter:
-    """Tells the caller how far it is, in the caller's own thread only."""
+    """Tells the caller how far it is, in the caller's own thread only. Only ``finish`` says 1.0."""
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self.total = max(total, 1)
@@ -85,8 +85,15 @@ class Meter:
     def add(self, n: int) -> None:
         with self._lock:
             self.done += n
-        if self.progress is not None and threading.get_ident() == self._thread:
-            self.progress(min(1.0, self.done / self.total))
+            done = self.done
+        # a weight in two layouts is read twice
+        if self.progress is not None and done < self.total and threading.get_ident() == self._thread:
+            self.progress(done / self.total)
+
+    def finish(self) -> None:
+        """Whichever thread came last."""
+        if self.progress is not None:
+            self.progress(1.0)
 
 
 def copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: Meter, n_threads: int, whole: bool) -> None:
