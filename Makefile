@@ -16,6 +16,8 @@ SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggm
 RPC_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-rpc)
 VULKAN_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-vulkan)
 ARGS ?=
+# Tests start hundreds of processes, and each would compile all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test vulkan fuzz sanitize lint format bench wheels clean

@@ -1,11 +1,13 @@
 """Products with quantized weights alone: hotshoe's own, and ggml's with the best layout that it has.
 
     python benchmarks/products.py [--types q4_0,q4_k] [--rows 1,8,128] [--threads 1] [--features 2048] [--outputs 8192]
+                                  [--experts 64,8]
 
 Prints GOP/s (a multiplication and an addition are two) by type and number of rows, each the best of all rounds, which
 take turns, and their ratio; for one row also GB/s of weights read. Few rows run over several weights, 96 MiB in all,
 which no cache holds, as the weights of a model. One thread is measured in its own CPU time, which what else runs
-disturbs less. The weights are random bytes: products take the same time whatever they hold.
+disturbs less. The weights are random bytes: products take the same time whatever they hold. With --experts N,USED each
+row goes through USED of N weights, as in a mixture of experts: in expectation all are equally used.
 """
 
 from __future__ import annotations
@@ -34,36 +36,50 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--features", type=int, default=2048)
     parser.add_argument("--outputs", type=int, default=8192)
+    parser.add_argument("--experts", type=lambda text: tuple(map(int, text.split(","))), metavar="N,USED")
     args = parser.parse_args()
+    n_experts, n_used = args.experts or (0, 1)
     registry = hotshoe.load_all()
     own, ggml = (registry.open("cpu", BackendParams(n_threads=args.threads, repack=r)) for r in (True, "engine"))
     print(f"{args.threads} threads, {args.features} features, {args.outputs} outputs; GOP/s")
+    if n_experts:
+        print(f"of each of {n_experts} experts; {n_used} a row")
     print(f"{'':9}{'rows':>5}{'hotshoe':>10}{'ggml':>10}{'ratio':>8}{'GB/s':>8}{'GB/s':>8}")
     for name in args.types.split(","):
-        dtype, shape = DType[name.upper()], (args.outputs, args.features)
+        dtype = DType[name.upper()]
+        shape: tuple[int, ...] = (args.outputs, args.features)
+        if n_experts:
+            shape = (n_experts, *shape)
         data = np.random.default_rng(0).integers(0, 56, dtype.nbytes(shape), np.uint8)  # scales are numbers below 1
         for rows in map(int, args.rows.split(",")):
             n_weights = max(1, MOST_BYTES // data.nbytes) if rows < FEW else 1
-            runs = [product(backend, dtype, shape, data, rows, n_weights) for backend in (own, ggml)]
+            runs = [product(backend, dtype, shape, data, rows, n_weights, n_used) for backend in (own, ggml)]
             best = fastest(runs, time.thread_time if args.threads == 1 else time.perf_counter)
-            work = 2 * rows * shape[0] * shape[1] * n_weights
+            work = 2 * rows * n_used * args.outputs * args.features * n_weights
             first, second = (work / seconds / 1e9 for seconds in best)
             line = f"{name:9}{rows:5}{first:10.1f}{second:10.1f}{first / second:8.2f}"
             if rows == 1:
-                line += "".join(f"{data.nbytes * n_weights / seconds / 1e9:8.1f}" for seconds in best)
+                read = data.nbytes * n_weights / (n_experts or 1) * n_used
+                line += "".join(f"{read / seconds / 1e9:8.1f}" for seconds in best)
             print(line, flush=True)
     return 0
 
 
 def product(
-    backend: Backend, dtype: DType, shape: tuple[int, ...], data: np.ndarray, rows: int, n_weights: int
+    backend: Backend, dtype: DType, shape: tuple[int, ...], data: np.ndarray, rows: int, n_weights: int, n_used: int
 ) -> Callable[[], object]:
-    weights = backend.load([WeightData(f"w{i}", shape, dtype, data, ("linear",)) for i in range(n_weights)])
-    context = backend.new_context()
-    x = context.input("x", (rows, shape[1]), DType.F32)
-    for weight in weights.values():
-        context.forward(ops.linear(x, weight))
-    feeds = {x: np.random.default_rng(1).standard_normal((rows, shape[1]), np.float32)}
+    use = "linear" if len(shape) == 2 else "linear_experts"
+    weights = backend.load([WeightData(f"w{i}", shape, dtype, data, (use,)) for i in range(n_weights)])
+    context, rng = backend.new_context(), np.random.default_rng(1)
+    x = context.input("x", (rows, shape[-1]), DType.F32)
+    feeds = {x: rng.standard_normal((rows, shape[-1]), np.float32)}
+    for i, weight in enumerate(weights.values()):
+        if len(shape) == 2:
+            context.forward(ops.linear(x, weight))
+            continue
+        scores = context.input(f"scores{i}", (rows, shape[0]))  # as a router's: each row's experts are different ones
+        feeds[scores] = rng.standard_normal((rows, shape[0]), np.float32)
+        context.forward(ops.linear_experts(x[:, None], weight, scores.top_k(n_used)))
 
     def run() -> None:
         context.compute(feeds)

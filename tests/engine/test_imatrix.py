@@ -136,16 +136,16 @@ def test_an_encoder_counts_every_token(minilm_gguf: Callable[[str], Path], devic
 def test_every_kind_of_layer_is_collected(architecture: str, gguf: Callable[..., Path], device: str) -> None:
     """All matrices that products read; and once more gives the same."""
     path = gguf(architecture)
-    ours = collect(path, device)
+    ours = collect(path, device, n_chunks=2)
     with hotshoe.load_model(path, device) as model:
-        again = collect_importance(model, TEXT, chunk_size=CHUNK)
+        again = collect_importance(model, TEXT, chunk_size=CHUNK, n_chunks=2)
         products = {
             name for name in model.weights
             if name.startswith("blk.") and name.endswith("weight") and len(model.weights[name].shape) > 1
         }  # fmt: skip
     assert set(ours.weights) == {n for n in products if not any(part in n for part in ("norm", "conv1d", "conv.conv"))}
     for name, weight in ours.weights.items():
-        assert weight.counts == ours.n_chunks * CHUNK, name
+        assert weight.counts == 2 * CHUNK, name
         np.testing.assert_array_equal(weight.sums, again.weights[name].sums)
 
 

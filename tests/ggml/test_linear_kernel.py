@@ -14,7 +14,7 @@ from hotshoe_core.backend import WeightData
 from hotshoe_core.dtypes import DType
 from hotshoe_ggml import _native
 from hotshoe_ggml._native import ffi
-from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, linear_node, pack_format
+from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, experts_node, linear_node, pack_format
 from hotshoe_ggml.lowering import Builder
 
 # (n, k, m): one of all; odd ones; more than one block of tokens, of features; remainders of tiles and panels
@@ -50,7 +50,7 @@ def need(format: PackedFormat) -> None:
 
 
 def run(packed: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any) -> np.ndarray:
-    """One node on a ggml CPU backend of its own. kwargs: bias, residual (arrays), activation."""
+    """One node on a ggml CPU backend of its own. kwargs: bias, residual, experts (arrays), activation."""
     lib, cpu = _native.lib(), _native.load_cpu()
     backend = lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
     set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
@@ -59,9 +59,11 @@ def run(packed: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any)
     size = lib.ggml_tensor_overhead() * 32 + lib.ggml_graph_overhead_custom(32, False)
     context = lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
     builder = Builder(context, custom=True, flash=False)
-    arrays = {"x": x} | {name: kwargs.pop(name) for name in ("bias", "residual") if name in kwargs}
-    leaves = {name: builder.new(array.shape, DType.F32) for name, array in arrays.items()}
-    node = linear_node(builder, packed=packed, **leaves, **kwargs)
+    arrays = {"x": x} | {name: kwargs.pop(name) for name in ("bias", "residual", "experts") if name in kwargs}
+    leaves = {
+        name: builder.new(array.shape, DType.I32 if name == "experts" else DType.F32) for name, array in arrays.items()
+    }
+    node = (experts_node if "experts" in arrays else linear_node)(builder, packed=packed, **leaves, **kwargs)
     graph = lib.ggml_new_graph_custom(context, 32, False)
     lib.ggml_build_forward_expand(graph, node)
     buffer = lib.ggml_backend_alloc_ctx_tensors(context, backend)
@@ -69,7 +71,7 @@ def run(packed: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any)
         for name, array in arrays.items():
             lib.ggml_backend_tensor_set(leaves[name], ffi.from_buffer(array), 0, array.nbytes)
         assert lib.ggml_backend_graph_compute(backend, graph) == lib.GGML_STATUS_SUCCESS
-        out = np.empty((node.ne[1], node.ne[0]), np.float32)
+        out = np.empty((*(arrays["experts"].shape if "experts" in arrays else x.shape[:-1]), packed.m), np.float32)
         lib.ggml_backend_tensor_get(node, ffi.from_buffer(out), 0, out.nbytes)
         return out
     finally:

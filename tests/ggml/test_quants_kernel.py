@@ -181,6 +181,56 @@ def test_what_is_fused_into_it(dtype: DType) -> None:
     )
 
 
+def choices(n: int, used: int, n_experts: int) -> np.ndarray:
+    """Experts for each of n rows; of few rows some have none, and one of many rows more than others."""
+    rng = np.random.default_rng(n)
+    return np.minimum(rng.integers(0, n_experts, (n, used)), rng.integers(0, n_experts, (n, used))).astype(np.int32)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize(("n", "used", "rows"), [(1, 3, 1), (1, 2, 2), (9, 2, 1), (40, 4, 4), (300, 2, 1)])
+def test_of_each_expert_what_its_own_product_gives(dtype: DType, n: int, used: int, rows: int) -> None:
+    """To the last bit: with 1 to 4 threads, experts that nobody names, some named twice, and 83 columns in each."""
+    e, m, k = 5, 83, 512
+    both, _ = weight(dtype, e * m, k)
+    size = both.data.nbytes // e
+    packed = QuantizedWeight(WeightData("w", (e, m, k), dtype, both.data, ("linear_experts",)))
+    chosen, x = choices(n, used, e), activations(n * rows, k).reshape(n, rows, k)
+    expected = np.empty((n, used, m), np.float32)
+    for i in range(e):
+        own = QuantizedWeight(WeightData("w", (m, k), dtype, both.data[i * size : (i + 1) * size], ("linear",)))
+        at = chosen == i
+        if at.any():
+            expected[at] = run(own, np.ascontiguousarray(np.broadcast_to(x, (n, used, k))[at]))
+    for threads in (1, 2, 3, 4):
+        np.testing.assert_array_equal(run(packed, x, experts=chosen, threads=threads), expected)
+
+
+@pytest.mark.parametrize("dtype", [DType.Q4_K, DType.Q8_0, DType.MXFP4], ids=lambda d: d.name)
+def test_experts_of_a_backend(dtype: DType, ggml: Backend) -> None:
+    """Loaded as a model's are, and chosen by a graph: near to the exact product, as ggml's are."""
+    e, m, k, n, used = 6, 48, 512, 37, 3
+    data, _ = weight(dtype, e * m, k)
+    data = WeightData("w", (e, m, k), dtype, data.data, ("linear_experts",))
+    exact_weight = numbers(data)
+    logits, x = activations(n, e), activations(n, k)
+    got = {}
+    with load_all().open("cpu", BackendParams(n_threads=2)) as own:
+        for backend in (own, ggml):
+            w = backend.load([data])["w"]
+            assert isinstance(w.handle, QuantizedWeight) == (backend is own)
+            with backend.new_context() as ctx:
+                given, scores = ctx.input("x", x.shape), ctx.input("logits", logits.shape)
+                chosen = scores.top_k(used)
+                y = ops.linear_experts(given[:, None], w, chosen)
+                ctx.forward(y, chosen).compute({given: x, scores: logits})
+                got[backend] = ctx.read(y)
+                at = ctx.read(chosen)
+            backend.release([w])
+        exact = np.einsum("nk,nemk->nem", x.astype(np.float64), exact_weight[at])
+        assert error(got[own], exact) <= 1.05 * error(got[ggml], exact)
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_a_packed_weight_takes_what_the_file_takes(dtype: DType) -> None:
     data, _ = weight(dtype, 48, 512)

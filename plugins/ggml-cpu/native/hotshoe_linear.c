@@ -281,9 +281,17 @@ AVX2 static void widen_256(const char * w, int64_t steps, float * out) {
 
 typedef void (*finish_fn)(const float *, int, int, const float *, int, const float *, float *, int64_t);
 #define FINISH_ARGS const float *tile, int rows, int cols, const float *bias, int gelu, const float *residual, float *dst, int64_t m
-#define FINISH finish(PANEL, TILE_STRIDE, tile, rows, cols, bias, gelu, residual, dst, m)
-AVX2 static void finish_256(FINISH_ARGS) { FINISH; }
-AVX512 static void finish_512(FINISH_ARGS) { FINISH; }
+ALWAYS_INLINE void finish(FINISH_ARGS) {
+    float own[PANEL] = {0}; /* the bias, with zeros beyond the last column */
+    if (bias) {
+        memcpy(own, bias, (size_t) cols * sizeof(float));
+    }
+    for (int r = 0; r < rows; ++r) {
+        finish_row(PANEL, tile + r * TILE_STRIDE, cols, own, gelu, residual ? residual + r * m : 0, dst + r * m);
+    }
+}
+AVX2 static void finish_256(FINISH_ARGS) { finish(tile, rows, cols, bias, gelu, residual, dst, m); }
+AVX512 static void finish_512(FINISH_ARGS) { finish(tile, rows, cols, bias, gelu, residual, dst, m); }
 
 /* --- the op ---------------------------------------------------------------------------------------- */
 
@@ -300,7 +308,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int64_t bytes = element_size(format), panel_bytes = PANEL * padded_k(format, k) * bytes;
     const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
 
-    const int parts = token_parts(n, panels, nth, 0.2, 4.0), columns = nth / parts;
+    const int parts = token_parts(n, 1, panels, nth, 0.2, 4.0), columns = nth / parts;
     const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
     const int64_t first_panel = panels * (ith % columns) / columns, last_panel = panels * (ith % columns + 1) / columns;
     if (first == last || first_panel == last_panel) {

@@ -19,6 +19,7 @@ struct hotshoe_linear_params {
     int32_t has_bias;
     int32_t has_residual;
     int32_t avx2_only; /* 0; 1 in tests: not AVX-512, where that is there (F32, F16, and hotshoe_quants) */
+    int64_t n_experts; /* of hotshoe_quants_experts: packed weights of k by m, one after the other */
 };
 
 /* A mask of 1 << format: what is fast on this CPU. 0 where there is no kernel for it: then call none of the others. */

@@ -107,89 +107,160 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
     }
 }
 
-typedef void (*finish_fn)(const float *, int64_t, int, const float *, int, const float *, float *, int64_t);
-AVX2 static void finish_256(const float * tile, int64_t rows, int cols, const float * bias, int gelu,
-                            const float * residual, float * dst, int64_t m) {
-    finish(ROWS, ROWS, tile, rows, cols, bias, gelu, residual, dst, m);
-}
-
 static int has_vnni(void) {
     __builtin_cpu_init();
     return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
 }
 
-void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
-    const struct ggml_tensor * x = dst->src[0];
-    const float * bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
-    const float * residual = p->has_residual ? (const float *) dst->src[p->has_bias ? 2 : 1]->data : 0;
-    const struct quant * q = quant_of(p->format);
-    const int64_t k = p->k, m = p->m, n = x->ne[1], panels = n_panels(m);
-    const int64_t panel_bytes = ROWS * (k / q->elements) * q->bytes;
-    const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
+/* Rows of x by one weight, and where the results go: wherever rows lie. */
+struct block {
+    const struct quant * q;
+    const char * packed;
+    int64_t k, m, first_panel, last_panel;
+    const float * bias;
+    int gelu, vnni;
+    int64_t tokens; /* 1 to MAX_TOKENS */
+    const float * x[MAX_TOKENS];
+    const float * residual[MAX_TOKENS]; /* or NULL */
+    float * y[MAX_TOKENS];
+};
 
-    const int parts = token_parts(n, panels, nth, 1.5, 4.0), columns = nth / parts;
-    const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
-    const int64_t first_panel = panels * (ith % columns) / columns, last_panel = panels * (ith % columns + 1) / columns;
-    if (first == last || first_panel == last_panel) {
-        return;
+AVX2 static void finish_256(const struct block * b, const float * sums, int64_t column, int end) {
+    const int cols = (int) min64(ROWS, b->m - column);
+    float bias[ROWS] = {0};
+    if (end && b->bias) {
+        memcpy(bias, b->bias + column, (size_t) cols * sizeof(float));
     }
+    for (int64_t t = 0; t < b->tokens; ++t) {
+        const float * residual = end && b->residual[t] ? b->residual[t] + column : 0;
+        finish_row(ROWS, sums + t * ROWS, cols, bias, end && b->gelu, residual, b->y[t] + column);
+    }
+}
 
+static void multiply(const struct block * b) {
     _Alignas(64) char staged[STAGED];
     _Alignas(64) char unpacked[UNPACKED];
     _Alignas(64) float sums[MAX_TOKENS * ROWS];
-    const int vnni = has_vnni() && !p->avx2_only;
 
-    const int64_t blocks = (last - first + MAX_TOKENS - 1) / MAX_TOKENS;
-    for (int64_t block = 0; block < blocks; ++block) { /* of nearly one size, as the tiles are */
-        const int64_t t0 = first + (last - first) * block / blocks;
-        const int64_t tokens = first + (last - first) * (block + 1) / blocks - t0;
-        const int dot = vnni && tokens > 1, form = dot ? FORM_DOT : q->form;
-        const int zero = dot && q->form == FORM_S16 ? 128 : q->zero; /* of signed bytes */
-        const stage_fn stage = stage_of[form][q->block == 16];
-        const tile_fn * tile = tiles_of[form][q->block == 16][q->mins];
-        const int64_t most_tokens = dot ? TOKENS_DOT : TOKENS, tiles = (tokens + most_tokens - 1) / most_tokens;
-        const int64_t record = RECORD(q->block, form, q->mins), token_record = STAGED_RECORD(q->block, form);
-        const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
-        const int64_t depth = STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
-        const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
-        for (int64_t k0 = 0; k0 < k; k0 += depth) {
-            const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
-            for (int64_t i = 0; i < tiles; ++i) {
-                const int64_t r0 = tokens * i / tiles;
-                const int rows = (int) (tokens * (i + 1) / tiles - r0);
-                for (int r = 0; r < rows; ++r) {
-                    const char * from = (const char *) x->data + (t0 + r0 + r) * (int64_t) x->nb[1];
-                    stage(zero, (const float *) from + k0, k1 - k0, rows, r, staged + r0 * token_bytes);
+    const struct quant * q = b->q;
+    const int64_t k = b->k, tokens = b->tokens, panel_bytes = ROWS * (k / q->elements) * q->bytes;
+    const int dot = b->vnni && tokens > 1, form = dot ? FORM_DOT : q->form;
+    const int zero = dot && q->form == FORM_S16 ? 128 : q->zero; /* of signed bytes */
+    const stage_fn stage = stage_of[form][q->block == 16];
+    const tile_fn * tile = tiles_of[form][q->block == 16][q->mins];
+    const int64_t most_tokens = dot ? TOKENS_DOT : TOKENS, tiles = (tokens + most_tokens - 1) / most_tokens;
+    const int64_t record = RECORD(q->block, form, q->mins), token_record = STAGED_RECORD(q->block, form);
+    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
+    const int64_t depth = STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
+    const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
+    for (int64_t k0 = 0; k0 < k; k0 += depth) {
+        const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
+        for (int64_t i = 0; i < tiles; ++i) {
+            const int64_t t0 = tokens * i / tiles;
+            const int rows = (int) (tokens * (i + 1) / tiles - t0);
+            for (int r = 0; r < rows; ++r) {
+                stage(zero, b->x[t0 + r] + k0, k1 - k0, rows, r, staged + t0 * token_bytes);
+            }
+        }
+        for (int64_t panel = b->first_panel; panel < b->last_panel; ++panel) {
+            const int64_t column = panel * ROWS;
+            memset(sums, 0, (size_t) tokens * NUMBERS);
+            for (int64_t t = 0; t < tokens && k0; ++t) { /* the sums so far */
+                memcpy(sums + t * ROWS, b->y[t] + column, (size_t) min64(ROWS, b->m - column) * sizeof(float));
+            }
+            for (int64_t at = k0; at < k1; at += at_once) {
+                const int64_t elements = min64(at_once, k1 - at);
+                const char * w = b->packed + panel * panel_bytes + ROWS * (at / q->elements) * q->bytes;
+                if (tokens == 1) {
+                    q->multiply(w, elements / q->elements, staged + (at - k0) / q->block * token_record, sums);
+                    continue;
+                }
+                (dot && q->unpack_dot ? q->unpack_dot : q->unpack)(w, elements / q->elements, unpacked);
+                for (int64_t i = 0; i < tiles; ++i) {
+                    const int64_t t0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - t0;
+                    const char * from = staged + t0 * token_bytes + (at - k0) / q->block * rows * token_record;
+                    tile[rows](from, unpacked, elements / q->block, sums + t0 * ROWS);
                 }
             }
-            for (int64_t panel = first_panel; panel < last_panel; ++panel) {
-                const int64_t column = panel * ROWS;
-                const int cols = (int) min64(ROWS, m - column);
-                float * out = (float *) dst->data + t0 * m + column;
-                memset(sums, 0, (size_t) tokens * NUMBERS);
-                for (int64_t r = 0; r < tokens && k0; ++r) { /* the sums so far */
-                    memcpy(sums + r * ROWS, out + r * m, (size_t) cols * sizeof(float));
+            finish_256(b, sums, column, k1 == k);
+        }
+    }
+}
+
+/* Thread `ith` of `nth`: its part of n rows, [*first, *last), and of the panels of each of as many weights. */
+static struct block share(const struct hotshoe_linear_params * p, int64_t n, int64_t weights, int ith, int nth,
+                          int64_t * first, int64_t * last) {
+    const int64_t panels = n_panels(p->m);
+    const int parts = token_parts(n, weights, panels, nth, 1.5, 4.0), columns = nth / parts;
+    *first = n * (ith / columns) / parts;
+    *last = n * (ith / columns + 1) / parts;
+    const struct block b = {
+        .q = quant_of(p->format),
+        .packed = (const char *) p->packed,
+        .k = p->k,
+        .m = p->m,
+        .first_panel = panels * (ith % columns) / columns,
+        .last_panel = panels * (ith % columns + 1) / columns,
+        .gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF,
+        .vnni = has_vnni() && !p->avx2_only,
+    };
+    return b;
+}
+
+void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
+    const struct ggml_tensor * x = dst->src[0];
+    const float * residual = p->has_residual ? (const float *) dst->src[p->has_bias ? 2 : 1]->data : 0;
+    int64_t first, last;
+    struct block b = share(p, x->ne[1], 1, ith, nth, &first, &last);
+    b.bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
+    const int64_t blocks = b.first_panel < b.last_panel ? (last - first + MAX_TOKENS - 1) / MAX_TOKENS : 0;
+    for (int64_t i = 0; i < blocks; ++i) { /* of nearly one size, as the tiles are */
+        const int64_t t0 = first + (last - first) * i / blocks, t1 = first + (last - first) * (i + 1) / blocks;
+        for (int64_t t = t0; t < t1; ++t) {
+            b.x[t - t0] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
+            b.y[t - t0] = (float *) dst->data + t * p->m;
+            b.residual[t - t0] = residual ? residual + t * p->m : 0;
+        }
+        b.tokens = t1 - t0;
+        multiply(&b);
+    }
+}
+
+/* Each thread looks for itself where an expert is named, over and over: a thousandth of the time of the products. */
+void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
+    const struct ggml_tensor *x = dst->src[0], *experts = dst->src[1];
+    const int32_t * chosen = (const int32_t *) experts->data;
+    const int64_t used = experts->ne[0], n = used * experts->ne[1];
+    const size_t weight_bytes = hotshoe_quants_size(p->format, p->k, p->m);
+    int64_t first, last; /* of the rows in the order of their experts */
+    struct block b = share(p, n, min64(n, p->n_experts), ith, nth, &first, &last);
+    if (b.first_panel == b.last_panel) {
+        return;
+    }
+    int64_t before = 0; /* rows of the experts before this one */
+    for (int32_t e = 0; e < p->n_experts && before < last; ++e) {
+        int64_t of_expert = 0;
+        for (int64_t i = 0; i < n; ++i) {
+            of_expert += chosen[i] == e;
+        }
+        int64_t at = before; /* the row that is looked for next */
+        before += of_expert;
+        const int64_t start = at > first ? at : first, stop = min64(before, last), blocks = (stop - start + MAX_TOKENS - 1) / MAX_TOKENS;
+        b.packed = (const char *) p->packed + e * weight_bytes;
+        for (int64_t i = 0, block = 0; block < blocks; ++block) {
+            const int64_t t1 = start + (stop - start) * (block + 1) / blocks;
+            for (b.tokens = 0; at < t1; ++i) {
+                if (chosen[i] != e || at++ < start) {
+                    continue;
                 }
-                for (int64_t at = k0; at < k1; at += at_once) {
-                    const int64_t elements = min64(at_once, k1 - at);
-                    const char * w = (const char *) p->packed + panel * panel_bytes + ROWS * (at / q->elements) * q->bytes;
-                    if (tokens == 1) {
-                        q->multiply(w, elements / q->elements, staged + (at - k0) / q->block * token_record, sums);
-                        continue;
-                    }
-                    (dot && q->unpack_dot ? q->unpack_dot : q->unpack)(w, elements / q->elements, unpacked);
-                    for (int64_t i = 0; i < tiles; ++i) {
-                        const int64_t r0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - r0;
-                        const char * from = staged + r0 * token_bytes + (at - k0) / q->block * rows * token_record;
-                        tile[rows](from, unpacked, elements / q->block, sums + r0 * ROWS);
-                    }
-                }
-                const int end = k1 == k;
-                finish_256(sums, tokens, cols, end && bias ? bias + column : 0, end && gelu,
-                           end && residual ? residual + t0 * m + column : 0, out, m);
+                const int64_t row = i / used, which = x->ne[1] == 1 ? 0 : i % used;
+                b.x[b.tokens] = (const float *) ((const char *) x->data + row * (int64_t) x->nb[2] + which * (int64_t) x->nb[1]);
+                b.y[b.tokens++] = (float *) dst->data + i * p->m;
             }
+            multiply(&b);
         }
     }
 }
@@ -213,9 +284,13 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     (void) nth, (void) userdata;
-    for (int64_t i = 0; ith == 0 && i < dst->ne[0] * dst->ne[1]; ++i) {
+    for (int64_t i = 0; ith == 0 && i < dst->ne[0] * dst->ne[1] * dst->ne[2]; ++i) {
         ((float *) dst->data)[i] = NAN; /* nobody asked hotshoe_quants_has */
     }
+}
+
+void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    hotshoe_quants(dst, ith, nth, userdata);
 }
 
 #endif

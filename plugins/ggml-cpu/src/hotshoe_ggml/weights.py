@@ -19,15 +19,12 @@ from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
-from hotshoe_ggml.cpu.packed import PackedWeight
+from hotshoe_ggml.cpu.packed import PRODUCTS, PackedWeight
 from hotshoe_ggml.lowering import extents
 from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner, run_all
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["PackedBuffer", "WeightBuffer", "as_read", "hold", "load_weights", "product_name"]
-
-_AXES = {"linear": 2, "linear_experts": 3}
-"""The products whose weight, their second operand, may lie in a layout of its own, and the axes that it has."""
 
 
 class Rearranged:
@@ -67,14 +64,13 @@ def as_read(weight: Tensor, handle: Any, op: str, operand: int) -> Any:
 
     Raises UnsupportedOpError where the weight lies in a layout that this op cannot read.
     """
-    is_weight = operand == 1 and _AXES.get(op) == weight.ndim
+    is_weight = operand == 1 and PRODUCTS.get(weight.ndim) == op
     if isinstance(handle, DualLayout):
         handle = handle.linear if is_weight and op == "linear" else handle.other
     if not isinstance(handle, (Rearranged, PackedWeight)) or is_weight:
         return handle.tensor if isinstance(handle, Rearranged) else handle
-    product = next(name for name, n in _AXES.items() if n == weight.ndim)
     raise UnsupportedOpError(
-        f"{op}: {weight!r} is rearranged for {product}, the only use it was loaded for",
+        f"{op}: {weight!r} is rearranged for {PRODUCTS[weight.ndim]}, the only use it was loaded for",
         hint=f"name {op!r} among its uses as well, or open the backend with repack=False",
     )
 
@@ -197,7 +193,7 @@ def _mappable(w: WeightData) -> bool:
 
 def _fits(device: Any, buft: Any, w: WeightData) -> bool:
     """Whether every use of the weight works from this buffer type: asked of the device with a mock node."""
-    if not w.uses or any(_AXES.get(use) != len(w.shape) for use in w.uses):
+    if not w.uses or any(use != PRODUCTS.get(len(w.shape)) for use in w.uses):
         return False  # ggml aborts on shapes that do not fit the op
     g = lib()
     owner = NativeContext(8)

@@ -1,4 +1,4 @@
-"""Weights of linear layers packed once for our own matrix products (``native/``), which run on the CPU only."""
+"""Weights packed once for our own matrix products (``native/``), which run on the CPU only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,19 @@ from hotshoe_ggml._native import ffi, kernels, lib
 if TYPE_CHECKING:
     from hotshoe_ggml.lowering import Builder
 
-__all__ = ["DenseWeight", "PackedFormat", "PackedWeight", "QuantizedWeight", "linear_node", "pack_format"]
+__all__ = [
+    "PRODUCTS",
+    "DenseWeight",
+    "PackedFormat",
+    "PackedWeight",
+    "QuantizedWeight",
+    "experts_node",
+    "linear_node",
+    "pack_format",
+]
+
+PRODUCTS = {2: "linear", 3: "linear_experts"}
+"""The products whose weight, their second operand, may lie in a layout of its own, by the axes that it has."""
 
 Done = Callable[[np.ndarray[Any, Any]], object]
 """Told of each part of a file's bytes that was packed and is not needed any more."""
@@ -51,36 +63,40 @@ def pack_format(weight: WeightData) -> PackedFormat | DType | None:
     A quantized type stands for that type, rearranged. Of a compute-bound model Q8_0 is widened instead: with F32 or
     BF16 activations its outliers, which are those of encoders, are not rounded to 8 bits.
     """
-    if len(weight.shape) != 2 or 0 in weight.shape or not weight.uses or any(u != "linear" for u in weight.uses):
+    product = PRODUCTS.get(len(weight.shape))
+    if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
         return None
-    fast = kernels().hotshoe_linear_formats() if weight.compute_bound else 0
+    fast = kernels().hotshoe_linear_formats() if weight.compute_bound and product == "linear" else 0
     format = next((f for f in _FORMATS.get(weight.dtype, ()) if fast >> f & 1), None)
-    if format is None and kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[1]):
+    if format is None and kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[-1]):
         return weight.dtype
     return format
 
 
 class PackedWeight(ABC):
-    """A packed weight W (m, k). It must outlive every graph with a node of it: their kernels read its memory.
+    """A packed weight W (m, k), or those of ``n_experts``. It must outlive every graph with a node of it.
 
-    The parameters of those nodes, a few bytes for each kind of use, are owned here as well.
+    Their kernels read its memory. The parameters of those nodes, a few bytes for each kind of use, are owned here too.
     """
 
-    __slots__ = ("_address", "_memory", "_params", "format", "k", "m", "nbytes")
+    __slots__ = ("_address", "_memory", "_params", "format", "k", "m", "n_experts", "nbytes")
 
     function: ClassVar[str]
     """The kernel that multiplies with it: a callback of ggml's custom op."""
 
     format: PackedFormat | DType
 
-    def __init__(self, weight: WeightData, nbytes: int, *, dry: bool, done: Done | None) -> None:
+    def __init__(self, weight: WeightData, nbytes_each: int, *, dry: bool, done: Done | None) -> None:
         """Packs the weight; its file may be closed afterwards. ``dry`` takes no memory: only nbytes is of use.
+
+        nbytes_each: of a matrix of (m, k); 0 experts are one, too.
 
         Raises:
             MemoryError: there is no room for ``nbytes``.
         """
-        self.m, self.k = weight.shape
-        self.nbytes = nbytes
+        self.m, self.k = weight.shape[-2:]
+        self.n_experts = weight.shape[0] if len(weight.shape) == 3 else 0
+        self.nbytes = nbytes_each * max(1, self.n_experts)
         # zeroed pages, as the kernel demands, and none is touched before it is written
         self._memory = np.zeros(0 if dry else self.nbytes + _ALIGNMENT, np.uint8)
         self._address = self._memory.__array_interface__["data"][0]
@@ -93,19 +109,23 @@ class PackedWeight(ABC):
         return f"{type(self).__name__}({self.format.name}, m={self.m}, k={self.k}, {self.nbytes} bytes)"
 
     def _pack_all(self, weight: WeightData, done: Done | None) -> None:
-        packed, data = ffi.cast("void *", self._address), np.ascontiguousarray(weight.data)
+        data = np.ascontiguousarray(weight.data)
+        n_matrices = max(1, self.n_experts)
         row_bytes = weight.dtype.nbytes((self.k,))
         step = max(1, _CHUNK // self.k // _PANEL) * _PANEL
-        for first in range(0, self.m, step):
-            n = min(step, self.m - first)
-            rows = data[first * row_bytes : (first + n) * row_bytes]
-            self._pack_rows(weight.dtype, first, n, ffi.from_buffer(rows), packed)
-            if done is not None:
-                done(weight.data[first * row_bytes : (first + n) * row_bytes])
+        for i in range(n_matrices):
+            packed = ffi.cast("void *", self._address + i * (self.nbytes // n_matrices))
+            for first in range(0, self.m, step):
+                n = min(step, self.m - first)
+                start = (i * self.m + first) * row_bytes
+                rows = slice(start, start + n * row_bytes)
+                self._pack_rows(weight.dtype, first, n, ffi.from_buffer(data[rows]), packed)
+                if done is not None:
+                    done(weight.data[rows])
 
     @abstractmethod
     def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
-        """Packs rows [first, first + n), given as in the file."""
+        """Packs rows [first, first + n) of one matrix, given as in the file."""
 
     def params(self, activation: str, has_bias: bool, has_residual: bool) -> Any:
         """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this object."""
@@ -113,7 +133,7 @@ class PackedWeight(ABC):
         if key not in self._params:
             params = ffi.new("struct hotshoe_linear_params *")
             params.packed = ffi.cast("void *", self._address)
-            params.k, params.m = self.k, self.m
+            params.k, params.m, params.n_experts = self.k, self.m, self.n_experts
             params.format = self.format.id if isinstance(self.format, DType) else self.format
             params.activation = getattr(kernels(), _ACTIVATIONS[activation])
             params.has_bias, params.has_residual = has_bias, has_residual
@@ -144,14 +164,14 @@ class DenseWeight(PackedWeight):
 
 
 class QuantizedWeight(PackedWeight):
-    """For ``hotshoe_quants``: the file's blocks, those of 16 rows among each other, and so as many bytes."""
+    """For ``hotshoe_quants`` and ``hotshoe_quants_experts``: the file's blocks, those of 16 rows among each other."""
 
     __slots__ = ()
     function = "hotshoe_quants"
 
     def __init__(self, weight: WeightData, *, dry: bool = False, done: Done | None = None) -> None:
         self.format: DType = weight.dtype
-        m, k = weight.shape
+        m, k = weight.shape[-2:]
         super().__init__(weight, int(kernels().hotshoe_quants_size(weight.dtype.id, k, m)), dry=dry, done=done)
 
     def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
@@ -177,11 +197,21 @@ def linear_node(
         args.append(builder.reshape(builder.f32(bias), (packed.m,)))
     if residual is not None:
         args.append(builder.reshape(builder.f32(residual), (n, packed.m)))
-    args = [builder.cont(arg) for arg in args]
-    function = ffi.addressof(kernels(), packed.function)
-    params = packed.params(activation, bias is not None, residual is not None)
-    sources = ffi.new("struct ggml_tensor *[]", args)
-    tasks = builder.g.GGML_N_TASKS_MAX
-    return builder.call(
-        "custom_4d", builder.g.GGML_TYPE_F32, packed.m, n, 1, 1, sources, len(args), function, tasks, params
-    )
+    function, params = packed.function, packed.params(activation, bias is not None, residual is not None)
+    return _product(builder, function, (packed.m, n, 1), [builder.cont(arg) for arg in args], params)
+
+
+def experts_node(builder: Builder, x: Any, packed: PackedWeight, experts: Any) -> Any:
+    """A ggml node of ne ``[m, used, n]``: each row of x by the matrix that ``experts`` names for it.
+
+    x: ne ``[k, 1 or used, n]``. experts: I32, ne ``[used, n]``, each one of the weight's. Otherwise as ``linear_node``.
+    """
+    args = [builder.cont(builder.f32(x)), builder.cont(experts)]
+    ne = (packed.m, experts.ne[0], experts.ne[1])
+    return _product(builder, f"{packed.function}_experts", ne, args, packed.params("none", False, False))
+
+
+def _product(builder: Builder, function: str, ne: tuple[int, int, int], args: list[Any], params: Any) -> Any:
+    sources, kernel = ffi.new("struct ggml_tensor *[]", args), ffi.addressof(kernels(), function)
+    f32, tasks = builder.g.GGML_TYPE_F32, builder.g.GGML_N_TASKS_MAX
+    return builder.call("custom_4d", f32, *ne, 1, sources, len(args), kernel, tasks, params)

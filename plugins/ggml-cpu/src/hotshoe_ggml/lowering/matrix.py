@@ -10,7 +10,7 @@ from hotshoe_core.ops._bounds import are_distinct
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi
 from hotshoe_ggml.cpu.fusion import Fused
-from hotshoe_ggml.cpu.packed import PackedWeight, linear_node
+from hotshoe_ggml.cpu.packed import PackedWeight, experts_node, linear_node
 from hotshoe_ggml.lowering.builder import Builder, Ptr, indices_are_i32, lowers
 
 __all__ = ["lower_fused"]
@@ -57,7 +57,9 @@ def _matmul(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
     when=indices_are_i32(1, 2),
     nodes=lambda node: 16 + 4 * node.shape[1],
 )
-def _linear_experts(b: Builder, node: Tensor, x: Ptr, weight: Ptr, experts: Ptr) -> Ptr:
+def _linear_experts(b: Builder, node: Tensor, x: Ptr, weight: Ptr | PackedWeight, experts: Ptr) -> Ptr:
+    if isinstance(weight, PackedWeight):
+        return experts_node(b, x, weight, b.indices(node, experts))
     x, weight, experts = b.cont(b.f32(x)), b.rows(weight), b.indices(node, experts)
     chosen = node.sources[2]
     assert chosen is not None
