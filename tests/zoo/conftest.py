@@ -86,6 +86,11 @@ def zoo(new_environment: Callable[..., Zoo], wheels: dict[str, Path]) -> Zoo:
 
 
 @pytest.fixture(scope="session")
-def day(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Visit:
+def place_of_day(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("day")
+
+
+@pytest.fixture(scope="session")
+def day(zoo: Zoo, place_of_day: Path) -> Visit:
     """One visit with every animal out of its cage, and nothing remembered of any."""
-    return zoo.visit(tmp_path_factory.mktemp("day"))
+    return zoo.visit(place_of_day)

@@ -88,9 +88,9 @@ def test_probes_run_side_by_side(day: Visit) -> None:
     assert day.report["elapsed"] < sum(hanging)
 
 
-def test_a_second_program_remembers(zoo: Zoo, tmp_path: Path) -> None:
+def test_a_second_program_remembers(zoo: Zoo, day: Visit, place_of_day: Path) -> None:
     """With what the first has learned, the second waits for nobody, and says the same."""
-    first, second = zoo.visit(tmp_path), zoo.visit(tmp_path)
+    first, second = day, zoo.visit(place_of_day)
 
     def outcomes(visit: Visit) -> dict[str, str]:
         return {verdict["origin"]: verdict["outcome"] for verdict in visit.report["verdicts"]}

@@ -19,6 +19,7 @@ enum {
     MAX_TOKENS = 96, /* of a block of tokens: 24 tiles, so that unpacking is a small part */
 #endif
     SUPERBLOCK = 256, /* depths are multiples of it */
+    DIRECT = 2,        /* tokens up to which each is multiplied by the packed blocks themselves, without VNNI */
     FEW = 16,          /* tokens up to which memory is the limit: */
     FEW_AT_ONCE = 512, /* elements are then unpacked in small steps, so that what comes is on its way meanwhile */
 };
@@ -145,11 +146,11 @@ static void multiply(const struct block * b) {
 
     const struct quant * q = b->q;
     const int64_t k = b->k, tokens = b->tokens, panel_bytes = ROWS * (k / q->elements) * q->bytes;
-    const int dot = b->vnni && tokens > 1, form = dot ? FORM_DOT : q->form;
+    const int direct = tokens <= (b->vnni ? 1 : DIRECT), dot = b->vnni && !direct, form = dot ? FORM_DOT : q->form;
     const int zero = dot && q->form == FORM_S16 ? 128 : q->zero; /* of signed bytes */
     const stage_fn stage = stage_of[form][q->block == 16];
     const tile_fn * tile = tiles_of[form][q->block == 16][q->mins];
-    const int64_t most_tokens = dot ? TOKENS_DOT : TOKENS, tiles = (tokens + most_tokens - 1) / most_tokens;
+    const int64_t most_tokens = direct ? 1 : dot ? TOKENS_DOT : TOKENS, tiles = (tokens + most_tokens - 1) / most_tokens;
     const int64_t record = RECORD(q->block, form, q->mins), token_record = STAGED_RECORD(q->block, form);
     const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
     const int64_t depth = STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
@@ -172,8 +173,11 @@ static void multiply(const struct block * b) {
             for (int64_t at = k0; at < k1; at += at_once) {
                 const int64_t elements = min64(at_once, k1 - at);
                 const char * w = b->packed + panel * panel_bytes + ROWS * (at / q->elements) * q->bytes;
-                if (tokens == 1) {
-                    q->multiply(w, elements / q->elements, staged + (at - k0) / q->block * token_record, sums);
+                if (direct) {
+                    for (int64_t t = 0; t < tokens; ++t) {
+                        const char * from = staged + t * token_bytes + (at - k0) / q->block * token_record;
+                        q->multiply(w, elements / q->elements, from, sums + t * ROWS);
+                    }
                     continue;
                 }
                 (dot && q->unpack_dot ? q->unpack_dot : q->unpack)(w, elements / q->elements, unpacked);

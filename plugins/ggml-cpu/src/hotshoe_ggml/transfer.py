@@ -14,7 +14,17 @@ import numpy as np
 from hotshoe_core.backend import Progress
 from hotshoe_ggml._native import ffi, lib
 
-__all__ = ["Meter", "ReadAhead", "address", "copy_all", "drop_pages", "memory_owner", "run_all", "start_threads"]
+__all__ = [
+    "Meter",
+    "ReadAhead",
+    "address",
+    "copy_all",
+    "drop_pages",
+    "memory_owner",
+    "run_all",
+    "start_threads",
+    "zeros",
+]
 
 _CHUNK = 64 << 20  # bytes copied between two reports of progress
 _AHEAD = 256 << 20  # bytes whose pages are touched in one call
@@ -138,6 +148,17 @@ def _copy(tensor: Any, data: np.ndarray[Any, Any], meter: Meter, *, whole: bool)
         piece = data[start : start + step]
         lib().ggml_backend_tensor_set(tensor, ffi.from_buffer(piece), start, piece.nbytes)
         meter.add(piece.nbytes)
+
+
+def zeros(nbytes: int) -> np.ndarray[Any, Any]:
+    """Memory of pages that are taken when they are written. Raises MemoryError."""
+    if not nbytes or not hasattr(mmap, "MAP_PRIVATE"):
+        return np.zeros(nbytes, np.uint8)
+    # by itself: calloc clears what it has had before, and NumPy asks for huge pages, which the kernel may have to make
+    try:
+        return np.frombuffer(mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+    except OSError as e:
+        raise MemoryError(str(e)) from None
 
 
 def drop_pages(data: np.ndarray[Any, Any]) -> None:

@@ -8,7 +8,7 @@ from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.errors import DeviceLostError, NativeError
 from hotshoe_ggml._native import device_facts, ffi, lib, library_of
-from hotshoe_ggml.cpu.packed import Done, PackedWeight
+from hotshoe_ggml.cpu.packed import Array, Done, PackedWeight
 
 __all__ = ["Unit"]
 
@@ -51,7 +51,7 @@ class Unit:
         """Whether this weight is to be kept in the layout of our own product."""
         return False
 
-    def pack(self, weight: WeightData, *, dry: bool, done: Done) -> PackedWeight:
+    def pack(self, weight: WeightData, *, memory: Array | None, dry: bool, done: Done) -> PackedWeight:
         """The weight in that layout. ``done`` is told of each part of its bytes as it is packed. Raises MemoryError."""
         raise NotImplementedError(f"{self.name} packs no weights")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -19,9 +20,10 @@ from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
+from hotshoe_ggml.cpu.packed import ALIGNMENT as PACKED_ALIGNMENT
 from hotshoe_ggml.cpu.packed import PRODUCTS, PackedWeight
 from hotshoe_ggml.lowering import extents
-from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner, run_all
+from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner, run_all, zeros
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["PackedBuffer", "WeightBuffer", "as_read", "hold", "load_weights", "product_name"]
@@ -174,16 +176,24 @@ def _pack_all(unit: Unit, weights: list[WeightData], dry: bool, meter: Meter, bu
         drop_pages(part)
         meter.add(part.nbytes)
 
-    def pack(w: WeightData) -> None:
-        try:
-            buffers.append(PackedBuffer(w.name, unit.pack(w, dry=dry, done=done)))
-        except MemoryError:
-            raise OutOfMemory(w.data.nbytes, unit.name, w.layer) from None
+    def pack(w: WeightData, memory: np.ndarray[Any, Any] | None) -> None:
+        packed = unit.pack(w, memory=memory, dry=dry, done=done)
+        buffers.append(PackedBuffer(w.name, packed))
         if dry:
             meter.add(w.data.nbytes)
 
     largest_first = sorted(weights, key=lambda w: -w.data.nbytes)
-    run_all([functools.partial(pack, w) for w in largest_first], unit.n_copying)
+    sizes = [unit.pack(w, memory=None, dry=True, done=done).nbytes for w in largest_first]
+    sizes = [-(-size // PACKED_ALIGNMENT) * PACKED_ALIGNMENT for size in sizes]
+    try:
+        all_memory = None if dry else zeros(sum(sizes))
+        jobs = []
+        for w, size, stop in zip(largest_first, sizes, itertools.accumulate(sizes)):
+            memory = None if all_memory is None else all_memory[stop - size : stop]
+            jobs.append(functools.partial(pack, w, memory))
+        run_all(jobs, unit.n_copying)
+    except MemoryError:
+        raise OutOfMemory(sum(sizes), unit.name, largest_first[0].layer) from None
 
 
 def _mappable(w: WeightData) -> bool:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from hotshoe_ggml.lowering import Builder
 
 __all__ = [
+    "ALIGNMENT",
     "PRODUCTS",
     "DenseWeight",
     "PackedFormat",
@@ -30,12 +31,15 @@ __all__ = [
 PRODUCTS = {2: "linear", 3: "linear_experts"}
 """The products whose weight, their second operand, may lie in a layout of its own, by the axes that it has."""
 
-Done = Callable[[np.ndarray[Any, Any]], object]
+Array = np.ndarray[Any, Any]
+
+Done = Callable[[Array], object]
 """Told of each part of a file's bytes that was packed and is not needed any more."""
 
-_CHUNK = 1 << 20  # elements packed at once: as F32 4 MiB
+_CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
+_PART = 16 << 20  # bytes of a file that are packed before their pages are dropped
 _PANEL = 16  # rows that lie among each other in a packed quantized weight
-_ALIGNMENT = 64
+ALIGNMENT = 64  # of a packed weight
 
 
 class PackedFormat(enum.IntEnum):
@@ -86,10 +90,13 @@ class PackedWeight(ABC):
 
     format: PackedFormat | DType
 
-    def __init__(self, weight: WeightData, nbytes_each: int, *, dry: bool, done: Done | None) -> None:
+    def __init__(
+        self, weight: WeightData, nbytes_each: int, *, memory: Array | None, dry: bool, done: Done | None
+    ) -> None:
         """Packs the weight; its file may be closed afterwards. ``dry`` takes no memory: only nbytes is of use.
 
-        nbytes_each: of a matrix of (m, k); 0 experts are one, too.
+        nbytes_each: of a matrix of (m, k); 0 experts are one, too. memory: ``nbytes`` of zeros at a multiple of 64, to
+        be packed into; None for some of its own.
 
         Raises:
             MemoryError: there is no room for ``nbytes``.
@@ -97,10 +104,9 @@ class PackedWeight(ABC):
         self.m, self.k = weight.shape[-2:]
         self.n_experts = weight.shape[0] if len(weight.shape) == 3 else 0
         self.nbytes = nbytes_each * max(1, self.n_experts)
-        # zeroed pages, as the kernel demands, and none is touched before it is written
-        self._memory = np.zeros(0 if dry else self.nbytes + _ALIGNMENT, np.uint8)
+        self._memory = np.zeros(0 if dry else self.nbytes + ALIGNMENT, np.uint8) if memory is None else memory
         self._address = self._memory.__array_interface__["data"][0]
-        self._address += -self._address % _ALIGNMENT
+        self._address += -self._address % ALIGNMENT
         self._params: dict[tuple[str, bool, bool], Any] = {}
         if not dry:
             self._pack_all(weight, done)
@@ -112,7 +118,7 @@ class PackedWeight(ABC):
         data = np.ascontiguousarray(weight.data)
         n_matrices = max(1, self.n_experts)
         row_bytes = weight.dtype.nbytes((self.k,))
-        step = max(1, _CHUNK // self.k // _PANEL) * _PANEL
+        step = max(1, self._rows_at_once(row_bytes) // _PANEL) * _PANEL
         for i in range(n_matrices):
             packed = ffi.cast("void *", self._address + i * (self.nbytes // n_matrices))
             for first in range(0, self.m, step):
@@ -122,6 +128,10 @@ class PackedWeight(ABC):
                 self._pack_rows(weight.dtype, first, n, ffi.from_buffer(data[rows]), packed)
                 if done is not None:
                     done(weight.data[rows])
+
+    @abstractmethod
+    def _rows_at_once(self, row_bytes: int) -> int:
+        """How many rows of that size in the file to pack in one call."""
 
     @abstractmethod
     def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
@@ -148,11 +158,21 @@ class DenseWeight(PackedWeight):
     function = "hotshoe_linear"
 
     def __init__(
-        self, weight: WeightData, format: PackedFormat, *, dry: bool = False, done: Done | None = None
+        self,
+        weight: WeightData,
+        format: PackedFormat,
+        *,
+        memory: Array | None = None,
+        dry: bool = False,
+        done: Done | None = None,
     ) -> None:
         self.format: PackedFormat = format
         m, k = weight.shape
-        super().__init__(weight, int(kernels().hotshoe_packed_size(format, k, m)), dry=dry, done=done)
+        size = int(kernels().hotshoe_packed_size(format, k, m))
+        super().__init__(weight, size, memory=memory, dry=dry, done=done)
+
+    def _rows_at_once(self, row_bytes: int) -> int:
+        return _CHUNK // self.k
 
     def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
         if dtype is DType.F32:
@@ -169,10 +189,16 @@ class QuantizedWeight(PackedWeight):
     __slots__ = ()
     function = "hotshoe_quants"
 
-    def __init__(self, weight: WeightData, *, dry: bool = False, done: Done | None = None) -> None:
+    def __init__(
+        self, weight: WeightData, *, memory: Array | None = None, dry: bool = False, done: Done | None = None
+    ) -> None:
         self.format: DType = weight.dtype
         m, k = weight.shape[-2:]
-        super().__init__(weight, int(kernels().hotshoe_quants_size(weight.dtype.id, k, m)), dry=dry, done=done)
+        size = int(kernels().hotshoe_quants_size(weight.dtype.id, k, m))
+        super().__init__(weight, size, memory=memory, dry=dry, done=done)
+
+    def _rows_at_once(self, row_bytes: int) -> int:
+        return _PART // row_bytes
 
     def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
         kernels().hotshoe_quants_pack(dtype.id, self.k, self.m, first, n, rows, packed)

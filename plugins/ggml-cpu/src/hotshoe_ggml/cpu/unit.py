@@ -7,7 +7,7 @@ from typing import Any
 from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.cpu.packed import DenseWeight, Done, PackedFormat, PackedWeight, QuantizedWeight, pack_format
+from hotshoe_ggml.cpu.packed import Array, DenseWeight, Done, PackedFormat, PackedWeight, QuantizedWeight, pack_format
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.unit import Unit
 
@@ -41,11 +41,11 @@ class CpuUnit(Unit):
     def packs(self, weight: WeightData) -> bool:
         return pack_format(weight) is not None
 
-    def pack(self, weight: WeightData, *, dry: bool, done: Done) -> PackedWeight:
+    def pack(self, weight: WeightData, *, memory: Array | None, dry: bool, done: Done) -> PackedWeight:
         format = pack_format(weight)
         if isinstance(format, PackedFormat):
-            return DenseWeight(weight, format, dry=dry, done=done)
-        return QuantizedWeight(weight, dry=dry, done=done)
+            return DenseWeight(weight, format, memory=memory, dry=dry, done=done)
+        return QuantizedWeight(weight, memory=memory, dry=dry, done=done)
 
     def close(self) -> None:
         super().close()
