@@ -17,7 +17,8 @@ from hotshoe_core.backend import Backend, WeightData
 from hotshoe_core.context import Context
 from hotshoe_core.device import BackendParams
 from hotshoe_core.dtypes import DType
-from hotshoe_core.errors import UnsupportedOpError
+from hotshoe_core.errors import InsufficientMemoryError, UnsupportedOpError
+from hotshoe_core.memory import format_bytes
 from hotshoe_core.quants import dequantize, quantize
 from hotshoe_core.reference import open_reference
 from hotshoe_core.tensor import TABLE, Tensor
@@ -207,3 +208,17 @@ def test_progress_ends_with_the_last_weight_whichever_thread_had_it(
     backend.release(list(loaded.values()))
     assert seen == sorted(seen)
     assert seen.count(1.0) == 1
+
+
+def test_without_room_for_packed_weights_nothing_is_loaded(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(nbytes: int) -> np.ndarray:
+        raise MemoryError
+
+    monkeypatch.setattr(weights, "zeros", no_room)
+    before = backend.memory().total
+    small = WeightData("a", (N, K), DType.Q4_0, quantize(np.ones((N, K), np.float32), DType.Q4_0), ("linear",), layer=2)
+    large = replace(small, name="b", shape=(2 * N, K), data=np.concatenate([small.data] * 2), layer=5)
+    size = re.escape(format_bytes(3 * small.data.nbytes))
+    with pytest.raises(InsufficientMemoryError, match=rf"{size}[\s\S]*layer 5"):  # that of the largest
+        backend.load([small, large])
+    assert backend.memory().total == before
