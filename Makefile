@@ -16,6 +16,8 @@ SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggm
 RPC_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-rpc)
 VULKAN_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-vulkan)
 ARGS ?=
+# One more than cores: tests wait a tenth of their time, for child processes and time limits.
+WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 1))")
 # Tests start hundreds of processes, and each would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -33,10 +35,10 @@ ifneq ($(VULKAN),0)
 test: $(VENV)/.vulkan
 endif
 test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some of them)
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 vulkan: $(VENV)/.weights $(VENV)/.test $(VENV)/.vulkan ## build the Vulkan plugin, and run the whole conformance kit on it
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal tests/ggml/vulkan_kit.py tests/ggml/test_vulkan.py $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/ggml/vulkan_kit.py tests/ggml/test_vulkan.py $(ARGS)
 
 MINUTES ?= 10
 fuzz: $(VENV)/.test ## try random graphs, files, templates, plugins and misuse for MINUTES=10
