@@ -37,9 +37,8 @@ def narrowed(graph: Graph) -> tuple[Graph, dict[Tensor, Tensor]]:
     for node in graph.nodes:
         indices = chosen.get(node)
         if indices is None:
-            if (
-                _takes_few(node) and chosen.get(_operands(node)[0]) is node.sources[1]
-            ):  # those rows are all that x has left
+            if _takes_few(node) and chosen.get(_operands(node)[0]) is node.sources[1]:
+                # those rows are all that its source has left
                 with scope(node.name, node.layer):
                     new[node] = new[node.sources[0]].cast(node.dtype)
             else:

@@ -232,7 +232,8 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     }
 }
 
-/* Each thread looks for itself where an expert is named, over and over: a thousandth of the time of the products. */
+/* Each thread looks for itself where an expert is named, once for each of them: for 64 experts, 8 of them in each of 512 rows,
+ * 0.6 to 0.9 ms, of some 46 for the product of 2048 features and 768 outputs on two cores. */
 void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor *x = dst->src[0], *experts = dst->src[1];
