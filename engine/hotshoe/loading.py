@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy  # noqa: F401 - here, not under six imports more: where CPython's stack crosses a page, each call maps one
+
 from hotshoe.families import find_model
 from hotshoe.nn.binder import bind, check_layers
 from hotshoe.placement import PlacementParams

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.tokenizers import Tokenizer, load_tokenizer
+from hotshoe.tokenizers import Tokenizer, _lazy_bpe, load_tokenizer
 from hotshoe.tokenizers._pieces import byte_letters
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS
 from hotshoe_core.errors import TokenizerError
@@ -187,7 +187,10 @@ VOCABULARIES = dict(vocabularies())
 
 
 @pytest.mark.parametrize("name", [*VOCABULARIES, "real llama-bpe", "real qwen2"])
-def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str) -> None:
+def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("LONGEST_WORD", "MOST_WORDS"):  # random texts come near them
+        monkeypatch.setattr(_lazy_bpe, limit, 10_000)
+
     def make() -> Tokenizer:
         return load_tokenizer(VOCABULARIES[name]) if name in VOCABULARIES else fresh(name.removeprefix("real "))
 
@@ -217,6 +220,17 @@ def test_long_texts_get_the_whole_vocabulary(text: str) -> None:
     assert not tokenizer._parsing._whole
     assert tokenizer.encode(text) == whole.encode(text)
     assert tokenizer._parsing._whole
+
+
+def test_tokens_may_stand_in_another_order_than_their_merges() -> None:
+    merges = ["t h", "h e", "th e", "e r", "the r", "r e", "i n", "re in"]
+    made = [merge.replace(" ", "") for merge in merges]
+    orders = ([*byte_letters(), *made[::step]] for step in (1, -1))
+    a, b = (load(merges=merges, tokens=tokens, token_type=[1] * len(tokens)) for tokens in orders)
+    for text in ("the rein there", "herein then the other", "thethere", "reinin"):
+        assert list(map(a.token, a.encode(text))) == list(map(b.token, b.encode(text)))
+    assert "ther" in map(a.token, a.encode("there"))
+    assert (a._parsing._first, b._parsing._first) == (256, None)
 
 
 def test_several_threads_make_parts_at_once() -> None:

@@ -35,7 +35,7 @@ class GGUFArray(Sequence[Any]):
         self._pos = pos
         self._count = count
         self._big_endian = big_endian
-        self._items: list[Any] | None = None
+        self._items: tuple[Any, ...] | None = None  # no list: a tuple of strings costs the garbage collector nothing
 
     def __len__(self) -> int:
         return self._count
@@ -48,7 +48,8 @@ class GGUFArray(Sequence[Any]):
         if self.type.code:
             part = self.numpy()[index]
             return part.tolist()  # of a single number: that number as a Python scalar
-        return self._decoded()[index]
+        items = self._decoded()
+        return list(items[index]) if isinstance(index, slice) else items[index]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.numpy().tolist() if self.type.code else self._decoded())
@@ -93,18 +94,18 @@ class GGUFArray(Sequence[Any]):
     def _split(self) -> tuple[Bytes, npt.NDArray[np.int64]]:
         return split_strings(self._file, self._pos, self._count, self._key, big_endian=self._big_endian)
 
-    def _decoded(self) -> list[Any]:
-        # Two threads may both decode; they get equal lists, and the later one stays.
+    def _decoded(self) -> tuple[Any, ...]:
+        # Two threads may both decode; they get equal ones, and the later one stays.
         items = self._items
         if items is None:
             items = self._strings() if self.type is ValueType.STRING else self._arrays()
             self._items = items
         return items
 
-    def _strings(self) -> list[Any]:
+    def _strings(self) -> tuple[str, ...]:
         chunk, bounds = self._split()
         try:
-            return list(decode_strings(chunk, bounds, big_endian=self._big_endian))
+            return tuple(decode_strings(chunk, bounds, big_endian=self._big_endian))
         except UnicodeDecodeError:
             pass  # but which one?
         items = []
@@ -119,11 +120,11 @@ class GGUFArray(Sequence[Any]):
                     offset=self._pos + int(bounds[i]) + 8 + e.start,
                     hint="raw() gives the bytes of each string",
                 ) from None
-        return items
+        return tuple(items)
 
-    def _arrays(self) -> list[Any]:
+    def _arrays(self) -> tuple[GGUFArray, ...]:
         cursor = Cursor(self._file, self._pos, big_endian=self._big_endian)
-        return [read_array(cursor, f"{self._key}[{i}]") for i in range(self._count)]
+        return tuple(read_array(cursor, f"{self._key}[{i}]") for i in range(self._count))
 
 
 @final

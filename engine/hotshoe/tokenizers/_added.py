@@ -18,18 +18,18 @@ __all__ = ["add_tokens", "hidden_ids", "unusual_ids"]
 _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
 
-def hidden_ids(types: Sequence[int]) -> list[int]:
+def hidden_ids(types: bytes | bytearray) -> list[int]:
     """Ids that are no part of a decoded text."""
     return [i for i, kind in _unusual(types) if kind in _HIDDEN]
 
 
-def unusual_ids(types: Sequence[int]) -> list[int]:
+def unusual_ids(types: bytes | bytearray) -> list[int]:
     """Ids of all but the ordinary tokens."""
     return [i for i, _ in _unusual(types)]
 
 
 def add_tokens(
-    inner: tokenizers.Tokenizer, vocabulary: Vocabulary, tokens: Sequence[str], types: Sequence[int]
+    inner: tokenizers.Tokenizer, vocabulary: Vocabulary, tokens: Sequence[str], types: bytes | bytearray
 ) -> None:
     """Make ``inner`` find the special and the user-defined ones of ``tokens``; their ids are those in its model."""
     import tokenizers
@@ -50,11 +50,11 @@ def add_tokens(
     inner.add_special_tokens([added(i, True) for i, k in unusual if k in (TokenType.CONTROL, TokenType.UNKNOWN)])
 
 
-def _unusual(types: Sequence[int]) -> list[tuple[int, int]]:
+def _unusual(types: bytes | bytearray) -> list[tuple[int, int]]:
     import numpy as np
 
     # a vocabulary has 100,000 tokens and more, nearly all of them ordinary
-    found = np.flatnonzero(np.fromiter(types, np.int64, len(types)) != int(TokenType.NORMAL))
+    found = np.flatnonzero(np.frombuffer(types, np.uint8) != TokenType.NORMAL)
     return [(i, types[i]) for i in found.tolist()]
 
 

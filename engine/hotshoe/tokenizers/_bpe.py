@@ -37,7 +37,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     roles = find_roles(vocabulary, ids)
     types = roles.types
     merges = vocabulary.strings(KEY_MERGES)
-    _check(merges, ids)
+    first = _first_made(merges, tokens, ids)
     fallback = not pre.bytes and "<0x0A>" in ids
     lowercase = pre.drop_spaces and vocabulary.flag(PREFIX + "normalizer.lowercase", False)
     added = _with_newlines(tokens, types) if pre.newline_runs else types
@@ -71,7 +71,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     always = [tokens[i] for i in unusual_ids(added)]
     if fallback:
         always += [token for token in map("<0x{:02X}>".format, range(256)) if token in ids]
-    inner = LazyBPE(ids, merges, always, model=model, around=around, symbols=symbols)
+    inner = LazyBPE(ids, merges, always, first=first, model=model, around=around, symbols=symbols)
 
     pieces: Pieces
     pieces = BytePieces(tokens, types) if pre.bytes else SpacePieces(tokens, types, strip=False)
@@ -111,12 +111,20 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
         ) from None
 
 
-def _check(merges: Sequence[str], ids: Mapping[str, int]) -> None:
-    """Raises TokenizerError unless each is "a b" and makes a token. (Tokens have no space in them.)"""
+def _first_made(merges: Sequence[str], tokens: Sequence[str], ids: Mapping[str, int]) -> int | None:
+    """The id of the token that the first merge makes, if each further one makes the token after, as in GPT-2; or None.
+
+    Raises TokenizerError unless each is "a b" and makes a token. (Tokens have no space in them.)
+    """
     # all at once: there are 150,000, and the first token waits
     lines = "\n".join(merges)
-    if lines.count(" ") == len(merges) and all(map(ids.__contains__, lines.replace(" ", "").split("\n"))):
-        return
+    if lines.count(" ") == len(merges):
+        made = lines.replace(" ", "")
+        first = ids.get(made.partition("\n")[0], 0)
+        if made.count("\n") < max(1, len(merges)) and made == "\n".join(tokens[first : first + len(merges)]):
+            return first
+        if all(map(ids.__contains__, made.split("\n"))):
+            return None
     for i, line in enumerate(merges):
         a, _, b = line.partition(" ")
         if not a or not b:
@@ -128,10 +136,11 @@ def _check(merges: Sequence[str], ids: Mapping[str, int]) -> None:
                     f"{token[:60]!r}",
                     hint="the tokens and the merges in the file are of different models: convert it again",
                 )
+    return None
 
 
-def _with_newlines(tokens: Sequence[str], types: Sequence[int]) -> list[int]:
-    return [
+def _with_newlines(tokens: Sequence[str], types: bytes | bytearray) -> bytes:
+    return bytes(
         TokenType.USER_DEFINED if kind == TokenType.NORMAL and not token.strip("\n") else kind
         for token, kind in zip(tokens, types, strict=True)
-    ]
+    )

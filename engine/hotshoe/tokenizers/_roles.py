@@ -50,7 +50,7 @@ class Roles(NamedTuple):
     """Ids by role, the type of each token (the file's, corrected), and the ids that end a generation."""
 
     special: SpecialIds
-    types: list[int]
+    types: bytearray
     stop_ids: frozenset[int]
 
 
@@ -59,7 +59,7 @@ def find_roles(vocabulary: Vocabulary, ids: Mapping[str, int], defaults: Mapping
 
     Raises TokenizerError for an id outside the vocabulary.
     """
-    types = list(vocabulary.types)
+    types = bytearray(vocabulary.types)
 
     def role(name: str, *keys: str) -> int | None:
         found = vocabulary.special_id(*keys or (name,))
@@ -110,7 +110,7 @@ def find_around(vocabulary: Vocabulary, special: SpecialIds, *, bos: bool, eos: 
     return Around(asked("bos", bos, special.bos), asked("eos", eos, special.eos), asked("sep", False, special.sep))
 
 
-def _correct(stops: set[int], types: list[int], ids: Mapping[str, int]) -> None:
+def _correct(stops: set[int], types: bytearray, ids: Mapping[str, int]) -> None:
     present = {token for token in _STOPS if ids.get(token) in stops}
     calls = present & {"<|call|>", "<|calls|>"}
     if calls and present & {"<|return|>", "<|flush|>"} and "<|end|>" in present:

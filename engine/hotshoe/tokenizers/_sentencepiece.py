@@ -58,10 +58,12 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     inner = tokenizers.Tokenizer(model)
     escape: list[normalizers.Normalizer] = [normalizers.Replace(" ", SPACE)]
     inner.normalizer = normalizers.Sequence([*([normalizers.Prepend(SPACE)] if space_prefix else []), *escape])
-    literal = list(types)
+    literal = bytes(types)
     if space_prefix:
         # between such tokens SentencePiece puts no space, as it would around special ones: left to the merges
-        literal = [TokenType.NORMAL if k == TokenType.USER_DEFINED and SPACE in t else k for t, k in zip(tokens, types)]
+        literal = bytes(
+            TokenType.NORMAL if k == TokenType.USER_DEFINED and SPACE in t else k for t, k in zip(tokens, types)
+        )
     add_tokens(inner, vocabulary, names, literal)
 
     return Tokenizer(

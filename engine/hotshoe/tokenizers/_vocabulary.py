@@ -39,7 +39,7 @@ class Vocabulary:
     model: str
     pre: str
     tokens: Sequence[str]
-    types: Sequence[int]  # one for each token, values of TokenType
+    types: bytes  # one for each token, values of TokenType
     metadata: Mapping[str, Any] = field(repr=False)
 
     @classmethod
@@ -104,14 +104,14 @@ class Vocabulary:
             )
         return id
 
-    def numbered(self) -> tuple[list[str], dict[str, int]]:
+    def numbered(self) -> tuple[Sequence[str], dict[str, int]]:
         """The tokens by id, an empty one named as llama.cpp names it, and the ids by token.
 
         Raises TokenizerError where two tokens are equal.
         """
-        tokens = list(self.tokens)
+        tokens = self.tokens
         if "" in tokens:
-            tokens = [token or f"[EMPTY_{i}]" for i, token in enumerate(tokens)]
+            tokens = tuple(token or f"[EMPTY_{i}]" for i, token in enumerate(tokens))
         ids = dict(zip(tokens, range(len(tokens))))
         if len(ids) != len(tokens):
             i = next(i for i, token in enumerate(tokens) if ids[token] != i)
@@ -122,7 +122,7 @@ class Vocabulary:
             )
         return tokens, ids
 
-    def strings(self, key: str) -> list[str]:
+    def strings(self, key: str) -> tuple[str, ...]:
         """The strings in the array under ``key`` (its full name). Raises TokenizerError where it is missing."""
         return _strings(self.metadata, key)
 
@@ -180,22 +180,23 @@ class Vocabulary:
         return frozenset(ids)
 
 
-def _strings(metadata: Mapping[str, Any], key: str) -> list[str]:
+def _strings(metadata: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """A tuple: the garbage collector looks through it once, and through a list of 150,000 strings again and again."""
     array: Any = metadata.get(key)
     if not _is_array(array):
         what = "missing" if array is None else _short(array)
         raise TokenizerError(f"{key} is {what}; expected an array of strings")
-    strings: list[str] = list(array)
+    strings: tuple[str, ...] = tuple(array)
     if strings and set(map(type, strings)) != {str}:
         i, item = next((i, t) for i, t in enumerate(strings) if not isinstance(t, str))
         raise TokenizerError(f"{key}[{i}] is {_short(item)}; expected a string")
     return strings
 
 
-def _types(metadata: Mapping[str, Any], n_tokens: int) -> Sequence[int]:
+def _types(metadata: Mapping[str, Any], n_tokens: int) -> bytes:
     types = metadata.get(PREFIX + "token_type")
     if types is None:
-        return [TokenType.NORMAL] * n_tokens
+        return bytes([TokenType.NORMAL]) * n_tokens
     integers = _integers(types)
     if integers is None or len(integers) != n_tokens:
         raise TokenizerError(
@@ -208,7 +209,7 @@ def _types(metadata: Mapping[str, Any], n_tokens: int) -> Sequence[int]:
             f"tokenizer.ggml.token_type[{i}] is {kind}; expected {min(TokenType):d} to {max(TokenType):d}, or 0 for a "
             "token whose maker does not say"
         )
-    return integers
+    return bytes(integers)
 
 
 def _integers(value: Any) -> list[int] | None:
