@@ -34,6 +34,9 @@ demo: $(VENV)/.weights ## build everything, then rank sentences with a real mode
 ifneq ($(VULKAN),0)
 test: $(VENV)/.vulkan
 endif
+# One thread each for NumPy's and PyTorch's products: there are more workers than cores, and those threads wait busily.
+test: export OPENBLAS_NUM_THREADS := 1
+test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some of them)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 

@@ -345,7 +345,7 @@ tricky = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(tricky, max_size=30), st.integers(1, 200), st.integers(0, 3))
 def test_any_strings_are_read_back(tmp_path_factory: Any, items: list[bytes], repeat: int, plain: int) -> None:
     strings = (items + [b"word"] * 300 * plain) * repeat

@@ -59,10 +59,12 @@ def test_continuations_are_llama_cpps(
     dtype: str, flash_attention: str, recorded: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """With ggml's attention and products, as in llama.cpp: the same tokens, unless llama.cpp's own settings part there.
-    With ours, which round elsewhere, as those settings do: the same but at near ties."""
+    With ours, which round elsewhere, as those settings do: the same but at near ties. Of 48 prompts half for each."""
+    assert len(recorded) == 48
+    prompts = recorded[flash_attention == "on" :: 2]
     path = MODEL if dtype == "q8_0" else as_f16(MODEL, tmp_path / "f16.gguf")
     same = 0
-    for prompt in recorded:
+    for prompt in prompts:
         # loaded anew: what other texts left in the cache changes the order that attention sums in
         with load(path, "cpu", flash_attention) as model:
             expected, settled = prompt[dtype]["tokens"], prompt[dtype]["settled"]
@@ -74,9 +76,8 @@ def test_continuations_are_llama_cpps(
                 assert gap < NEAR_TIE[dtype], message
                 if flash_attention == "on" and records_variant():
                     assert tokens[:settled] == expected[:settled], message
-    assert len(recorded) == 48
     if records_variant():
-        assert same >= (45 if flash_attention == "on" or dtype == "f16" else 25)
+        assert same >= (21 if flash_attention == "on" or dtype == "f16" else 11)
 
 
 def records_variant() -> bool:
