@@ -35,7 +35,7 @@ SEEDS = (
     *(101262, 102813),  # a tensor's name with control characters, in the message
     *(100097, 202387),  # an architecture's name of 70,000 characters, in the message
 )
-SHARE = 250
+SHARE = 150
 SECONDS = 10.0  # of one case; a sound one takes 0.02
 RESIDENT = 1 << 30  # bytes that one case may add: the files have less than a million
 DATA = Path(__file__).parents[1] / "data"

@@ -126,10 +126,13 @@ from hotshoe_core import BackendParams
 from hotshoe_core.errors import HotshoeError
 from hotshoe_core.backend import WeightData
 
+spare = []  # given up for the words of an error
+
 def limit(more):
     "Of the address space: so many bytes more than are in use."
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (most, most))  # reading takes memory, too
+    spare[:] = [bytearray(4 << 20)]
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + more, most))
 
@@ -137,6 +140,7 @@ def attempt(action):
     try:
         return action()
     except (HotshoeError, MemoryError) as error:  # the second where Python itself gets none
+        spare.clear()
         return f"{type(error).__name__}: {error}".partition("\\n")[0]
 """
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's, and so is /proc")
