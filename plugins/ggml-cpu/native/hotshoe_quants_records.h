@@ -34,15 +34,6 @@ enum {
 #define STAGED_RECORD(block, form) ((block) * ((form) == FORM_S16 ? 2 : 1) + 12)
 
 INLINE_AVX2 __m256i words(const char * p) { return _mm256_loadu_si256((const __m256i *) p); }
-/* Word `word` of 8 rows: those from `half` on. Each of the lines is asked for once, some time before: two reads of two words ask
- * for two lines. Without it K-quants of one token were read at 6 GB/s of 13, in bursts at 8. */
-INLINE_AVX2 __m256i stream(const char * p, int word, int half) {
-    enum { AHEAD = 4096 };
-    if (word % 2 == 0) {
-        _mm_prefetch(p + (word + half) * GROUP + AHEAD, _MM_HINT_T0);
-    }
-    return words(p + word * GROUP + half * 32);
-}
 INLINE_AVX2 __m256 halves(const char * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
 INLINE_AVX2 __m256i bytes(int value) { return _mm256_set1_epi8((char) value); }
 INLINE_AVX2 __m256i low(__m256i v, int mask) { return _mm256_and_si256(v, bytes(mask)); }
@@ -96,7 +87,29 @@ struct sink {
     const char * x;        /* the token's records */
     __m256 total[2];       /* the sums of 16 rows so far */
     __m256i sum[8];        /* those of records that are open, by slot */
+    const char * ahead;    /* the line that is asked for next */
 };
+
+/* What is read soon is asked for, each line once and in the order of addresses, whatever order codes are read in: a core then
+ * reads at the memory's speed. In the order of the reads it was 9 GB/s of 16 for Q6_K, and without asking 6. */
+INLINE_AVX2 void ask(struct sink * s, int lines) {
+    UNROLL for (int i = 0; i < lines; ++i, s->ahead += GROUP) {
+        _mm_prefetch(s->ahead, _MM_HINT_T0);
+    }
+}
+/* Before a packed block is read, from `in` on: `others` bytes there are no codes, and asked for at once. */
+INLINE_AVX2 void open_block(struct sink * s, const char * in, int others) {
+    enum { AHEAD = 4096 };
+    s->ahead = in + AHEAD;
+    ask(s, (others + GROUP - 1) / GROUP);
+}
+/* Word `word` of 8 rows: those from `half` on. Two reads of two words ask for two lines. */
+INLINE_AVX2 __m256i stream(struct sink * s, const char * p, int word, int half) {
+    if (word % 2 == 0) {
+        ask(s, 1);
+    }
+    return words(p + word * GROUP + half * 32);
+}
 
 INLINE_AVX2 const char * staged_at(const struct sink * s, int record) {
     return s->x + record * STAGED_RECORD(s->block, s->form);

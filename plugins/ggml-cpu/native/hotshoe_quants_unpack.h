@@ -28,11 +28,12 @@ INLINE_AVX2 __m256i fifth_bits(__m256i bits, int group) {
 INLINE_AVX2 void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
     const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? GROUP : 0);
     for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * GROUP) {
+        open_block(s, in + at_codes, 0);
         UNROLL for (int half = 0; half < 2; ++half) {
             const __m256i bits = fifth ? words(in + at_bits + half * 32) : _mm256_setzero_si256();
             open_record(s, 0, 0);
             UNROLL for (int w = 0; w < 4; ++w) {
-                const __m256i both = stream(in + at_codes, w, half);
+                const __m256i both = stream(s, in + at_codes, w, half);
                 __m256i first = low(both, 15), second = high(both, 4, 15);
                 if (fifth) {
                     first = _mm256_or_si256(first, fifth_bits(bits, w));
@@ -56,7 +57,7 @@ static const int8_t fp4_table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10,
 INLINE_AVX2 void take_looked_up(struct sink * s, int record, const char * in, int half, const int8_t * numbers) {
     const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) numbers));
     UNROLL for (int w = 0; w < 4; ++w) {
-        const __m256i both = stream(in, w, half);
+        const __m256i both = stream(s, in, w, half);
         take(s, 0, record, w, half, _mm256_shuffle_epi8(table, low(both, 15)));
         take(s, 0, record, 4 + w, half, _mm256_shuffle_epi8(table, high(both, 4, 15)));
     }
@@ -64,6 +65,7 @@ INLINE_AVX2 void take_looked_up(struct sink * s, int record, const char * in, in
 
 INLINE_AVX2 void iq4_nl(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 4 * GROUP) {
+        open_block(s, in + 2 * ROWS, 0);
         UNROLL for (int half = 0; half < 2; ++half) {
             open_record(s, 0, 0);
             take_looked_up(s, 0, in + ROWS * 2, half, iq4_table);
@@ -76,6 +78,7 @@ INLINE_AVX2 void iq4_nl(struct sink * s, const char * in, int64_t n) {
 /* The scale of MXFP4 is half a power of two, its exponent in one byte: the table holds twice the numbers. */
 INLINE_AVX2 void mxfp4(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * GROUP) {
+        open_block(s, in + ROWS, 0);
         UNROLL for (int half = 0; half < 2; ++half) {
             const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) (in + half * HALF)));
             const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
@@ -91,10 +94,11 @@ INLINE_AVX2 void mxfp4(struct sink * s, const char * in, int64_t n) {
 
 INLINE_AVX2 void q8_0(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 8 * GROUP) {
+        open_block(s, in + 2 * ROWS, 0);
         UNROLL for (int half = 0; half < 2; ++half) {
             open_record(s, 0, 0);
             UNROLL for (int g = 0; g < 8; ++g) {
-                take(s, 0, 0, g, half, stream(in + ROWS * 2, g, half));
+                take(s, 0, 0, g, half, stream(s, in + ROWS * 2, g, half));
             }
             close_record(s, 0, 0, half, halves(in + half * 2 * HALF), _mm256_setzero_ps());
         }
@@ -113,6 +117,7 @@ INLINE_AVX2 void k45(struct sink * s, const char * in, int64_t n, int fifth) {
     const int at_codes = FIFTHS + (fifth ? 8 * GROUP : 0);
     const __m256 zero = _mm256_set1_ps(fifth ? 16 : 8);
     for (int64_t i = 0; i < n; ++i, in += at_codes + 32 * GROUP) {
+        open_block(s, in, at_codes);
         for (int half = 0; half < 2; ++half) {
             const __m256 d = halves(in + half * 2 * HALF), d_min = halves(in + 2 * ROWS + half * 2 * HALF);
             const char * packed = in + SCALES + half * 32;
@@ -123,7 +128,7 @@ INLINE_AVX2 void k45(struct sink * s, const char * in, int64_t n, int fifth) {
                 open_record(s, 0, 2 * j);
                 open_record(s, 1, 2 * j + 1);
                 UNROLL for (int g = 0; g < 8; ++g) {
-                    const __m256i both = stream(in + at_codes, 8 * j + g, half);
+                    const __m256i both = stream(s, in + at_codes, 8 * j + g, half);
                     __m256i first = low(both, 15), second = high(both, 4, 15);
                     if (fifth) {
                         const __m256i two = _mm256_srl_epi16(words(in + FIFTHS + g * GROUP + half * 32), _mm_cvtsi32_si128(2 * j));
@@ -152,6 +157,7 @@ INLINE_AVX2 void k45(struct sink * s, const char * in, int64_t n, int fifth) {
 INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
     enum { UPPER = 32 * GROUP, SCALES = UPPER + 16 * GROUP, D = SCALES + 4 * GROUP };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
+        open_block(s, in, 0);
         for (int half = 0; half < 2; ++half) {
             const __m256 d = halves(in + D + half * 2 * HALF);
             for (int side = 0; side < 2; ++side) {
@@ -161,9 +167,9 @@ INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
                     }
                     UNROLL for (int g = 0; g < 4; ++g) {
                         const int word = 4 * part + g;
-                        const __m256i a = stream(in + 16 * side * GROUP, word, half);
-                        const __m256i b = stream(in + 16 * side * GROUP, 8 + word, half);
-                        const __m256i top = stream(in + UPPER + 8 * side * GROUP, word, half);
+                        const __m256i a = stream(s, in + 16 * side * GROUP, word, half);
+                        const __m256i b = stream(s, in + 16 * side * GROUP, 8 + word, half);
+                        const __m256i top = stream(s, in + UPPER + 8 * side * GROUP, word, half);
                         const __m256i codes[4] = {
                             _mm256_or_si256(low(a, 15), low(_mm256_slli_epi16(top, 4), 48)),
                             _mm256_or_si256(low(b, 15), low(_mm256_slli_epi16(top, 2), 48)),
@@ -176,13 +182,14 @@ INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
                     }
                 }
                 const char * at_scales = in + SCALES + 2 * side * GROUP;
-                const __m256i scales[2] = {stream(at_scales, 0, half), stream(at_scales, 1, half)};
+                const __m256i scales[2] = {stream(s, at_scales, 0, half), stream(s, at_scales, 1, half)};
                 UNROLL for (int r = 0; r < 8; ++r) {
                     const __m256 scale = _mm256_mul_ps(d, signed_byte_of(scales[r / 4], r % 4));
                     close_record(s, r, 8 * side + r, half, scale, _mm256_setzero_ps());
                 }
             }
         }
+        ask(s, 1); /* scales behind the codes */
         next_records(s, 16);
     }
 }
@@ -192,8 +199,8 @@ INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
 INLINE_AVX2 void take_two_bits(struct sink * s, const char * in, const char * third, int side, int part, int half) {
     UNROLL for (int g = 0; g < 4; ++g) {
         const int word = 4 * part + g;
-        const __m256i four = stream(in + 8 * side * GROUP, word, half);
-        const __m256i bits = third ? _mm256_srl_epi16(stream(third, word, half), _mm_cvtsi32_si128(4 * side))
+        const __m256i four = stream(s, in + 8 * side * GROUP, word, half);
+        const __m256i bits = third ? _mm256_srl_epi16(words(third + word * GROUP + half * 32), _mm_cvtsi32_si128(4 * side))
                                    : _mm256_setzero_si256();
         UNROLL for (int j = 0; j < 4; ++j) {
             __m256i code = high(four, 2 * j, 3);
@@ -208,6 +215,7 @@ INLINE_AVX2 void take_two_bits(struct sink * s, const char * in, const char * th
 INLINE_AVX2 void q2_k(struct sink * s, const char * in, int64_t n) {
     enum { CODES = 4 * GROUP, D = CODES + 16 * GROUP };
     for (int64_t i = 0; i < n; ++i, in += D + 4 * ROWS) {
+        open_block(s, in, 0);
         for (int half = 0; half < 2; ++half) {
             const __m256 d = halves(in + D + half * 2 * HALF), d_min = halves(in + D + 2 * ROWS + half * 2 * HALF);
             for (int side = 0; side < 2; ++side) {
@@ -218,7 +226,7 @@ INLINE_AVX2 void q2_k(struct sink * s, const char * in, int64_t n) {
                     take_two_bits(s, in + CODES, 0, side, part, half);
                 }
                 const char * at_both = in + 2 * side * GROUP; /* 4 bits of scale below 4 bits of minimum */
-                const __m256i both[2] = {stream(at_both, 0, half), stream(at_both, 1, half)};
+                const __m256i both[2] = {stream(s, at_both, 0, half), stream(s, at_both, 1, half)};
                 UNROLL for (int r = 0; r < 8; ++r) {
                     const __m256 scale = _mm256_mul_ps(d, byte_of(low(both[r / 4], 15), r % 4));
                     const __m256 least = _mm256_mul_ps(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
@@ -226,6 +234,7 @@ INLINE_AVX2 void q2_k(struct sink * s, const char * in, int64_t n) {
                 }
             }
         }
+        ask(s, 1); /* scales behind the codes */
         next_records(s, 16);
     }
 }
@@ -233,6 +242,7 @@ INLINE_AVX2 void q2_k(struct sink * s, const char * in, int64_t n) {
 INLINE_AVX2 void q3_k(struct sink * s, const char * in, int64_t n) {
     enum { CODES = 8 * GROUP, SCALES = CODES + 16 * GROUP, D = SCALES + 3 * GROUP };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
+        open_block(s, in, 8 * GROUP);
         for (int half = 0; half < 2; ++half) {
             const __m256 d = halves(in + D + half * 2 * HALF);
             const char * packed = in + SCALES + half * 32;
@@ -254,6 +264,7 @@ INLINE_AVX2 void q3_k(struct sink * s, const char * in, int64_t n) {
                 }
             }
         }
+        ask(s, 4); /* scales behind the codes */
         next_records(s, 16);
     }
 }
@@ -262,6 +273,7 @@ INLINE_AVX2 void q3_k(struct sink * s, const char * in, int64_t n) {
 INLINE_AVX2 void iq4_xs(struct sink * s, const char * in, int64_t n) {
     enum { LOWER = 4 * ROWS, CODES = LOWER + GROUP };
     for (int64_t i = 0; i < n; ++i, in += CODES + 32 * GROUP) {
+        open_block(s, in, CODES);
         for (int half = 0; half < 2; ++half) {
             const __m256 d = halves(in + half * 2 * HALF);
             const __m256i upper = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) (in + 2 * ROWS + half * 2 * HALF)));
@@ -286,13 +298,13 @@ INLINE_AVX2 void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 #define UNPACK(name, block, form, mins, body)                                                                          \
     AVX2 static void unpack_##name(const char * in, int64_t n, char * out) {                                           \
-        struct sink storing = {0, block, form, mins, out, 0, {{0}}, {{0}}}, *s = &storing;                             \
+        struct sink storing = {0, block, form, mins, out, 0, {{0}}, {{0}}, 0}, *s = &storing;                          \
         body;                                                                                                          \
     }
 #define TYPE(name, block, form, mins, body)                                                                            \
     UNPACK(name, block, form, mins, body)                                                                              \
     AVX2 static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                       \
-        struct sink summing = {1, block, form, mins, 0, x, {{0}}, {{0}}}, *s = &summing;                               \
+        struct sink summing = {1, block, form, mins, 0, x, {{0}}, {{0}}, 0}, *s = &summing;                            \
         summing.total[0] = _mm256_loadu_ps(sums);                                                                      \
         summing.total[1] = _mm256_loadu_ps(sums + HALF);                                                               \
         body;                                                                                                          \
