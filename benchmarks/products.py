@@ -1,4 +1,4 @@
-"""Products with quantized weights alone: hotshoe's own, and ggml's with the best layout that it has.
+"""Products with weights alone: hotshoe's own, and ggml's with the best layout that it has.
 
     python benchmarks/products.py [--types q4_0,q4_k] [--rows 1,8,128] [--threads 1] [--features 2048] [--outputs 8192]
                                   [--experts 64,8]
@@ -23,7 +23,7 @@ import hotshoe
 from hotshoe_core import Backend, BackendParams, DType, ops
 from hotshoe_core.backend import WeightData
 
-TYPES = "q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_k,q3_k,q4_k,q5_k,q6_k,iq4_xs"
+TYPES = "bf16,q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_k,q3_k,q4_k,q5_k,q6_k,iq4_xs"
 MOST_BYTES = 96 << 20
 FEW = 16  # rows from which on arithmetic is the limit, and one weight will do
 LEAST_SECONDS = 0.5
@@ -51,6 +51,7 @@ def main() -> int:
         if n_experts:
             shape = (n_experts, *shape)
         data = np.random.default_rng(0).integers(0, 56, dtype.nbytes(shape), np.uint8)  # scales are numbers below 1
+        data.setflags(write=False)  # as a mapped file's
         for rows in map(int, args.rows.split(",")):
             n_weights = max(1, MOST_BYTES // data.nbytes) if rows < FEW else 1
             runs = [product(backend, dtype, shape, data, rows, n_weights, n_used) for backend in (own, ggml)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -85,16 +86,44 @@ def test_only_what_nobody_else_reads_is_fused(name: str, backend: Backend) -> No
     require_packed(DType.F32)
     pattern, nodes = PATTERNS[name]
     ctx, _, _ = build(backend, DType.F32, pattern)
-    ctx.reserve()
-    executable: Any = ctx._executable
-    views = ("RESHAPE", "VIEW", "PERMUTE")
+    kinds = computed(ctx)
+    assert len(kinds) == nodes, kinds
+
+
+def computed(ctx: Context) -> list[str]:
+    """The ops of ggml's graph, without views."""
     from hotshoe_ggml._native import ffi, lib
 
-    kinds = [
-        ffi.string(lib().ggml_op_name(lib().ggml_graph_node(executable._cgraph, i).op)).decode()
-        for i in range(lib().ggml_graph_n_nodes(executable._cgraph))
-    ]
-    assert len([k for k in kinds if k not in views]) == nodes, kinds
+    ctx.reserve()
+    executable: Any = ctx._executable
+    nodes = [lib().ggml_graph_node(executable._cgraph, i) for i in range(lib().ggml_graph_n_nodes(executable._cgraph))]
+    kinds = [ffi.string(lib().ggml_op_name(node.op)).decode() for node in nodes]
+    return [kind for kind in kinds if kind not in ("RESHAPE", "VIEW", "PERMUTE")]
+
+
+@pytest.mark.parametrize("repack", [True, "engine"])
+def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"]) -> None:
+    """They are ours where that is faster, with what follows; few are ggml's, and all where only its own are wanted."""
+    from hotshoe_ggml._native import kernels
+
+    least = kernels().hotshoe_linear_stored_rows(DType.BF16.id)
+    if not least:
+        pytest.skip("on this CPU BF16 is multiplied as stored by ggml only")
+    w, b = (replace(each, compute_bound=False) for each in weight_data(DType.BF16))
+    for n_rows in (least - 1, least):
+        answers = []
+        for backend in (load_all().open("cpu", BackendParams(n_threads=2, repack=repack)), open_reference()):
+            loaded = backend.load([w, b])
+            with backend, backend.new_context() as ctx:
+                x, r = ctx.input("x", (n_rows, K)), ctx.input("r", (n_rows, M))
+                y = (ops.linear(x, loaded["w"]) + loaded["b"]).gelu() + r
+                ctx.forward(y)
+                answers.append(compute(ctx, [x, r], [y], 0)[0])
+                if backend.name != "reference":
+                    kinds = computed(ctx)
+                    assert ("MUL_MAT" in kinds) == (n_rows < least or repack == "engine"), kinds
+                    assert "MUL_MAT" in kinds or kinds == ["CUSTOM"]
+        assert np.linalg.norm(answers[0] - answers[1]) <= 1e-2 * np.linalg.norm(answers[1])
 
 
 def test_placements_name_what_was_fused(backend: Backend) -> None:

@@ -1,4 +1,4 @@
-"""Our matrix product on packed weights against NumPy in double precision: formats, odd shapes, epilogues, threads."""
+"""Our matrix product, weights packed or as stored, against NumPy in float64: formats, odd shapes, epilogues."""
 
 from __future__ import annotations
 
@@ -49,8 +49,13 @@ def need(format: PackedFormat) -> None:
         pytest.skip(f"this CPU has no fast kernel for {format.name}")
 
 
-def run(packed: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any) -> np.ndarray:
-    """One node on a ggml CPU backend of its own. kwargs: bias, residual, experts (arrays), activation."""
+def run(
+    weight: PackedWeight | WeightData, x: np.ndarray, *, threads: int = 2, avx2_only: bool = False, **kwargs: Any
+) -> np.ndarray:
+    """One node on a ggml CPU backend of its own. kwargs: bias, residual, experts (arrays), activation.
+
+    weight: WeightData is multiplied as stored. avx2_only: of such a one; packed ones have it in their params.
+    """
     lib, cpu = _native.lib(), _native.load_cpu()
     backend = lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
     set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
@@ -63,7 +68,17 @@ def run(packed: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any)
     leaves = {
         name: builder.new(array.shape, DType.I32 if name == "experts" else DType.F32) for name, array in arrays.items()
     }
-    node = (experts_node if "experts" in arrays else linear_node)(builder, packed=packed, **leaves, **kwargs)
+    m = weight.shape[0] if isinstance(weight, WeightData) else weight.m
+    native: Any = weight
+    if isinstance(weight, WeightData):
+        native = builder.new(weight.shape, weight.dtype)
+        leaves, arrays = leaves | {"weight": native}, arrays | {"weight": weight.data}
+    if "experts" in arrays:
+        node = experts_node(builder, leaves["x"], native, leaves["experts"])
+    else:
+        node = linear_node(builder, **leaves | {"weight": native}, **kwargs)
+    for params in builder.keep:
+        params.avx2_only = avx2_only
     graph = lib.ggml_new_graph_custom(context, 32, False)
     lib.ggml_build_forward_expand(graph, node)
     buffer = lib.ggml_backend_alloc_ctx_tensors(context, backend)
@@ -71,7 +86,7 @@ def run(packed: PackedWeight, x: np.ndarray, *, threads: int = 2, **kwargs: Any)
         for name, array in arrays.items():
             lib.ggml_backend_tensor_set(leaves[name], ffi.from_buffer(array), 0, array.nbytes)
         assert lib.ggml_backend_graph_compute(backend, graph) == lib.GGML_STATUS_SUCCESS
-        out = np.empty((*(arrays["experts"].shape if "experts" in arrays else x.shape[:-1]), packed.m), np.float32)
+        out = np.empty((*(arrays["experts"].shape if "experts" in arrays else x.shape[:-1]), m), np.float32)
         lib.ggml_backend_tensor_get(node, ffi.from_buffer(out), 0, out.nbytes)
         return out
     finally:
@@ -114,6 +129,24 @@ def test_the_product_and_what_is_fused_into_it(
     np.testing.assert_allclose(
         run(packed, x, bias=bias, residual=residual, activation="gelu"), gelu + residual, **close
     )
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("avx2_only", [False, True])
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.BF16], ids=lambda d: d.name)
+def test_a_weight_as_stored(dtype: DType, shape: tuple[int, int, int], avx2_only: bool) -> None:
+    need(PackedFormat.F32)
+    n, _, m = shape
+    x, w, product = example(*shape, PackedFormat[dtype.name])
+    product = x.astype(np.float64) @ w.astype(np.float64).T  # with BF16 too, activations are not rounded
+    rng = np.random.default_rng(1)
+    bias, residual = rng.standard_normal(m, dtype=np.float32), rng.standard_normal((n, m), dtype=np.float32)
+    stored = weight_data(w, dtype)
+    close = {"rtol": 0, "atol": 1e-5}
+    np.testing.assert_allclose(run(stored, x, avx2_only=avx2_only), product, **close)
+    got = run(stored, x, bias=bias, residual=residual, activation="gelu", threads=3, avx2_only=avx2_only)
+    gelu = 0.5 * (product + bias) * (1 + erf((product + bias) / math.sqrt(2)))
+    np.testing.assert_allclose(got, gelu + residual, **close)
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])

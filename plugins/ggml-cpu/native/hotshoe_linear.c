@@ -2,20 +2,27 @@
 
 #include "linear_parts.h"
 
-/* W (m, k) lies in panels of 32 rows, k-major: panel[k][32]; for bf16 panel[k / 2][32][2], as vdpbf16ps takes pairs.
- * A tile is up to 14 tokens by one panel (28 accumulators of 32 registers), or up to 6 tokens by two panels.
- * Tokens are staged in blocks on the stack: a constant distance between rows, free of cache aliasing, gives every
- * broadcast an immediate address. Nothing is allocated, and no thread waits for another. */
+/* A packed W (m, k) lies in panels of 32 rows, k-major: panel[k][32]; for bf16 panel[k / 2][32][2], as vdpbf16ps takes
+ * pairs. One that is multiplied as stored becomes such panels on the way, a piece at a time.
+ * A tile is up to 14 tokens by one panel (28 accumulators of 32 registers), or up to 6 tokens by two panels; without
+ * AVX-512 6 tokens by half a panel (12 of 16). Tokens are staged in blocks on the stack: a constant distance between
+ * rows, free of cache aliasing, gives every broadcast an immediate address. Nothing is allocated, and no thread waits
+ * for another. */
 enum {
     PANEL = 32,
+    HALF = PANEL / 2,
     MAX_ROWS = 14,           /* of a tile; 6 without AVX-512 */
-    TILE_STRIDE = 2 * PANEL, /* floats between rows of a tile */
+    TILE_STRIDE = 2 * PANEL, /* floats between rows of a tile that does not lie in the result */
 #if defined(__linux__) && !defined(__GLIBC__)
     BLOCK = 28, /* musl gives a thread 128 KiB of stack */
+    BLOCK_512 = 28,
     DEPTH = 256,
+    DEPTH_512 = 256,
 #else
-    BLOCK = 112, /* tokens staged at once, 8 full tiles; 42 made F16 6 % slower */
-    DEPTH = 384, /* their features staged at once, or twice as many in bf16; 256 made F32 3 % slower */
+    BLOCK = 144,     /* tokens staged at once, 24 full tiles of 6 */
+    BLOCK_512 = 112, /* with AVX-512, 8 of 14; 42 made F16 6 % slower */
+    DEPTH = 512,     /* their features staged at once; 256 made F16 as stored 15 % slower */
+    DEPTH_512 = 384, /* with AVX-512, or twice as many in bf16; 256 made F32 3 % slower */
 #endif
     STRIDE = DEPTH * 4 + 64, /* bytes between staged tokens: an odd number of cache lines */
 };
@@ -69,6 +76,13 @@ int hotshoe_linear_formats(void) {
     return isa() == ISA_NONE ? 0 : isa() == ISA_AVX512_BF16 ? exact | 1 << HOTSHOE_LINEAR_BF16 : exact;
 }
 
+int64_t hotshoe_linear_stored_rows(int type) {
+    if (isa() != ISA_AVX2) { /* with AVX-512 nobody has compared it with ggml's product */
+        return 0;
+    }
+    return type == GGML_TYPE_BF16 ? 48 : 0; /* F16: ours does 83 GFLOP/s a core, ggml's 80, of 102 that there are */
+}
+
 /* --- packing ------------------------------------------------------------------------------------- */
 
 static uint16_t bf16_from(float value) {
@@ -119,15 +133,17 @@ void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int6
 
 /* --- tiles: tile[r][0..] (+)= x[r][0..steps) @ panel ----------------------------------------------- */
 
-/* x: rows STRIDE bytes apart. steps: k, or pairs of k. apart: bytes from one panel to the next. resume: 0 to start at zero. */
-typedef void (*tile_fn)(const char * x, const char * w, int64_t steps, int64_t apart, float * tile, int resume);
+/* x: rows STRIDE bytes apart. steps: k, or pairs of k. apart: bytes from one panel to the next. stride: floats between
+ * rows of the tile. resume: 0 to start at zero. */
+typedef void (*tile_fn)(const char * x, const char * w, int64_t steps, int64_t apart, float * tile, int64_t stride,
+                        int resume);
 
 AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, const char * w, int64_t steps,
-                                         int64_t apart, float * tile, int resume) {
+                                         int64_t apart, float * tile, int64_t stride, int resume) {
     __m512 acc[MAX_ROWS][4];
     UNROLL for (int r = 0; r < rows; ++r) {
         UNROLL for (int v = 0; v < 2 * panels; ++v) {
-            acc[r][v] = resume ? _mm512_loadu_ps(tile + r * TILE_STRIDE + v * 16) : _mm512_setzero_ps();
+            acc[r][v] = resume ? _mm512_loadu_ps(tile + r * stride + v * 16) : _mm512_setzero_ps();
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
@@ -146,17 +162,17 @@ AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, c
     }
     UNROLL for (int r = 0; r < rows; ++r) {
         UNROLL for (int v = 0; v < 2 * panels; ++v) {
-            _mm512_storeu_ps(tile + r * TILE_STRIDE + v * 16, acc[r][v]);
+            _mm512_storeu_ps(tile + r * stride + v * 16, acc[r][v]);
         }
     }
 }
 
 AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * x, const char * w, int64_t steps,
-                                   int64_t apart, float * tile, int resume) {
+                                   int64_t apart, float * tile, int64_t stride, int resume) {
     __m512 acc[MAX_ROWS][4];
     UNROLL for (int r = 0; r < rows; ++r) {
         UNROLL for (int v = 0; v < 2 * panels; ++v) {
-            acc[r][v] = resume ? _mm512_loadu_ps(tile + r * TILE_STRIDE + v * 16) : _mm512_setzero_ps();
+            acc[r][v] = resume ? _mm512_loadu_ps(tile + r * stride + v * 16) : _mm512_setzero_ps();
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
@@ -179,51 +195,49 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * 
     }
     UNROLL for (int r = 0; r < rows; ++r) {
         UNROLL for (int v = 0; v < 2 * panels; ++v) {
-            _mm512_storeu_ps(tile + r * TILE_STRIDE + v * 16, acc[r][v]);
+            _mm512_storeu_ps(tile + r * stride + v * 16, acc[r][v]);
         }
     }
 }
 
-/* Half a panel at a time: 12 accumulators of 16 registers. */
-AVX2 ALWAYS_INLINE void tile_256(int rows, int half, const char * x, const char * w, int64_t steps, float * tile,
-                                 int resume) {
-    for (int side = 0; side < 2; ++side, tile += 16, w += half ? 32 : 64) {
-        __m256 acc[6][2];
-        UNROLL for (int r = 0; r < rows; ++r) {
-            UNROLL for (int v = 0; v < 2; ++v) {
-                acc[r][v] = resume ? _mm256_loadu_ps(tile + r * TILE_STRIDE + v * 8) : _mm256_setzero_ps();
-            }
+/* Half a panel; step: bytes from one k to the next. */
+AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, const char * w, int64_t steps, float * tile,
+                                 int64_t stride, int resume) {
+    __m256 acc[6][2];
+    UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL for (int v = 0; v < 2; ++v) {
+            acc[r][v] = _mm256_setzero_ps();
         }
-        const char * a = x;
-        const char * b = w;
-        for (int64_t i = 0; i < steps; ++i) {
-            const __m256 b0 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) b)) : _mm256_load_ps((const float *) b);
-            const __m256 b1 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (b + 16)))
-                                   : _mm256_load_ps((const float *) (b + 32));
-            UNROLL for (int r = 0; r < rows; ++r) {
-                const __m256 value = _mm256_broadcast_ss((const float *) (a + r * STRIDE));
-                acc[r][0] = _mm256_fmadd_ps(value, b0, acc[r][0]);
-                acc[r][1] = _mm256_fmadd_ps(value, b1, acc[r][1]);
-            }
-            a += 4;
-            b += half ? 64 : 128;
-        }
+    }
+    for (int64_t i = 0; i < steps; ++i) {
+        const __m256 b0 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
+        const __m256 b1 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 16)))
+                               : _mm256_load_ps((const float *) (w + 32));
         UNROLL for (int r = 0; r < rows; ++r) {
-            UNROLL for (int v = 0; v < 2; ++v) {
-                _mm256_storeu_ps(tile + r * TILE_STRIDE + v * 8, acc[r][v]);
-            }
+            const __m256 value = _mm256_broadcast_ss((const float *) (x + r * STRIDE));
+            acc[r][0] = _mm256_fmadd_ps(value, b0, acc[r][0]);
+            acc[r][1] = _mm256_fmadd_ps(value, b1, acc[r][1]);
+        }
+        x += 4;
+        w += step;
+    }
+    UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL for (int v = 0; v < 2; ++v) {
+            const __m256 before = resume ? _mm256_loadu_ps(tile + r * stride + v * 8) : _mm256_setzero_ps();
+            _mm256_storeu_ps(tile + r * stride + v * 8, _mm256_add_ps(before, acc[r][v]));
         }
     }
 }
 
-#define TILE_ARGS const char *x, const char *w, int64_t steps, int64_t apart, float *tile, int resume
+#define TILE_ARGS const char *x, const char *w, int64_t steps, int64_t apart, float *tile, int64_t stride, int resume
 #define TILES_512(rows, panels)                                                                                        \
-    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 0, x, w, steps, apart, tile, resume); } \
-    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 1, x, w, steps, apart, tile, resume); } \
-    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) { tile_bf16(rows, panels, x, w, steps, apart, tile, resume); }
+    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 0, x, w, steps, apart, tile, stride, resume); } \
+    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 1, x, w, steps, apart, tile, stride, resume); } \
+    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) { tile_bf16(rows, panels, x, w, steps, apart, tile, stride, resume); }
 #define TILES_256(rows)                                                                                                \
-    AVX2 static void f32_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, x, w, steps, tile, resume); }         \
-    AVX2 static void f16_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 1, x, w, steps, tile, resume); }
+    AVX2 static void f32_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, 128, x, w, steps, tile, stride, resume); } \
+    AVX2 static void f16_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 1, 64, x, w, steps, tile, stride, resume); } \
+    AVX2 static void wide_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, 64, x, w, steps, tile, stride, resume); }
 #define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
 #define EACH_TO_14(call)                                                                                               \
     call(1, 1) call(2, 1) call(3, 1) call(4, 1) call(5, 1) call(6, 1) call(7, 1) call(8, 1) call(9, 1) call(10, 1)     \
@@ -246,6 +260,8 @@ static const tile_table tiles_256[] = {
     {{0, f32_256_1, f32_256_2, f32_256_3, f32_256_4, f32_256_5, f32_256_6}},
     {{0, f16_256_1, f16_256_2, f16_256_3, f16_256_4, f16_256_5, f16_256_6}},
 };
+/* Of half panels as F32, one after the other. */
+static const tile_table tiles_256_widened = {{0, wide_256_1, wide_256_2, wide_256_3, wide_256_4, wide_256_5, wide_256_6}};
 
 /* --- staging and finishing ------------------------------------------------------------------------ */
 
@@ -267,102 +283,197 @@ AVX512_BF16 static void stage_bf16(const char * x, int64_t apart, int64_t rows, 
     }
 }
 
-/* A panel of F16 as F32, for use by several tiles: 102 GFLOP/s a core become 108. */
+/* --- a piece of a weight as F32, k-major, for use by several tiles ---------------------------------- */
+
+/* Of panels: 102 GFLOP/s a core with F16 become 108. Half of one, without AVX-512, since it would come to each other line
+ * of the cache, and so have only half of it. */
 AVX512 static void widen_512(const char * w, int64_t steps, float * out) {
     for (int64_t i = 0; i < steps * PANEL; i += 16) {
         _mm512_store_ps(out + i, _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + 2 * i))));
     }
 }
-AVX2 static void widen_256(const char * w, int64_t steps, float * out) {
-    for (int64_t i = 0; i < steps * PANEL; i += 8) {
-        _mm256_store_ps(out + i, _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 2 * i))));
+AVX2 static void widen_256(int half, const char * w, int64_t steps, float * out) {
+    for (int64_t i = 0; i < steps; ++i) {
+        for (int v = 0; v < HALF; v += 8) {
+            const __m256 part = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + (i * PANEL + v) * 2)))
+                                     : _mm256_load_ps((const float *) (w + (i * PANEL + v) * 4));
+            _mm256_store_ps(out + i * HALF + v, part);
+        }
     }
 }
 
-typedef void (*finish_fn)(const float *, int, int, const float *, int, const float *, float *, int64_t);
-#define FINISH_ARGS const float *tile, int rows, int cols, const float *bias, int gelu, const float *residual, float *dst, int64_t m
-ALWAYS_INLINE void finish(FINISH_ARGS) {
+AVX2 ALWAYS_INLINE __m256 load_256(int format, const char * from) {
+    if (format == HOTSHOE_LINEAR_F32) {
+        return _mm256_loadu_ps((const float *) from);
+    }
+    const __m128i half = _mm_loadu_si128((const __m128i *) from);
+    return format == HOTSHOE_LINEAR_F16 ? _mm256_cvtph_ps(half)
+                                        : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+AVX2 ALWAYS_INLINE void store_transposed(const __m256 * v, float * out, int width) {
+    __m256 a[8], b[8];
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
+        a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4) {
+        b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
+        b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
+        b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
+        b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
+    }
+    UNROLL for (int i = 0; i < 4; ++i) {
+        _mm256_store_ps(out + i * width, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
+        _mm256_store_ps(out + (i + 4) * width, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
+    }
+}
+
+/* Of rows as stored: `width` of them from w on, of which n exist; the columns of others repeat the last and are used by
+ * nobody. Some k of all rows, then the next: what is written to is asked for, and written whole. */
+AVX2 ALWAYS_INLINE void columns_of(int format, const char * w, int64_t apart, int n, int width, int64_t steps, float * out) {
+    enum { AT_ONCE = 32 };
+    const int size = format == HOTSHOE_LINEAR_F32 ? 4 : 2;
+    const char * row[PANEL];
+    for (int r = 0; r < width; ++r) {
+        row[r] = w + (r < n ? r : n - 1) * apart;
+    }
+    int64_t i = 0;
+    for (; i + 8 <= steps; i += AT_ONCE) {
+        const int64_t stop = min64(i + AT_ONCE, steps & ~(int64_t) 7);
+        for (int64_t ahead = stop * width; ahead < min64(stop + AT_ONCE, steps) * width; ahead += 16) {
+            __builtin_prefetch(out + ahead, 1);
+        }
+        for (int first = 0; first < width; first += 8) {
+            for (int64_t j = i; j < stop; j += 8) {
+                __m256 v[8];
+                UNROLL for (int r = 0; r < 8; ++r) {
+                    v[r] = load_256(format, row[first + r] + j * size);
+                }
+                store_transposed(v, out + j * width + first, width);
+            }
+        }
+    }
+    for (i = steps & ~(int64_t) 7; i < steps; ++i) {
+        for (int r = 0; r < width; ++r) {
+            char last[32] = {0};
+            memcpy(last, row[r] + i * size, (size_t) size);
+            out[i * width + r] = _mm256_cvtss_f32(load_256(format, last));
+        }
+    }
+}
+#define COLUMNS_ARGS const char *w, int64_t apart, int n, int width, int64_t steps, float *out
+AVX2 static void columns_f32(COLUMNS_ARGS) { columns_of(HOTSHOE_LINEAR_F32, w, apart, n, width, steps, out); }
+AVX2 static void columns_f16(COLUMNS_ARGS) { columns_of(HOTSHOE_LINEAR_F16, w, apart, n, width, steps, out); }
+AVX2 static void columns_bf16(COLUMNS_ARGS) { columns_of(HOTSHOE_LINEAR_BF16, w, apart, n, width, steps, out); }
+static void (*const columns[])(COLUMNS_ARGS) = {columns_f32, columns_f16, columns_bf16};
+
+typedef void (*finish_fn)(const float *, int64_t, int, int, const float *, int, const float *, float *, int64_t);
+#define FINISH_ARGS                                                                                                    \
+    const float *tile, int64_t stride, int rows, int cols, const float *bias, int gelu, const float *residual, float *dst, int64_t m
+ALWAYS_INLINE void finish(int width, FINISH_ARGS) {
     float own[PANEL] = {0}; /* the bias, with zeros beyond the last column */
     if (bias) {
         memcpy(own, bias, (size_t) cols * sizeof(float));
     }
     for (int r = 0; r < rows; ++r) {
-        finish_row(PANEL, tile + r * TILE_STRIDE, cols, own, gelu, residual ? residual + r * m : 0, dst + r * m);
+        finish_row(width, tile + r * stride, cols, own, gelu, residual ? residual + r * m : 0, dst + r * m);
     }
 }
-AVX2 static void finish_256(FINISH_ARGS) { finish(tile, rows, cols, bias, gelu, residual, dst, m); }
-AVX512 static void finish_512(FINISH_ARGS) { finish(tile, rows, cols, bias, gelu, residual, dst, m); }
+AVX2 static void finish_256(FINISH_ARGS) { finish(HALF, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
+AVX512 static void finish_512(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
 
 /* --- the op ---------------------------------------------------------------------------------------- */
+
+static int format_of(enum ggml_type type) {
+    return type == GGML_TYPE_F32 ? HOTSHOE_LINEAR_F32 : type == GGML_TYPE_F16 ? HOTSHOE_LINEAR_F16 : HOTSHOE_LINEAR_BF16;
+}
 
 void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor * x = dst->src[0];
-    const float * bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
-    const float * residual = p->has_residual ? (const float *) dst->src[p->has_bias ? 2 : 1]->data : 0;
-    const int format = p->format;
+    const struct ggml_tensor * stored = p->packed ? 0 : dst->src[1];
+    struct ggml_tensor * const * more = dst->src + (stored ? 2 : 1);
+    const float * bias = p->has_bias ? (const float *) more[0]->data : 0;
+    const float * residual = p->has_residual ? (const float *) more[p->has_bias ? 1 : 0]->data : 0;
+    const int format = stored ? format_of(stored->type) : p->format;
+    const int pairs = !stored && format == HOTSHOE_LINEAR_BF16;
     const int wide = isa() >= ISA_AVX512 && !p->avx2_only;
+    const int sides = wide ? 1 : 2, span = PANEL / sides; /* of a panel: columns of a tile */
     const finish_fn finish_tile = wide ? finish_512 : finish_256;
     const int max_rows = wide ? MAX_ROWS : 6;
     const int64_t k = p->k, m = p->m, n = x->ne[1], panels = n_panels(m);
     const int64_t bytes = element_size(format), panel_bytes = PANEL * padded_k(format, k) * bytes;
+    const int64_t apart = stored ? (int64_t) stored->nb[1] : 0; /* bytes from one row to the next */
     const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
 
-    const int parts = token_parts(n, 1, panels, nth, 0.2, 4.0), columns = nth / parts;
-    const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
-    const int64_t first_panel = panels * (ith % columns) / columns, last_panel = panels * (ith % columns + 1) / columns;
+    const int parts = token_parts(n, 1, panels, nth, 0.2, 4.0), columns_parts = nth / parts;
+    const int64_t first = n * (ith / columns_parts) / parts, last = n * (ith / columns_parts + 1) / parts;
+    const int64_t first_panel = panels * (ith % columns_parts) / columns_parts;
+    const int64_t last_panel = panels * (ith % columns_parts + 1) / columns_parts;
     if (first == last || first_panel == last_panel) {
         return;
     }
 
     /* Blocks and tiles of nearly one size, rather than full ones and a rest. */
-    const int64_t depth = format == HOTSHOE_LINEAR_BF16 ? 2 * DEPTH : DEPTH;
-    const int64_t k_blocks = (k + depth - 1) / depth, k_block = ((k + k_blocks - 1) / k_blocks + 1) & ~(int64_t) 1;
-    const int64_t blocks = (last - first + BLOCK - 1) / BLOCK;
-    _Alignas(64) char staged[BLOCK * STRIDE]; /* 175 KiB */
-    _Alignas(64) float widened[DEPTH * PANEL]; /* 48 KiB */
+    const int64_t depth = pairs ? 2 * DEPTH_512 : wide ? DEPTH_512 : DEPTH;
+    const int64_t k_blocks = (k + depth - 1) / depth, k_block = ((k + k_blocks - 1) / k_blocks + 7) & ~(int64_t) 7;
+    const int64_t most = wide ? BLOCK_512 : BLOCK, blocks = (last - first + most - 1) / most;
+    _Alignas(64) char staged[BLOCK * STRIDE]; /* 297 KiB */
+    _Alignas(64) float widened[DEPTH_512 * PANEL > DEPTH * HALF ? DEPTH_512 * PANEL : DEPTH * HALF]; /* 48 KiB */
     _Alignas(64) float tile[MAX_ROWS * TILE_STRIDE];
 
     for (int64_t block = 0; block < blocks; ++block) {
         const int64_t t0 = first + (last - first) * block / blocks, t1 = first + (last - first) * (block + 1) / blocks;
         const int64_t n_tiles = (t1 - t0 + max_rows - 1) / max_rows;
-        const int two = wide && t1 - t0 <= 6;
-        const int widen = format == HOTSHOE_LINEAR_F16 && n_tiles > 1;
-        const tile_table * tiles = (wide ? tiles_512 : tiles_256) + (widen ? HOTSHOE_LINEAR_F32 : format);
+        const int two = wide && !stored && t1 - t0 <= 6;
+        const int widen = stored || (n_tiles > 1 && (wide ? format == HOTSHOE_LINEAR_F16 : 1));
+        const tile_table * tiles = wide ? tiles_512 + (widen ? HOTSHOE_LINEAR_F32 : format)
+                                        : (widen ? &tiles_256_widened : tiles_256 + format);
         for (int64_t k0 = 0; k0 < k; k0 += k_block) {
-            const int64_t n_k = min64(k_block, k - k0);
-            const int64_t steps = format == HOTSHOE_LINEAR_BF16 ? (n_k + 1) / 2 : n_k;
+            const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
+            const int end = k0 + k_block >= k, finishing = end && (bias || gelu || residual);
             const char * from = (const char *) x->data + t0 * (int64_t) x->nb[1] + k0 * 4;
-            (format == HOTSHOE_LINEAR_BF16 ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], t1 - t0, n_k, staged);
-            for (int64_t panel = first_panel; panel < last_panel;) {
-                const int width = two && panel + 1 < last_panel ? 2 : 1;
-                const char * w = (const char *) p->packed + panel * panel_bytes + k0 * PANEL * bytes;
-                if (widen) {
-                    (wide ? widen_512 : widen_256)(w, steps, widened);
-                    w = (const char *) widened;
+            (pairs ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], t1 - t0, n_k, staged);
+            for (int64_t side = first_panel * sides; side < last_panel * sides && side * span < m;) {
+                const int width = two && side + 1 < last_panel ? 2 : 1;
+                const int64_t column = side * span;
+                const int cols = (int) min64(width * span, m - column);
+                const char * w = 0;
+                if (stored) {
+                    columns[format]((const char *) stored->data + column * apart + k0 * bytes, apart, cols, span, steps, widened);
+                } else {
+                    w = (const char *) p->packed + column / PANEL * panel_bytes + (k0 * PANEL + column % PANEL) * bytes;
+                    if (widen && wide) {
+                        widen_512(w, steps, widened);
+                    } else if (widen) {
+                        widen_256(format == HOTSHOE_LINEAR_F16, w, steps, widened);
+                    }
                 }
+                w = widen ? (const char *) widened : w;
                 for (int64_t i = 0; i < n_tiles; ++i) {
                     const int64_t r0 = t0 + (t1 - t0) * i / n_tiles;
                     const int rows = (int) (t0 + (t1 - t0) * (i + 1) / n_tiles - r0);
-                    float * out = (float *) dst->data + r0 * m + panel * PANEL;
+                    float * out = (float *) dst->data + r0 * m + column;
                     for (int r = 0; r < rows; ++r) { /* they arrive while the tile is computed */
                         __builtin_prefetch(out + r * m, 1);
                         __builtin_prefetch(out + r * m + 16, 1);
                     }
-                    for (int r = 0; r < rows && k0; ++r) { /* the sums so far are in dst */
-                        memcpy(tile + r * TILE_STRIDE, out + r * m,
-                               (size_t) min64(width * PANEL, m - panel * PANEL) * sizeof(float));
+                    /* The sums are kept in the result, where the whole tile has room there. */
+                    const int whole = cols == width * span;
+                    float * sums = whole ? out : tile;
+                    const int64_t stride = whole ? m : TILE_STRIDE;
+                    for (int r = 0; r < rows && k0 && !whole; ++r) {
+                        memcpy(tile + r * TILE_STRIDE, out + r * m, (size_t) cols * sizeof(float));
                     }
-                    (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, tile, k0 != 0);
-                    const int end = k0 + k_block >= k;
-                    for (int side = 0; side < width; ++side) {
-                        const int64_t column = (panel + side) * PANEL;
-                        const int cols = (int) min64(PANEL, m - column);
-                        finish_tile(tile + side * PANEL, rows, cols, end && bias ? bias + column : 0, end && gelu,
-                                    end && residual ? residual + r0 * m + column : 0, out + side * PANEL, m);
+                    (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, sums, stride, k0 != 0);
+                    for (int part = 0; part < width && (finishing || !whole); ++part) {
+                        const int64_t at = column + part * span;
+                        finish_tile(sums + part * span, stride, rows, (int) min64(span, m - at), end && bias ? bias + at : 0,
+                                    end && gelu, end && residual ? residual + r0 * m + at : 0, out + part * span, m);
                     }
                 }
-                panel += width;
+                side += width;
             }
         }
     }
@@ -371,6 +482,11 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
 #else /* no kernels for this CPU or compiler */
 
 int hotshoe_linear_formats(void) { return 0; }
+
+int64_t hotshoe_linear_stored_rows(int type) {
+    (void) type;
+    return 0;
+}
 
 void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const float * rows,
                        void * packed) {

@@ -12,7 +12,7 @@ enum hotshoe_linear_activation { HOTSHOE_LINEAR_NONE = 0, HOTSHOE_LINEAR_GELU_ER
 
 /* The op's userdata: lives as long as the graph. */
 struct hotshoe_linear_params {
-    const void * packed;
+    const void * packed;  /* NULL: the weight is src[1], as a file has it */
     int64_t k, m;       /* input and output features */
     int32_t format;     /* enum hotshoe_linear_format */
     int32_t activation; /* enum hotshoe_linear_activation */
@@ -25,6 +25,10 @@ struct hotshoe_linear_params {
 /* A mask of 1 << format: what is fast on this CPU. 0 where there is no kernel for it: then call none of the others. */
 HOTSHOE_API int hotshoe_linear_formats(void);
 
+/* From how many rows of x on a weight of this ggml_type is multiplied as stored faster here than by ggml's own product; 0:
+ * never. */
+HOTSHOE_API int64_t hotshoe_linear_stored_rows(int type);
+
 /* Bytes of the packed weight. Its memory must start at a multiple of 64 and be zeroed before the first pack. */
 HOTSHOE_API size_t hotshoe_packed_size(int format, int64_t k, int64_t m);
 
@@ -33,8 +37,9 @@ HOTSHOE_API size_t hotshoe_packed_size(int format, int64_t k, int64_t m);
 HOTSHOE_API void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int64_t n_rows,
                                    const float * rows, void * packed);
 
-/* dst (n, m) F32 from src: x (n, k) F32, rows contiguous; then, if the params say so, the bias (m) and the residual
- * (n, m), both F32 and contiguous. userdata is a struct hotshoe_linear_params. */
+/* dst (n, m) F32 from src: x (n, k) F32, rows contiguous; where it is not packed, the weight (m, k) F32, F16 or BF16, rows
+ * contiguous, multiplied exactly as stored; then, if the params say so, the bias (m) and the residual (n, m), both F32 and
+ * contiguous. userdata is a struct hotshoe_linear_params. */
 HOTSHOE_API void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 #endif

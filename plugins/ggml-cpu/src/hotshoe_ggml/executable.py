@@ -17,7 +17,7 @@ from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
 from hotshoe_ggml.cpu.fusion import fuse
-from hotshoe_ggml.cpu.packed import PackedWeight
+from hotshoe_ggml.cpu.packed import PackedWeight, multiplies_stored
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
 from hotshoe_ggml.placing import choose_units, is_view
 from hotshoe_ggml.unit import Unit
@@ -90,8 +90,7 @@ class GgmlExecutable(Executable):
                     raise ClosedError(f"{leaf!r} was released")
                 native[leaf] = leaf.handle
         cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
-        packed = {t for t, held in native.items() if isinstance(held, PackedWeight)}
-        fused, vanished = fuse(graph, lambda node: node.sources[1] in packed)
+        fused, vanished = fuse(graph, self._is_own_product)
         counters, several = self._backend.counters, len(self._backend.units) > 1
         if several:
             self._places = node_places(graph, self._backend.placement, self._backend.home)
@@ -125,6 +124,16 @@ class GgmlExecutable(Executable):
         self._update_states(builder, cgraph)
         self._units = choose_units(cgraph, self._backend.units, self._units)
         return cgraph
+
+    def _is_own_product(self, node: Tensor) -> bool:
+        """Whether this ``linear`` is one of our kernels', not of ggml's."""
+        weight = node.sources[1]
+        assert weight is not None
+        if isinstance(self._native.get(weight), PackedWeight):
+            return True
+        if self._backend.params.repack is not True or not self._backend.own_kernels(node):
+            return False
+        return multiplies_stored(weight, node.size // node.shape[-1])
 
     def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
         """ggml's tensor, as this operand of ``op`` reads it. Raises UnsupportedOpError."""

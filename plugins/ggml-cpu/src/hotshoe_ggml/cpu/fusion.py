@@ -1,4 +1,4 @@
-"""Fusion: a product with a packed weight takes in the bias, activation and residual that follow it.
+"""Fusion: a product of our own takes in the bias, activation and residual that follow it.
 
 Each of them alone reads and writes the whole result once more; in the product's epilogue they are free. It is done
 only where nobody else reads the values between.
@@ -24,13 +24,13 @@ class Fused(NamedTuple):
     residual: Tensor | None = None
 
 
-def fuse(graph: Graph, packed: Callable[[Tensor], bool]) -> tuple[dict[Tensor, Fused], set[Tensor]]:
+def fuse(graph: Graph, is_own: Callable[[Tensor], bool]) -> tuple[dict[Tensor, Fused], set[Tensor]]:
     """What to build in place of the last node of each pattern, and the nodes that vanish into them."""
     only_reader = _only_readers(graph)
     fused: dict[Tensor, Fused] = {}
     vanished: set[Tensor] = set()
     for node in graph.nodes:
-        if node.op != "linear" or not packed(node):
+        if node.op != "linear" or not is_own(node):
             continue
         found, last = Fused(node), node
         reader = only_reader.get(last)

@@ -1,4 +1,4 @@
-"""Weights packed once for our own matrix products (``native/``), which run on the CPU only."""
+"""Our own matrix products (``native/``), which run on the CPU only, and the weights packed for them once."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from hotshoe_core.backend import WeightData
 from hotshoe_core.dtypes import DType
+from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi, kernels, lib
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = [
     "QuantizedWeight",
     "experts_node",
     "linear_node",
+    "multiplies_stored",
     "pack_format",
 ]
 
@@ -75,6 +77,12 @@ def pack_format(weight: WeightData) -> PackedFormat | DType | None:
     if format is None and kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[-1]):
         return weight.dtype
     return format
+
+
+def multiplies_stored(weight: Tensor, n_rows: int) -> bool:
+    """Whether our product of so many rows with this weight, as the file has it, is faster here than ggml's."""
+    least = kernels().hotshoe_linear_stored_rows(weight.dtype.id) if weight.op == "weight" and weight.ndim == 2 else 0
+    return 0 < least <= n_rows
 
 
 class PackedWeight(ABC):
@@ -141,12 +149,10 @@ class PackedWeight(ABC):
         """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this object."""
         key = (activation, has_bias, has_residual)
         if key not in self._params:
-            params = ffi.new("struct hotshoe_linear_params *")
+            params = _params(self.k, self.m, *key)
             params.packed = ffi.cast("void *", self._address)
-            params.k, params.m, params.n_experts = self.k, self.m, self.n_experts
+            params.n_experts = self.n_experts
             params.format = self.format.id if isinstance(self.format, DType) else self.format
-            params.activation = getattr(kernels(), _ACTIVATIONS[activation])
-            params.has_bias, params.has_residual = has_bias, has_residual
             self._params[key] = params
         return self._params[key]
 
@@ -207,24 +213,31 @@ class QuantizedWeight(PackedWeight):
 def linear_node(
     builder: Builder,
     x: Any,
-    packed: PackedWeight,
+    weight: PackedWeight | Any,
     bias: Any | None = None,
     residual: Any | None = None,
     activation: str = "none",
 ) -> Any:
     """A ggml node for ``act(x @ W.T + bias) + residual``, of ne ``[m, n]``: reshape it where x has more axes.
 
-    x: ne ``[k, ...]``, n vectors in all. bias: m numbers. residual: n * m, in the order of the result.
-    activation: "none" or "gelu", the exact one. The caller keeps ``packed`` alive as long as the graph.
+    x: ne ``[k, ...]``, n vectors in all. weight: packed, or as stored, ne ``[k, m]`` of F32, F16 or BF16; the caller
+    keeps it alive as long as the graph. bias: m numbers. residual: n * m, in the order of the result. activation:
+    "none" or "gelu", the exact one.
     """
-    n = int(builder.g.ggml_nelements(x)) // packed.k
-    args = [builder.reshape(builder.f32(x), (n, packed.k))]
+    epilogue = (activation, bias is not None, residual is not None)
+    if isinstance(weight, PackedWeight):
+        k, m, function, params, stored = weight.k, weight.m, weight.function, weight.params(*epilogue), []
+    else:
+        k, m = weight.ne[0], weight.ne[1]
+        function, params, stored = DenseWeight.function, _params(k, m, *epilogue), [weight]
+        builder.keep.append(params)
+    n = int(builder.g.ggml_nelements(x)) // k
+    args = [builder.reshape(builder.f32(x), (n, k)), *stored]
     if bias is not None:
-        args.append(builder.reshape(builder.f32(bias), (packed.m,)))
+        args.append(builder.reshape(builder.f32(bias), (m,)))
     if residual is not None:
-        args.append(builder.reshape(builder.f32(residual), (n, packed.m)))
-    function, params = packed.function, packed.params(activation, bias is not None, residual is not None)
-    return _product(builder, function, (packed.m, n, 1), [builder.cont(arg) for arg in args], params)
+        args.append(builder.reshape(builder.f32(residual), (n, m)))
+    return _product(builder, function, (m, n, 1), [builder.cont(arg) for arg in args], params)
 
 
 def experts_node(builder: Builder, x: Any, packed: PackedWeight, experts: Any) -> Any:
@@ -235,6 +248,15 @@ def experts_node(builder: Builder, x: Any, packed: PackedWeight, experts: Any) -
     args = [builder.cont(builder.f32(x)), builder.cont(experts)]
     ne = (packed.m, experts.ne[0], experts.ne[1])
     return _product(builder, f"{packed.function}_experts", ne, args, packed.params("none", False, False))
+
+
+def _params(k: int, m: int, activation: str, has_bias: bool, has_residual: bool) -> Any:
+    """A ``struct hotshoe_linear_params`` without a packed weight."""
+    params = ffi.new("struct hotshoe_linear_params *")
+    params.k, params.m = k, m
+    params.activation = getattr(kernels(), _ACTIVATIONS[activation])
+    params.has_bias, params.has_residual = has_bias, has_residual
+    return params
 
 
 def _product(builder: Builder, function: str, ne: tuple[int, int, int], args: list[Any], params: Any) -> Any:

@@ -25,7 +25,7 @@ def _linear(b: Builder, node: Tensor, x: Ptr, weight: Ptr | PackedWeight) -> Ptr
 
 
 def lower_fused(b: Builder, node: Tensor, fused: Fused, read: Callable[[Tensor, int], Ptr | PackedWeight]) -> Ptr:
-    """A product with a packed weight and what was fused into it; ``node`` is the last of the pattern.
+    """A product of our own and what was fused into it; ``node`` is the last of the pattern.
 
     read: gives a tensor as the product reads it, as its first operand (0) or its weight (1).
     """
