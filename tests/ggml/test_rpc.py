@@ -26,6 +26,7 @@ from hotshoe_core.device import BackendParams
 from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError, OptionError
 from hotshoe_core.testing import MultiDeviceConformance
 from hotshoe_loader import load_all
+from tests.support.each_family import FAMILIES, require_same_as_cpu
 from tests.support.fixtures import minilm_folder, minilm_gguf  # noqa: F401  (fixtures)
 from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
 
@@ -196,6 +197,13 @@ def test_experts_beside_their_layers(gguf: Callable[..., Path]) -> None:  # noqa
             logits.append(model.logits(model.tokenizer.encode("the quick brown fox")))
     for other in logits[1:]:
         assert np.abs(other - logits[0]).max() <= 1e-2 * np.abs(logits[0]).max()
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_each_family(architecture: str, gguf: Callable[..., Path]) -> None:  # noqa: F811
+    """A part of its layers on a server, the rest here."""
+    require_same_as_cpu(gguf(architecture), ["rpc:0", "cpu"], 1e-3)
 
 
 @pytest.mark.usefixtures("servers")

@@ -1,11 +1,21 @@
-"""The whole conformance kit on Vulkan, alone and with the CPU: `make vulkan`. `make test` runs test_vulkan.py."""
+"""The whole conformance kit on Vulkan and a model of each family, alone and with the CPU: `make vulkan`.
+
+`make test` runs test_vulkan.py.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from hotshoe_core.device import BackendParams
 from hotshoe_core.testing import BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.run import AnyCase
-from tests.support.vulkan import HALF, OnVulkan
+from tests.support.each_family import FAMILIES, require_same_as_cpu
+from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
+from tests.support.vulkan import HALF, OnVulkan, require_vulkan
 
 
 class TestVulkan(OnVulkan, BackendConformance):
@@ -26,3 +36,10 @@ class TestVulkanAndCpu(OnVulkan, MultiDeviceConformance):
 
 class TestCpuAndVulkan(OnVulkan, MultiDeviceConformance):
     devices = ("cpu", "vulkan:0")
+
+
+@pytest.mark.parametrize("device", ["vulkan:0", ["vulkan:0", "cpu"]], ids=str)
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_each_family(architecture: str, device: str | list[str], gguf: Callable[..., Path]) -> None:  # noqa: F811
+    require_vulkan()
+    require_same_as_cpu(gguf(architecture), device, 2e-2)
