@@ -24,7 +24,7 @@ from hotshoe_core.errors import (
 )
 from hotshoe_core.gguf import GGUFFile
 from hotshoe_core.tensor import nodes_created
-from tests.support.minilm import Reference
+from tests.support.minilm import Reference, load_record
 from tests.support.rewrite import rewrite
 from tests.support.texts import load_texts
 
@@ -51,15 +51,13 @@ def tiny(request: pytest.FixtureRequest, data: Path) -> Iterator[EmbeddingModel]
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0"])
-def test_minilm_is_transformers(
-    device: str, dtype: str, minilm_gguf: Callable[[str], Path], minilm_reference: Reference
-) -> None:
+def test_minilm_is_transformers(device: str, dtype: str, minilm_gguf: Callable[[str], Path]) -> None:
     """All texts; of them the slow reference embeds a third, and where only the weights are others a ninth."""
-    texts = [t.text for t in load_texts()]
-    assert len(texts) >= 50
+    record, chosen = load_record(), load_texts()
+    assert len(chosen) >= 50
     if device == "reference":
-        texts = texts[:: 3 if dtype == "f32" else 9]
-    expected = minilm_reference.embed(texts)
+        chosen = chosen[:: 3 if dtype == "f32" else 9]
+    texts, expected = [t.text for t in chosen], np.stack([record[t.name] for t in chosen])
     with hotshoe.load_model(minilm_gguf(dtype), device) as model:
         assert (model.dim, model.n_ctx, model.device.name) == (384, 512, device)
         vectors = model.embed(texts, truncate=True)
@@ -67,6 +65,13 @@ def test_minilm_is_transformers(
     cosines = (vectors * expected).sum(axis=1)
     worst = int(cosines.argmin())
     assert cosines[worst] >= LEAST_COSINE[dtype], texts[worst][:60]
+
+
+def test_the_record_is_what_transformers_computes(minilm_reference: Reference) -> None:
+    record, chosen = load_record(), load_texts()
+    assert list(record) == [t.name for t in chosen]
+    for text, vector in zip(chosen[::9], minilm_reference.embed([t.text for t in chosen[::9]]), strict=True):
+        assert vector @ record[text.name] >= 0.999999
 
 
 def test_a_file_of_llama_cpps_converter(tiny: EmbeddingModel, data: Path) -> None:

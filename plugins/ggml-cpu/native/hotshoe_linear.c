@@ -366,7 +366,7 @@ AVX2 ALWAYS_INLINE void columns_of(int format, const char * w, int64_t apart, in
 AVX2 static void columns_f32(COLUMNS_ARGS) { columns_of(HOTSHOE_LINEAR_F32, w, apart, n, width, steps, out); }
 AVX2 static void columns_f16(COLUMNS_ARGS) { columns_of(HOTSHOE_LINEAR_F16, w, apart, n, width, steps, out); }
 AVX2 static void columns_bf16(COLUMNS_ARGS) { columns_of(HOTSHOE_LINEAR_BF16, w, apart, n, width, steps, out); }
-static void (*const columns[])(COLUMNS_ARGS) = {columns_f32, columns_f16, columns_bf16};
+static void (*const columns_as_f32[])(COLUMNS_ARGS) = {columns_f32, columns_f16, columns_bf16};
 
 typedef void (*finish_fn)(const float *, int64_t, int, int, const float *, int, const float *, float *, int64_t);
 #define FINISH_ARGS                                                                                                    \
@@ -407,10 +407,10 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int64_t apart = stored ? (int64_t) stored->nb[1] : 0; /* bytes from one row to the next */
     const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
 
-    const int parts = token_parts(n, 1, panels, nth, 0.2, 4.0), columns_parts = nth / parts;
-    const int64_t first = n * (ith / columns_parts) / parts, last = n * (ith / columns_parts + 1) / parts;
-    const int64_t first_panel = panels * (ith % columns_parts) / columns_parts;
-    const int64_t last_panel = panels * (ith % columns_parts + 1) / columns_parts;
+    const int parts = token_parts(n, 1, panels, nth, 0.2, 4.0), columns = nth / parts;
+    const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
+    const int64_t first_panel = panels * (ith % columns) / columns;
+    const int64_t last_panel = panels * (ith % columns + 1) / columns;
     if (first == last || first_panel == last_panel) {
         return;
     }
@@ -441,7 +441,8 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                 const int cols = (int) min64(width * span, m - column);
                 const char * w = 0;
                 if (stored) {
-                    columns[format]((const char *) stored->data + column * apart + k0 * bytes, apart, cols, span, steps, widened);
+                    w = (const char *) stored->data + column * apart + k0 * bytes;
+                    columns_as_f32[format](w, apart, cols, span, steps, widened);
                 } else {
                     w = (const char *) p->packed + column / PANEL * panel_bytes + (k0 * PANEL + column % PANEL) * bytes;
                     if (widen && wide) {
