@@ -142,7 +142,10 @@ class Executable(ABC):
 
     @abstractmethod
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
-        """Set an input. ``array`` is contiguous and has the tensor's shape and NumPy dtype."""
+        """Set an input of the next run. ``array`` is contiguous and has the tensor's shape and NumPy dtype.
+
+        It stays as it is until then: an executable may keep it and copy it in the run.
+        """
 
     @abstractmethod
     def run(self) -> None:
@@ -282,7 +285,10 @@ class Backend(ABC):
 
     @abstractmethod
     def memory(self) -> BackendMemory:
-        """What is allocated now, by device and layer, graphs included."""
+        """What is allocated now, by device and layer, graphs included.
+
+        Graphs may take turns in one buffer of a device. Then theirs is less than the sum, and falls with the last.
+        """
 
     def cache_config(self) -> CacheConfig:
         """What this backend wants of a KV cache."""

@@ -5,6 +5,7 @@ A library that stands in for ggml's is linked to libcudart.so.13, libcublas.so.1
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -107,7 +108,13 @@ def test_without_a_driver_there_is_no_device(machine: Machine) -> None:
     assert "--gpus all" in verdict["hint"]
 
 
+def require_no_cublas() -> None:
+    if importlib.util.find_spec("nvidia"):
+        pytest.skip("NVIDIA's wheels are installed here: what is tested is an environment without")
+
+
 def test_a_wheel_that_is_missing_is_named(machine: Machine) -> None:
+    require_no_cublas()
     machine.driver()
     machine.plugin()
     verdict = machine.verdict()
@@ -128,6 +135,7 @@ def test_cuda_comes_from_the_wheels(machine: Machine, cuda: int, folders: list[s
 
 
 def test_wheels_of_another_cuda_do_not_help(machine: Machine) -> None:
+    require_no_cublas()
     machine.driver()
     machine.wheels("cuda_runtime", "cublas", cuda=12)
     machine.plugin(13)

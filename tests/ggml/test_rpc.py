@@ -23,6 +23,7 @@ from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe_core.backend import Backend
 from hotshoe_core.device import BackendParams
+from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError, OptionError
 from hotshoe_core.testing import MultiDeviceConformance
 from hotshoe_loader import load_all
@@ -197,6 +198,34 @@ def test_experts_beside_their_layers(gguf: Callable[..., Path]) -> None:  # noqa
             logits.append(model.logits(model.tokenizer.encode("the quick brown fox")))
     for other in logits[1:]:
         assert np.abs(other - logits[0]).max() <= 1e-2 * np.abs(logits[0]).max()
+
+
+@pytest.mark.usefixtures("servers")
+def test_graphs_take_turns_in_one_buffer() -> None:
+    """The memory of many is that of the largest; each has its own inputs and outputs, whoever ran last."""
+    with load_all().open(["rpc:0", "cpu"]) as backend:
+        state = backend.state((4, 64), DType.F32, "state")
+        graphs = []
+        for n in (8, 512, 64, 32, 16, 128, 1, 256):
+            ctx = backend.new_context()
+            x = ctx.input("x", (n, 64))
+            y, count = x * float(n) + 1.0, state[:1] + 1.0
+            ctx.forward(y, count).update(state, state + 1.0)
+            graphs.append((ctx, x, y, count, n))
+        sizes = [ctx.reserve().memory()["rpc:0"].size for ctx, *_ in graphs]
+        size = backend.memory().on("rpc:0").graph.size
+        assert max(sizes) <= size < sum(sizes)
+        rng = np.random.default_rng(0)
+        for turn in range(2):
+            values = [rng.standard_normal((n, 64), np.float32) for *_, n in graphs]
+            for (ctx, x, *_), value in zip(graphs, values, strict=True):
+                ctx.compute({x: value})
+            for i, ((ctx, _, y, count, n), value) in enumerate(zip(graphs, values, strict=True)):
+                np.testing.assert_allclose(ctx.read(y), value * n + 1, rtol=1e-6)  # after all others ran
+                assert np.all(ctx.read(count) == turn * len(graphs) + i + 1)
+        for ctx, *_ in graphs:
+            ctx.close()
+        assert not any(d.graph.size for d in backend.memory().devices)
 
 
 @pytest.mark.usefixtures("servers")

@@ -431,13 +431,15 @@ class LifecycleConformance:
             assert all(m.size >= WEIGHT.nbytes for m in device.weights.values())
             assert device.cache.keys() == {1}
             assert device.cache[1].size >= 16 * 32 * 4
-            assert device.graph.size == sum(graphs)
+            assert max(graphs) <= device.graph.size <= sum(graphs)  # they may take turns in one buffer
             assert all(size > 0 for size in graphs)
             parts = (*device.weights.values(), *device.cache.values(), device.graph)
             assert report.total == device.total == sum(m.size for m in parts)
             assert {m.status for m in parts} == {AllocationStatus.ALLOCATED}
             two.close()
-            assert sum(d.graph.size for d in backend.memory().devices) == graphs[0]
+            assert graphs[0] <= sum(d.graph.size for d in backend.memory().devices) <= device.graph.size
+            one.close()
+            assert not any(d.graph.size for d in backend.memory().devices)
 
     def test_a_dry_run_gives_the_same_report_and_computes_nothing(self) -> None:
         reports = []
@@ -482,7 +484,7 @@ class LifecycleConformance:
             ctx.reserve().compute({x: np.ones((1, 1))})
         assert any(d.graph.status is AllocationStatus.FAILED for d in caught.value.memory.devices)
         ctx.close()
-        assert self.backend.memory().total == before
+        assert self.backend.memory().total <= before  # a buffer that graphs share is made anew when one runs again
         self._works()
 
     def _works(self) -> None:

@@ -22,6 +22,7 @@ from hotshoe_ggml.buffers import OutOfMemory, state_buffer
 from hotshoe_ggml.cpu.threads import default_threads
 from hotshoe_ggml.executable import GgmlExecutable
 from hotshoe_ggml.lowering import can_lower
+from hotshoe_ggml.scheduler import Scheduler
 from hotshoe_ggml.transfer import Meter
 from hotshoe_ggml.unit import Unit
 from hotshoe_ggml.units import open_units
@@ -52,6 +53,8 @@ class GgmlBackend(Backend):
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._held: dict[Tensor, tuple[str, list[WeightBuffer], int]] = {}  # device, buffers, bytes
         self._executables: set[GgmlExecutable] = set()
+        # the CPU by itself has one for each graph, which go on where they were: its memory is pages that were touched
+        self.scheduler = Scheduler(self.units) if len(self.units) > 1 else None
 
     def load(
         self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
@@ -168,6 +171,8 @@ class GgmlBackend(Backend):
 
     def forget(self, executable: GgmlExecutable) -> None:
         self._executables.discard(executable)
+        if self.scheduler is not None and not self._executables:
+            self.scheduler.free()
 
     def memory(self) -> BackendMemory:
         self.require_process()
@@ -180,8 +185,13 @@ class GgmlBackend(Backend):
                 device = report.on(name)
                 where = device.weights if tensor.op == "weight" else device.cache
                 where[tensor.layer] = Memory(where.get(tensor.layer, Memory()).size + size, status)
+            shared = self.scheduler.sizes() if self.scheduler is not None and self.params.allocate else None
             for device in report.devices:
                 sizes = [e.memory().get(device.device, Memory()).size for e in self._executables]
+                if shared is not None:
+                    sizes = [shared.get(device.device, 0)]
+                elif self.scheduler is not None:
+                    sizes = [max(sizes, default=0)]
                 device.graph = Memory(sum(sizes), status)
             return report
 

@@ -20,6 +20,7 @@ from hotshoe_ggml.cpu.fusion import fuse
 from hotshoe_ggml.cpu.packed import PackedWeight, multiplies_stored
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
 from hotshoe_ggml.placing import choose_units, is_view
+from hotshoe_ggml.scheduler import ScheduledGraph, Scheduler
 from hotshoe_ggml.unit import Unit
 from hotshoe_ggml.weights import as_read
 
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
 
 __all__ = ["GgmlExecutable"]
 
-_SCHEDULED = 32 << 10
-"""Bytes, and some to spare, that ggml's scheduler reserves for each node. It ends the process where it gets none."""
-
 
 class GgmlExecutable(Executable):
-    """Replaying it is one call into the scheduler; inputs and outputs are copied in and out around it."""
+    """Replaying it is one call into the scheduler; inputs and outputs are copied in and out around it.
+
+    Where there are several units, all executables of the backend share one scheduler and its buffers. One that another
+    takes the place of keeps its outputs on the host, and its memory comes back when it runs again.
+    """
 
     def __init__(self, backend: GgmlBackend, graph: Graph) -> None:
         self._backend = backend
@@ -41,7 +43,12 @@ class GgmlExecutable(Executable):
         self._dry = not backend.params.allocate
         self._closed = False
         self._released: Tensor | None = None
-        self._scheduler: Any = ffi.NULL
+        self._shares = backend.scheduler is not None
+        self._scheduler = backend.scheduler or Scheduler(backend.units)
+        self._scheduled: ScheduledGraph | None = None
+        self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
+        self._ran = False
+        self._kept: dict[Tensor, np.ndarray[Any, Any]] = {}  # outputs, while another has the place
         self._constants: list[TensorBuffer] = []
         self._native: dict[Tensor, Any] = {}  # ggml's tensors, and packed weights, which it keeps alive
         self._keep: list[Any] = []
@@ -156,71 +163,32 @@ class GgmlExecutable(Executable):
             g.ggml_build_forward_expand(cgraph, builder.call("cpy", value, state))
 
     def _allocate(self) -> None:
-        g, backends = lib(), [unit.backend for unit in self._backend.units]
-        size = self._n_native() * min(2, len(backends))  # where there are several, copies between them too
-        room_for(size * _SCHEDULED)
-        self._scheduler = g.ggml_backend_sched_new(
-            ffi.new("ggml_backend_t[]", backends), ffi.NULL, len(backends), size, False, True
-        )
-        sizes = ffi.new("size_t[]", len(backends))
-        names = [unit.name for unit in self._backend.units]
-        if self._dry:  # this forgets what is assigned, and splits the graph by where its weights lie
-            g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
-            own = [unit.buffer_type for unit in self._backend.units]
-            # a device on the host's memory shares the buffer: it is the first one's
-            self._sizes = {n: Memory(0 if t in own[:i] else int(sizes[i])) for i, (n, t) in enumerate(zip(names, own))}
+        units = self._backend.units
+        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, self._displaced)
+        self._scheduled = graph
+        if self._dry:
+            self._sizes = {name: Memory(size) for name, size in self._scheduler.measure(graph).items()}
             return
-        # reserve says when there is no memory; alloc_graph by itself crashes. Both split the graph among the devices,
-        # and splitting puts copies in the place of sources that lie elsewhere: it must find them as they were.
-        sources = self._sources()
-        self._assign()
-        reserved = g.ggml_backend_sched_reserve(self._scheduler, self._cgraph)
-        for node, before in sources:
-            for i, source in enumerate(before):
-                node.src[i] = source
-        if not reserved:
-            raise self._no_memory()
-        self._assign()  # reserve has forgotten it
-        if not g.ggml_backend_sched_alloc_graph(self._scheduler, self._cgraph):
-            raise self._no_memory()
-        room_for(sum(unit.work_size(self._cgraph) for unit in self._backend.units))
-        for name, backend in zip(names, backends):
-            used = int(g.ggml_backend_sched_get_buffer_size(self._scheduler, backend))
-            self._sizes[name] = Memory(used, AllocationStatus.ALLOCATED)
+        sizes: Mapping[str, int] = self._scheduler.measure(graph) if self._shares else {}
+        self._scheduler.hold(graph)
+        room_for(sum(unit.work_size(self._cgraph) for unit in units))
+        sizes = sizes or self._scheduler.sizes()
+        self._sizes = {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
 
-    def _assign(self) -> None:
-        """Tell the scheduler where each node is to run: see ``choose_units``."""
-        for i, unit in enumerate(self._units):
-            node = lib().ggml_graph_node(self._cgraph, i)
-            if not is_view(node):
-                lib().ggml_backend_sched_set_tensor_backend(self._scheduler, node, unit.backend)
-
-    def _sources(self) -> list[tuple[Any, list[Any]]]:
-        """Each node of the graph with its sources, where there are several devices."""
-        if len(self._backend.units) == 1:
-            return []
-        nodes = [lib().ggml_graph_node(self._cgraph, i) for i in range(lib().ggml_graph_n_nodes(self._cgraph))]
-        return [(node, list(node.src)) for node in nodes]
+    def _displaced(self) -> None:
+        if self._ran and not self._kept:
+            for tensor in self._outputs:
+                assert tensor.dtype.numpy is not None
+                self._kept[tensor] = np.empty(tensor.shape, tensor.dtype.numpy)
+                self._get(tensor, self._kept[tensor])
 
     def _n_native(self) -> int:
         """No fewer than ggml's nodes and leaves: of each leaf of ours two layouts, and one that a lowering makes."""
         graph = self._graph
         return int(lib().ggml_graph_n_nodes(self._cgraph)) + 2 * len(graph.leaves) + len(graph.nodes) + 16
 
-    def _no_memory(self) -> OutOfMemory:
-        """Of a failed allocation: what the graph would take of the device that has the least for it."""
-        g, units = lib(), self._backend.units
-        sizes = ffi.new("size_t[]", len(units))
-        g.ggml_backend_sched_reset(self._scheduler)
-        g.ggml_backend_sched_reserve_size(self._scheduler, self._cgraph, sizes)
-        needs = [(int(size), unit) for size, unit in zip(sizes, units)]
-        size, unit = max(needs, key=lambda need: need[0] - need[1].memory_free()) if len(units) > 1 else needs[0]
-        return OutOfMemory(size, unit.name)
-
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
-        native = self._native.get(tensor)
-        if native is not None and not self._dry and native.buffer != ffi.NULL:  # an unused input has no memory
-            _set(native, array)
+        self._fed[tensor] = array
 
     def run(self) -> None:
         with self._backend.lock:
@@ -231,19 +199,42 @@ class GgmlExecutable(Executable):
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             self._backend.require_devices()  # back again, it would not have what it had
-            status = lib().ggml_backend_sched_graph_compute(self._scheduler, self._cgraph)
+            self._hold()
+            for tensor, array in self._fed.items():
+                native = self._native.get(tensor)
+                if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
+                    _set(native, array)
+            self._fed.clear()
+            self._kept.clear()
+            self._ran = False
+            status = lib().ggml_backend_sched_graph_compute(self._scheduler.native, self._cgraph)
             self._backend.require_devices()
             if status == lib().GGML_STATUS_ALLOC_FAILED:
                 raise self._backend.exhausted()
             if status != lib().GGML_STATUS_SUCCESS:
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
+            self._ran = True
+
+    def _hold(self) -> None:
+        """Have the memory of the temporaries."""
+        assert self._scheduled is not None
+        try:
+            self._scheduler.hold(self._scheduled)
+        except OutOfMemory:
+            raise self._backend.exhausted() from None
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
         with self._backend.lock:
             if self._closed:
                 raise ClosedError("the graph's memory was freed")
-            lib().ggml_backend_tensor_get(self._outputs[tensor], ffi.from_buffer(out), 0, out.nbytes)
-            self._backend.require_devices()
+            if tensor in self._kept:
+                out[...] = self._kept[tensor]
+            else:
+                self._get(tensor, out)
+                self._backend.require_devices()
+
+    def _get(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
+        lib().ggml_backend_tensor_get(self._outputs[tensor], ffi.from_buffer(out), 0, out.nbytes)
 
     def invalidate(self, tensor: Tensor) -> None:
         """A weight or state was released: a graph that uses it must not run again."""
@@ -254,6 +245,12 @@ class GgmlExecutable(Executable):
         return dict(self._sizes)
 
     def placements(self) -> Sequence[NodePlacement]:
+        with self._backend.lock:
+            if not self._dry and not self._closed:
+                self._hold()
+            return self._placements()
+
+    def _placements(self) -> Sequence[NodePlacement]:
         g, backends = lib(), [unit.backend for unit in self._backend.units]
         names = {int(ffi.cast("uintptr_t", b)): unit.name for b, unit in zip(backends, self._backend.units)}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
@@ -270,7 +267,7 @@ class GgmlExecutable(Executable):
             elif self._dry:
                 where = chosen.get(int(ffi.cast("uintptr_t", native)), ffi.NULL)
             else:
-                where = g.ggml_backend_sched_get_tensor_backend(self._scheduler, native)
+                where = g.ggml_backend_sched_get_tensor_backend(self._scheduler.native, native)
             device = names.get(int(ffi.cast("uintptr_t", where)), wanted)
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             how = how if device == wanted else "fallback"
@@ -282,8 +279,10 @@ class GgmlExecutable(Executable):
             if self._closed:
                 return
             self._closed = True
-            if self._scheduler != ffi.NULL:
-                lib().ggml_backend_sched_free(self._scheduler)
+            if self._scheduled is not None:
+                self._scheduler.forget(self._scheduled)
+            if not self._shares:
+                self._scheduler.free()
             for buffer in self._constants:
                 buffer.free()
             self._context.free()

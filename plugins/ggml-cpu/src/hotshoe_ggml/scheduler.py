@@ -1,0 +1,170 @@
+"""ggml's scheduler and the compute buffers that go with it, in which the graphs of a backend take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml.buffers import NativeContext, OutOfMemory, room_for
+from hotshoe_ggml.placing import is_view
+from hotshoe_ggml.unit import Unit
+
+__all__ = ["ScheduledGraph", "Scheduler"]
+
+_SCHEDULED = 32 << 10
+"""Bytes, and some to spare, that ggml's scheduler reserves for each node. It ends the process where it gets none."""
+
+
+class _AsBuilt(NamedTuple):
+    """What allocating a graph changes of a tensor: its memory, and sources that are copied from another device."""
+
+    tensor: Any
+    data: Any
+    buffer: Any
+    sources: list[tuple[int, Any]]
+
+
+class ScheduledGraph:
+    """A ggml graph, and on which unit each of its nodes is to run.
+
+    context: that its tensors were made in. n_tensors: no fewer than its nodes and leaves. chosen: of each node, but for
+    those at the end, where there are several units. displaced: called before another graph takes its place.
+    """
+
+    def __init__(
+        self,
+        cgraph: Any,
+        context: NativeContext,
+        n_tensors: int,
+        chosen: Sequence[Unit],
+        displaced: Callable[[], None],
+    ) -> None:
+        self.cgraph = cgraph
+        self.n_tensors = n_tensors
+        self.displaced = displaced
+        self._chosen = chosen
+        self._as_built: list[_AsBuilt] = []
+        g = lib()
+        tensor = g.ggml_get_first_tensor(context.pointer) if chosen else ffi.NULL
+        while tensor != ffi.NULL:
+            sources = [(i, source) for i, source in enumerate(tensor.src) if source != ffi.NULL]
+            self._as_built.append(_AsBuilt(tensor, tensor.data, tensor.buffer, sources))
+            tensor = g.ggml_get_next_tensor(context.pointer, tensor)
+
+    def restore(self) -> None:
+        """As it was built: allocating it finds no memory of last time, and no copy in the place of a source."""
+        for tensor, data, buffer, sources in self._as_built:
+            tensor.data, tensor.buffer = data, buffer
+            for i, source in sources:
+                tensor.src[i] = source
+
+    def assign(self, scheduler: Any) -> None:
+        """Tell ggml's scheduler where each node is to run: see ``choose_units``."""
+        for i, unit in enumerate(self._chosen):
+            node = lib().ggml_graph_node(self.cgraph, i)
+            if not is_view(node):
+                lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.backend)
+
+
+class Scheduler:
+    """The temporaries of one graph at a time lie in its buffers, which grow to what the largest has needed.
+
+    Many graphs so take the memory of one. A change costs a new assignment of addresses; a graph that is computed again
+    and again keeps its own.
+    """
+
+    def __init__(self, units: Sequence[Unit]) -> None:
+        self.native: Any = ffi.NULL
+        self.holder: ScheduledGraph | None = None
+        self._units = units
+        self._n_tensors = 0
+        self._fitting: set[ScheduledGraph] = set()  # those known to find room in the buffers as they are
+
+    def measure(self, graph: ScheduledGraph) -> dict[str, int]:
+        """Bytes by unit that the graph needs by itself. Allocates none, and forgets what is assigned."""
+        self._give_up()
+        self._make_room(graph)
+        sizes = ffi.new("size_t[]", len(self._units))
+        lib().ggml_backend_sched_reserve_size(self.native, graph.cgraph, sizes)
+        graph.restore()
+        own = [unit.buffer_type for unit in self._units]
+        # a device on the host's memory shares the buffer: it is the first one's
+        return {u.name: 0 if t in own[:i] else int(sizes[i]) for i, (u, t) in enumerate(zip(self._units, own))}
+
+    def sizes(self) -> Mapping[str, int]:
+        """Bytes of the buffers by unit."""
+        if self.native == ffi.NULL:
+            return {}
+        size = lib().ggml_backend_sched_get_buffer_size
+        return {unit.name: int(size(self.native, unit.backend)) for unit in self._units}
+
+    def hold(self, graph: ScheduledGraph) -> None:
+        """Give the graph its memory, if it has not got it. Raises OutOfMemory; then no graph has any."""
+        if self.holder is graph:
+            return
+        g = lib()
+        self._give_up()
+        self._make_room(graph)
+        if graph not in self._fitting:  # reserving says when there is no memory; allocating by itself crashes
+            before = self.sizes()
+            self._prepare(graph)
+            if not g.ggml_backend_sched_reserve(self.native, graph.cgraph):
+                raise self._no_memory(graph)
+            if self.sizes() != before:
+                self._fitting.clear()
+            self._fitting.add(graph)
+        self._prepare(graph)
+        if not g.ggml_backend_sched_alloc_graph(self.native, graph.cgraph):
+            raise self._no_memory(graph)
+        self.holder = graph
+
+    def forget(self, graph: ScheduledGraph) -> None:
+        """It will not run any more."""
+        self._fitting.discard(graph)
+        if self.holder is graph:
+            self.holder = None
+
+    def free(self) -> None:
+        """All buffers. Idempotent; they come again with the next graph."""
+        self._give_up()
+        self._fitting.clear()
+        if self.native != ffi.NULL:
+            lib().ggml_backend_sched_free(self.native)
+            self.native = ffi.NULL
+            self._n_tensors = 0
+
+    def _give_up(self) -> None:
+        if self.holder is not None:
+            holder, self.holder = self.holder, None
+            holder.displaced()
+
+    def _prepare(self, graph: ScheduledGraph) -> None:
+        """Splitting a graph puts copies in the place of sources that lie elsewhere: it must find them as they were."""
+        lib().ggml_backend_sched_reset(self.native)
+        graph.restore()
+        graph.assign(self.native)
+
+    def _make_room(self, graph: ScheduledGraph) -> None:
+        """ggml's scheduler has a size, of nodes and leaves, where there are several units with copies between them."""
+        n = graph.n_tensors * min(2, len(self._units))
+        if n <= self._n_tensors:
+            return
+        self.free()
+        room_for(n * _SCHEDULED)
+        backends = ffi.new("ggml_backend_t[]", [unit.backend for unit in self._units])
+        self.native = lib().ggml_backend_sched_new(backends, ffi.NULL, len(self._units), n, False, True)
+        self._n_tensors = n
+
+    def _no_memory(self, graph: ScheduledGraph) -> OutOfMemory:
+        """Of a failed allocation: what the graph would take of the unit that has the least for it."""
+        self._fitting.clear()
+        graph.restore()
+        sizes = ffi.new("size_t[]", len(self._units))
+        lib().ggml_backend_sched_reset(self.native)
+        lib().ggml_backend_sched_reserve_size(self.native, graph.cgraph, sizes)
+        graph.restore()
+        needs = [(int(size), unit) for size, unit in zip(sizes, self._units)]
+        several = len(self._units) > 1
+        size, unit = max(needs, key=lambda need: need[0] - need[1].memory_free()) if several else needs[0]
+        return OutOfMemory(size, unit.name)
