@@ -229,6 +229,27 @@ def test_graphs_take_turns_in_one_buffer() -> None:
 
 
 @pytest.mark.usefixtures("servers")
+def test_graphs_of_like_nodes_have_plans_of_their_own() -> None:
+    """To ggml's allocator, which looks at the sizes of nodes only, one is as good as the other."""
+    with load_all().open(["rpc:0", "cpu"]) as backend:
+        graphs = []
+        for is_chain in (False, True):
+            ctx = backend.new_context()
+            x = ctx.input("x", (4, 64))
+            a = x.exp()
+            b = (a if is_chain else x).sin()
+            c = (b if is_chain else a) * (b if is_chain else x).cos()
+            y = c + (c if is_chain else b)
+            graphs.append((ctx.forward(y), x, y))
+        value = np.random.default_rng(0).standard_normal((4, 64), np.float32)
+        e = np.exp(value)
+        expected = [e * np.cos(value) + np.sin(value), 2 * np.sin(e) * np.cos(np.sin(e))]
+        for _ in range(3):
+            for (ctx, x, y), one in zip(graphs, expected, strict=True):
+                np.testing.assert_allclose(ctx.compute({x: value}).read(y), one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_each_family(architecture: str, gguf: Callable[..., Path]) -> None:  # noqa: F811
     """A part of its layers on a server, the rest here."""

@@ -254,9 +254,9 @@ class GgmlExecutable(Executable):
         g, backends = lib(), [unit.backend for unit in self._backend.units]
         names = {int(ffi.cast("uintptr_t", b)): unit.name for b, unit in zip(backends, self._backend.units)}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
-        nodes = [g.ggml_graph_node(self._cgraph, i) for i in range(len(self._units))]
+        assert self._scheduled is not None
         chosen = {
-            int(ffi.cast("uintptr_t", n)): u.backend for n, u in zip(nodes, self._units) if not is_view(n)
+            int(ffi.cast("uintptr_t", n)): u.backend for n, u in self._scheduled.chosen if not is_view(n)
         }  # what a dry run's scheduler was not told
         placed = []
         for node in self._graph.nodes:

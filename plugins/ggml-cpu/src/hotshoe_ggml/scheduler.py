@@ -28,8 +28,10 @@ class _AsBuilt(NamedTuple):
 class ScheduledGraph:
     """A ggml graph, and on which unit each of its nodes is to run.
 
-    context: that its tensors were made in. n_tensors: no fewer than its nodes and leaves. chosen: of each node, but for
-    those at the end, where there are several units. displaced: called before another graph takes its place.
+    context: that its tensors were made in. n_tensors: no fewer than its nodes and leaves. units: of each node, but for
+    those at the end, where there are several. displaced: called before another graph takes its place.
+
+    chosen: the nodes, as they were built, with their units. Preparing a graph may change their order: Vulkan's does.
     """
 
     def __init__(
@@ -37,16 +39,17 @@ class ScheduledGraph:
         cgraph: Any,
         context: NativeContext,
         n_tensors: int,
-        chosen: Sequence[Unit],
+        units: Sequence[Unit],
         displaced: Callable[[], None],
     ) -> None:
         self.cgraph = cgraph
         self.n_tensors = n_tensors
         self.displaced = displaced
-        self._chosen = chosen
         self._as_built: list[_AsBuilt] = []
         g = lib()
-        tensor = g.ggml_get_first_tensor(context.pointer) if chosen else ffi.NULL
+        self._nodes = [g.ggml_graph_node(cgraph, i) for i in range(g.ggml_graph_n_nodes(cgraph) if units else 0)]
+        self.chosen = list(zip(self._nodes, units))
+        tensor = g.ggml_get_first_tensor(context.pointer) if units else ffi.NULL
         while tensor != ffi.NULL:
             sources = [(i, source) for i, source in enumerate(tensor.src) if source != ffi.NULL]
             self._as_built.append(_AsBuilt(tensor, tensor.data, tensor.buffer, sources))
@@ -54,6 +57,9 @@ class ScheduledGraph:
 
     def restore(self) -> None:
         """As it was built: allocating it finds no memory of last time, and no copy in the place of a source."""
+        nodes = lib().ggml_graph_nodes(self.cgraph)
+        for i, node in enumerate(self._nodes):
+            nodes[i] = node
         for tensor, data, buffer, sources in self._as_built:
             tensor.data, tensor.buffer = data, buffer
             for i, source in sources:
@@ -61,8 +67,7 @@ class ScheduledGraph:
 
     def assign(self, scheduler: Any) -> None:
         """Tell ggml's scheduler where each node is to run: see ``choose_units``."""
-        for i, unit in enumerate(self._chosen):
-            node = lib().ggml_graph_node(self.cgraph, i)
+        for node, unit in self.chosen:
             if not is_view(node):
                 lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.backend)
 
@@ -79,7 +84,6 @@ class Scheduler:
         self.holder: ScheduledGraph | None = None
         self._units = units
         self._n_tensors = 0
-        self._fitting: set[ScheduledGraph] = set()  # those known to find room in the buffers as they are
 
     def measure(self, graph: ScheduledGraph) -> dict[str, int]:
         """Bytes by unit that the graph needs by itself. Allocates none, and forgets what is assigned."""
@@ -106,14 +110,11 @@ class Scheduler:
         g = lib()
         self._give_up()
         self._make_room(graph)
-        if graph not in self._fitting:  # reserving says when there is no memory; allocating by itself crashes
-            before = self.sizes()
-            self._prepare(graph)
-            if not g.ggml_backend_sched_reserve(self.native, graph.cgraph):
-                raise self._no_memory(graph)
-            if self.sizes() != before:
-                self._fitting.clear()
-            self._fitting.add(graph)
+        # Reserving says when there is no memory; allocating by itself crashes, and takes the plan of the graph before
+        # for one of as many nodes, if their sizes allow it.
+        self._prepare(graph)
+        if not g.ggml_backend_sched_reserve(self.native, graph.cgraph):
+            raise self._no_memory(graph)
         self._prepare(graph)
         if not g.ggml_backend_sched_alloc_graph(self.native, graph.cgraph):
             raise self._no_memory(graph)
@@ -121,14 +122,12 @@ class Scheduler:
 
     def forget(self, graph: ScheduledGraph) -> None:
         """It will not run any more."""
-        self._fitting.discard(graph)
         if self.holder is graph:
             self.holder = None
 
     def free(self) -> None:
         """All buffers. Idempotent; they come again with the next graph."""
         self._give_up()
-        self._fitting.clear()
         if self.native != ffi.NULL:
             lib().ggml_backend_sched_free(self.native)
             self.native = ffi.NULL
@@ -158,7 +157,6 @@ class Scheduler:
 
     def _no_memory(self, graph: ScheduledGraph) -> OutOfMemory:
         """Of a failed allocation: what the graph would take of the unit that has the least for it."""
-        self._fitting.clear()
         graph.restore()
         sizes = ffi.new("size_t[]", len(self._units))
         lib().ggml_backend_sched_reset(self.native)
