@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.text_models import assert_close, load
+from tests.support.text_models import load
 from tests.support.tiny_text import ARCHITECTURES, MORE_ARCHITECTURES
 
 __all__ = ["FAMILIES", "require_same_as_cpu"]
@@ -15,13 +15,18 @@ FAMILIES = (*ARCHITECTURES, *MORE_ARCHITECTURES)
 IDS = np.random.default_rng(0).integers(0, 250, 24).tolist()
 
 
-def require_same_as_cpu(path: Path, device: str | list[str], least: float) -> None:
-    """Whole and token by token, of an F32 file. least: of the largest logit."""
+def require_same_as_cpu(path: Path, device: str | list[str], least: float, *, but_for: int = 0) -> None:
+    """Whole and token by token, of an F32 file. least: of the largest logit.
+
+    but_for: tokens that may differ. Where a device multiplies in half precision, it may choose another expert of two
+    that are nearly as good.
+    """
     with load(path, "cpu") as model:
         expected = model.logits(IDS)
     with load(path, device) as model:
         where = {each.device for each in model.memory().devices if each.weights}
         assert where == ({device} if isinstance(device, str) else set(device))
-        assert_close(model.logits(IDS), expected, least)
         with model.sequence() as sequence:
-            assert_close(np.stack([sequence.append(i) for i in IDS]), expected, least)
+            for got in (model.logits(IDS), np.stack([sequence.append(i) for i in IDS])):
+                errors = np.abs(got - expected).max(axis=1) / np.abs(expected).max()
+                assert (errors > least).sum() <= but_for, errors
