@@ -5,7 +5,8 @@
 /* A packed W (m, k) lies in panels of 32 rows, k-major: panel[k][32]; for bf16 panel[k / 2][32][2], as vdpbf16ps takes
  * pairs. One that is multiplied as stored becomes such panels on the way, a piece at a time.
  * A tile is up to 14 tokens by one panel (28 accumulators of 32 registers), or up to 6 tokens by two panels; without
- * AVX-512 6 tokens by half a panel (12 of 16). Tokens are staged in blocks on the stack: a constant distance between
+ * AVX-512 6 tokens by half a panel (12 of 16), and then the other half: of a weight as stored all tiles of one half come
+ * first, which so is a piece of 512 features. Tokens are staged in blocks on the stack: a constant distance between
  * rows, free of cache aliasing, gives every broadcast an immediate address. Nothing is allocated, and no thread waits
  * for another. */
 enum {
@@ -15,16 +16,16 @@ enum {
     TILE_STRIDE = 2 * PANEL, /* floats between rows of a tile that does not lie in the result */
 #if defined(__linux__) && !defined(__GLIBC__)
     BLOCK = 28, /* musl gives a thread 128 KiB of stack */
-    BLOCK_512 = 28,
     DEPTH = 256,
-    DEPTH_512 = 256,
+    BLOCK_STORED = 28,
+    DEPTH_STORED = 256,
 #else
-    BLOCK = 144,     /* tokens staged at once, 24 full tiles of 6 */
-    BLOCK_512 = 112, /* with AVX-512, 8 of 14; 42 made F16 6 % slower */
-    DEPTH = 512,     /* their features staged at once; 256 made F16 as stored 15 % slower */
-    DEPTH_512 = 384, /* with AVX-512, or twice as many in bf16; 256 made F32 3 % slower */
+    BLOCK = 112, /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
+    DEPTH = 384, /* their features staged at once, or twice as many in bf16; 256 made F32 3 % slower */
+    BLOCK_STORED = 144, /* the same for weights as stored, in halves of panels */
+    DEPTH_STORED = 512, /* 256 made F16 15 % slower */
 #endif
-    STRIDE = DEPTH * 4 + 64, /* bytes between staged tokens: an odd number of cache lines */
+    STRIDE = DEPTH_STORED * 4 + 64, /* bytes between staged tokens: an odd number of cache lines */
 };
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
@@ -235,9 +236,17 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
     AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 1, x, w, steps, apart, tile, stride, resume); } \
     AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) { tile_bf16(rows, panels, x, w, steps, apart, tile, stride, resume); }
 #define TILES_256(rows)                                                                                                \
-    AVX2 static void f32_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, 128, x, w, steps, tile, stride, resume); } \
-    AVX2 static void f16_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 1, 64, x, w, steps, tile, stride, resume); } \
-    AVX2 static void wide_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, 64, x, w, steps, tile, stride, resume); }
+    AVX2 static void f32_256_##rows(TILE_ARGS) {                                                                       \
+        (void) apart;                                                                                                  \
+        tile_256(rows, 0, 128, x, w, steps, tile, stride, resume);                                                     \
+        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF, stride, resume);                                         \
+    }                                                                                                                  \
+    AVX2 static void f16_256_##rows(TILE_ARGS) {                                                                       \
+        (void) apart;                                                                                                  \
+        tile_256(rows, 1, 64, x, w, steps, tile, stride, resume);                                                      \
+        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF, stride, resume);                                          \
+    }                                                                                                                  \
+    AVX2 static void half_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, 64, x, w, steps, tile, stride, resume); }
 #define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
 #define EACH_TO_14(call)                                                                                               \
     call(1, 1) call(2, 1) call(3, 1) call(4, 1) call(5, 1) call(6, 1) call(7, 1) call(8, 1) call(9, 1) call(10, 1)     \
@@ -260,8 +269,8 @@ static const tile_table tiles_256[] = {
     {{0, f32_256_1, f32_256_2, f32_256_3, f32_256_4, f32_256_5, f32_256_6}},
     {{0, f16_256_1, f16_256_2, f16_256_3, f16_256_4, f16_256_5, f16_256_6}},
 };
-/* Of half panels as F32, one after the other. */
-static const tile_table tiles_256_widened = {{0, wide_256_1, wide_256_2, wide_256_3, wide_256_4, wide_256_5, wide_256_6}};
+/* Of halves of panels as F32. */
+static const tile_table half_tiles_256 = {{0, half_256_1, half_256_2, half_256_3, half_256_4, half_256_5, half_256_6}};
 
 /* --- staging and finishing ------------------------------------------------------------------------ */
 
@@ -285,20 +294,15 @@ AVX512_BF16 static void stage_bf16(const char * x, int64_t apart, int64_t rows, 
 
 /* --- a piece of a weight as F32, k-major, for use by several tiles ---------------------------------- */
 
-/* Of panels: 102 GFLOP/s a core with F16 become 108. Half of one, without AVX-512, since it would come to each other line
- * of the cache, and so have only half of it. */
+/* Of panels: 102 GFLOP/s a core with F16 become 108. */
 AVX512 static void widen_512(const char * w, int64_t steps, float * out) {
     for (int64_t i = 0; i < steps * PANEL; i += 16) {
         _mm512_store_ps(out + i, _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + 2 * i))));
     }
 }
-AVX2 static void widen_256(int half, const char * w, int64_t steps, float * out) {
-    for (int64_t i = 0; i < steps; ++i) {
-        for (int v = 0; v < HALF; v += 8) {
-            const __m256 part = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + (i * PANEL + v) * 2)))
-                                     : _mm256_load_ps((const float *) (w + (i * PANEL + v) * 4));
-            _mm256_store_ps(out + i * HALF + v, part);
-        }
+AVX2 static void widen_256(const char * w, int64_t steps, float * out) {
+    for (int64_t i = 0; i < steps * PANEL; i += 8) {
+        _mm256_store_ps(out + i, _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 2 * i))));
     }
 }
 
@@ -380,7 +384,8 @@ ALWAYS_INLINE void finish(int width, FINISH_ARGS) {
         finish_row(width, tile + r * stride, cols, own, gelu, residual ? residual + r * m : 0, dst + r * m);
     }
 }
-AVX2 static void finish_256(FINISH_ARGS) { finish(HALF, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
+AVX2 static void finish_half_256(FINISH_ARGS) { finish(HALF, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
+AVX2 static void finish_256(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
 AVX512 static void finish_512(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
 
 /* --- the op ---------------------------------------------------------------------------------------- */
@@ -399,8 +404,8 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int format = stored ? format_of(stored->type) : p->format;
     const int pairs = !stored && format == HOTSHOE_LINEAR_BF16;
     const int wide = isa() >= ISA_AVX512 && !p->avx2_only;
-    const int sides = wide ? 1 : 2, span = PANEL / sides; /* of a panel: columns of a tile */
-    const finish_fn finish_tile = wide ? finish_512 : finish_256;
+    const int halves = stored && !wide, span = halves ? HALF : PANEL; /* columns of a tile */
+    const finish_fn finish_tile = wide ? finish_512 : halves ? finish_half_256 : finish_256;
     const int max_rows = wide ? MAX_ROWS : 6;
     const int64_t k = p->k, m = p->m, n = x->ne[1], panels = n_panels(m);
     const int64_t bytes = element_size(format), panel_bytes = PANEL * padded_k(format, k) * bytes;
@@ -416,39 +421,37 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     }
 
     /* Blocks and tiles of nearly one size, rather than full ones and a rest. */
-    const int64_t depth = pairs ? 2 * DEPTH_512 : wide ? DEPTH_512 : DEPTH;
+    const int64_t depth = pairs ? 2 * DEPTH : halves ? DEPTH_STORED : DEPTH;
     const int64_t k_blocks = (k + depth - 1) / depth, k_block = ((k + k_blocks - 1) / k_blocks + 7) & ~(int64_t) 7;
-    const int64_t most = wide ? BLOCK_512 : BLOCK, blocks = (last - first + most - 1) / most;
-    _Alignas(64) char staged[BLOCK * STRIDE]; /* 297 KiB */
-    _Alignas(64) float widened[DEPTH_512 * PANEL > DEPTH * HALF ? DEPTH_512 * PANEL : DEPTH * HALF]; /* 48 KiB */
+    const int64_t most = halves ? BLOCK_STORED : BLOCK, blocks = (last - first + most - 1) / most;
+    _Alignas(64) char staged[BLOCK_STORED * STRIDE]; /* 297 KiB */
+    _Alignas(64) float widened[DEPTH * PANEL]; /* 48 KiB */
     _Alignas(64) float tile[MAX_ROWS * TILE_STRIDE];
 
     for (int64_t block = 0; block < blocks; ++block) {
         const int64_t t0 = first + (last - first) * block / blocks, t1 = first + (last - first) * (block + 1) / blocks;
         const int64_t n_tiles = (t1 - t0 + max_rows - 1) / max_rows;
         const int two = wide && !stored && t1 - t0 <= 6;
-        const int widen = stored || (n_tiles > 1 && (wide ? format == HOTSHOE_LINEAR_F16 : 1));
-        const tile_table * tiles = wide ? tiles_512 + (widen ? HOTSHOE_LINEAR_F32 : format)
-                                        : (widen ? &tiles_256_widened : tiles_256 + format);
+        const int widen = stored || (n_tiles > 1 && format == HOTSHOE_LINEAR_F16);
+        const int read_as = widen ? HOTSHOE_LINEAR_F32 : format;
+        const tile_table * tiles = wide ? tiles_512 + read_as : halves ? &half_tiles_256 : tiles_256 + read_as;
         for (int64_t k0 = 0; k0 < k; k0 += k_block) {
             const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
             const int end = k0 + k_block >= k, finishing = end && (bias || gelu || residual);
             const char * from = (const char *) x->data + t0 * (int64_t) x->nb[1] + k0 * 4;
             (pairs ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], t1 - t0, n_k, staged);
-            for (int64_t side = first_panel * sides; side < last_panel * sides && side * span < m;) {
-                const int width = two && side + 1 < last_panel ? 2 : 1;
-                const int64_t column = side * span;
+            const int64_t stop = min64(last_panel * PANEL, m);
+            for (int64_t column = first_panel * PANEL; column < stop;) {
+                const int width = two && column + PANEL < stop ? 2 : 1;
                 const int cols = (int) min64(width * span, m - column);
                 const char * w = 0;
                 if (stored) {
                     w = (const char *) stored->data + column * apart + k0 * bytes;
                     columns_as_f32[format](w, apart, cols, span, steps, widened);
                 } else {
-                    w = (const char *) p->packed + column / PANEL * panel_bytes + (k0 * PANEL + column % PANEL) * bytes;
-                    if (widen && wide) {
-                        widen_512(w, steps, widened);
-                    } else if (widen) {
-                        widen_256(format == HOTSHOE_LINEAR_F16, w, steps, widened);
+                    w = (const char *) p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;
+                    if (widen) {
+                        (wide ? widen_512 : widen_256)(w, steps, widened);
                     }
                 }
                 w = widen ? (const char *) widened : w;
@@ -460,21 +463,21 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                         __builtin_prefetch(out + r * m, 1);
                         __builtin_prefetch(out + r * m + 16, 1);
                     }
-                    /* The sums are kept in the result, where the whole tile has room there. */
-                    const int whole = cols == width * span;
-                    float * sums = whole ? out : tile;
-                    const int64_t stride = whole ? m : TILE_STRIDE;
-                    for (int r = 0; r < rows && k0 && !whole; ++r) {
+                    /* The sums are kept in the result, where the whole tile has room there and nothing else follows. */
+                    const int direct = cols == width * span && !finishing;
+                    float * sums = direct ? out : tile;
+                    const int64_t stride = direct ? m : TILE_STRIDE;
+                    for (int r = 0; r < rows && k0 && !direct; ++r) {
                         memcpy(tile + r * TILE_STRIDE, out + r * m, (size_t) cols * sizeof(float));
                     }
                     (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, sums, stride, k0 != 0);
-                    for (int part = 0; part < width && (finishing || !whole); ++part) {
+                    for (int part = 0; part < width && !direct; ++part) {
                         const int64_t at = column + part * span;
                         finish_tile(sums + part * span, stride, rows, (int) min64(span, m - at), end && bias ? bias + at : 0,
                                     end && gelu, end && residual ? residual + r0 * m + at : 0, out + part * span, m);
                     }
                 }
-                side += width;
+                column += width * span;
             }
         }
     }
