@@ -23,7 +23,9 @@ Answer = dict[str, float]
 class Hotshoe:
     """hotshoe, as a user loads it."""
 
-    def __init__(self, file: str, threads: int, n_ctx: int, sequences: int = 1, device: str = "cpu") -> None:
+    def __init__(
+        self, file: str, threads: int, n_ctx: int, sequences: int = 1, device: str = "cpu", kv_dtype: str = "f16"
+    ) -> None:
         import hotshoe
 
         self.model: Any = hotshoe.load_model(
@@ -31,7 +33,7 @@ class Hotshoe:
             device,
             n_ctx=n_ctx,
             params=hotshoe.BackendParams(n_threads=threads) if device == "cpu" else None,
-            runner=hotshoe.RunnerParams(n_sequences=sequences),
+            runner=hotshoe.RunnerParams(n_sequences=sequences, kv_dtype=kv_dtype),
         )
         self.n_sequences = sequences
         self.n_vocab: int = self.model.tokenizer.vocab_size
@@ -92,7 +94,14 @@ class LlamaCpp:
     """llama.cpp by the low-level interface of llama-cpp-python, which adds nothing to a step."""
 
     def __init__(
-        self, file: str, threads: int, n_ctx: int, sequences: int = 1, flash: bool = True, repack: bool = True
+        self,
+        file: str,
+        threads: int,
+        n_ctx: int,
+        sequences: int = 1,
+        flash: bool = True,
+        repack: bool = True,
+        kv_dtype: str = "f16",
     ) -> None:
         import llama_cpp as l
 
@@ -106,6 +115,7 @@ class LlamaCpp:
         params.n_ctx, params.n_seq_max = sequences * n_ctx, sequences
         params.n_threads = params.n_threads_batch = threads
         params.flash_attn_type = int(flash)
+        params.type_k = params.type_v = getattr(l, f"GGML_TYPE_{kv_dtype.upper()}")
         self.model: Any = l.llama_model_load_from_file(file.encode(), of_model)
         self.context: Any = l.llama_init_from_model(self.model, params)
         if not self.context:

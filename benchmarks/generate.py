@@ -2,7 +2,7 @@
 
     python benchmarks/generate.py [--shape 0.5b|1b|8b|moe] [--dtypes q4_0,q4_k_m] [--file F.gguf] [--folder DIR]
                                   [--prompts 32,512] [--depths 512] [--sequences 8] [--steps 32] [--rounds 5]
-                                  [--threads N] [--llama-python PYTHON] [--ik-bench PATH] [--json]
+                                  [--kv-dtype f16] [--threads N] [--llama-python PYTHON] [--ik-bench PATH] [--json]
 
 Without --file, files of random weights are made (benchmarks/synthetic.py), and kept in --folder if it is given.
 --llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON);
@@ -118,6 +118,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=_count, default=5)
     parser.add_argument("--long-rounds", type=_count, default=3, help=f"… with {LONG} and more tokens")
     parser.add_argument("--no-start", action="store_true", help="without first, peak and generate")
+    parser.add_argument("--kv-dtype", default="f16", help="the type of all caches, such as q8_0")
     parser.add_argument("--threads", type=_count, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--llama-python", metavar="PYTHON")
     parser.add_argument("--ik-bench", metavar="PATH")
@@ -179,13 +180,14 @@ def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
     single: list[tuple[str, Measure]] = [(f"prompt {n}", ["prompt", n]) for n in args.prompts]
     single += [(f"decode @{depth}", ["decode", depth, args.steps]) for depth in args.depths]
     if single:
-        yield from turns(Job(path, args.threads, n_ctx), *single)
+        yield from turns(Job(path, args.threads, n_ctx, kv_dtype=args.kv_dtype), *single)
     for n in args.sequences:
-        job = Job(path, args.threads, args.each + args.steps, n)
+        job = Job(path, args.threads, args.each + args.steps, n, args.kv_dtype)
         yield from turns(job, (f"x{n} @{args.each}", ["many", args.each, args.steps]))
     if not args.no_start:
         depth = args.depths[0] if args.depths else args.each
-        job = Job(path, args.threads, max(depth + args.steps, 64) + 1)  # the text of "first" needs some room too
+        n_ctx = max(depth + args.steps, 64) + 1  # the text of "first" needs some room too
+        job = Job(path, args.threads, n_ctx, kv_dtype=args.kv_dtype)
         yield from turns(job, ("", ["start", depth, args.steps]), ("", ["generate", depth, args.steps]))
 
 

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,16 +52,17 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be opened: room for ``n_ctx`` tokens of each of ``sequences`` sequences."""
+    """What is to be opened: room for ``n_ctx`` tokens of each of ``sequences`` sequences, in a cache of a type."""
 
     file: Path
     threads: int
     n_ctx: int
     sequences: int = 1
+    kv_dtype: str = "f16"
 
     def arguments(self) -> dict[str, Any]:
         """For the constructor of an engine of benchmarks/engines.py."""
-        return {"file": str(self.file), "threads": self.threads, "n_ctx": self.n_ctx, "sequences": self.sequences}
+        return asdict(self) | {"file": str(self.file)}
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ class LlamaBench:
         return float(row[1].split("|")[4])  # N_KV, T_PP, S_PP, T_TG, S_TG, …
 
     def _run(self, program: Path, *options: str) -> subprocess.CompletedProcess[str]:
-        command: list[Any] = [program, "-m", self.job.file.absolute(), "-t", str(self.job.threads), *options]
+        cache = [word for flag in ("-ctk", "-ctv") for word in (flag, self.job.kv_dtype)]
+        command: list[Any] = [program, "-m", self.job.file.absolute(), "-t", self.job.threads, *cache, *options]
         command = [str(word) for word in command]
         with tempfile.TemporaryDirectory() as scratch:  # it leaves a log where it runs
             done = subprocess.run(command, capture_output=True, text=True, cwd=scratch)

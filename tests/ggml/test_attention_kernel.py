@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType as Type
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
@@ -20,10 +22,30 @@ from hotshoe_ggml.cpu import kernels as _kernels
 Array = np.ndarray[Any, Any]
 
 
+class Blocks:
+    """An array of a type of blocks, or of BF16: codes at random."""
+
+    def __init__(self, type: Type, *shape: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.type, self.shape, self.ndim = type, shape, len(shape)
+        each, n_bytes = gguf.GGML_QUANT_SIZES[type]
+        n = math.prod(shape) // each
+        self.data = rng.integers(0, 256, (n, n_bytes), np.uint8)
+        if type is Type.BF16:
+            self.data = (rng.standard_normal(n, np.float32).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+        else:
+            self.data[:, :2] = rng.uniform(0.01, 0.02, (n, 1)).astype(np.float16).view(np.uint8)
+        if type.name.endswith("_1"):
+            self.data[:, 2:4] = rng.standard_normal((n, 1)).astype(np.float16).view(np.uint8)
+        rows = self.data.reshape(-1, shape[-1] // each * n_bytes)
+        self.values = gguf.quants.dequantize(rows, type).reshape(shape)
+
+
 class Graphs:
     """Computes one node on `n_threads` threads."""
 
     def __init__(self, n_threads: int) -> None:
+        self.n_threads = n_threads
         self.lib = _native.lib()
         cpu = _native.load_cpu()
         self.backend = self.lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
@@ -31,17 +53,22 @@ class Graphs:
         assert set_threads is not None
         set_threads(self.backend, n_threads)
 
-    def run(self, make: Any, *arrays: Array | None, shift: int = 0) -> Array:
+    def run(self, make: Any, *arrays: Array | Blocks | None, shift: int = 0) -> Array:
         """`make(builder, *tensors)` over leaves that hold the arrays, F16 for those of float16;
-        with `shift`, views that begin that many elements into each row."""
+        with `shift`, views that begin that many elements into each row of an array."""
         g = self.lib
         context = g.ggml_init({"mem_size": 1 << 20, "mem_buffer": ffi.NULL, "no_alloc": True})
         leaves = g.ggml_init({"mem_size": 1 << 16, "mem_buffer": ffi.NULL, "no_alloc": True})
-        builder = SimpleNamespace(keep=[], call=lambda name, *args: getattr(g, "ggml_" + name)(context, *args))
+        call = lambda name, *args: getattr(g, "ggml_" + name)(context, *args)  # noqa: E731
+        builder = SimpleNamespace(keep=[], n_threads=self.n_threads, call=call)
         held, tensors = [], []
         for array in arrays:
             if array is None:
                 tensors.append(None)
+                continue
+            if isinstance(array, Blocks):
+                tensors.append(g.ggml_new_tensor(leaves, int(array.type), 4, [*reversed(array.shape)]))
+                held.append((tensors[-1], array.data))
                 continue
             skip = shift if array.ndim > 1 else 0
             half = array.dtype == np.float16
@@ -78,7 +105,9 @@ def graphs(request: pytest.FixtureRequest) -> Iterator[Graphs]:
     made.lib.ggml_backend_free(made.backend)
 
 
-def expected(q: Array, k: Array, v: Array, mask: Array | None, scale: float, softcap: float) -> Array:
+def expected(
+    q: Array, k: Array, v: Array, mask: Array | None, scale: float, softcap: float, sinks: Array | None = None
+) -> Array:
     group = q.shape[2] // k.shape[2]
     k, v = (np.repeat(x.astype(float), group, 2) for x in (k, v))
     scores = np.einsum("bnhd,bmhd->bhnm", q.astype(float), k) * scale
@@ -86,19 +115,29 @@ def expected(q: Array, k: Array, v: Array, mask: Array | None, scale: float, sof
         scores = np.tanh(scores / softcap) * softcap
     if mask is not None:
         scores = scores + mask
+    if sinks is not None:
+        of_heads = np.broadcast_to(sinks.astype(float)[:, None, None], (*scores.shape[:-1], 1))
+        scores = np.concatenate([scores, of_heads], -1)
+        v = np.concatenate([v, np.zeros_like(v[:, :1])], 1)
     with np.errstate(invalid="ignore"):
         weights = np.exp(scores - scores.max(-1, keepdims=True))
     return np.einsum("bhnm,bmhd->bnhd", weights / weights.sum(-1, keepdims=True), v)
 
 
 def attend(
-    graphs: Graphs, q: Array, k: Array, v: Array, mask: Array | None = None, cap: float = 0.0, **kw: Any
+    graphs: Graphs,
+    q: Array,
+    k: Array | Blocks,
+    v: Array | Blocks,
+    mask: Array | None = None,
+    cap: float = 0.0,
+    sinks: Array | None = None,
+    **kw: Any,
 ) -> Array:
-    def make(b: Any, *t: Any) -> Any:
-        return _kernels.attention_node(b, *t, scale=1 / math.sqrt(q.shape[-1]), softcap=cap)
-
-    got = graphs.run(make, q, k, v, mask, **kw)
-    np.testing.assert_allclose(got, expected(q, k, v, mask, 1 / math.sqrt(q.shape[-1]), cap), rtol=1e-5, atol=4e-6)
+    scale = 1 / math.sqrt(q.shape[-1])
+    got = graphs.run(lambda b, *t: _kernels.attention_node(b, *t, scale=scale, softcap=cap), q, k, v, mask, sinks, **kw)
+    values = [x.values if isinstance(x, Blocks) else x for x in (k, v)]
+    np.testing.assert_allclose(got, expected(q, *values, mask, scale, cap, sinks), rtol=1e-5, atol=4e-6)
     return got
 
 
@@ -119,7 +158,7 @@ def hides(visible: Array, dtype: type = np.float32) -> Array:
 
 @pytest.fixture(params=[np.float32, np.float16], ids=["f32", "f16"])
 def dtype(request: pytest.FixtureRequest) -> type:
-    if request.param is np.float16 and len(_kernels.attention_types()) == 1:
+    if request.param is np.float16 and len(_kernels.mask_types()) == 1:
         pytest.skip("this CPU has no instructions for half floats: ggml's attention is used")
     chosen: type = request.param
     return chosen
@@ -137,6 +176,9 @@ SHAPES = [
     (1, 9, 40, 2, 1, 512, 512),
     (1, 1, 513, 14, 2, 64, 64),  # more heads a key than a tile has rows
     (1, 20, 90, 16, 1, 64, 48),
+    (1, 1, 1500, 4, 1, 256, 256),  # fewer heads than threads
+    (2, 3, 800, 3, 1, 48, 32),
+    (1, 2, 600, 16, 1, 576, 512),  # latent attention
 ]
 
 
@@ -155,13 +197,61 @@ def test_masks_of_each_broadcast_form(graphs: Graphs, full: tuple[bool, ...], ca
     attend(graphs, *operands(b, n, m, heads, 2, 32, 32, dtype), mask, cap)
 
 
+CACHES = [Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.IQ4_NL]
+
+
+@pytest.mark.skipif(len(_kernels.cache_types()) == 1, reason="this CPU has no AVX2: ggml's attention is used")
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 700, 8, 2, 64, 64), (2, 40, 170, 4, 2, 96, 32), (1, 3, 77, 2, 1, 576, 512)], ids=str
+)
+@pytest.mark.parametrize("type", CACHES)
+def test_caches_of_each_type(graphs: Graphs, type: Type, shape: tuple[int, ...]) -> None:
+    b, n, m, _, kv_heads, dim, v_dim = shape
+    q, *_ = operands(*shape)
+    mask = hides(np.arange(m) - np.arange(n)[:, None] < m - n).reshape(1, 1, n, m)
+    attend(graphs, q, Blocks(type, b, m, kv_heads, dim), Blocks(type, b, m, kv_heads, v_dim, seed=1), mask)
+    assert type is Type.BF16 or type.value in _kernels.cache_types()
+
+
+def test_keys_and_values_of_different_types(graphs: Graphs) -> None:
+    if Type.Q8_0.value not in _kernels.cache_types():
+        pytest.skip("this CPU has no AVX2: ggml's attention is used")
+    q, _, v = operands(1, 9, 300, 4, 2, 64, 64, np.float16)
+    attend(graphs, q, Blocks(Type.Q8_0, 1, 300, 2, 64), v)
+    attend(graphs, q, v, Blocks(Type.Q4_0, 1, 300, 2, 64))
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 900, 4, 1, 32, 32), (2, 19, 150, 4, 2, 32, 32), (1, 90, 300, 4, 2, 64, 64)], ids=str
+)
+@pytest.mark.parametrize("size", [1.0, 30.0])
+def test_sinks(graphs: Graphs, shape: tuple[int, ...], size: float, dtype: type) -> None:
+    b, n, m, heads, *_ = shape
+    sinks = np.random.default_rng(3).standard_normal(heads, np.float32) * np.float32(size)
+    attend(graphs, *operands(*shape, dtype=dtype), cap=5.0, sinks=sinks)
+    mask = hides(np.random.default_rng(4).random((b, 1, n, m)) < 0.3, dtype)
+    mask[0, 0, 0] = -np.inf  # all that it sees is the sink
+    got = attend(graphs, *operands(*shape, dtype=dtype), mask, sinks=sinks)
+    assert not got[0, 0].any()
+    one_row = hides(np.arange(m) % 3 == 0, dtype).reshape(1, 1, 1, m)
+    attend(graphs, *operands(*shape, dtype=dtype), one_row, sinks=np.where(np.arange(heads) == 1, -np.inf, sinks))
+
+
+@pytest.mark.parametrize("seen", [slice(0, 1), slice(1023, 1024), slice(300, 340), slice(0, 0), slice(None)], ids=str)
+def test_parts_of_the_keys_that_nobody_sees(graphs: Graphs, seen: slice, dtype: type) -> None:
+    visible = np.zeros((1, 1, 2, 1024), bool)
+    visible[..., seen] = True
+    attend(graphs, *operands(1, 2, 1024, 5, 1, 64, 64, dtype), hides(visible, dtype))
+    attend(graphs, *operands(1, 2, 1024, 5, 1, 64, 64, dtype), hides(visible[:, :, :1], dtype))
+
+
 def test_hidden_keys_are_not_even_read(graphs: Graphs) -> None:
     q, k, v = operands(3, 200, 200, 2, 2, 64, 64)
     lengths = np.array([200, 1, 130])
     mask = np.where(np.arange(200) < lengths[:, None], 0, -np.inf).astype(np.float32).reshape(3, 1, 1, 200)
     got = attend(graphs, q, k, v, mask)
     v[1, 1:] = np.nan
-    assert np.isfinite(graphs.run(lambda b, *t: _kernels.attention_node(b, *t, 0.1, 0.0), q, k, v, mask)).all()
+    assert np.isfinite(graphs.run(lambda b, *t: _kernels.attention_node(b, *t, None, 0.1, 0.0), q, k, v, mask)).all()
     assert np.isfinite(got).all()
 
 
@@ -184,7 +274,7 @@ def test_what_others_overflowed_to_stays_with_them(graphs: Graphs, n: int, heads
     mask = hides(owner == np.arange(n)[:, None] % 4, dtype).reshape(1, 1, n, m)  # sequence 4 has no query
     k[0, owner == 4], v[0, owner == 4] = np.nan, np.inf
     clean = [np.where(np.isfinite(x), x, 0).astype(np.float32) for x in (k, v)]
-    got = graphs.run(lambda b, *t: _kernels.attention_node(b, *t, 0.125, 0.0), q, k, v, mask)
+    got = graphs.run(lambda b, *t: _kernels.attention_node(b, *t, None, 0.125, 0.0), q, k, v, mask)
     np.testing.assert_allclose(got, expected(q, *clean, mask, 0.125, 0.0), rtol=1e-5, atol=4e-6)
 
 
@@ -201,10 +291,10 @@ def test_attention_says_no_to_what_it_cannot_do() -> None:
     base, q = {"type": 0, "nb": [4]}, [32, 4, 5, 1]
     tensor = lambda ne, **kw: SimpleNamespace(**{**base, "ne": ne, **kw})  # noqa: E731
     good = [tensor(q), tensor([32, 4, 9, 1]), tensor([32, 4, 9, 1])]
-    for wrong in (tensor([32, 4, 9, 1], type=8), tensor([32, 4, 9, 1], nb=[8]), tensor([513, 4, 9, 1])):
-        assert _kernels.attention_node(None, *good[:2], wrong, None, 1.0, 0.0) is None  # type: ignore[arg-type]
-    assert _kernels.attention_node(None, tensor(q, type=1, nb=[2]), *good[1:], None, 1.0, 0.0) is None  # type: ignore[arg-type]
-    assert _kernels.attention_node(None, *good, tensor([1, 5, 1, 1]), 1.0, 0.0) is None  # type: ignore[arg-type]
+    for wrong in (tensor([32, 4, 9, 1], type=2), tensor([32, 4, 9, 1], nb=[8]), tensor([577, 4, 9, 1])):
+        assert _kernels.attention_node(None, *good[:2], wrong, None, None, 1.0, 0.0) is None  # type: ignore[arg-type]
+    assert _kernels.attention_node(None, tensor(q, type=1, nb=[2]), *good[1:], None, None, 1.0, 0.0) is None  # type: ignore[arg-type]
+    assert _kernels.attention_node(None, *good, tensor([1, 5, 1, 1]), None, 1.0, 0.0) is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("n", [384, 1, 13, 100])

@@ -63,7 +63,7 @@ def run(
     set_threads(backend, threads)
     size = lib.ggml_tensor_overhead() * 32 + lib.ggml_graph_overhead_custom(32, False)
     context = lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
-    builder = Builder(context, custom=True, flash=False)
+    builder = Builder(context, custom=True, flash="off", n_threads=1)
     arrays = {"x": x} | {name: kwargs.pop(name) for name in ("bias", "residual", "experts") if name in kwargs}
     leaves = {
         name: builder.new(array.shape, DType.I32 if name == "experts" else DType.F32) for name, array in arrays.items()

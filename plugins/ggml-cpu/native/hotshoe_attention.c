@@ -18,11 +18,11 @@
 #define PREFETCH(p) __builtin_prefetch(p)
 #endif
 
-#define MAX_DIM 512
+#define MAX_DIM 576               /* DeepSeek's latent attention: 512 and 64 that rotate */
 #define MAX_BLOCKS 64             /* row blocks a job: it bounds what is remembered of each row */
 #define CHUNK 32                  /* hidden keys are skipped in multiples of this; a multiple of each panel */
 #define FEW_ROWS 12               /* as many rows must see a key, on average, before a transposed copy of it pays */
-#define SCRATCH_FLOATS (36 << 10) /* 144 KiB: the keys, values and scores of one block stay in the second-level cache */
+#define SCRATCH_FLOATS (37 << 10) /* 148 KiB: the keys, values and scores of one block stay in the second-level cache */
 PER_THREAD float scratch[SCRATCH_FLOATS];
 static const float zeros[MAX_DIM];
 #define TIMES8(x) x, x, x, x, x, x, x, x
@@ -33,15 +33,22 @@ static const uint32_t hidden_f32[CHUNK] = {TIMES8(0xFF800000), TIMES8(0xFF800000
 struct job {
     struct ggml_tensor * dst;
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
+    const float * sinks; /* may be NULL */
     float scale, softcap;
+    int64_t parts_of_keys; /* more than one: dst has them instead of batch elements, and a row's maximum and sum behind it */
     int64_t group;  /* query heads that share a key/value head: row r is query r / group of its head r % group */
-    int64_t blocks; /* tiles of rows: a tile is a few queries with all heads of the group, or a part of one query's heads */
-    int64_t parts;  /* tiles of one query */
+    int64_t blocks; /* tiles of rows */
+    int64_t parts;  /* tiles of one query; 0: tiles go from one query to the next */
     int64_t step;   /* keys a block */
 };
 
+/* Keys [from, to) of a batch element, and which element of dst they go to. */
+struct part {
+    int64_t batch, from, to, at;
+};
+
 struct kernels {
-    void (*head)(const struct job *, int64_t batch, int64_t kv_head, int64_t first, int64_t last, int64_t visible);
+    void (*head)(const struct job *, struct part, int64_t kv_head, int64_t first, int64_t last);
     void (*layer_row)(float *, const float *, const float *, const float *, int64_t, float);
     void (*rms_row)(float *, const float *, const float *, int64_t, float);
     int rows, panel;
@@ -49,8 +56,15 @@ struct kernels {
 
 /* Where tile `block` begins. All tiles together are all rows. */
 ALWAYS_INLINE int64_t first_row(const struct job * job, int64_t block) {
-    const int64_t bundle = block / job->parts, bundles = job->blocks / job->parts;
-    return job->group * (job->q->ne[2] * bundle / bundles) + job->group * (block % job->parts) / job->parts;
+    if (job->parts == 0) {
+        return job->group * job->q->ne[2] * block / job->blocks;
+    }
+    return job->group * (block / job->parts) + job->group * (block % job->parts) / job->parts;
+}
+
+ALWAYS_INLINE size_t row_bytes(const struct ggml_tensor * t) {
+    const int plain = t->type == GGML_TYPE_F32 || t->type == GGML_TYPE_F16 || t->type == GGML_TYPE_BF16;
+    return (plain ? t->ne[0] : t->ne[0] / 32) * t->nb[0];
 }
 
 /* The mask from column m on for one query of one head, or NULL. */
@@ -65,6 +79,18 @@ ALWAYS_INLINE const char * mask_row(const struct ggml_tensor * mask, int64_t m, 
 static int all_hidden(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
     return memcmp(row + from * mask->nb[0], mask->type == GGML_TYPE_F16 ? (const void *) hidden_f16 : (const void *) hidden_f32,
                   (to - from) * mask->nb[0]) == 0;
+}
+
+/* Whether nothing from..to is hidden or moved. */
+static int all_zero(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
+    uint32_t any = 0;
+    const char * const end = row + to * mask->nb[0];
+    for (row += from * mask->nb[0]; row + 4 <= end; row += 4) {
+        uint32_t bits;
+        memcpy(&bits, row, 4);
+        any |= bits;
+    }
+    return any == 0 && (row == end || (row[0] == 0 && row[1] == 0));
 }
 
 /* Counters as wide as what they count make vectors of one width. */
@@ -87,16 +113,18 @@ static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int
 }
 
 /* What a tile of rows sees of the keys m to m + cols, from m on: all that lies between the first chunk that one of them
- * sees and the last. Nothing: 0 to 0. count: how many of these the last of them sees. */
+ * sees and the last. Nothing: 0 to 0. count: how many of these the last of them sees. plain: all see all of them, and the
+ * mask need not be looked at again. */
 struct span {
     int64_t from, to, count;
+    int plain;
 };
 
 static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, int64_t block, int64_t m, int64_t cols) {
     if (job->mask == NULL) {
-        return (struct span) {0, cols, cols};
+        return (struct span) {0, cols, cols, 1};
     }
-    struct span all = {cols, 0, 0};
+    struct span all = {cols, 0, 0, 0};
     const char * last = NULL;
     for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
         const char * mask = mask_row(job->mask, m, row / job->group, kv_head * job->group + row % job->group, batch);
@@ -104,7 +132,7 @@ static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, 
             continue;
         }
         last = mask;
-        struct span own = {0, cols, 0};
+        struct span own = {0, cols, 0, 0};
         while (own.from < all.from && all_hidden(job->mask, mask, own.from, own.from + CHUNK < cols ? own.from + CHUNK : cols)) {
             own.from += CHUNK;
         }
@@ -118,9 +146,16 @@ static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, 
         all.to = own.to > all.to ? own.to : all.to;
     }
     if (all.from >= all.to) {
-        return (struct span) {0, 0, 0};
+        return (struct span) {0, 0, 0, 0};
     }
-    all.count = count_seen(job->mask, last, all.from, all.to);
+    all.plain = 1;
+    last = NULL;
+    for (int64_t row = first_row(job, block); row < first_row(job, block + 1) && all.plain; ++row) {
+        const char * mask = mask_row(job->mask, m, row / job->group, kv_head * job->group + row % job->group, batch);
+        all.plain = mask == last || all_zero(job->mask, mask, all.from, all.to);
+        last = mask;
+    }
+    all.count = all.plain ? all.to - all.from : count_seen(job->mask, last, all.from, all.to);
     return all;
 }
 
@@ -205,7 +240,7 @@ ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
 
 #if defined(__x86_64__) || defined(__i386__)
 #define HOTSHOE_X86 1
-#include <immintrin.h>
+#include "cached_rows.h"
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
 
@@ -284,20 +319,33 @@ static int64_t visible_keys(const struct job * job, int64_t batch) {
     return m;
 }
 
-/* Tiles of at most `most` rows. Queries that share a tile share the keys they see, so those of different sequences, of
+/* Element `at` of dst: with one part of the keys a batch element, else the next part of one. */
+static struct part part_at(const struct job * job, int64_t at) {
+    const int64_t n = job->parts_of_keys, visible = visible_keys(job, at / n);
+    struct part part = {at / n, visible * (at % n) / n, visible * (at % n + 1) / n, at};
+    part.from = part.from / CHUNK * CHUNK;
+    part.to = part.to == visible ? visible : part.to / CHUNK * CHUNK;
+    return part;
+}
+
+/* Tiles of at most `most` rows. Rows that share a tile share the keys they see, so queries of different sequences, of
  * which there are few at a time, get tiles of their own. Where there are fewer tiles than threads, the heads of a query are
  * shared out too: keys are then read more than once, but side by side. */
 static void cut(struct job * job, int64_t most, int nth) {
-    const int64_t n = job->q->ne[2], others = job->k->ne[1] * job->q->ne[3];
-    const int own_masks = job->mask != NULL && job->mask->ne[1] > 1 && n < 64;
-    const int64_t together = own_masks || job->group > most ? 1 : most / job->group;
-    const int64_t bundles = (n + together - 1) / together;
-    job->parts = (job->group + most - 1) / most;
-    if (others * bundles * job->parts < nth) {
-        const int64_t wanted = (nth + others * bundles - 1) / (others * bundles);
-        job->parts = wanted < job->group ? wanted : job->group;
+    const int64_t n = job->q->ne[2], rows = n * job->group, others = job->k->ne[1] * job->dst->ne[3];
+    const int64_t wanted = (nth + others - 1) / others; /* tiles, so that each thread has one */
+    if (job->mask != NULL && job->mask->ne[1] > 1 && n < 64) {
+        job->parts = (job->group + most - 1) / most;
+        if (n * job->parts < wanted) {
+            job->parts = (wanted + n - 1) / n < job->group ? (wanted + n - 1) / n : job->group;
+        }
+        job->blocks = n * job->parts;
+        return;
     }
-    job->blocks = bundles * job->parts;
+    job->blocks = (rows + most - 1) / most;
+    if (job->blocks < wanted) {
+        job->blocks = wanted < rows ? wanted : rows;
+    }
 }
 
 static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
@@ -307,9 +355,11 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     const struct kernels * kernels = best();
     struct job job = {.dst = dst, .q = dst->src[0], .k = dst->src[1], .v = dst->src[2]};
     job.mask = params->has_mask ? dst->src[3] : NULL;
+    job.sinks = params->has_sinks ? dst->src[3 + (job.mask != NULL)]->data : NULL;
+    job.parts_of_keys = dst->ne[3] / job.q->ne[3];
     job.softcap = params->softcap;
     job.scale = params->softcap != 0.0f ? params->scale / params->softcap : params->scale;
-    const int64_t kv_heads = job.k->ne[1], batches = job.q->ne[3], panel = kernels->panel;
+    const int64_t kv_heads = job.k->ne[1], parts = dst->ne[3], panel = kernels->panel;
     job.group = job.q->ne[1] / kv_heads;
     cut(&job, kernels->rows, nth);
     const int64_t width = job.q->ne[0] + (job.v->ne[0] + panel - 1) / panel * panel + 2 * kernels->rows;
@@ -319,20 +369,22 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     /* Each thread takes an equal part of the work, counted in keys: padded texts cost less than full ones. */
     const int64_t units = kv_heads * job.blocks, fixed = 16;
     int64_t total = 0;
-    for (int64_t b = 0; b < batches; ++b) {
-        total += units * (visible_keys(&job, b) + fixed);
+    for (int64_t i = 0; i < parts; ++i) {
+        const struct part part = part_at(&job, i);
+        total += units * (part.to - part.from + fixed);
     }
     const int64_t from = total * ith / nth, to = total * (ith + 1) / nth;
     int64_t before = 0;
-    for (int64_t b = 0; b < batches && before < to; ++b) {
-        const int64_t visible = visible_keys(&job, b), cost = visible + fixed;
+    for (int64_t i = 0; i < parts && before < to; ++i) {
+        const struct part part = part_at(&job, i);
+        const int64_t cost = part.to - part.from + fixed;
         const int64_t end = clamp((to - before + cost - 1) / cost, units);
         int64_t unit = from > before ? clamp((from - before + cost - 1) / cost, units) : 0;
         while (unit < end) {
             const int64_t head = unit / job.blocks, first = unit % job.blocks;
             int64_t last = first + (end - unit) < job.blocks ? first + (end - unit) : job.blocks;
             last = last - first > MAX_BLOCKS ? first + MAX_BLOCKS : last;
-            kernels->head(&job, b, head, first, last, visible);
+            kernels->head(&job, part, head, first, last);
             unit += last - first;
         }
         before += units * cost;
@@ -342,6 +394,38 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
 static char * row_at(const struct ggml_tensor * t, int64_t row) {
     const int64_t i1 = row % t->ne[1], i2 = row / t->ne[1] % t->ne[2], i3 = row / t->ne[1] / t->ne[2];
     return (char *) t->data + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
+}
+
+void hotshoe_attention_merge(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    const struct ggml_tensor * const of_parts = dst->src[0];
+    const float * const sinks = *(const int32_t *) userdata ? dst->src[1]->data : NULL;
+    const int64_t v_dim = dst->ne[0], heads = dst->ne[1], each = heads * dst->ne[2], n = of_parts->ne[3] / dst->ne[3];
+    const int64_t rows = each * dst->ne[3];
+    for (int64_t row = rows * ith / nth; row < rows * (ith + 1) / nth; ++row) {
+        const float * const first = (const float *) row_at(of_parts, row / each * n * each + row % each);
+        const int64_t stride = of_parts->nb[3] / sizeof *first;
+        float * const out = (float *) row_at(dst, row);
+        float most = sinks != NULL ? sinks[row % heads] : -INFINITY;
+        for (int64_t p = 0; p < n; ++p) {
+            most = first[p * stride + v_dim] > most ? first[p * stride + v_dim] : most;
+        }
+        float total = sinks != NULL ? expf(sinks[row % heads] - most) : 0.0f;
+        memset(out, 0, v_dim * sizeof *out);
+        for (int64_t p = 0; p < n; ++p) {
+            const float * const part = first + p * stride;
+            if (part[v_dim + 1] == 0.0f) {
+                continue; /* it has seen no key */
+            }
+            const float weight = part[v_dim + 1] * expf(part[v_dim] - most);
+            total += weight;
+            for (int64_t d = 0; d < v_dim; ++d) {
+                out[d] += weight * part[d];
+            }
+        }
+        for (int64_t d = 0; d < v_dim; ++d) {
+            out[d] /= total; /* 0 / 0 where no part has seen a key */
+        }
+    }
 }
 
 void hotshoe_layer_norm(struct ggml_tensor * dst, int ith, int nth, void * userdata) {

@@ -6,7 +6,8 @@
  *   VMAX(a, b)             elementwise; b where one is NaN
  *   SUM(v), MAX(v)         over the lanes
  *   LOAD_PART(p, n, rest)  the first n floats of p, and `rest` in the other lanes
- *   LOAD_HALF(p)           VL half floats as floats; not defined: keys, values and masks are F32
+ *   LOAD_HALF(p)           VL half floats as floats; not defined: keys, values and masks are F32. Where it is defined,
+ *                          cached_row of cached_rows.h makes floats of the other types of keys and values
  * Vectors are the compiler's own (vector_size), so that each operation below is one instruction of the set. */
 
 #define W (2 * VL) /* columns a panel: what a tile computes at once */
@@ -230,7 +231,7 @@ TILE(7) TILE(8)
 static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = UP_TO_ROWS(tile);
 static const NAME(dots_fn) NAME(few_tiles)[ROWS + 1] = UP_TO_ROWS(dots);
 
-/* n floats at `to` from floats or halves. */
+/* n floats at `to` from the beginning of a row of any type; whole blocks, where the type has them. */
 FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t n) {
 #ifdef LOAD_HALF
     if (type == GGML_TYPE_F16) {
@@ -246,6 +247,10 @@ FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t
         }
         return;
     }
+    if (type != GGML_TYPE_F32) {
+        cached_row(to, from, type, n);
+        return;
+    }
 #endif
     (void) type;
     memcpy(to, from, n * sizeof *to);
@@ -255,15 +260,15 @@ FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t
 TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type type, size_t stride, int64_t cols, int64_t dim) {
     const int64_t wide = (cols + VL - 1) / VL * VL;
 #if VL > 1
-    float from_half[4][MAX_DIM];
+    float unpacked[4][MAX_DIM];
     for (int64_t j = 0; j < wide; j += 4) {
         float * column = to + j / W * W * dim + j % W;
         const float * key[4];
         for (int i = 0; i < 4; ++i) {
             key[i] = j + i < cols ? (const float *) (k + (j + i) * stride) : zeros;
-            if (type == GGML_TYPE_F16 && j + i < cols) {
-                NAME(floats)(from_half[i], k + (j + i) * stride, type, dim);
-                key[i] = from_half[i];
+            if (type != GGML_TYPE_F32 && j + i < cols) {
+                NAME(floats)(unpacked[i], k + (j + i) * stride, type, dim);
+                key[i] = unpacked[i];
             }
         }
         int64_t d = 0;
@@ -288,6 +293,16 @@ TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type ty
 
 /* values (cols, dim) to panels (ceil(dim / W), cols, W), zeros beyond dim. */
 TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type type, size_t stride, int64_t cols, int64_t dim) {
+    if (type != GGML_TYPE_F32 && type != GGML_TYPE_F16) {
+        float row[MAX_DIM + W] = {0};
+        for (int64_t j = 0; j < cols; ++j, v += stride) {
+            NAME(floats)(row, v, type, dim);
+            for (int64_t d = 0; d < dim; d += W) {
+                memcpy(to + d * cols + j * W, row + d, W * sizeof *to);
+            }
+        }
+        return;
+    }
     for (int64_t d = 0; d < dim; d += W) {
         const char * from = v + d * (type == GGML_TYPE_F16 ? 2 : 4);
         for (int64_t j = 0; j < cols; ++j, to += W, from += stride) {
@@ -368,14 +383,13 @@ FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask,
     return factor;
 }
 
-/* Row blocks [first, last) of one key/value head, over all its visible keys. */
-TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_head, int64_t first, int64_t last,
-                              int64_t visible) {
+/* Row blocks [first, last) of one key/value head, over the keys of a part. */
+TARGET static void NAME(head)(const struct job * job, struct part part, int64_t kv_head, int64_t first, int64_t last) {
     const struct ggml_tensor * const q = job->q;
     const struct ggml_tensor * const k = job->k;
     const struct ggml_tensor * const v = job->v;
     struct ggml_tensor * const dst = job->dst;
-    const int64_t dim = q->ne[0], v_dim = v->ne[0];
+    const int64_t batch = part.batch, dim = q->ne[0], v_dim = v->ne[0];
     const int64_t v_pad = (v_dim + W - 1) / W * W;
     const int64_t step = job->step;
     const int64_t base = first_row(job, first);
@@ -387,12 +401,13 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
     char started[MAX_BLOCKS] = {0};
     struct span spans[MAX_BLOCKS];
     int32_t list[SCRATCH_FLOATS / CHUNK]; /* more than step */
+    const int at_once = part.to - part.from <= step; /* one block of keys: rows are divided by their sum as they are written */
 
-    for (int64_t m = 0; m < visible; m += step) {
-        struct span all = {step, 0, 0};
+    for (int64_t m = part.from; m < part.to; m += step) {
+        struct span all = {step, 0, 0, 0};
         int64_t seen_pairs = 0; /* of rows and keys */
         for (int64_t block = first; block < last; ++block) {
-            const struct span own = seen(job, batch, kv_head, block, m, visible - m < step ? visible - m : step);
+            const struct span own = seen(job, batch, kv_head, block, m, part.to - m < step ? part.to - m : step);
             spans[block - first] = own;
             if (own.from < own.to) {
                 all.from = own.from < all.from ? own.from : all.from;
@@ -418,7 +433,7 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
                 NAME(floats)(keys + j * dim, k0 + j * k->nb[2], k->type, dim);
             }
         }
-        const struct ahead ahead = {v0, k0 + (step - all.from) * k->nb[2], v->nb[2], k->nb[2], v_dim * v->nb[0], dim * k->nb[0]};
+        const struct ahead ahead = {v0, k0 + (step - all.from) * k->nb[2], v->nb[2], k->nb[2], row_bytes(v), row_bytes(k)};
         int packed = values_in_place;
         for (int64_t block = first; block < last; ++block) {
             if (spans[block - first].from == spans[block - first].to) {
@@ -434,8 +449,8 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
             int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
             for (int r = 0; r < count; ++r) {
                 q_rows[r] = (const float *) ((const char *) q->data + h * q->nb[1] + n * q->nb[2] + batch * q->nb[3]);
-                out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + batch * dst->nb[3]);
-                const char * const mask = mask_row(job->mask, m + all.from + at, n, h, batch);
+                out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + part.at * dst->nb[3]);
+                const char * const mask = spans[block - first].plain ? NULL : mask_row(job->mask, m + all.from + at, n, h, batch);
                 masks[r] = (const float *) mask;
                 if (mask != NULL && job->mask->type == GGML_TYPE_F16) {
                     masks[r] = mask == last_mask ? masks[r - 1] : shown + r * step;
@@ -457,8 +472,9 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
             const int begun = started[block - first];
             if (!begun) {
                 for (int r = 0; r < count; ++r) {
-                    top[r] = -INFINITY;
-                    sum[r] = 0.0f;
+                    const float * const sink = job->sinks != NULL ? job->sinks + kv_head * job->group + (row + r) % job->group : NULL;
+                    top[r] = sink != NULL ? *sink : -INFINITY;
+                    sum[r] = sink != NULL ? 1.0f : 0.0f;
                 }
                 started[block - first] = 1;
             }
@@ -484,7 +500,7 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
             }
             for (int r = 0; r < count; ++r) {
                 keep[r] = NAME(weigh)(score_rows[r], few ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
-                gain[r] = visible <= step ? 1.0f / sum[r] : 1.0f;
+                gain[r] = at_once ? 1.0f / sum[r] : 1.0f;
                 if (!few && which != NULL) {
                     NAME(gather)(score_rows[r], score_rows[r], which, n_seen);
                 }
@@ -499,15 +515,21 @@ TARGET static void NAME(head)(const struct job * job, int64_t batch, int64_t kv_
         }
     }
     for (int64_t block = first; block < last; ++block) {
-        if (visible <= step && started[block - first]) {
+        const int begun = started[block - first];
+        if (begun && at_once && job->parts_of_keys == 1) {
             continue;
         }
         for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
             const int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
-            float * out = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + batch * dst->nb[3]);
-            const float gain = started[block - first] ? 1.0f / total[row - base] : NAN;
+            float * const out = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + part.at * dst->nb[3]);
+            const float nothing = job->sinks != NULL || job->parts_of_keys > 1 ? 0.0f : NAN;
+            const float gain = begun && !at_once ? 1.0f / total[row - base] : 1.0f;
             for (int64_t d = 0; d < v_dim; ++d) {
-                out[d] = started[block - first] ? out[d] * gain : NAN;
+                out[d] = begun ? out[d] * gain : nothing;
+            }
+            if (job->parts_of_keys > 1) {
+                out[v_dim] = begun ? most[row - base] : -INFINITY;
+                out[v_dim + 1] = begun ? total[row - base] : 0.0f;
             }
         }
     }

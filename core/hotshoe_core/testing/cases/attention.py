@@ -167,8 +167,8 @@ def slopes() -> Iterator[Case]:
 
 
 def large_heads() -> Iterator[Case]:
-    """Heads of DeepSeek's latent attention (576, of which 512 are the values; 192 and 128), and of 256."""
-    for dim, v_dim in ((576, 512), (192, 128), (256, 256), (520, 520)):
+    """Heads of DeepSeek's latent attention (576, of which 512 are the values; 192 and 128), of 256, and of more."""
+    for dim, v_dim in ((576, 512), (192, 128), (256, 256), (608, 608)):
         for n in (1, 5):
             for dtype in (F32, F16):
                 hidden = Arg((n, 7), values=mask)

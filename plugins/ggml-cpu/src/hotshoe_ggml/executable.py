@@ -84,7 +84,8 @@ class GgmlExecutable(Executable):
 
     def _build(self, size: int) -> Any:
         g, graph, native = lib(), self._graph, self._native
-        builder = Builder(self._context.pointer, custom=False, flash=self._backend.params.flash_attention)
+        flash, n_threads = self._backend.params.flash_attention, self._backend.n_threads
+        builder = Builder(self._context.pointer, custom=False, flash=flash, n_threads=n_threads)
         self._keep = builder.keep
         for leaf in graph.leaves:
             if leaf.op == "input":

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hotshoe_ggml.lowering import Builder
 
 __all__ = [
-    "activation_node", "argmax_node", "attention_node", "attention_types", "layer_norm_node", "order_node",
+    "activation_node", "argmax_node", "attention_node", "cache_types", "layer_norm_node", "mask_types", "order_node",
     "pointwise_node", "rms_norm_node", "row_max_node",
 ]  # fmt: skip
 
@@ -26,35 +26,73 @@ Ptr = Any  # struct ggml_tensor *
 _F32 = DType.F32.id
 _PLAIN = {_F32: 4}
 _I32 = DType.I32.id
-_MAX_DIM = 512
+_MAX_DIM = 576
+_MANY_PIECES = 4  # a thread: what one has more than another is little
+_QUERIES_TOGETHER = 64  # from here on several queries are one piece
+_FEWEST_KEYS = 256  # of a piece: merging costs a barrier
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 
 
 @cache
-def attention_types() -> dict[int, int]:
-    """What keys, values and masks may be: ggml's type numbers, and bytes. Without F16C ggml is quicker with halves."""
+def mask_types() -> dict[int, int]:
+    """What masks of attention may be: ggml's type numbers, and bytes. Without F16C ggml is quicker with halves."""
     halves = {} if ffi.string(kernels().hotshoe_kernels_isa()) == b"generic" else {DType.F16.id: 2}
     return _PLAIN | halves
 
 
+@cache
+def cache_types() -> dict[int, int]:
+    """What keys and values may be, in the same way; bytes of a block where the type has blocks."""
+    if len(mask_types()) == 1:
+        return _PLAIN
+    return mask_types() | {dtype.id: dtype.block_bytes for dtype in _CACHES}
+
+
+_CACHES = (DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.IQ4_NL)
+
+
 def attention_node(
-    builder: Builder, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, scale: float, softcap: float
+    builder: Builder, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
 ) -> Ptr | None:
-    """Attention in one pass.
+    """Attention in one pass, or in two where one would leave threads without work.
 
     Shapes, in ggml's order: q [dim, heads, n, batch], k [dim, kv_heads, m, batch], v [v_dim, kv_heads, m, batch], mask
-    broadcast to [m, n, heads, batch]; gives [v_dim, heads, n, batch]. None unless q is F32 and the others are of a type
-    in ``attention_types``, all with contiguous rows, the mask has all m columns, and a head has at most 512 elements.
+    broadcast to [m, n, heads, batch], sinks [heads]; gives [v_dim, heads, n, batch]. None unless q is F32, k and v of
+    ``cache_types``, the mask of ``mask_types``, all with contiguous rows, the mask has all m columns, and a head
+    has at most 576 elements. sinks are F32, contiguous.
     """
-    operands = [q, k, v] if mask is None else [q, k, v, mask]
-    if not _plain(q) or not all(_plain(t, attention_types()) for t in operands[1:]) or max(q.ne[0], v.ne[0]) > _MAX_DIM:
+    if not _plain(q) or not all(_plain(t, cache_types()) for t in (k, v)) or max(q.ne[0], v.ne[0]) > _MAX_DIM:
         return None
     if mask is not None:
         wanted = (q.ne[2], q.ne[1], q.ne[3])  # the rows, heads and batch of the scores
         if mask.ne[0] != k.ne[2] or any(mask.ne[i + 1] not in (1, size) for i, size in enumerate(wanted)):
             return None
-    params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, mask is not None))
-    return _custom(builder, "hotshoe_attention", [v.ne[0], *list(q.ne)[1:]], operands, params)
+        if not _plain(mask, mask_types()):
+            return None
+    n_parts = _parts_of_keys(builder, q, k)
+    rest = [] if sinks is None else [sinks]
+    shown = [q, k, v] if mask is None else [q, k, v, mask]
+    flags = (mask is not None, bool(rest) and n_parts == 1)
+    params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, *flags))
+    _, heads, n, batch = q.ne
+    if n_parts == 1:
+        return _custom(builder, "hotshoe_attention", [v.ne[0], heads, n, batch], shown + rest, params)
+    of_parts = _custom(builder, "hotshoe_attention", [v.ne[0] + 2, heads, n, batch * n_parts], shown, params)
+    has_sinks = ffi.new("int32_t *", bool(rest))
+    return _custom(builder, "hotshoe_attention_merge", [v.ne[0], heads, n, batch], [of_parts, *rest], has_sinks)
+
+
+def _parts_of_keys(builder: Builder, q: Ptr, k: Ptr) -> int:
+    """How many pieces the keys are cut into, so that the threads have as much to do each.
+
+    A query and a head of keys are one piece of work. With 8 heads, 6 threads take two turns where 1.33 would do; with
+    one head and 2 threads, each thread unpacks all keys for its half of the queries' heads.
+    """
+    pieces = k.ne[1] * q.ne[2] * q.ne[3]
+    if pieces % builder.n_threads == 0 or pieces >= _MANY_PIECES * builder.n_threads or q.ne[2] >= _QUERIES_TOGETHER:
+        return 1
+    wanted = builder.n_threads // math.gcd(pieces, builder.n_threads)
+    return max(1, min(wanted, k.ne[2] // _FEWEST_KEYS))
 
 
 def layer_norm_node(builder: Builder, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi
-from hotshoe_ggml.cpu.kernels import attention_node, attention_types
+from hotshoe_ggml.cpu.kernels import attention_node, mask_types
 from hotshoe_ggml.lowering.builder import F32, Builder, Ptr, extents, indices_are_i32, lowers
 from hotshoe_ggml.lowering.reduce import softmax
 
@@ -74,9 +74,9 @@ def _attention(
         each = b.repeat(b.f32(mask), [mask.ne[0], mask.ne[1], heads, mask.ne[3]])
         mask = b.call("mul", each, b.reshape(b.f32(slopes), (heads, 1, 1)))
     q, k, v = b.rows(b.f32(q)), b.rows(k), b.rows(v)  # (dim, heads, rows, batch)
-    if b.custom and b.flash == "auto" and sinks is None:
-        read = mask if mask is None else b.rows(mask if mask.type in attention_types() else b.f32(mask))
-        ours = attention_node(b, q, k, v, read, scale, softcap)
+    if b.custom and b.flash == "auto":
+        read = mask if mask is None else b.rows(mask if mask.type in mask_types() else b.f32(mask))
+        ours = attention_node(b, q, k, v, read, sinks, scale, softcap)
         if ours is not None:
             return ours
     q, k, v = (b.swap(x, 1, 2) for x in (q, k, v))  # (dim, rows, heads, batch)

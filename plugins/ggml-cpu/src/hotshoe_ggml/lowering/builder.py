@@ -118,12 +118,13 @@ def extents(shape: Shape) -> list[int]:
 class Builder:
     """Builds ggml nodes in one ``ggml_context``.
 
-    custom: our own kernels may be used, which run on the CPU only. flash: "on", "off" or "auto". keep: what
-    must live as long as the graph.
+    custom: our own kernels may be used, which run on the CPU only. flash: "on", "off" or "auto". n_threads: of the CPU.
+    keep: what must live as long as the graph.
     """
 
-    def __init__(self, context: Any, *, custom: bool, flash: str) -> None:
+    def __init__(self, context: Any, *, custom: bool, flash: str, n_threads: int) -> None:
         self.context = context
+        self.n_threads = n_threads
         self.g = lib()
         self.custom = custom
         self.flash = flash
