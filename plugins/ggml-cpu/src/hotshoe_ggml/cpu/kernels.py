@@ -92,7 +92,7 @@ def _parts_of_keys(builder: Builder, q: Ptr, k: Ptr) -> int:
     if pieces % builder.n_threads == 0 or pieces >= _MANY_PIECES * builder.n_threads or q.ne[2] >= _QUERIES_TOGETHER:
         return 1
     wanted = builder.n_threads // math.gcd(pieces, builder.n_threads)
-    return max(1, min(wanted, k.ne[2] // _FEWEST_KEYS))
+    return int(max(1, min(wanted, k.ne[2] // _FEWEST_KEYS)))
 
 
 def layer_norm_node(builder: Builder, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr | None:
