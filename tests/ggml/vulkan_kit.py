@@ -5,17 +5,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from hotshoe_core.device import BackendParams
+from hotshoe_core.device import BackendParams, DeviceType
 from hotshoe_core.testing import BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.run import AnyCase
+from hotshoe_loader import load_all
 from tests.support.each_family import FAMILIES, require_same_as_cpu
 from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
 from tests.support.vulkan import HALF, OnVulkan, require_vulkan
+
+
+@pytest.fixture(autouse=True)
+def in_reasonable_time(request: pytest.FixtureRequest) -> None:
+    device = next(d for d in load_all().devices if d.name == require_vulkan())
+    if device.type is DeviceType.ACCEL and re.search(r"IQ[123]_|F16\[7,1,608\]", request.node.name):
+        pytest.skip("Mesa takes more than ten minutes to compile this shader for the CPU")
 
 
 class TestVulkan(OnVulkan, BackendConformance):
@@ -27,6 +36,9 @@ class TestVulkan(OnVulkan, BackendConformance):
     def xfail(self, case: AnyCase) -> str | None:
         if case.id == "softplus F32[4]-small":
             return "ggml's shader computes log(1 + exp(x)), which is 0 where exp(x) is less than half a step of 1"
+        ordering = case.op in ("max", "min", "argmax", "argsort", "top_k")
+        if ordering and "-nan" in case.id and not case.id.endswith("k=1"):
+            return "ggml's shaders compare numbers: a NaN is neither the largest nor the last"
         return super().xfail(case)
 
 

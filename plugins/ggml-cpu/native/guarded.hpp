@@ -7,6 +7,7 @@
 
 #include "ggml.h"
 
+#include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <type_traits>
@@ -16,7 +17,11 @@ struct backend_failure : std::runtime_error {
 };
 
 [[noreturn]] static void throw_failure(const char * what) { throw backend_failure(what); }
-template <typename... T> [[noreturn]] static void throw_failure(const char * what, T...) { throw backend_failure(what); }
+template <typename... T> [[noreturn]] static void throw_failure(const char * what, T... values) {
+    char text[512];
+    std::snprintf(text, sizeof text, what, values...);
+    throw backend_failure(text);
+}
 
 template <auto function> struct guarded;
 

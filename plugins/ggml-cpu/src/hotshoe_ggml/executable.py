@@ -19,9 +19,9 @@ from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_
 from hotshoe_ggml.cpu.fusion import fuse
 from hotshoe_ggml.cpu.packed import PackedWeight, multiplies_stored
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
-from hotshoe_ggml.placing import choose_units, is_view
+from hotshoe_ggml.placing import choose_units
 from hotshoe_ggml.scheduler import ScheduledGraph, Scheduler
-from hotshoe_ggml.unit import Unit
+from hotshoe_ggml.unit import Unit, is_view
 from hotshoe_ggml.weights import as_read
 
 if TYPE_CHECKING:

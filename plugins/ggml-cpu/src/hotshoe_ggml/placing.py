@@ -7,9 +7,9 @@ from typing import Any
 
 from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.unit import Unit
+from hotshoe_ggml.unit import Unit, is_view
 
-__all__ = ["choose_units", "is_view"]
+__all__ = ["choose_units"]
 
 
 def choose_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> list[Unit]:
@@ -40,13 +40,6 @@ def choose_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> 
         if not holders[i] and {_address(node), _address(node.view_src)} & moved:
             chosen[i] = units[-1]
     return chosen
-
-
-def is_view(node: Any) -> bool:
-    """Whether the node only looks at its source's memory in another way."""
-    g = lib()
-    views = (g.GGML_OP_RESHAPE, g.GGML_OP_VIEW, g.GGML_OP_PERMUTE, g.GGML_OP_TRANSPOSE)
-    return node.view_src != ffi.NULL and node.op in views
 
 
 def _writes(node: Any) -> bool:

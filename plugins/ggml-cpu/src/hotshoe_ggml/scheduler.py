@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import NativeContext, OutOfMemory, room_for
-from hotshoe_ggml.placing import is_view
-from hotshoe_ggml.unit import Unit
+from hotshoe_ggml.unit import Unit, is_view
 
 __all__ = ["ScheduledGraph", "Scheduler"]
 

@@ -6,11 +6,12 @@ from typing import Any
 
 from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
+from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DeviceLostError, NativeError
 from hotshoe_ggml._native import device_facts, ffi, lib, library_of
 from hotshoe_ggml.cpu.packed import Array, Done, PackedWeight
 
-__all__ = ["Unit"]
+__all__ = ["Unit", "is_view"]
 
 
 class Unit:
@@ -39,6 +40,8 @@ class Unit:
             why = f": {self._failures[1]}" if self._failures and self._failures[1] else ""
             raise NativeError(f"{self.name}: ggml could not initialise the device{why}")
         self.buffer_type = lib().ggml_backend_dev_buffer_type(self.handle)  # a device that was lost has another now
+        vulkan = self._native_name.startswith("Vulkan")
+        self._alignment = int(lib().ggml_backend_buft_get_alignment(self.buffer_type)) if vulkan else 1
         set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         if set_threads is not None:  # one that computes on the host, as the CPU and a BLAS do
             set_threads(self.backend, n_threads)
@@ -57,8 +60,10 @@ class Unit:
 
     def supports(self, node: Any) -> bool:
         """Whether the device runs this ggml node. ggml aborts the process on one that no device runs."""
-        if node.op == lib().GGML_OP_CUSTOM and not self.own_kernels:
-            return False  # the RPC device says yes to everything
+        if not self.own_kernels and (node.op == lib().GGML_OP_CUSTOM or _is_overstated(node)):
+            return False
+        if self._alignment > 1 and _begins_between(node, self._alignment):
+            return False
         return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
 
     def memory_free(self) -> int:
@@ -84,3 +89,44 @@ class Unit:
 
     def close(self) -> None:
         lib().ggml_backend_free(self.backend)
+
+
+def is_view(node: Any) -> bool:
+    """Whether the node only looks at its source's memory in another way."""
+    g = lib()
+    views = (g.GGML_OP_RESHAPE, g.GGML_OP_VIEW, g.GGML_OP_PERMUTE, g.GGML_OP_TRANSPOSE)
+    return node.view_src != ffi.NULL and node.op in views
+
+
+_WIDE = {DType.I64.id, DType.F64.id}
+_WHOLE_HEADS = 64
+
+
+def _is_overstated(node: Any) -> bool:
+    """Whether ggml's devices say that they run the node, but abort, or give wrong numbers.
+
+    RPC's says so of everything. Vulkan's and CUDA's RWKV and gated linear attention are made for heads of 64, and their
+    copies for elements of 2 and 4 bytes.
+    """
+    g = lib()
+    if node.op in (g.GGML_OP_RWKV_WKV6, g.GGML_OP_RWKV_WKV7, g.GGML_OP_GATED_LINEAR_ATTN):
+        return bool(node.src[0].ne[0] != _WHOLE_HEADS)
+    return node.type in _WIDE
+
+
+_AT_ANY_PLACE = (
+    "ADD", "SUB", "MUL", "DIV", "SQR", "SQRT", "SIN", "COS", "LOG", "UNARY", "GLU", "SCALE", "CLAMP", "SUM_ROWS",
+    "MEAN", "CPY", "CONT", "DUP", "CONCAT", "REPEAT", "PAD", "GET_ROWS", "SET_ROWS", "RMS_NORM", "L2_NORM", "ROPE",
+)  # fmt: skip
+
+
+def _begins_between(node: Any, alignment: int) -> bool:
+    """Whether a source begins where Vulkan can bind no buffer, and the shader does not know of that.
+
+    It asserts then, or drops the remainder where a block of a quantized type is no multiple of it.
+    """
+    sources = [s for s in node.src if s != ffi.NULL and s.view_offs % alignment]
+    if not sources or is_view(node):
+        return False
+    knows = node.op in {getattr(lib(), f"GGML_OP_{name}") for name in _AT_ANY_PLACE}
+    return not knows or any(lib().ggml_is_quantized(s.type) for s in sources)

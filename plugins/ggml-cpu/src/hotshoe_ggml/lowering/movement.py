@@ -134,7 +134,13 @@ def _argmax(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     x = b.rows(b.f32(x))
     if b.custom:
         return b.reshape(argmax_node(b, x), node.shape)
-    return b.reshape(b.call("argmax", b.reshape(x, (node.size, x.ne[0]))), node.shape)
+    n = x.ne[0]
+    x = b.reshape(x, (node.size, n))
+    # A GPU's argmax gives any of those that are equal. With n, n - 1, …, 1 for them and 0 for less, the first has most.
+    most = b.call("get_rows", b.reshape(x, (node.size, n, 1)), b.reshape(b.call("argmax", x), (node.size, 1)))
+    less = b.call("step", b.call("neg", b.call("sub", x, b.reshape(most, (node.size, 1)))))
+    left = b.call("mul", b.call("scale_bias", less, 1.0, -1.0), b.call("arange", -float(n), 0.0, 1.0))
+    return b.reshape(b.call("argmax", left), node.shape)
 
 
 # Triangles and diagonals
