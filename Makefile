@@ -73,7 +73,7 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/embed.py
 
 wheels: $(VENV)/.test ## build the wheels into dist/, and check what is in them (VULKAN=1, CUDA=1: those plugins' too)
-	@HOTSHOE_CUDA_ARCHITECTURES=release $(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc \
+	@HOTSHOE_CUDA_ARCHITECTURES=$${HOTSHOE_CUDA_ARCHITECTURES:-release} $(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc \
 		./plugins/mlx $(if $(filter-out 0,$(VULKAN)),./plugins/ggml-vulkan) \
 		$(if $(filter-out 0,$(CUDA)),./plugins/ggml-cuda) $(if $(filter Darwin,$(shell uname)),./plugins/ggml-metal)
 	$(BIN)/python -m pytest -q tests/test_wheels.py
