@@ -319,9 +319,9 @@ static int64_t visible_keys(const struct job * job, int64_t batch) {
     return m;
 }
 
-/* Element `at` of dst: with one part of the keys a batch element, else the next part of one. */
-static struct part part_at(const struct job * job, int64_t at) {
-    const int64_t n = job->parts_of_keys, visible = visible_keys(job, at / n);
+/* Element `at` of dst: with one part of the keys a batch element, else the next part of one. visible: keys of that. */
+static struct part part_at(const struct job * job, int64_t at, int64_t visible) {
+    const int64_t n = job->parts_of_keys;
     struct part part = {at / n, visible * (at % n) / n, visible * (at % n + 1) / n, at};
     part.from = part.from / CHUNK * CHUNK;
     part.to = part.to == visible ? visible : part.to / CHUNK * CHUNK;
@@ -359,7 +359,7 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     job.parts_of_keys = dst->ne[3] / job.q->ne[3];
     job.softcap = params->softcap;
     job.scale = params->softcap != 0.0f ? params->scale / params->softcap : params->scale;
-    const int64_t kv_heads = job.k->ne[1], parts = dst->ne[3], panel = kernels->panel;
+    const int64_t kv_heads = job.k->ne[1], n_parts = job.parts_of_keys, panel = kernels->panel;
     job.group = job.q->ne[1] / kv_heads;
     cut(&job, kernels->rows, nth);
     const int64_t width = job.q->ne[0] + (job.v->ne[0] + panel - 1) / panel * panel + 2 * kernels->rows;
@@ -369,14 +369,14 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     /* Each thread takes an equal part of the work, counted in keys: padded texts cost less than full ones. */
     const int64_t units = kv_heads * job.blocks, fixed = 16;
     int64_t total = 0;
-    for (int64_t i = 0; i < parts; ++i) {
-        const struct part part = part_at(&job, i);
-        total += units * (part.to - part.from + fixed);
+    for (int64_t b = 0; b < job.q->ne[3]; ++b) {
+        total += units * (visible_keys(&job, b) + n_parts * fixed);
     }
     const int64_t from = total * ith / nth, to = total * (ith + 1) / nth;
-    int64_t before = 0;
-    for (int64_t i = 0; i < parts && before < to; ++i) {
-        const struct part part = part_at(&job, i);
+    int64_t before = 0, visible = 0;
+    for (int64_t i = 0; i < dst->ne[3] && before < to; ++i) {
+        visible = i % n_parts == 0 ? visible_keys(&job, i / n_parts) : visible;
+        const struct part part = part_at(&job, i, visible);
         const int64_t cost = part.to - part.from + fixed;
         const int64_t end = clamp((to - before + cost - 1) / cost, units);
         int64_t unit = from > before ? clamp((from - before + cost - 1) / cost, units) : 0;

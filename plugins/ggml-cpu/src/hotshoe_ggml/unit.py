@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from hotshoe_core.backend import WeightData
@@ -105,7 +106,7 @@ _WHOLE_HEADS = 64
 def _is_overstated(node: Any) -> bool:
     """Whether ggml's devices say that they run the node, but abort, or give wrong numbers.
 
-    RPC's says so of everything. Vulkan's and CUDA's RWKV and gated linear attention are made for heads of 64, and their
+    RPC's says so of everything. RWKV and gated linear attention are made for heads of 64, in CUDA also of 128, and
     copies for elements of 2 and 4 bytes.
     """
     g = lib()
@@ -120,6 +121,11 @@ _AT_ANY_PLACE = (
 )  # fmt: skip
 
 
+@cache
+def _ops_at_any_place() -> frozenset[int]:
+    return frozenset(getattr(lib(), f"GGML_OP_{name}") for name in _AT_ANY_PLACE)
+
+
 def _begins_between(node: Any, alignment: int) -> bool:
     """Whether a source begins where Vulkan can bind no buffer, and the shader does not know of that.
 
@@ -128,5 +134,4 @@ def _begins_between(node: Any, alignment: int) -> bool:
     sources = [s for s in node.src if s != ffi.NULL and s.view_offs % alignment]
     if not sources or is_view(node):
         return False
-    knows = node.op in {getattr(lib(), f"GGML_OP_{name}") for name in _AT_ANY_PLACE}
-    return not knows or any(lib().ggml_is_quantized(s.type) for s in sources)
+    return node.op not in _ops_at_any_place() or any(lib().ggml_is_quantized(s.type) for s in sources)

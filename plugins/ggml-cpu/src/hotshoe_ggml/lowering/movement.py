@@ -6,6 +6,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.tensor import Shape, Tensor
 from hotshoe_ggml.cpu.kernels import argmax_node, order_node
 from hotshoe_ggml.lowering.builder import MAX_AXES, Builder, Ptr, extents, indices_are_i32, lowers
+from hotshoe_ggml.lowering.reduce import largest
 
 
 @lowers("reshape")
@@ -137,8 +138,7 @@ def _argmax(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     n = x.ne[0]
     x = b.reshape(x, (node.size, n))
     # A GPU's argmax gives any of those that are equal. With n, n - 1, …, 1 for them and 0 for less, the first has most.
-    most = b.call("get_rows", b.reshape(x, (node.size, n, 1)), b.reshape(b.call("argmax", x), (node.size, 1)))
-    less = b.call("step", b.call("neg", b.call("sub", x, b.reshape(most, (node.size, 1)))))
+    less = b.call("step", b.call("neg", b.call("sub", x, b.reshape(largest(b, x), (node.size, 1)))))
     left = b.call("mul", b.call("scale_bias", less, 1.0, -1.0), b.call("arange", -float(n), 0.0, 1.0))
     return b.reshape(b.call("argmax", left), node.shape)
 

@@ -10,7 +10,7 @@ from hotshoe_ggml._native import ffi
 from hotshoe_ggml.cpu.kernels import layer_norm_node, rms_norm_node, row_max_node
 from hotshoe_ggml.lowering.builder import MAX_AXES, Builder, Ptr, lowers
 
-__all__ = ["softmax"]
+__all__ = ["largest", "softmax"]
 
 
 @lowers("sum", "mean", "max")
@@ -26,13 +26,14 @@ def _reduce(b: Builder, node: Tensor, x: Ptr) -> Ptr:
         x = b.call("permute", x, *(order.index(i) for i in range(MAX_AXES)))
     size = math.prod(x.ne[i] for i in range(len(reduced)))
     x = b.reshape(b.cont(x), (source.size // size, size))
-    return b.reshape(_largest(b, x) if node.op == "max" else b.call(_REDUCTIONS[node.op], x), node.shape)
+    return b.reshape(largest(b, x) if node.op == "max" else b.call(_REDUCTIONS[node.op], x), node.shape)
 
 
 _REDUCTIONS = {"sum": "sum_rows", "mean": "mean"}
 
 
-def _largest(b: Builder, x: Ptr) -> Ptr:
+def largest(b: Builder, x: Ptr) -> Ptr:
+    """The largest of each row of a matrix."""
     if b.custom:
         return row_max_node(b, x)
     at = b.reshape(b.call("argmax", x), (x.ne[1], 1))
