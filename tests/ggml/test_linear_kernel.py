@@ -138,7 +138,9 @@ def test_a_weight_as_stored(dtype: DType, shape: tuple[int, int, int], avx2_only
     need(PackedFormat.F32)
     n, _, m = shape
     x, w, product = example(*shape, PackedFormat[dtype.name])
-    product = x.astype(np.float64) @ w.astype(np.float64).T  # with BF16 too, activations are not rounded
+    pairs = dtype is DType.BF16 and not avx2_only and shape[1] % 2 == 0
+    if not (pairs and _native.kernels().hotshoe_linear_formats() >> PackedFormat.BF16 & 1):
+        product = x.astype(np.float64) @ w.astype(np.float64).T  # nobody rounds the activations
     rng = np.random.default_rng(1)
     bias, residual = rng.standard_normal(m, dtype=np.float32), rng.standard_normal((n, m), dtype=np.float32)
     stored = weight_data(w, dtype)

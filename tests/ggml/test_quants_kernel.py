@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
+import hotshoe_ggml
 from hotshoe_core import ops
 from hotshoe_core.backend import Backend, WeightData
 from hotshoe_core.device import BackendParams
 from hotshoe_core.dtypes import DType
 from hotshoe_ggml import _native
 from hotshoe_ggml._native import ffi, kernels
+from hotshoe_ggml.cpu import packed as packed_module
 from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
 from hotshoe_ggml.weights import Rearranged
 from hotshoe_loader import load_all
@@ -25,6 +31,8 @@ from .test_linear_kernel import erf, run, weight_data
 SMALL_BLOCKS = [DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0, DType.IQ4_NL, DType.MXFP4]
 SUPERBLOCKS = [DType.Q2_K, DType.Q3_K, DType.Q4_K, DType.Q5_K, DType.Q6_K, DType.IQ4_XS]
 TYPES = SMALL_BLOCKS + SUPERBLOCKS
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = pytest.mark.skipif(
     not kernels().hotshoe_quants_has(DType.Q4_0.id, 32), reason="this CPU has no products of ours for quantized weights"
@@ -107,10 +115,44 @@ def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
     data, _ = weight(dtype, 83, 2304)
     best, forced = QuantizedWeight(data), QuantizedWeight(data)
     forced.params("none", False, False).avx2_only = True
-    for n in (2, 7, 8, 9, 100):
+    for n in (1, 2, 7, 8, 9, 100):
         x = activations(n, 2304)
+        np.testing.assert_array_equal(run(best, x), run(forced, x))
         x[-1, 17] = np.nan
         np.testing.assert_array_equal(run(best, x), run(forced, x))
+
+
+@pytest.fixture(name="avx_vnni", scope="module")
+def _avx_vnni(tmp_path_factory: pytest.TempPathFactory):
+    """The kernels of AVX-VNNI, compiled to the same instructions as AVX-512 has them: few CPUs have both forms."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler (cc)")
+    try:
+        flags = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        flags = ""
+    if not {"avx512_vnni", "avx512vl"} <= set(flags.split()):
+        pytest.skip("this CPU has no AVX-512 VNNI")
+    native, library = ROOT / "plugins/ggml-cpu/native", tmp_path_factory.mktemp("vnni") / "libkernels.so"
+    include = Path(hotshoe_ggml.__file__).parent / "include"
+    defined = ["-DQUANTS_EVEX", "-DQUANTS_FORCED=hotshoe_quants_avx_vnni"]
+    sources = [str(p) for p in native.glob("hotshoe_quants*.c")]
+    flags = ["-O2", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast", f"-I{include}"]
+    subprocess.run([compiler, *flags, *defined, "-o", str(library), *sources, "-lm"], check=True)
+    return ffi.dlopen(str(library))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_avx_vnni_gives_the_same_bits(dtype: DType, avx_vnni: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, _ = weight(dtype, 83, 2304)
+    packed = QuantizedWeight(data)
+    for n in (1, 2, 3, 4, 9, 100):
+        x = activations(n, 2304)
+        expected = run(packed, x)
+        with monkeypatch.context() as patched:
+            patched.setattr(packed_module, "kernels", lambda: avx_vnni)
+            np.testing.assert_array_equal(run(packed, x), expected)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)

@@ -77,11 +77,16 @@ int hotshoe_linear_formats(void) {
     return isa() == ISA_NONE ? 0 : isa() == ISA_AVX512_BF16 ? exact | 1 << HOTSHOE_LINEAR_BF16 : exact;
 }
 
+/* From where on benchmarks/products.py found it faster, one thread of Zen 4 or Zen 3. F16 by AVX2: 83 GFLOP/s a core, where ggml's
+ * does 80 of 102 that there are. */
 int64_t hotshoe_linear_stored_rows(int type) {
-    if (isa() != ISA_AVX2) { /* with AVX-512 nobody has compared it with ggml's product */
-        return 0;
+    const int wide = isa() >= ISA_AVX512;
+    switch (type) {
+        case GGML_TYPE_BF16: return isa() == ISA_AVX512_BF16 ? 16 : isa() == ISA_AVX2 ? 48 : 0;
+        case GGML_TYPE_F16: return wide ? 128 : 0;
+        case GGML_TYPE_F32: return wide ? 64 : 0;
+        default: return 0;
     }
-    return type == GGML_TYPE_BF16 ? 48 : 0; /* F16: ours does 83 GFLOP/s a core, ggml's 80, of 102 that there are */
 }
 
 /* --- packing ------------------------------------------------------------------------------------- */
@@ -136,11 +141,25 @@ void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int6
 
 /* x: rows STRIDE bytes apart. steps: k, or pairs of k. apart: bytes from one panel to the next. stride: floats between
  * rows of the tile. resume: 0 to start at zero. */
+/* Rows of a weight as stored that are turned soon: a piece of `rows` of them, `apart` bytes from each other, is asked for while a
+ * tile is computed; a step of it is step_bytes. Without, turning waits for memory: BF16 did 157 GFLOP/s a core of 215. */
+struct ahead {
+    const char * first;
+    int64_t apart;
+    int rows, step_bytes;
+};
 typedef void (*tile_fn)(const char * x, const char * w, int64_t steps, int64_t apart, float * tile, int64_t stride,
-                        int resume);
+                        int resume, const struct ahead * ahead);
+ALWAYS_INLINE void ask(const struct ahead * a, int64_t step) {
+    if (step % 16 == 0) {
+        for (int r = 0; r < a->rows; ++r) {
+            __builtin_prefetch(a->first + r * a->apart + step * a->step_bytes, 0, 2);
+        }
+    }
+}
 
 AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, const char * w, int64_t steps,
-                                         int64_t apart, float * tile, int64_t stride, int resume) {
+                                         int64_t apart, float * tile, int64_t stride, int resume, const struct ahead * ahead) {
     __m512 acc[MAX_ROWS][4];
     UNROLL for (int r = 0; r < rows; ++r) {
         UNROLL for (int v = 0; v < 2 * panels; ++v) {
@@ -148,6 +167,7 @@ AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, c
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
+        ask(ahead, i);
         __m512i b[4];
         UNROLL for (int v = 0; v < 2 * panels; ++v) {
             b[v] = _mm512_load_si512((const void *) (w + v / 2 * apart + v % 2 * 64));
@@ -169,7 +189,7 @@ AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, c
 }
 
 AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * x, const char * w, int64_t steps,
-                                   int64_t apart, float * tile, int64_t stride, int resume) {
+                                   int64_t apart, float * tile, int64_t stride, int resume, const struct ahead * ahead) {
     __m512 acc[MAX_ROWS][4];
     UNROLL for (int r = 0; r < rows; ++r) {
         UNROLL for (int v = 0; v < 2 * panels; ++v) {
@@ -177,6 +197,7 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * 
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
+        ask(ahead, i);
         __m512 b[4];
         UNROLL for (int v = 0; v < 2 * panels; ++v) {
             b[v] = half ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + v / 2 * apart + v % 2 * 32)))
@@ -203,7 +224,7 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * 
 
 /* Half a panel; step: bytes from one k to the next. */
 AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, const char * w, int64_t steps, float * tile,
-                                 int64_t stride, int resume) {
+                                 int64_t stride, int resume, const struct ahead * ahead) {
     __m256 acc[6][2];
     UNROLL for (int r = 0; r < rows; ++r) {
         UNROLL for (int v = 0; v < 2; ++v) {
@@ -211,6 +232,7 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
+        ask(ahead, i);
         const __m256 b0 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
         const __m256 b1 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 16)))
                                : _mm256_load_ps((const float *) (w + 32));
@@ -230,23 +252,23 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
     }
 }
 
-#define TILE_ARGS const char *x, const char *w, int64_t steps, int64_t apart, float *tile, int64_t stride, int resume
+#define TILE_ARGS const char *x, const char *w, int64_t steps, int64_t apart, float *tile, int64_t stride, int resume, const struct ahead *ahead
 #define TILES_512(rows, panels)                                                                                        \
-    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 0, x, w, steps, apart, tile, stride, resume); } \
-    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 1, x, w, steps, apart, tile, stride, resume); } \
-    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) { tile_bf16(rows, panels, x, w, steps, apart, tile, stride, resume); }
+    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 0, x, w, steps, apart, tile, stride, resume, ahead); } \
+    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 1, x, w, steps, apart, tile, stride, resume, ahead); } \
+    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) { tile_bf16(rows, panels, x, w, steps, apart, tile, stride, resume, ahead); }
 #define TILES_256(rows)                                                                                                \
     AVX2 static void f32_256_##rows(TILE_ARGS) {                                                                       \
         (void) apart;                                                                                                  \
-        tile_256(rows, 0, 128, x, w, steps, tile, stride, resume);                                                     \
-        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF, stride, resume);                                         \
+        tile_256(rows, 0, 128, x, w, steps, tile, stride, resume, ahead);                                                     \
+        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF, stride, resume, ahead);                                         \
     }                                                                                                                  \
     AVX2 static void f16_256_##rows(TILE_ARGS) {                                                                       \
         (void) apart;                                                                                                  \
-        tile_256(rows, 1, 64, x, w, steps, tile, stride, resume);                                                      \
-        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF, stride, resume);                                          \
+        tile_256(rows, 1, 64, x, w, steps, tile, stride, resume, ahead);                                                      \
+        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF, stride, resume, ahead);                                          \
     }                                                                                                                  \
-    AVX2 static void half_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, 64, x, w, steps, tile, stride, resume); }
+    AVX2 static void half_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, 64, x, w, steps, tile, stride, resume, ahead); }
 #define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
 #define EACH_TO_14(call)                                                                                               \
     call(1, 1) call(2, 1) call(3, 1) call(4, 1) call(5, 1) call(6, 1) call(7, 1) call(8, 1) call(9, 1) call(10, 1)     \
@@ -402,8 +424,8 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const float * bias = p->has_bias ? (const float *) more[0]->data : 0;
     const float * residual = p->has_residual ? (const float *) more[p->has_bias ? 1 : 0]->data : 0;
     const int format = stored ? format_of(stored->type) : p->format;
-    const int pairs = !stored && format == HOTSHOE_LINEAR_BF16;
     const int wide = isa() >= ISA_AVX512 && !p->avx2_only;
+    const int pairs = format == HOTSHOE_LINEAR_BF16 && (!stored || (isa() == ISA_AVX512_BF16 && wide && p->k % 2 == 0));
     const int halves = stored && !wide, span = halves ? HALF : PANEL; /* columns of a tile */
     const finish_fn finish_tile = wide ? finish_512 : halves ? finish_half_256 : finish_256;
     const int max_rows = wide ? MAX_ROWS : 6;
@@ -423,7 +445,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     /* Blocks and tiles of nearly one size, rather than full ones and a rest. */
     const int64_t depth = pairs ? 2 * DEPTH : halves ? DEPTH_STORED : DEPTH;
     const int64_t k_blocks = (k + depth - 1) / depth, k_block = ((k + k_blocks - 1) / k_blocks + 7) & ~(int64_t) 7;
-    const int64_t most = halves ? BLOCK_STORED : BLOCK, blocks = (last - first + most - 1) / most;
+    const int64_t most = stored ? BLOCK_STORED / max_rows * max_rows : BLOCK, blocks = (last - first + most - 1) / most;
     _Alignas(64) char staged[BLOCK_STORED * STRIDE]; /* 297 KiB */
     _Alignas(64) float widened[DEPTH * PANEL]; /* 48 KiB */
     _Alignas(64) float tile[MAX_ROWS * TILE_STRIDE];
@@ -433,7 +455,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
         const int64_t n_tiles = (t1 - t0 + max_rows - 1) / max_rows;
         const int two = wide && !stored && t1 - t0 <= 6;
         const int widen = stored || (n_tiles > 1 && format == HOTSHOE_LINEAR_F16);
-        const int read_as = widen ? HOTSHOE_LINEAR_F32 : format;
+        const int read_as = widen && !pairs ? HOTSHOE_LINEAR_F32 : format;
         const tile_table * tiles = wide ? tiles_512 + read_as : halves ? &half_tiles_256 : tiles_256 + read_as;
         for (int64_t k0 = 0; k0 < k; k0 += k_block) {
             const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
@@ -445,9 +467,10 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                 const int width = two && column + PANEL < stop ? 2 : 1;
                 const int cols = (int) min64(width * span, m - column);
                 const char * w = 0;
+                struct ahead ahead = {0, apart, 0, n_k * bytes / steps}; /* of the next panel the same k */
                 if (stored) {
                     w = (const char *) stored->data + column * apart + k0 * bytes;
-                    columns_as_f32[format](w, apart, cols, span, steps, widened);
+                    columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
                 } else {
                     w = (const char *) p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;
                     if (widen) {
@@ -470,7 +493,12 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                     for (int r = 0; r < rows && k0 && !direct; ++r) {
                         memcpy(tile + r * TILE_STRIDE, out + r * m, (size_t) cols * sizeof(float));
                     }
-                    (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, sums, stride, k0 != 0);
+                    if (stored && column + span < stop) { /* each tile asks for some of the rows */
+                        const int64_t r = span * i / n_tiles, next = min64(span, stop - column - span);
+                        ahead.first = (const char *) stored->data + (column + span + r) * apart + k0 * bytes;
+                        ahead.rows = (int) (min64(span * (i + 1) / n_tiles, next) - r);
+                    }
+                    (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, sums, stride, k0 != 0, &ahead);
                     for (int part = 0; part < width && !direct; ++part) {
                         const int64_t at = column + part * span;
                         finish_tile(sums + part * span, stride, rows, (int) min64(span, m - at), end && bias ? bias + at : 0,

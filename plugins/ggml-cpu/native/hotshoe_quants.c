@@ -4,60 +4,35 @@
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 
-#include "hotshoe_quants_tiles.h"
+#include <immintrin.h>
+
+#include "hotshoe_quants_set.h"
 
 /* W (m, k) lies in panels of 16 rows, block after block of ggml's, in as many bytes as in the file. A panel is unpacked, some
  * hundred elements at once, into memory that stays in the first-level cache, and multiplied there by all tokens of a block.
  * Nothing is allocated, and no thread waits for another. */
 enum {
     UNPACKED = 24 << 10, /* bytes of a panel's records */
-#if defined(__linux__) && !defined(__GLIBC__)
-    STAGED = 40 << 10, /* bytes of activations; musl gives a thread 128 KiB of stack */
+#if defined(__GLIBC__)
+    STAGED = 384 << 10, /* bytes of activations, which stay in the second-level cache */
+    MAX_TOKENS = 128,   /* of a block of tokens: 16 tiles, so that unpacking is a small part */
+#elif defined(__linux__)
+    STAGED = 40 << 10, /* musl gives a thread 128 KiB of stack */
     MAX_TOKENS = 24,
 #else
-    STAGED = 160 << 10,
-    MAX_TOKENS = 96, /* of a block of tokens: 24 tiles, so that unpacking is a small part */
+    STAGED = 160 << 10, /* macOS 512 */
+    MAX_TOKENS = 96,
 #endif
-    SUPERBLOCK = 256, /* depths are multiples of it */
-    DIRECT = 2,        /* tokens up to which each is multiplied by the packed blocks themselves, without VNNI */
+    SUPERBLOCK = 256,  /* depths are multiples of it */
     FEW = 16,          /* tokens up to which memory is the limit: */
-    FEW_AT_ONCE = 512, /* elements are then unpacked in small steps, so that what comes is on its way meanwhile */
+    FEW_AT_ONCE = 512, /* elements are then unpacked in small steps, so that what comes is on its way meanwhile: */
+    AHEAD = 8192,      /* bytes, at least */
 };
 
-struct field {
-    uint8_t n, bytes; /* elements, and the size of each */
-};
-
-struct quant {
-    int type; /* enum ggml_type */
-    int elements, bytes; /* of a block of the file */
-    int block, form, zero, mins; /* of a record: see hotshoe_quants_unpack.h */
-    void (*unpack)(const char * in, int64_t n, char * out);
-    void (*multiply)(const char * in, int64_t n, const char * x, float * sums);
-    struct field fields[2]; /* of a block of the file, in its order */
-    void (*unpack_dot)(const char * in, int64_t n, char * out); /* for FORM_DOT, where unpack does not do */
-};
-
-static const struct quant quants[] = {
-    {GGML_TYPE_Q4_0, 32, 18, 32, FORM_U8, 8, 0, unpack_q4_0, multiply_q4_0, {{1, 2}, {4, 4}}, 0},
-    {GGML_TYPE_Q4_1, 32, 20, 32, FORM_U8, 8, 1, unpack_q4_1, multiply_q4_1, {{2, 2}, {4, 4}}, 0},
-    {GGML_TYPE_Q5_0, 32, 22, 32, FORM_U8, 16, 0, unpack_q5_0, multiply_q5_0, {{1, 2}, {5, 4}}, 0},
-    {GGML_TYPE_Q5_1, 32, 24, 32, FORM_U8, 16, 1, unpack_q5_1, multiply_q5_1, {{2, 2}, {5, 4}}, 0},
-    {GGML_TYPE_Q8_0, 32, 34, 32, FORM_S16, 0, 0, unpack_q8_0, multiply_q8_0, {{1, 2}, {8, 4}}, unpack_q8_0_dot},
-    {GGML_TYPE_IQ4_NL, 32, 18, 32, FORM_S16, 0, 0, unpack_iq4_nl, multiply_iq4_nl, {{1, 2}, {4, 4}}, unpack_iq4_nl_dot},
-    {GGML_TYPE_MXFP4, 32, 17, 32, FORM_U8, 12, 0, unpack_mxfp4, multiply_mxfp4, {{1, 1}, {4, 4}}, 0},
-    {GGML_TYPE_Q2_K, 256, 84, 16, FORM_U8, 0, 1, unpack_q2_k, multiply_q2_k, {{20, 4}, {2, 2}}, 0},
-    {GGML_TYPE_Q3_K, 256, 110, 16, FORM_U8, 4, 0, unpack_q3_k, multiply_q3_k, {{27, 4}, {1, 2}}, 0},
-    {GGML_TYPE_Q4_K, 256, 144, 32, FORM_U8, 8, 1, unpack_q4_k, multiply_q4_k, {{2, 2}, {35, 4}}, 0},
-    {GGML_TYPE_Q5_K, 256, 176, 32, FORM_U8, 16, 1, unpack_q5_k, multiply_q5_k, {{2, 2}, {43, 4}}, 0},
-    {GGML_TYPE_Q6_K, 256, 210, 16, FORM_U8, 32, 0, unpack_q6_k, multiply_q6_k, {{52, 4}, {1, 2}}, 0},
-    {GGML_TYPE_IQ4_XS, 256, 136, 32, FORM_S16, 0, 0, unpack_iq4_xs, multiply_iq4_xs, {{2, 2}, {33, 4}}, unpack_iq4_xs_dot},
-};
-
-static const struct quant * quant_of(int type) {
-    for (size_t i = 0; i < sizeof quants / sizeof quants[0]; ++i) {
-        if (quants[i].type == type) {
-            return &quants[i];
+static const struct quant * quant_of(const struct quant_set * set, int type) {
+    for (int i = 0; i < set->n_quants; ++i) {
+        if (set->quants[i].type == type) {
+            return &set->quants[i];
         }
     }
     return 0;
@@ -68,12 +43,12 @@ static int64_t n_panels(int64_t m) { return (m + ROWS - 1) / ROWS; }
 
 int hotshoe_quants_has(int type, int64_t k) {
     __builtin_cpu_init();
-    const struct quant * q = quant_of(type);
+    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
     return q && k > 0 && k % q->elements == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 
 size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
-    const struct quant * q = quant_of(type);
+    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
     return (size_t) (n_panels(m) * ROWS * (k / q->elements) * q->bytes);
 }
 
@@ -86,7 +61,7 @@ ALWAYS_INLINE void gather(const char * rows, int64_t apart, int64_t n, int bytes
 
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
-    const struct quant * q = quant_of(type);
+    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
     const int64_t row_bytes = k / q->elements * q->bytes, last = min64(first_row + n_rows, m);
     for (int64_t row = first_row, n; row < last; row += n) {
         n = min64(ROWS - row % ROWS, last - row); /* of one panel */
@@ -108,36 +83,37 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
     }
 }
 
-static int has_vnni(void) {
+/* The fastest that this CPU has. */
+static const struct quant_set * best_set(void) {
+#if defined(QUANTS_FORCED) /* in a test */
+    return &QUANTS_FORCED;
+#endif
     __builtin_cpu_init();
-    return __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")) {
+        return &hotshoe_quants_avx512_vnni;
+    }
+#if defined(HOTSHOE_AVX_VNNI)
+    if (__builtin_cpu_supports("avxvnni")) {
+        return &hotshoe_quants_avx_vnni;
+    }
+#endif
+    return &hotshoe_quants_avx2;
 }
 
 /* Rows of x by one weight, and where the results go: wherever rows lie. */
 struct block {
+    const struct quant_set * set;
     const struct quant * q;
     const char * packed;
     int64_t k, m, first_panel, last_panel;
     const float * bias;
-    int gelu, vnni;
+    int gelu;
     int64_t tokens; /* 1 to MAX_TOKENS */
     const float * x[MAX_TOKENS];
     const float * residual[MAX_TOKENS]; /* or NULL */
     float * y[MAX_TOKENS];
 };
-
-AVX2 static void finish_256(const struct block * b, const float * sums, int64_t column, int end) {
-    const int cols = (int) min64(ROWS, b->m - column);
-    float bias[ROWS] = {0};
-    if (end && b->bias) {
-        memcpy(bias, b->bias + column, (size_t) cols * sizeof(float));
-    }
-    for (int64_t t = 0; t < b->tokens; ++t) {
-        const float * residual = end && b->residual[t] ? b->residual[t] + column : 0;
-        finish_row(ROWS, sums + t * ROWS, cols, bias, end && b->gelu, residual, b->y[t] + column);
-    }
-}
 
 static void multiply(const struct block * b) {
     _Alignas(64) char staged[STAGED];
@@ -145,49 +121,67 @@ static void multiply(const struct block * b) {
     _Alignas(64) float sums[MAX_TOKENS * ROWS];
 
     const struct quant * q = b->q;
+    const int wide = q->form == FORM_S16, of_16 = q->block == 16;
     const int64_t k = b->k, tokens = b->tokens, panel_bytes = ROWS * (k / q->elements) * q->bytes;
-    const int direct = tokens <= (b->vnni ? 1 : DIRECT), dot = b->vnni && !direct, form = dot ? FORM_DOT : q->form;
-    const int zero = dot && q->form == FORM_S16 ? 128 : q->zero; /* of signed bytes */
-    const stage_fn stage = stage_of[form][q->block == 16];
-    const tile_fn * tile = tiles_of[form][q->block == 16][q->mins];
-    const int64_t most_tokens = direct ? 1 : dot ? TOKENS_DOT : TOKENS, tiles = (tokens + most_tokens - 1) / most_tokens;
-    const int64_t record = RECORD(q->block, form, q->mins), token_record = STAGED_RECORD(q->block, form);
+    const int direct = tokens <= b->set->direct;
+    const stage_fn stage = b->set->stage[wide][of_16];
+    const tile_fn * tile = b->set->tiles[wide][of_16][q->mins];
+    const int64_t most_in_tile = direct ? 1 : b->set->in_tile, tiles = (tokens + most_in_tile - 1) / most_in_tile;
+    const int64_t record = RECORD(q->block, q->form, q->mins), token_record = STAGED_RECORD(q->block, q->form);
     const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
     const int64_t depth = STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
     const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
+    /* Lines of what is unpacked next, asked for with each record of a tile: at least 1, and enough for all. */
+    const int64_t record_lines = (ROWS * q->block * q->bytes / q->elements + GROUP - 1) / GROUP;
+    const int lines = (int) ((record_lines + tiles - 1) / tiles);
     for (int64_t k0 = 0; k0 < k; k0 += depth) {
         const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
         for (int64_t i = 0; i < tiles; ++i) {
             const int64_t t0 = tokens * i / tiles;
             const int rows = (int) (tokens * (i + 1) / tiles - t0);
             for (int r = 0; r < rows; ++r) {
-                stage(zero, b->x[t0 + r] + k0, k1 - k0, rows, r, staged + t0 * token_bytes);
+                stage(q->zero, b->x[t0 + r] + k0, k1 - k0, rows, r, staged + t0 * token_bytes);
             }
         }
         for (int64_t panel = b->first_panel; panel < b->last_panel; ++panel) {
             const int64_t column = panel * ROWS;
-            memset(sums, 0, (size_t) tokens * NUMBERS);
-            for (int64_t t = 0; t < tokens && k0; ++t) { /* the sums so far */
-                memcpy(sums + t * ROWS, b->y[t] + column, (size_t) min64(ROWS, b->m - column) * sizeof(float));
-            }
-            for (int64_t at = k0; at < k1; at += at_once) {
-                const int64_t elements = min64(at_once, k1 - at);
-                const char * w = b->packed + panel * panel_bytes + ROWS * (at / q->elements) * q->bytes;
-                if (direct) {
-                    for (int64_t t = 0; t < tokens; ++t) {
-                        const char * from = staged + t * token_bytes + (at - k0) / q->block * token_record;
-                        q->multiply(w, elements / q->elements, from, sums + t * ROWS);
-                    }
-                    continue;
+            const int cols = (int) min64(ROWS, b->m - column);
+            const char * w = b->packed + panel * panel_bytes + ROWS * (k0 / q->elements) * q->bytes;
+            for (int64_t at = k0, elements; at < k1; at += elements) {
+                elements = min64(at_once, k1 - at);
+                const int64_t bytes = ROWS * (elements / q->elements) * q->bytes, records = elements / q->block;
+                const int end = at + elements == k1, finishing = end && k1 == k;
+                /* What comes next, or later; after the end of this part of a panel comes that of the next panel. */
+                const char * next = w + (bytes > AHEAD ? bytes : AHEAD);
+                next += end ? panel_bytes - ROWS * ((k1 - k0) / q->elements) * q->bytes : 0;
+                if (!direct) {
+                    q->unpack(w, elements / q->elements, unpacked);
                 }
-                (dot && q->unpack_dot ? q->unpack_dot : q->unpack)(w, elements / q->elements, unpacked);
-                for (int64_t i = 0; i < tiles; ++i) {
+                for (int64_t i = 0, asked = 0; i < tiles; ++i) {
                     const int64_t t0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - t0;
                     const char * from = staged + t0 * token_bytes + (at - k0) / q->block * rows * token_record;
-                    tile[rows](from, unpacked, elements / q->block, sums + t0 * ROWS);
+                    float * tile_sums = sums + t0 * ROWS;
+                    for (int64_t t = t0; t < t0 + rows && at == k0; ++t) {
+                        if (k0) { /* the sums so far */
+                            memcpy(sums + t * ROWS, b->y[t] + column, (size_t) cols * sizeof(float));
+                        } else {
+                            memset(sums + t * ROWS, 0, NUMBERS);
+                        }
+                    }
+                    if (direct) {
+                        q->multiply(w, elements / q->elements, from, tile_sums);
+                    } else {
+                        const int ask = asked * GROUP < bytes ? lines : 0;
+                        tile[rows](from, unpacked, records, tile_sums, next + asked * GROUP, ask);
+                        asked += ask * records;
+                    }
+                    if (end) {
+                        b->set->finish(tile_sums, rows, cols, column, finishing ? b->bias ? b->bias + column : 0 : 0,
+                                       finishing && b->gelu, finishing ? b->residual + t0 : 0, b->y + t0);
+                    }
                 }
+                w += bytes;
             }
-            finish_256(b, sums, column, k1 == k);
         }
     }
 }
@@ -199,15 +193,16 @@ static struct block share(const struct hotshoe_linear_params * p, int64_t n, int
     const int parts = token_parts(n, weights, panels, nth, 1.5, 4.0), columns = nth / parts;
     *first = n * (ith / columns) / parts;
     *last = n * (ith / columns + 1) / parts;
+    const struct quant_set * set = p->avx2_only ? &hotshoe_quants_avx2 : best_set();
     const struct block b = {
-        .q = quant_of(p->format),
+        .set = set,
+        .q = quant_of(set, p->format),
         .packed = (const char *) p->packed,
         .k = p->k,
         .m = p->m,
         .first_panel = panels * (ith % columns) / columns,
         .last_panel = panels * (ith % columns + 1) / columns,
         .gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF,
-        .vnni = has_vnni() && !p->avx2_only,
     };
     return b;
 }
@@ -233,9 +228,9 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
 }
 
 /* The first place from i on, of n, where expert e is named; n if there is none. */
-AVX2 static int64_t next_of(const int32_t * chosen, int64_t i, int64_t n, int32_t e) {
+__attribute__((target("avx2"))) static int64_t next_of(const int32_t * chosen, int64_t i, int64_t n, int32_t e) {
     for (; i + 8 <= n; i += 8) {
-        const __m256i equal = _mm256_cmpeq_epi32(words((const char *) (chosen + i)), _mm256_set1_epi32(e));
+        const __m256i equal = _mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *) (chosen + i)), _mm256_set1_epi32(e));
         const int found = _mm256_movemask_ps(_mm256_castsi256_ps(equal));
         if (found) {
             return i + __builtin_ctz((unsigned) found);

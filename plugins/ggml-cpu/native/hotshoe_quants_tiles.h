@@ -1,22 +1,17 @@
-/* Activations rounded to 8 bits, and tiles of the product of such with the records of hotshoe_quants_unpack.h.
+/* Activations rounded to 8 bits, tiles of the product of such with the records of hotshoe_quants_unpack.h, and all of them as
+ * one set, for the instruction set that the including file names.
  *
  * The tokens of a tile stand beside each other, record by record: [block / 4][tokens][4 codes], then for each token the
  * scale, what its sums of products start with, and scale * sum of codes, all of 4 bytes. In a tile for signed weights of 16
  * bits a group of codes is [2][tokens][2], elements 0 and 2, then 1 and 3.
  */
-#ifndef HOTSHOE_QUANTS_TILES_H
-#define HOTSHOE_QUANTS_TILES_H
-
 #include "hotshoe_quants_unpack.h"
-
-enum { TOKENS = 4, TOKENS_DOT = 8 }; /* of a tile at most; the second with 32 registers */
-
-#define AVX512_VNNI __attribute__((target("avx512vnni,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
+#include "linear_parts.h"
 
 /* --- activations ----------------------------------------------------------------------------------- */
 
 /* 16 numbers times `scale`, rounded. */
-INLINE_AVX2 __m128i rounded(__m256 a, __m256 b, float scale) {
+INLINE __m128i rounded(__m256 a, __m256 b, float scale) {
     const __m256 by = _mm256_set1_ps(scale);
     const __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, by)), _mm256_cvtps_epi32(_mm256_mul_ps(b, by)));
     const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
@@ -24,7 +19,7 @@ INLINE_AVX2 __m128i rounded(__m256 a, __m256 b, float scale) {
 }
 
 /* Rows of n numbers, a multiple of `block`, into the places of token `token` of `tokens`. zero: the weights' code for 0. */
-INLINE_AVX2 void stage(int block, int form, int zero, const float * x, int64_t n, int tokens, int token, char * out) {
+INLINE void stage(int block, int form, int zero, const float * x, int64_t n, int tokens, int token, char * out) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     const int record = tokens * STAGED_RECORD(block, form), width = form == FORM_S16 ? 8 : 4;
     out += token * 4;
@@ -73,123 +68,127 @@ INLINE_AVX2 void stage(int block, int form, int zero, const float * x, int64_t n
     }
 }
 
-typedef void (*stage_fn)(int zero, const float * x, int64_t n, int tokens, int token, char * out);
 #define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
-AVX2 static void stage_u8_32(STAGE_ARGS) { stage(32, FORM_U8, zero, x, n, tokens, token, out); }
-AVX2 static void stage_u8_16(STAGE_ARGS) { stage(16, FORM_U8, zero, x, n, tokens, token, out); }
-AVX2 static void stage_dot_32(STAGE_ARGS) { stage(32, FORM_DOT, zero, x, n, tokens, token, out); }
-AVX2 static void stage_dot_16(STAGE_ARGS) { stage(16, FORM_DOT, zero, x, n, tokens, token, out); }
-AVX2 static void stage_s16_32(STAGE_ARGS) { stage(32, FORM_S16, zero, x, n, tokens, token, out); }
+ISA static void stage_6_32(STAGE_ARGS) { stage(32, FORM_OF_6, zero, x, n, tokens, token, out); }
+ISA static void stage_6_16(STAGE_ARGS) { stage(16, FORM_OF_6, zero, x, n, tokens, token, out); }
+#if defined(QUANTS_AVX2)
+ISA static void stage_s16_32(STAGE_ARGS) { stage(32, FORM_S16, zero, x, n, tokens, token, out); }
+#endif
 
-/* --- tiles: sums[token][0..16) += x @ record, for n records ---------------------------------------------------- */
+/* --- tiles ---------------------------------------------------------------------------------------- */
 
-INLINE_AVX2 void tile(int tokens, int block, int form, int mins, const char * x, const char * w, int64_t n, float * sums) {
+INLINE void tile(int tokens, int block, int form, int mins, const char * x, const char * w, int64_t n, float * sums,
+                 const char * ahead, int lines) {
     const int staged = tokens * STAGED_RECORD(block, form), wide = form == FORM_S16;
     const int steps = wide ? block / 2 : block / 4; /* vpmaddwd takes pairs: the even and the odd ones of a group by turns */
-    __m256 total[TOKENS][2];
+    floats total[MOST_IN_TILE][PARTS];
     UNROLL for (int t = 0; t < tokens; ++t) {
-        UNROLL for (int h = 0; h < 2; ++h) {
-            total[t][h] = _mm256_loadu_ps(sums + t * ROWS + h * HALF);
+        UNROLL for (int h = 0; h < PARTS; ++h) {
+            total[t][h] = V(loadu_ps)(sums + t * ROWS + h * LANES);
         }
     }
     for (int64_t i = 0; i < n; ++i, x += staged, w += RECORD(block, form, mins)) {
         const char * numbers = x + staged - tokens * 12;
-        __m256i sum[TOKENS][2];
+        ints sum[MOST_IN_TILE][PARTS];
         UNROLL for (int t = 0; t < tokens; ++t) {
-            sum[t][0] = sum[t][1] = wide ? _mm256_setzero_si256() : four_bytes(numbers + (tokens + t) * 4);
+            UNROLL for (int h = 0; h < PARTS; ++h) {
+                sum[t][h] = wide ? zeros() : four_bytes(numbers + (tokens + t) * 4);
+            }
+        }
+        for (int line = 0; line < lines; ++line, ahead += GROUP) {
+            _mm_prefetch(ahead, ASK_INTO);
         }
         UNROLL for (int step = 0; step < steps; ++step) {
             const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
-            const __m256i w0 = _mm256_load_si256((const __m256i *) codes);
-            const __m256i w1 = _mm256_load_si256((const __m256i *) (codes + (wide ? 64 : 32)));
+            ints rows[PARTS];
+            UNROLL for (int h = 0; h < PARTS; ++h) {
+                rows[h] = words(codes + h * (wide ? 64 : 32));
+            }
             UNROLL for (int t = 0; t < tokens; ++t) {
-                const __m256i a = four_bytes(x + (step * tokens + t) * 4);
-                sum[t][0] = wide ? add_s16(sum[t][0], w0, a) : add_u8(sum[t][0], w0, a);
-                sum[t][1] = wide ? add_s16(sum[t][1], w1, a) : add_u8(sum[t][1], w1, a);
+                const ints a = four_bytes(x + (step * tokens + t) * 4);
+                UNROLL for (int h = 0; h < PARTS; ++h) {
+                    sum[t][h] = add_products(form, sum[t][h], rows[h], a);
+                }
             }
         }
         const float * scales = (const float *) (w + CODE_BYTES(block, form));
         UNROLL for (int t = 0; t < tokens; ++t) {
-            UNROLL for (int h = 0; h < 2; ++h) {
-                const __m256 scale = _mm256_load_ps(scales + h * HALF);
-                const __m256 least = mins ? _mm256_load_ps(scales + ROWS + h * HALF) : _mm256_setzero_ps();
+            UNROLL for (int h = 0; h < PARTS; ++h) {
+                const floats scale = V(load_ps)(scales + h * LANES);
+                const floats least = mins ? V(load_ps)(scales + ROWS + h * LANES) : V(setzero_ps)();
                 total[t][h] = close_sum(form, mins, total[t][h], sum[t][h], numbers + t * 4, tokens * 4, scale, least);
             }
         }
     }
     UNROLL for (int t = 0; t < tokens; ++t) {
-        UNROLL for (int h = 0; h < 2; ++h) {
-            _mm256_storeu_ps(sums + t * ROWS + h * HALF, total[t][h]);
+        UNROLL for (int h = 0; h < PARTS; ++h) {
+            V(storeu_ps)(sums + t * ROWS + h * LANES, total[t][h]);
         }
     }
 }
 
-/* The same by AVX-512 VNNI: a record's 16 rows are one register, and four products are added in 32 bits, where the largest
- * sum of 255 * 127 fits. Not run on such a CPU yet: only with its few intrinsics replaced by loops over their lanes. */
-AVX512_VNNI ALWAYS_INLINE void tile_dot(int tokens, int block, int mins, const char * x, const char * w, int64_t n,
-                                        float * sums) {
-    const int staged = tokens * STAGED_RECORD(block, FORM_DOT);
-    __m512 total[TOKENS_DOT];
-    UNROLL for (int t = 0; t < tokens; ++t) {
-        total[t] = _mm512_loadu_ps(sums + t * ROWS);
-    }
-    for (int64_t i = 0; i < n; ++i, x += staged, w += RECORD(block, FORM_DOT, mins)) {
-        const int32_t * codes = (const int32_t *) x; /* staged in units of 4 bytes */
-        const int32_t * starts = (const int32_t *) (x + staged) - 2 * tokens;
-        const float *token_scales = (const float *) starts - tokens, *token_sums = (const float *) starts + tokens;
-        __m512i sum[TOKENS_DOT];
-        UNROLL for (int t = 0; t < tokens; ++t) {
-            sum[t] = _mm512_set1_epi32(starts[t]);
-        }
-        UNROLL for (int g = 0; g < block / 4; ++g) {
-            const __m512i group = _mm512_loadu_si512((const void *) (w + g * GROUP));
-            UNROLL for (int t = 0; t < tokens; ++t) {
-                sum[t] = _mm512_dpbusd_epi32(sum[t], group, _mm512_set1_epi32(codes[g * tokens + t]));
-            }
-        }
-        const float * scales = (const float *) (w + CODE_BYTES(block, FORM_DOT));
-        UNROLL for (int t = 0; t < tokens; ++t) {
-            const __m512 scaled = _mm512_mul_ps(_mm512_cvtepi32_ps(sum[t]), _mm512_set1_ps(token_scales[t]));
-            total[t] = _mm512_fmadd_ps(scaled, _mm512_loadu_ps(scales), total[t]);
-            if (mins) {
-                total[t] = _mm512_fmadd_ps(_mm512_loadu_ps(scales + ROWS), _mm512_set1_ps(token_sums[t]), total[t]);
-            }
-        }
-    }
-    UNROLL for (int t = 0; t < tokens; ++t) {
-        _mm512_storeu_ps(sums + t * ROWS, total[t]);
-    }
-}
-
-typedef void (*tile_fn)(const char * x, const char * w, int64_t n, float * sums);
-#define TILE_ARGS const char *x, const char *w, int64_t n, float *sums
+#define TILE_ARGS const char *x, const char *w, int64_t n, float *sums, const char *ahead, int lines
+#define TILE(name, tokens, block, form, mins)                                                                          \
+    ISA static void name##_##tokens(TILE_ARGS) { tile(tokens, block, form, mins, x, w, n, sums, ahead, lines); }
 #define TILES(tokens)                                                                                                  \
-    AVX2 static void u8_32_##tokens(TILE_ARGS) { tile(tokens, 32, FORM_U8, 0, x, w, n, sums); }                              \
-    AVX2 static void u8_32_mins_##tokens(TILE_ARGS) { tile(tokens, 32, FORM_U8, 1, x, w, n, sums); }                         \
-    AVX2 static void u8_16_##tokens(TILE_ARGS) { tile(tokens, 16, FORM_U8, 0, x, w, n, sums); }                              \
-    AVX2 static void u8_16_mins_##tokens(TILE_ARGS) { tile(tokens, 16, FORM_U8, 1, x, w, n, sums); }                         \
-    AVX2 static void s16_##tokens(TILE_ARGS) { tile(tokens, 32, FORM_S16, 0, x, w, n, sums); }
+    TILE(of_32, tokens, 32, FORM_OF_6, 0)                                                                              \
+    TILE(of_32_mins, tokens, 32, FORM_OF_6, 1)                                                                         \
+    TILE(of_16, tokens, 16, FORM_OF_6, 0)                                                                              \
+    TILE(of_16_mins, tokens, 16, FORM_OF_6, 1)
 TILES(1) TILES(2) TILES(3) TILES(4)
-
-#define TILES_DOT(tokens)                                                                                              \
-    AVX512_VNNI static void dot_32_##tokens(TILE_ARGS) { tile_dot(tokens, 32, 0, x, w, n, sums); }                     \
-    AVX512_VNNI static void dot_32_mins_##tokens(TILE_ARGS) { tile_dot(tokens, 32, 1, x, w, n, sums); }                \
-    AVX512_VNNI static void dot_16_##tokens(TILE_ARGS) { tile_dot(tokens, 16, 0, x, w, n, sums); }                     \
-    AVX512_VNNI static void dot_16_mins_##tokens(TILE_ARGS) { tile_dot(tokens, 16, 1, x, w, n, sums); }
-TILES_DOT(1) TILES_DOT(2) TILES_DOT(3) TILES_DOT(4) TILES_DOT(5) TILES_DOT(6) TILES_DOT(7) TILES_DOT(8)
-
-/* By form, whether blocks are of 16, whether there are minimums, and the number of tokens. */
-#define TO_4(name) {0, name##_1, name##_2, name##_3, name##_4}
-#define TO_8(name) {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}
-static const tile_fn tiles_of[3][2][2][TOKENS_DOT + 1] = {
-    [FORM_U8] = {{TO_4(u8_32), TO_4(u8_32_mins)}, {TO_4(u8_16), TO_4(u8_16_mins)}},
-    [FORM_S16] = {{TO_4(s16)}},
-    [FORM_DOT] = {{TO_8(dot_32), TO_8(dot_32_mins)}, {TO_8(dot_16), TO_8(dot_16_mins)}},
-};
-static const stage_fn stage_of[3][2] = {
-    [FORM_U8] = {stage_u8_32, stage_u8_16},
-    [FORM_S16] = {stage_s16_32},
-    [FORM_DOT] = {stage_dot_32, stage_dot_16},
-};
-
+#if LANES == 16
+TILES(5) TILES(6) TILES(7) TILES(8)
+#define EACH(name) {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}
+#else
+#define EACH(name) {0, name##_1, name##_2, name##_3, name##_4}
 #endif
+#if defined(QUANTS_AVX2)
+#define TILE_S16(tokens) TILE(s16, tokens, 32, FORM_S16, 0)
+TILE_S16(1) TILE_S16(2) TILE_S16(3) TILE_S16(4)
+#define STAGE_S16 stage_s16_32
+#define TILES_S16 EACH(s16)
+#else
+#define STAGE_S16 0
+#define TILES_S16 {0}
+#endif
+
+/* --- the way out ------------------------------------------------------------------------------------ */
+
+ISA static void finish(const float * sums, int64_t n, int cols, int64_t column, const float * bias, int gelu,
+                       const float * const * residual, float * const * dst) {
+    float own[ROWS] = {0}; /* the bias, with zeros beyond the last column */
+    if (bias) {
+        memcpy(own, bias, (size_t) cols * sizeof(float));
+    }
+    for (int64_t t = 0; t < n; ++t) {
+        finish_row(ROWS, sums + t * ROWS, cols, own, gelu, residual && residual[t] ? residual[t] + column : 0, dst[t] + column);
+    }
+}
+
+/* --- the set ---------------------------------------------------------------------------------------- */
+
+static const struct quant quants[] = {
+    {GGML_TYPE_Q4_0, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_6, 0, 8, unpack_q4_0, multiply_q4_0},
+    {GGML_TYPE_Q4_1, 32, 20, {{2, 2}, {4, 4}}, 32, FORM_OF_6, 1, 8, unpack_q4_1, multiply_q4_1},
+    {GGML_TYPE_Q5_0, 32, 22, {{1, 2}, {5, 4}}, 32, FORM_OF_6, 0, 16, unpack_q5_0, multiply_q5_0},
+    {GGML_TYPE_Q5_1, 32, 24, {{2, 2}, {5, 4}}, 32, FORM_OF_6, 1, 16, unpack_q5_1, multiply_q5_1},
+    {GGML_TYPE_Q8_0, 32, 34, {{1, 2}, {8, 4}}, 32, FORM_OF_8, 0, 128, unpack_q8_0, multiply_q8_0},
+    {GGML_TYPE_IQ4_NL, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_8, 0, 128, unpack_iq4_nl, multiply_iq4_nl},
+    {GGML_TYPE_MXFP4, 32, 17, {{1, 1}, {4, 4}}, 32, FORM_OF_6, 0, 12, unpack_mxfp4, multiply_mxfp4},
+    {GGML_TYPE_Q2_K, 256, 84, {{20, 4}, {2, 2}}, 16, FORM_OF_6, 1, 0, unpack_q2_k, multiply_q2_k},
+    {GGML_TYPE_Q3_K, 256, 110, {{27, 4}, {1, 2}}, 16, FORM_OF_6, 0, 4, unpack_q3_k, multiply_q3_k},
+    {GGML_TYPE_Q4_K, 256, 144, {{2, 2}, {35, 4}}, 32, FORM_OF_6, 1, 8, unpack_q4_k, multiply_q4_k},
+    {GGML_TYPE_Q5_K, 256, 176, {{2, 2}, {43, 4}}, 32, FORM_OF_6, 1, 16, unpack_q5_k, multiply_q5_k},
+    {GGML_TYPE_Q6_K, 256, 210, {{52, 4}, {1, 2}}, 16, FORM_OF_6, 0, 32, unpack_q6_k, multiply_q6_k},
+    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}}, 32, FORM_OF_8, 0, 128, unpack_iq4_xs, multiply_iq4_xs},
+};
+
+const struct quant_set SET = {
+    .quants = quants,
+    .n_quants = sizeof quants / sizeof quants[0],
+    .in_tile = LANES == 16 ? 8 : 4,
+    .direct = 2,
+    .stage = {{stage_6_32, stage_6_16}, {STAGE_S16}},
+    .tiles = {{{EACH(of_32), EACH(of_32_mins)}, {EACH(of_16), EACH(of_16_mins)}}, {{TILES_S16}}},
+    .finish = finish,
+};

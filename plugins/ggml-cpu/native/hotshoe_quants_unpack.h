@@ -2,12 +2,12 @@
  * one token.
  *
  * A packed block holds the fields of 16 rows' blocks one after the other, each element by element: of Q4_0 16 scales, then
- * four times 16 words of eight codes. So whatever a row's block says is said for eight rows by one vector.
+ * four times 16 words of eight codes. So whatever a row's block says is said for 8 or 16 rows by one vector.
  *
  * A record is what a tile multiplies at once: 16 rows by `block` elements, 32 or as few as share a scale. Its codes stand in
  * groups of four elements, [block / 4][16 rows][4], unsigned, with 0 at `zero`; then 16 scales, and 16 minimums where the type
- * has them, in F32. Codes that need 8 bits are signed numbers of 16 bits instead (FORM_S16), [block / 4][2][2][8][2]: elements
- * 0 and 2 of the group for 8 rows, elements 1 and 3 of the same rows; then the other 8 rows.
+ * has them, in F32. Without VNNI codes that need 8 bits are signed numbers of 16 bits (FORM_S16), [block / 4][2][2][8][2]:
+ * elements 0 and 2 of the group for 8 rows, elements 1 and 3 of the same rows; then the other 8 rows.
  */
 #ifndef HOTSHOE_QUANTS_UNPACK_H
 #define HOTSHOE_QUANTS_UNPACK_H
@@ -17,35 +17,36 @@
 /* --- blocks of 32: a scale in half precision, perhaps a minimum, and codes of 4 bits: element i below element i + 16 ---- */
 
 /* Bits 4 * group to 4 * group + 3 of each word, as 16 in one byte each. */
-INLINE_AVX2 __m256i fifth_bits(__m256i bits, int group) {
-    const __m256i first = _mm256_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0, 0x0c0c0c0c, 0x08080808, 0x04040404, 0);
-    const __m256i mask = _mm256_set1_epi32(group % 2 ? (int) 0x80402010 : 0x08040201);
-    const __m256i spread = _mm256_shuffle_epi8(bits, _mm256_add_epi8(first, bytes(group / 2)));
-    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(spread, mask), mask), bytes(16));
+INLINE ints fifth_bits(ints bits, int group) {
+    const ints first = in_each_lane(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
+    const ints mask = V(set1_epi32)(group % 2 ? (int) 0x80402010 : 0x08040201);
+    const ints spread = V(shuffle_epi8)(bits, V(add_epi8)(first, bytes(group / 2)));
+    return where_set(spread, mask, 16);
 }
 
 /* fifth: whether there are fifth bits, one word a row with element i's at bit i. */
-INLINE_AVX2 void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
+INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
     const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? GROUP : 0);
     for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * GROUP) {
-        open_block(s, in + at_codes, 0);
-        UNROLL for (int half = 0; half < 2; ++half) {
-            const __m256i bits = fifth ? words(in + at_bits + half * 32) : _mm256_setzero_si256();
+        open_block(s, in, 0);
+        UNROLL for (int half = 0; half < PARTS; ++half) {
+            const ints bits = fifth ? words(in + at_bits + half * 4 * LANES) : zeros();
             open_record(s, 0, 0);
             UNROLL for (int w = 0; w < 4; ++w) {
-                const __m256i both = stream(s, in + at_codes, w, half);
-                __m256i first = low(both, 15), second = high(both, 4, 15);
+                const ints both = stream(s, in + at_codes, w, half);
+                ints first = low(both, 15), second = high(both, 4, 15);
                 if (fifth) {
-                    first = _mm256_or_si256(first, fifth_bits(bits, w));
-                    second = _mm256_or_si256(second, fifth_bits(bits, 4 + w));
+                    first = first | fifth_bits(bits, w);
+                    second = second | fifth_bits(bits, 4 + w);
                 }
                 take(s, 0, 0, w, half, first);
                 take(s, 0, 0, 4 + w, half, second);
             }
-            const __m256 scale = halves(in + half * 2 * HALF), zero = _mm256_set1_ps(fifth ? 16 : 8);
-            const __m256 least = s->mins ? halves(in + ROWS * 2 + half * 2 * HALF) : _mm256_setzero_ps();
-            close_record(s, 0, 0, half, scale, _mm256_fmadd_ps(scale, zero, least)); /* minimums count from code 0 */
+            const floats scale = halves(in + half * 2 * LANES), zero = V(set1_ps)(fifth ? 16 : 8);
+            const floats least = s->mins ? halves(in + ROWS * 2 + half * 2 * LANES) : V(setzero_ps)();
+            close_record(s, 0, 0, half, scale, V(fmadd_ps)(scale, zero, least)); /* minimums count from code 0 */
         }
+        ask(s, 1); /* scales */
         next_records(s, 1);
     }
 }
@@ -54,54 +55,57 @@ INLINE_AVX2 void nibbles(struct sink * s, const char * in, int64_t n, int fifth)
 static const int8_t iq4_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 static const int8_t fp4_table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
-INLINE_AVX2 void take_looked_up(struct sink * s, int record, const char * in, int half, const int8_t * numbers) {
-    const __m256i table = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) numbers));
+INLINE ints table_of(const int8_t * numbers) { return in_each_lane(_mm_loadu_si128((const __m128i *) numbers)); }
+INLINE void take_looked_up(struct sink * s, int record, const char * in, int half, ints table) {
     UNROLL for (int w = 0; w < 4; ++w) {
-        const __m256i both = stream(s, in, w, half);
-        take(s, 0, record, w, half, _mm256_shuffle_epi8(table, low(both, 15)));
-        take(s, 0, record, 4 + w, half, _mm256_shuffle_epi8(table, high(both, 4, 15)));
+        const ints both = stream(s, in, w, half);
+        take(s, 0, record, w, half, V(shuffle_epi8)(table, low(both, 15)));
+        take(s, 0, record, 4 + w, half, V(shuffle_epi8)(table, high(both, 4, 15)));
     }
 }
 
-INLINE_AVX2 void iq4_nl(struct sink * s, const char * in, int64_t n) {
+INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 4 * GROUP) {
-        open_block(s, in + 2 * ROWS, 0);
-        UNROLL for (int half = 0; half < 2; ++half) {
+        open_block(s, in, 0);
+        UNROLL for (int half = 0; half < PARTS; ++half) {
             open_record(s, 0, 0);
-            take_looked_up(s, 0, in + ROWS * 2, half, iq4_table);
-            close_record(s, 0, 0, half, halves(in + half * 2 * HALF), _mm256_setzero_ps());
+            take_looked_up(s, 0, in + ROWS * 2, half, of_8_bits(table_of(iq4_table)));
+            close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
         }
+        ask(s, 1); /* scales */
         next_records(s, 1);
     }
 }
 
 /* The scale of MXFP4 is half a power of two, its exponent in one byte: the table holds twice the numbers. */
-INLINE_AVX2 void mxfp4(struct sink * s, const char * in, int64_t n) {
+INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * GROUP) {
-        open_block(s, in + ROWS, 0);
-        UNROLL for (int half = 0; half < 2; ++half) {
-            const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) (in + half * HALF)));
-            const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
-            const __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e); /* 2^-128 and 2^-127 */
-            const __m256i scale = _mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e));
+        open_block(s, in, 0);
+        UNROLL for (int half = 0; half < PARTS; ++half) {
+            const ints e = bytes_widened(in + half * LANES);
+            const ints normal = V(slli_epi32)(V(sub_epi32)(e, V(set1_epi32)(1)), 23); /* not above 0 where e < 2: */
+            const ints tiny = V(sllv_epi32)(V(set1_epi32)(0x00200000), V(min_epi32)(e, V(set1_epi32)(2))); /* 2^-128, 2^-127 */
+            const ints scale = V(max_epi32)(normal, tiny);
             open_record(s, 0, 0);
-            take_looked_up(s, 0, in + ROWS, half, fp4_table);
-            close_record(s, 0, 0, half, _mm256_castsi256_ps(scale), _mm256_setzero_ps());
+            take_looked_up(s, 0, in + ROWS, half, table_of(fp4_table));
+            close_record(s, 0, 0, half, as_floats(scale), V(setzero_ps)());
         }
+        ask(s, 1); /* scales */
         next_records(s, 1);
     }
 }
 
-INLINE_AVX2 void q8_0(struct sink * s, const char * in, int64_t n) {
+INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 8 * GROUP) {
-        open_block(s, in + 2 * ROWS, 0);
-        UNROLL for (int half = 0; half < 2; ++half) {
+        open_block(s, in, 0);
+        UNROLL for (int half = 0; half < PARTS; ++half) {
             open_record(s, 0, 0);
             UNROLL for (int g = 0; g < 8; ++g) {
-                take(s, 0, 0, g, half, stream(s, in + ROWS * 2, g, half));
+                take(s, 0, 0, g, half, of_8_bits(stream(s, in + ROWS * 2, g, half)));
             }
-            close_record(s, 0, 0, half, halves(in + half * 2 * HALF), _mm256_setzero_ps());
+            close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
         }
+        ask(s, 1); /* scales */
         next_records(s, 1);
     }
 }
@@ -112,37 +116,37 @@ INLINE_AVX2 void q8_0(struct sink * s, const char * in, int64_t n) {
  * bytes 0 to 7; of the others 4 bits in bytes 8 to 11, and the upper two above those of the first four. Record 2j's codes
  * lie in the lower nibbles of words 8j to 8j + 7, those of record 2j + 1 in the upper ones; fifth bits in 8 words, record
  * j's at bit j of each byte. */
-INLINE_AVX2 void k45(struct sink * s, const char * in, int64_t n, int fifth) {
+INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
     enum { SCALES = 4 * ROWS, FIFTHS = SCALES + 3 * GROUP };
     const int at_codes = FIFTHS + (fifth ? 8 * GROUP : 0);
-    const __m256 zero = _mm256_set1_ps(fifth ? 16 : 8);
+    const floats zero = V(set1_ps)(fifth ? 16 : 8);
     for (int64_t i = 0; i < n; ++i, in += at_codes + 32 * GROUP) {
         open_block(s, in, at_codes);
-        for (int half = 0; half < 2; ++half) {
-            const __m256 d = halves(in + half * 2 * HALF), d_min = halves(in + 2 * ROWS + half * 2 * HALF);
-            const char * packed = in + SCALES + half * 32;
-            const __m256i a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
-            const __m256i scales[2] = {low(a, 63), _mm256_or_si256(low(c, 15), low(_mm256_srli_epi16(a, 2), 48))};
-            const __m256i mins[2] = {low(b, 63), _mm256_or_si256(high(c, 4, 15), low(_mm256_srli_epi16(b, 2), 48))};
+        for (int half = 0; half < PARTS; ++half) {
+            const floats d = halves(in + half * 2 * LANES), d_min = halves(in + 2 * ROWS + half * 2 * LANES);
+            const char * packed = in + SCALES + half * 4 * LANES;
+            const ints a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
+            const ints scales[2] = {low(a, 63), low(c, 15) | low(V(srli_epi16)(a, 2), 48)};
+            const ints mins[2] = {low(b, 63), high(c, 4, 15) | low(V(srli_epi16)(b, 2), 48)};
             for (int j = 0; j < 4; ++j) { /* unrolled, all that is done ahead for the scales would be spilled */
                 open_record(s, 0, 2 * j);
                 open_record(s, 1, 2 * j + 1);
                 UNROLL for (int g = 0; g < 8; ++g) {
-                    const __m256i both = stream(s, in + at_codes, 8 * j + g, half);
-                    __m256i first = low(both, 15), second = high(both, 4, 15);
+                    const ints both = stream(s, in + at_codes, 8 * j + g, half);
+                    ints first = low(both, 15), second = high(both, 4, 15);
                     if (fifth) {
-                        const __m256i two = _mm256_srl_epi16(words(in + FIFTHS + g * GROUP + half * 32), _mm_cvtsi32_si128(2 * j));
-                        first = _mm256_or_si256(first, low(_mm256_slli_epi16(two, 4), 16));
-                        second = _mm256_or_si256(second, low(_mm256_slli_epi16(two, 3), 16));
+                        const ints two = V(srl_epi16)(words(in + FIFTHS + g * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(2 * j));
+                        first = first | low(V(slli_epi16)(two, 4), 16);
+                        second = second | low(V(slli_epi16)(two, 3), 16);
                     }
                     take(s, 0, 2 * j, g, half, first);
                     take(s, 1, 2 * j + 1, g, half, second);
                 }
                 const __m128i shift = _mm_cvtsi32_si128(16 * (j % 2));
-                const __m256i pair = _mm256_srl_epi32(scales[j / 2], shift), min_pair = _mm256_srl_epi32(mins[j / 2], shift);
+                const ints pair = V(srl_epi32)(scales[j / 2], shift), min_pair = V(srl_epi32)(mins[j / 2], shift);
                 UNROLL for (int i = 0; i < 2; ++i) {
-                    const __m256 scale = _mm256_mul_ps(d, byte_of(pair, i)), least = _mm256_mul_ps(d_min, byte_of(min_pair, i));
-                    close_record(s, i, 2 * j + i, half, scale, _mm256_fmsub_ps(scale, zero, least));
+                    const floats scale = V(mul_ps)(d, byte_of(pair, i)), least = V(mul_ps)(d_min, byte_of(min_pair, i));
+                    close_record(s, i, 2 * j + i, half, scale, V(fmsub_ps)(scale, zero, least));
                 }
             }
         }
@@ -154,12 +158,12 @@ INLINE_AVX2 void k45(struct sink * s, const char * in, int64_t n, int fifth) {
  * depend on j, of the words of its 8 groups: two records. All 8 of a half are closed in order, as tiles do: the same sums. */
 
 /* Q6_K, in each half: lower nibbles in 16 words, the upper two bits in 8, sub-block j's at bits 2j. */
-INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
+INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
     enum { UPPER = 32 * GROUP, SCALES = UPPER + 16 * GROUP, D = SCALES + 4 * GROUP };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
         open_block(s, in, 0);
-        for (int half = 0; half < 2; ++half) {
-            const __m256 d = halves(in + D + half * 2 * HALF);
+        for (int half = 0; half < PARTS; ++half) {
+            const floats d = halves(in + D + half * 2 * LANES);
             for (int side = 0; side < 2; ++side) {
                 UNROLL for (int part = 0; part < 2; ++part) {
                     UNROLL for (int j = 0; j < 4; ++j) {
@@ -167,14 +171,14 @@ INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
                     }
                     UNROLL for (int g = 0; g < 4; ++g) {
                         const int word = 4 * part + g;
-                        const __m256i a = stream(s, in + 16 * side * GROUP, word, half);
-                        const __m256i b = stream(s, in + 16 * side * GROUP, 8 + word, half);
-                        const __m256i top = stream(s, in + UPPER + 8 * side * GROUP, word, half);
-                        const __m256i codes[4] = {
-                            _mm256_or_si256(low(a, 15), low(_mm256_slli_epi16(top, 4), 48)),
-                            _mm256_or_si256(low(b, 15), low(_mm256_slli_epi16(top, 2), 48)),
-                            _mm256_or_si256(high(a, 4, 15), low(top, 48)),
-                            _mm256_or_si256(high(b, 4, 15), high(top, 2, 48)),
+                        const ints a = stream(s, in + 16 * side * GROUP, word, half);
+                        const ints b = stream(s, in + 16 * side * GROUP, 8 + word, half);
+                        const ints top = stream(s, in + UPPER + 8 * side * GROUP, word, half);
+                        const ints codes[4] = {
+                            low(a, 15) | low(V(slli_epi16)(top, 4), 48),
+                            low(b, 15) | low(V(slli_epi16)(top, 2), 48),
+                            high(a, 4, 15) | low(top, 48),
+                            high(b, 4, 15) | high(top, 2, 48),
                         };
                         UNROLL for (int j = 0; j < 4; ++j) {
                             take(s, 2 * j + part, 8 * side + 2 * j + part, g, half, codes[j]);
@@ -182,10 +186,10 @@ INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
                     }
                 }
                 const char * at_scales = in + SCALES + 2 * side * GROUP;
-                const __m256i scales[2] = {stream(s, at_scales, 0, half), stream(s, at_scales, 1, half)};
+                const ints scales[2] = {stream(s, at_scales, 0, half), stream(s, at_scales, 1, half)};
                 UNROLL for (int r = 0; r < 8; ++r) {
-                    const __m256 scale = _mm256_mul_ps(d, signed_byte_of(scales[r / 4], r % 4));
-                    close_record(s, r, 8 * side + r, half, scale, _mm256_setzero_ps());
+                    const floats scale = V(mul_ps)(d, signed_byte_of(scales[r / 4], r % 4));
+                    close_record(s, r, 8 * side + r, half, scale, V(setzero_ps)());
                 }
             }
         }
@@ -196,28 +200,28 @@ INLINE_AVX2 void q6_k(struct sink * s, const char * in, int64_t n) {
 
 /* Codes of 2 bits, and perhaps third ones, of 4 sub-blocks: in each half 8 words, sub-block j's at bits 2j; third bits in 8
  * words, those of sub-block j of half `side` at bit 4 * side + j of each byte. */
-INLINE_AVX2 void take_two_bits(struct sink * s, const char * in, const char * third, int side, int part, int half) {
+INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int side, int part, int half) {
     UNROLL for (int g = 0; g < 4; ++g) {
         const int word = 4 * part + g;
-        const __m256i four = stream(s, in + 8 * side * GROUP, word, half);
-        const __m256i bits = third ? _mm256_srl_epi16(words(third + word * GROUP + half * 32), _mm_cvtsi32_si128(4 * side))
-                                   : _mm256_setzero_si256();
+        const ints four = stream(s, in + 8 * side * GROUP, word, half);
+        const ints bits = third ? V(srl_epi16)(words(third + word * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(4 * side))
+                                   : zeros();
         UNROLL for (int j = 0; j < 4; ++j) {
-            __m256i code = high(four, 2 * j, 3);
+            ints code = high(four, 2 * j, 3);
             if (third) {
-                code = _mm256_or_si256(code, low(j < 2 ? _mm256_slli_epi16(bits, 2 - j) : _mm256_srli_epi16(bits, j - 2), 4));
+                code = code | low(j < 2 ? V(slli_epi16)(bits, 2 - j) : V(srli_epi16)(bits, j - 2), 4);
             }
             take(s, 2 * j + part, 8 * side + 2 * j + part, g, half, code);
         }
     }
 }
 
-INLINE_AVX2 void q2_k(struct sink * s, const char * in, int64_t n) {
+INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
     enum { CODES = 4 * GROUP, D = CODES + 16 * GROUP };
     for (int64_t i = 0; i < n; ++i, in += D + 4 * ROWS) {
         open_block(s, in, 0);
-        for (int half = 0; half < 2; ++half) {
-            const __m256 d = halves(in + D + half * 2 * HALF), d_min = halves(in + D + 2 * ROWS + half * 2 * HALF);
+        for (int half = 0; half < PARTS; ++half) {
+            const floats d = halves(in + D + half * 2 * LANES), d_min = halves(in + D + 2 * ROWS + half * 2 * LANES);
             for (int side = 0; side < 2; ++side) {
                 UNROLL for (int part = 0; part < 2; ++part) {
                     UNROLL for (int j = 0; j < 4; ++j) {
@@ -226,11 +230,11 @@ INLINE_AVX2 void q2_k(struct sink * s, const char * in, int64_t n) {
                     take_two_bits(s, in + CODES, 0, side, part, half);
                 }
                 const char * at_both = in + 2 * side * GROUP; /* 4 bits of scale below 4 bits of minimum */
-                const __m256i both[2] = {stream(s, at_both, 0, half), stream(s, at_both, 1, half)};
+                const ints both[2] = {stream(s, at_both, 0, half), stream(s, at_both, 1, half)};
                 UNROLL for (int r = 0; r < 8; ++r) {
-                    const __m256 scale = _mm256_mul_ps(d, byte_of(low(both[r / 4], 15), r % 4));
-                    const __m256 least = _mm256_mul_ps(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
-                    close_record(s, r, 8 * side + r, half, scale, _mm256_sub_ps(_mm256_setzero_ps(), least));
+                    const floats scale = V(mul_ps)(d, byte_of(low(both[r / 4], 15), r % 4));
+                    const floats least = V(mul_ps)(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
+                    close_record(s, r, 8 * side + r, half, scale, V(sub_ps)(V(setzero_ps)(), least));
                 }
             }
         }
@@ -239,18 +243,18 @@ INLINE_AVX2 void q2_k(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-INLINE_AVX2 void q3_k(struct sink * s, const char * in, int64_t n) {
+INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
     enum { CODES = 8 * GROUP, SCALES = CODES + 16 * GROUP, D = SCALES + 3 * GROUP };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
         open_block(s, in, 8 * GROUP);
-        for (int half = 0; half < 2; ++half) {
-            const __m256 d = halves(in + D + half * 2 * HALF);
-            const char * packed = in + SCALES + half * 32;
-            const __m256i a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
+        for (int half = 0; half < PARTS; ++half) {
+            const floats d = halves(in + D + half * 2 * LANES);
+            const char * packed = in + SCALES + half * 4 * LANES;
+            const ints a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
             UNROLL for (int side = 0; side < 2; ++side) {
-                const __m256i scales[2] = { /* 4 bits in a and b, two more in c; counted from -32 */
-                    _mm256_or_si256(side ? high(a, 4, 15) : low(a, 15), side ? low(c, 48) : low(_mm256_slli_epi16(c, 4), 48)),
-                    _mm256_or_si256(side ? high(b, 4, 15) : low(b, 15), side ? high(c, 2, 48) : low(_mm256_slli_epi16(c, 2), 48)),
+                const ints scales[2] = { /* 4 bits in a and b, two more in c; counted from -32 */
+                    (side ? high(a, 4, 15) : low(a, 15)) | (side ? low(c, 48) : low(V(slli_epi16)(c, 4), 48)),
+                    (side ? high(b, 4, 15) : low(b, 15)) | (side ? high(c, 2, 48) : low(V(slli_epi16)(c, 2), 48)),
                 };
                 UNROLL for (int part = 0; part < 2; ++part) {
                     UNROLL for (int j = 0; j < 4; ++j) {
@@ -259,8 +263,8 @@ INLINE_AVX2 void q3_k(struct sink * s, const char * in, int64_t n) {
                     take_two_bits(s, in + CODES, in, side, part, half);
                 }
                 UNROLL for (int r = 0; r < 8; ++r) {
-                    const __m256 six = _mm256_sub_ps(byte_of(scales[r / 4], r % 4), _mm256_set1_ps(32));
-                    close_record(s, r, 8 * side + r, half, _mm256_mul_ps(d, six), _mm256_setzero_ps());
+                    const floats six = V(sub_ps)(byte_of(scales[r / 4], r % 4), V(set1_ps)(32));
+                    close_record(s, r, 8 * side + r, half, V(mul_ps)(d, six), V(setzero_ps)());
                 }
             }
         }
@@ -270,24 +274,24 @@ INLINE_AVX2 void q3_k(struct sink * s, const char * in, int64_t n) {
 }
 
 /* IQ4_XS: eight records; of a scale's 6 bits, counted from -32, two in a half word and four in a byte of two. */
-INLINE_AVX2 void iq4_xs(struct sink * s, const char * in, int64_t n) {
+INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
     enum { LOWER = 4 * ROWS, CODES = LOWER + GROUP };
     for (int64_t i = 0; i < n; ++i, in += CODES + 32 * GROUP) {
         open_block(s, in, CODES);
-        for (int half = 0; half < 2; ++half) {
-            const __m256 d = halves(in + half * 2 * HALF);
-            const __m256i upper = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) (in + 2 * ROWS + half * 2 * HALF)));
-            const __m256i lower = words(in + LOWER + half * 32);
+        for (int half = 0; half < PARTS; ++half) {
+            const floats d = halves(in + half * 2 * LANES);
+            const ints upper = shorts_widened(in + 2 * ROWS + half * 2 * LANES);
+            const ints lower = words(in + LOWER + half * 4 * LANES);
             for (int r = 0; r < 8; ++r) {
                 open_record(s, 0, r);
-                take_looked_up(s, r, in + CODES + r * 4 * GROUP, half, iq4_table);
-                const __m256i at_four = _mm256_srl_epi32(lower, _mm_cvtsi32_si128(4 * r));
-                const __m256i at_two = _mm256_srl_epi32(upper, _mm_cvtsi32_si128(2 * r));
-                const __m256i four = _mm256_and_si256(at_four, _mm256_set1_epi32(15));
-                const __m256i two = _mm256_and_si256(at_two, _mm256_set1_epi32(3));
-                const __m256i six = _mm256_or_si256(four, _mm256_slli_epi32(two, 4));
-                const __m256 scale = _mm256_cvtepi32_ps(_mm256_sub_epi32(six, _mm256_set1_epi32(32)));
-                close_record(s, 0, r, half, _mm256_mul_ps(d, scale), _mm256_setzero_ps());
+                take_looked_up(s, r, in + CODES + r * 4 * GROUP, half, of_8_bits(table_of(iq4_table)));
+                const ints at_four = V(srl_epi32)(lower, _mm_cvtsi32_si128(4 * r));
+                const ints at_two = V(srl_epi32)(upper, _mm_cvtsi32_si128(2 * r));
+                const ints four = at_four & V(set1_epi32)(15);
+                const ints two = at_two & V(set1_epi32)(3);
+                const ints six = four | V(slli_epi32)(two, 4);
+                const floats scale = V(cvtepi32_ps)(V(sub_epi32)(six, V(set1_epi32)(32)));
+                close_record(s, 0, r, half, V(mul_ps)(d, scale), V(setzero_ps)());
             }
         }
         next_records(s, 8);
@@ -296,38 +300,33 @@ INLINE_AVX2 void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 /* --- of each type two functions: into records, and into sums of one token ---------------------------- */
 
-#define UNPACK(name, block, form, mins, body)                                                                          \
-    AVX2 static void unpack_##name(const char * in, int64_t n, char * out) {                                           \
+#define TYPE(name, block, form, mins, body)                                                                            \
+    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
         struct sink storing = {0, block, form, mins, out, 0, {{0}}, {{0}}, 0}, *s = &storing;                          \
         body;                                                                                                          \
-    }
-#define TYPE(name, block, form, mins, body)                                                                            \
-    UNPACK(name, block, form, mins, body)                                                                              \
-    AVX2 static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                       \
+    }                                                                                                                  \
+    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                        \
         struct sink summing = {1, block, form, mins, 0, x, {{0}}, {{0}}, 0}, *s = &summing;                            \
-        summing.total[0] = _mm256_loadu_ps(sums);                                                                      \
-        summing.total[1] = _mm256_loadu_ps(sums + HALF);                                                               \
+        UNROLL for (int half = 0; half < PARTS; ++half) {                                                              \
+            summing.total[half] = V(loadu_ps)(sums + half * LANES);                                                    \
+        }                                                                                                              \
         body;                                                                                                          \
-        _mm256_storeu_ps(sums, summing.total[0]);                                                                      \
-        _mm256_storeu_ps(sums + HALF, summing.total[1]);                                                               \
+        UNROLL for (int half = 0; half < PARTS; ++half) {                                                              \
+            V(storeu_ps)(sums + half * LANES, summing.total[half]);                                                    \
+        }                                                                                                              \
     }
-TYPE(q4_0, 32, FORM_U8, 0, nibbles(s, in, n, 0))
-TYPE(q4_1, 32, FORM_U8, 1, nibbles(s, in, n, 0))
-TYPE(q5_0, 32, FORM_U8, 0, nibbles(s, in, n, 1))
-TYPE(q5_1, 32, FORM_U8, 1, nibbles(s, in, n, 1))
-TYPE(q8_0, 32, FORM_S16, 0, q8_0(s, in, n))
-TYPE(iq4_nl, 32, FORM_S16, 0, iq4_nl(s, in, n))
-TYPE(mxfp4, 32, FORM_U8, 0, mxfp4(s, in, n))
-TYPE(q2_k, 16, FORM_U8, 1, q2_k(s, in, n))
-TYPE(q3_k, 16, FORM_U8, 0, q3_k(s, in, n))
-TYPE(q4_k, 32, FORM_U8, 1, k45(s, in, n, 0))
-TYPE(q5_k, 32, FORM_U8, 1, k45(s, in, n, 1))
-TYPE(q6_k, 16, FORM_U8, 0, q6_k(s, in, n))
-TYPE(iq4_xs, 32, FORM_S16, 0, iq4_xs(s, in, n))
-
-/* The records of FORM_U8 are those of FORM_DOT, too. */
-UNPACK(q8_0_dot, 32, FORM_DOT, 0, q8_0(s, in, n))
-UNPACK(iq4_nl_dot, 32, FORM_DOT, 0, iq4_nl(s, in, n))
-UNPACK(iq4_xs_dot, 32, FORM_DOT, 0, iq4_xs(s, in, n))
+TYPE(q4_0, 32, FORM_OF_6, 0, nibbles(s, in, n, 0))
+TYPE(q4_1, 32, FORM_OF_6, 1, nibbles(s, in, n, 0))
+TYPE(q5_0, 32, FORM_OF_6, 0, nibbles(s, in, n, 1))
+TYPE(q5_1, 32, FORM_OF_6, 1, nibbles(s, in, n, 1))
+TYPE(q8_0, 32, FORM_OF_8, 0, q8_0(s, in, n))
+TYPE(iq4_nl, 32, FORM_OF_8, 0, iq4_nl(s, in, n))
+TYPE(mxfp4, 32, FORM_OF_6, 0, mxfp4(s, in, n))
+TYPE(q2_k, 16, FORM_OF_6, 1, q2_k(s, in, n))
+TYPE(q3_k, 16, FORM_OF_6, 0, q3_k(s, in, n))
+TYPE(q4_k, 32, FORM_OF_6, 1, k45(s, in, n, 0))
+TYPE(q5_k, 32, FORM_OF_6, 1, k45(s, in, n, 1))
+TYPE(q6_k, 16, FORM_OF_6, 0, q6_k(s, in, n))
+TYPE(iq4_xs, 32, FORM_OF_8, 0, iq4_xs(s, in, n))
 
 #endif

@@ -1,6 +1,7 @@
 # libhotshoe_kernels: what ggml-cpu does slowly. It links to no ggml; it only reads struct ggml_tensor.
 add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL native/hotshoe_kernels.c native/hotshoe_linear.c
-            native/hotshoe_attention.c native/hotshoe_ops.c native/hotshoe_quants.c)
+            native/hotshoe_attention.c native/hotshoe_ops.c native/hotshoe_quants.c native/hotshoe_quants_avx2.c
+            native/hotshoe_quants_avx_vnni.c native/hotshoe_quants_avx512_vnni.c)
 target_include_directories(hotshoe_kernels PRIVATE "${ggml_dir}/include")
 target_compile_features(hotshoe_kernels PRIVATE c_std_11)
 set_target_properties(hotshoe_kernels PROPERTIES C_VISIBILITY_PRESET hidden)

@@ -1,0 +1,11 @@
+/* Products with quantized weights by AVX-VNNI. */
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include "hotshoe_quants.h"
+#include "hotshoe_quants_set.h"
+
+#if defined(HOTSHOE_AVX_VNNI)
+#define QUANTS_AVX_VNNI
+#define SET hotshoe_quants_avx_vnni
+#include "hotshoe_quants_tiles.h"
+#endif
+#endif

@@ -1,0 +1,76 @@
+/* The vectors that products with quantized weights are written in, for the instruction set that the including file names:
+ * QUANTS_AVX512_VNNI, QUANTS_AVX_VNNI or QUANTS_AVX2. */
+#ifndef HOTSHOE_QUANTS_VECTORS_H
+#define HOTSHOE_QUANTS_VECTORS_H
+
+#include <immintrin.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "activations.h"
+
+#if defined(QUANTS_AVX512_VNNI)
+#define ISA __attribute__((target("avx512vnni,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
+#define V(op) _mm512_##op
+#define LANES 16 /* of 32 bits */
+#define DPBUSD(sum, codes, x) _mm512_dpbusd_epi32(sum, codes, x)
+typedef __m512i ints;
+typedef __m512 floats;
+#else
+#define V(op) _mm256_##op
+#define LANES 8
+typedef __m256i ints;
+typedef __m256 floats;
+#if defined(QUANTS_AVX_VNNI) && defined(QUANTS_EVEX) /* in a test, on CPUs that have AVX-512's form of it only */
+#define ISA __attribute__((target("avx512vnni,avx512vl,avx2,fma,f16c")))
+#define DPBUSD(sum, codes, x) _mm256_dpbusd_epi32(sum, codes, x)
+#elif defined(QUANTS_AVX_VNNI)
+#define ISA __attribute__((target("avxvnni,avx2,fma,f16c")))
+#define DPBUSD(sum, codes, x) _mm256_dpbusd_avx_epi32(sum, codes, x)
+#else
+#define ISA __attribute__((target("avx2,fma,f16c")))
+#define DPBUSD(sum, codes, x) (sum) /* never called */
+#endif
+#endif
+
+#define INLINE ISA ALWAYS_INLINE
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+INLINE ints bytes(int value) { return V(set1_epi8)((char) value); }
+INLINE ints low(ints v, int mask) { return v & bytes(mask); }
+INLINE ints high(ints v, int shift, int mask) { return low(V(srli_epi16)(v, shift), mask); }
+INLINE floats byte_of(ints v, int i) { return V(cvtepi32_ps)(V(srli_epi32)(v, 8 * i) & V(set1_epi32)(255)); }
+INLINE floats signed_byte_of(ints v, int i) { return V(cvtepi32_ps)(V(srai_epi32)(V(slli_epi32)(v, 24 - 8 * i), 24)); }
+INLINE ints four_bytes(const char * at) {
+    int32_t value;
+    memcpy(&value, at, 4);
+    return V(set1_epi32)(value);
+}
+
+#if LANES == 16
+INLINE ints zeros(void) { return _mm512_setzero_si512(); }
+INLINE ints words(const char * p) { return _mm512_loadu_si512((const void *) p); }
+INLINE void store_words(char * p, ints v) { _mm512_store_si512((void *) p, v); }
+INLINE ints bytes_widened(const char * p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p)); }
+INLINE ints shorts_widened(const char * p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p)); }
+INLINE floats halves(const char * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
+INLINE floats as_floats(ints v) { return _mm512_castsi512_ps(v); }
+INLINE ints in_each_lane(__m128i v) { return _mm512_broadcast_i32x4(v); } /* a lane: 128 bits */
+INLINE ints where_set(ints v, ints bits, int value) { return _mm512_maskz_set1_epi8(_mm512_test_epi8_mask(v, bits), (char) value); }
+#else
+INLINE ints zeros(void) { return _mm256_setzero_si256(); }
+INLINE ints words(const char * p) { return _mm256_loadu_si256((const __m256i *) p); }
+INLINE void store_words(char * p, ints v) { _mm256_store_si256((__m256i *) p, v); }
+INLINE ints bytes_widened(const char * p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
+INLINE ints shorts_widened(const char * p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p)); }
+INLINE floats halves(const char * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
+INLINE floats as_floats(ints v) { return _mm256_castsi256_ps(v); }
+INLINE ints in_each_lane(__m128i v) { return _mm256_broadcastsi128_si256(v); }
+INLINE ints where_set(ints v, ints bits, int value) { return _mm256_cmpeq_epi8(v & bits, bits) & bytes(value); }
+#endif
+
+#endif
