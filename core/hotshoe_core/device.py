@@ -149,6 +149,9 @@ class BackendParams:
     and the engine computes as it does for other programs.
     flash_attention: "auto" for what the backend measured to be fastest; "on" for its engine's own fused kernel;
     "off" for scores, softmax and values one after the other.
+    matmul_precision: "stored" multiplies weights as the file has them; "bf16" lets products of compute-bound models
+    (encoders) round F32 and F16 weights, and what they are multiplied with, to BF16, 2^-9 of each number, where the
+    device is faster at that. Sums stay in F32.
     allocate: False makes a dry run: ``memory()`` is right, nothing is allocated and nothing can run.
     """
 
@@ -156,11 +159,14 @@ class BackendParams:
     mmap: bool = True
     repack: bool | Literal["engine"] = True
     flash_attention: Literal["auto", "on", "off"] = "auto"
+    matmul_precision: Literal["stored", "bf16"] = "stored"
     allocate: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.flash_attention, str) or self.flash_attention not in ("auto", "on", "off"):
             raise BackendError(f"flash_attention is {self.flash_attention!r}; expected auto, on or off")
+        if not isinstance(self.matmul_precision, str) or self.matmul_precision not in ("stored", "bf16"):
+            raise BackendError(f"matmul_precision is {described(self.matmul_precision)}; expected 'stored' or 'bf16'")
         if self.n_threads is not None:
             integer("n_threads", self.n_threads, 0, BackendError)  # the backend knows how many there may be
         if not isinstance(self.repack, bool) and not (isinstance(self.repack, str) and self.repack == "engine"):

@@ -149,6 +149,8 @@ def test_what_the_author_honours_is_said() -> None:
     assert Toy().backend().honours == {"allocate"}
     with pytest.raises(BackendError, match="'fast'; expected auto, on or off"):
         BackendParams(flash_attention="fast")  # type: ignore[arg-type]
+    with pytest.raises(BackendError, match=r"matmul_precision is .*'fp8'.*; expected 'stored' or 'bf16'"):
+        BackendParams(matmul_precision="fp8")  # type: ignore[arg-type]
     with pytest.raises(BackendError, match=r"repack is .*'ggml'.*; expected True, False or 'engine'"):
         BackendParams(repack="ggml")  # type: ignore[arg-type]
 

@@ -15,7 +15,8 @@ from hotshoe_core.reference import open_reference
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_ggml.cpu.packed import PackedFormat, PackedWeight, pack_format
+from hotshoe_ggml.cpu import unit
+from hotshoe_ggml.cpu.packed import PackedFormat, PackedWeight, multiplies_bf16, pack_format
 from hotshoe_loader import load_all
 
 K, M = 96, 64
@@ -184,6 +185,45 @@ def test_an_embedding_that_is_the_output_too(dtype: DType, compute_bound: bool, 
         assert b.memory().total == 0
     for ours, expected in zip(*outputs, strict=True):
         assert np.linalg.norm(ours - expected) <= 2e-2 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16], ids=lambda d: d.name)
+@pytest.mark.parametrize("name", ["product", "all"])
+def test_weights_rounded_to_bf16_where_that_is_asked_for(name: str, dtype: DType) -> None:
+    if not multiplies_bf16():
+        pytest.skip("this CPU has no product of BF16")
+    outputs = []
+    for params in (BackendParams(n_threads=2), BackendParams(n_threads=2, matmul_precision="bf16")):
+        with load_all().open("cpu", params) as opened:
+            assert "matmul_precision" in opened.honours
+            outputs += compute(*build(opened, dtype, PATTERNS[name][0]), 0)
+    stored, rounded = outputs
+    assert 1e-4 < np.linalg.norm(rounded - stored) / np.linalg.norm(stored) < TOLERANCE[DType.BF16]
+
+
+def test_bf16_without_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    if not multiplies_bf16():
+        pytest.skip("this CPU has no product of BF16")
+    data = weight_data(DType.F16)
+    decoder = [replace(weight, compute_bound=False) for weight in data]
+    for weights, repack, said in (
+        (data, True, None),
+        (data, False, "repack=False"),
+        (decoder, True, "none of the weights is F32 or F16 and of an encoder"),
+    ):
+        caplog.clear()
+        with load_all().open("cpu", BackendParams(n_threads=2, matmul_precision="bf16", repack=repack)) as opened:
+            opened.load(weights)
+        messages = [r.getMessage() for r in caplog.records if "matmul_precision" in r.getMessage()]
+        assert messages == ([f"matmul_precision='bf16' has no effect: {said}"] if said else [])
+
+
+def test_a_cpu_without_bf16_says_so(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit, "multiplies_bf16", lambda: False)
+    with load_all().open("cpu", BackendParams(n_threads=2, matmul_precision="bf16")) as opened:
+        opened.load(weight_data(DType.F32))
+    messages = [r.getMessage() for r in caplog.records if "matmul_precision" in r.getMessage()]
+    assert messages == ["ggml does not honour matmul_precision='bf16': it is ignored"]
 
 
 def require_packed(dtype: DType) -> None:

@@ -33,12 +33,14 @@ def warnings(caplog) -> list[str]:
 def test_each_option_without_effect_is_named_once(site, caplog):
     registry = load_all()
     caplog.clear()
-    registry.open("reference", BackendParams(n_threads=2, mmap=False, repack=False, flash_attention="on")).close()
+    params = BackendParams(n_threads=2, mmap=False, repack=False, flash_attention="on", matmul_precision="bf16")
+    registry.open("reference", params).close()
     assert warnings(caplog) == [
         "reference does not honour n_threads=2: it is ignored",
         "reference does not honour mmap=False: it is ignored",
         "reference does not honour repack=False: it is ignored",
         "reference does not honour flash_attention='on': it is ignored",
+        "reference does not honour matmul_precision='bf16': it is ignored",
     ]
     assert {record.name for record in caplog.records} == {"hotshoe.loader"}
 

@@ -29,6 +29,8 @@ __all__ = ["Shape", "WholeTexts"]
 Array = np.ndarray[Any, Any]
 
 _TOKENS = 2048  # of one graph. More gain no speed on a CPU, and the graph's memory grows with it
+_TOKENS_KEPT = 8 * _TOKENS  # of all graphs that are kept: their memory is that of 8 of the largest
+_LEAST = 256  # tokens that a graph counts for at least: it holds some memory whatever its size
 
 
 class Shape(NamedTuple):
@@ -38,6 +40,10 @@ class Shape(NamedTuple):
     n_tokens: int
     pooled: bool = True
     typed: bool = False
+
+
+def _size(shape: Shape) -> int:
+    return max(_LEAST, shape.n_texts * shape.n_tokens)
 
 
 class WholeTexts(LoadedModel):
@@ -60,7 +66,7 @@ class WholeTexts(LoadedModel):
         self.params = params
         self.causal: bool = model.causal
         self._reaches = _reaches(model) if self.causal else [None] * model.config.n_layers
-        self._contexts: ContextCache[Shape] = ContextCache(self._build)
+        self._contexts: ContextCache[Shape] = ContextCache(self._build, _TOKENS_KEPT, _size)
 
     def _finish(self, pooled: Tensor) -> Tensor:
         """What comes of the pooled states, (b, dim)."""

@@ -115,8 +115,21 @@ struct block {
     float * y[MAX_TOKENS];
 };
 
-static void multiply(const struct block * b) {
-    _Alignas(64) char staged[STAGED];
+static int64_t token_bytes_of(const struct block * b) { /* staged, of all its elements */
+    return b->k / b->q->block * STAGED_RECORD(b->q->block, b->q->form);
+}
+static int is_whole(const struct block * b) { return b->tokens * token_bytes_of(b) <= STAGED; }
+
+/* Tokens of a block: as many as can be staged whole, for then their sums are made in one go; fewer than LEAST would use too little of
+ * what is unpacked for them. */
+static int64_t most_tokens(const struct block * b) {
+    enum { LEAST = 32 };
+    const int64_t whole = STAGED / token_bytes_of(b);
+    return whole < LEAST ? MAX_TOKENS : min64(whole / b->set->in_tile * b->set->in_tile, MAX_TOKENS);
+}
+
+/* staged: STAGED bytes at a multiple of 64. are_staged: whether the tokens lie there, whole, from an earlier call. */
+static void multiply(const struct block * b, char * staged, int are_staged) {
     _Alignas(64) char unpacked[UNPACKED];
     _Alignas(64) float sums[MAX_TOKENS * ROWS];
 
@@ -136,7 +149,7 @@ static void multiply(const struct block * b) {
     const int lines = (int) ((record_lines + tiles - 1) / tiles);
     for (int64_t k0 = 0; k0 < k; k0 += depth) {
         const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
-        for (int64_t i = 0; i < tiles; ++i) {
+        for (int64_t i = 0; i < tiles && !are_staged; ++i) {
             const int64_t t0 = tokens * i / tiles;
             const int rows = (int) (tokens * (i + 1) / tiles - t0);
             for (int r = 0; r < rows; ++r) {
@@ -186,13 +199,7 @@ static void multiply(const struct block * b) {
     }
 }
 
-/* Thread `ith` of `nth`: its part of n rows, [*first, *last), and of the panels of each of as many weights. */
-static struct block share(const struct hotshoe_linear_params * p, int64_t n, int64_t weights, int ith, int nth,
-                          int64_t * first, int64_t * last) {
-    const int64_t panels = n_panels(p->m);
-    const int parts = token_parts(n, weights, panels, nth, 1.5, 4.0), columns = nth / parts;
-    *first = n * (ith / columns) / parts;
-    *last = n * (ith / columns + 1) / parts;
+static struct block block_of(const struct hotshoe_linear_params * p) {
     const struct quant_set * set = p->avx2_only ? &hotshoe_quants_avx2 : best_set();
     const struct block b = {
         .set = set,
@@ -200,31 +207,62 @@ static struct block share(const struct hotshoe_linear_params * p, int64_t n, int
         .packed = (const char *) p->packed,
         .k = p->k,
         .m = p->m,
-        .first_panel = panels * (ith % columns) / columns,
-        .last_panel = panels * (ith % columns + 1) / columns,
+        .last_panel = n_panels(p->m),
         .gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF,
     };
     return b;
 }
 
+/* What threads take from a node until nothing is left: so a core that is slower, or busy with something else, does less, and
+ * nobody waits for it. The first of two numbers that lie in the node, behind what ggml keeps there, is where the next thread goes
+ * on; the second counts those that found nothing, the last of which leaves both as they were. */
+static int32_t * position_in(struct ggml_tensor * dst) {
+    return dst->op_params + GGML_MAX_OP_PARAMS / sizeof(int32_t) - 2;
+}
+static int take_units(int32_t * position, int64_t total, int64_t least, int nth, int64_t * first, int64_t * last) {
+    const int64_t seen = __atomic_load_n(position, __ATOMIC_RELAXED);
+    const int64_t share = (total - seen) / (2 * nth), size = share > least ? share : least; /* less and less */
+    *first = seen < total ? __atomic_fetch_add(position, (int32_t) size, __ATOMIC_RELAXED) : total;
+    *last = min64(*first + size, total);
+    return *first < total;
+}
+static void leave(int32_t * position, int nth) {
+    if (__atomic_add_fetch(position + 1, 1, __ATOMIC_ACQ_REL) == nth) {
+        position[0] = position[1] = 0;
+    }
+}
+
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    enum { LEAST_PANELS = 4 };
+    _Alignas(64) char staged[STAGED];
+    (void) ith;
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor * x = dst->src[0];
     const float * residual = p->has_residual ? (const float *) dst->src[p->has_bias ? 2 : 1]->data : 0;
-    int64_t first, last;
-    struct block b = share(p, x->ne[1], 1, ith, nth, &first, &last);
+    struct block b = block_of(p);
     b.bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
-    const int64_t blocks = b.first_panel < b.last_panel ? (last - first + MAX_TOKENS - 1) / MAX_TOKENS : 0;
-    for (int64_t i = 0; i < blocks; ++i) { /* of nearly one size, as the tiles are */
-        const int64_t t0 = first + (last - first) * i / blocks, t1 = first + (last - first) * (i + 1) / blocks;
-        for (int64_t t = t0; t < t1; ++t) {
-            b.x[t - t0] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
-            b.y[t - t0] = (float *) dst->data + t * p->m;
-            b.residual[t - t0] = residual ? residual + t * p->m : 0;
+    /* Blocks of tokens of nearly one size, as their tiles are; each with all panels. */
+    const int64_t n = x->ne[1], panels = n_panels(p->m), parts = token_parts(n, 1, panels, nth, 1.5, 4.0);
+    const int64_t most = min64(most_tokens(&b), (n + parts - 1) / parts), blocks = n ? (n + most - 1) / most : 0;
+    int64_t block = -1, from, to;
+    int32_t * position = position_in(dst);
+    while (take_units(position, blocks * panels, LEAST_PANELS, nth, &from, &to)) {
+        for (; from < to; from += b.last_panel - b.first_panel) {
+            const int same = block == from / panels;
+            block = from / panels;
+            const int64_t t0 = n * block / blocks, t1 = n * (block + 1) / blocks;
+            for (int64_t t = t0; t < t1 && !same; ++t) {
+                b.x[t - t0] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
+                b.y[t - t0] = (float *) dst->data + t * p->m;
+                b.residual[t - t0] = residual ? residual + t * p->m : 0;
+            }
+            b.tokens = t1 - t0;
+            b.first_panel = from % panels;
+            b.last_panel = min64(b.first_panel + to - from, panels);
+            multiply(&b, staged, same && is_whole(&b));
         }
-        b.tokens = t1 - t0;
-        multiply(&b);
     }
+    leave(position, nth);
 }
 
 /* The first place from i on, of n, where expert e is named; n if there is none. */
@@ -244,13 +282,19 @@ __attribute__((target("avx2"))) static int64_t next_of(const int32_t * chosen, i
 
 /* Each thread looks for itself where an expert is named, once for each of them. */
 void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    _Alignas(64) char staged[STAGED];
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor *x = dst->src[0], *experts = dst->src[1];
     const int32_t * chosen = (const int32_t *) experts->data;
     const int64_t used = experts->ne[0], n = used * experts->ne[1];
     const size_t weight_bytes = hotshoe_quants_size(p->format, p->k, p->m);
-    int64_t first, last; /* of the rows in the order of their experts */
-    struct block b = share(p, n, min64(n, p->n_experts), ith, nth, &first, &last);
+    struct block b = block_of(p);
+    const int64_t panels = n_panels(p->m);
+    const int parts = token_parts(n, min64(n, p->n_experts), panels, nth, 1.5, 4.0), columns = nth / parts;
+    /* This thread's rows, in the order of their experts, and its panels of each. */
+    const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
+    b.first_panel = panels * (ith % columns) / columns;
+    b.last_panel = panels * (ith % columns + 1) / columns;
     if (b.first_panel == b.last_panel) {
         return;
     }
@@ -273,7 +317,7 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
                 b.x[b.tokens] = (const float *) ((const char *) x->data + row * (int64_t) x->nb[2] + which * (int64_t) x->nb[1]);
                 b.y[b.tokens++] = (float *) dst->data + i * p->m;
             }
-            multiply(&b);
+            multiply(&b, staged, 0);
         }
     }
 }

@@ -17,6 +17,7 @@ from hotshoe_core.leaves import require_leaf
 from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
 from hotshoe_core.tensor import TABLE, Shape, Tensor
 from hotshoe_ggml import blocks
+from hotshoe_ggml._log import logger
 from hotshoe_ggml._native import lib
 from hotshoe_ggml.buffers import OutOfMemory, state_buffer
 from hotshoe_ggml.cpu.threads import default_threads
@@ -50,6 +51,8 @@ class GgmlBackend(Backend):
         if not 1 <= self.n_threads <= lib().GGML_MAX_N_THREADS:
             raise NativeError(f"n_threads is {self.n_threads}; expected 1 to {lib().GGML_MAX_N_THREADS}")
         self.units = open_units(devices, params, self.n_threads)
+        if any(unit.may_round_to_bf16 for unit in self.units):
+            self.honours = self.honours | {"matmul_precision"}
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._held: dict[Tensor, tuple[str, list[WeightBuffer], int]] = {}  # device, buffers, bytes
         self._executables: set[GgmlExecutable] = set()
@@ -63,6 +66,8 @@ class GgmlBackend(Backend):
         with self.lock:
             self._require_open()
             placement = self.require_placement(placement)
+            if self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours:
+                self._warn_without_bf16(weights)
             meter = Meter(sum(w.data.nbytes for w in weights), progress)
             buffers: list[WeightBuffer] = []
             try:
@@ -87,6 +92,13 @@ class GgmlBackend(Backend):
                 device = placement.of_weight(w.layer, w.uses)
                 loaded[w.name] = self._hold(tensor, device, where[w.name], where.get(product_name(w.name)))
             return loaded
+
+    def _warn_without_bf16(self, weights: Sequence[WeightData]) -> None:
+        may = any(w.compute_bound and len(w.shape) == 2 and w.dtype in (DType.F32, DType.F16) for w in weights)
+        if may and self.params.repack is True:
+            return
+        why = f"repack={self.params.repack!r}" if may else "none of the weights is F32 or F16 and of an encoder"
+        logger.warning("matmul_precision='bf16' has no effect: %s", why)
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
         self.require_process()

@@ -18,12 +18,14 @@ __all__ = ["Unit", "is_view"]
 class Unit:
     """A device with its library and its ggml backend.
 
-    own_kernels: whether graphs may hold nodes of hotshoe's own, which run on the CPU. maps_pages: whether weights may
+    own_kernels: whether graphs may hold nodes of hotshoe's own, which run on the CPU. may_round_to_bf16: whether
+    ``matmul_precision="bf16"`` makes products faster. maps_pages: whether weights may
     stay in a mapped file. n_threads: of the host, for computing on the CPU. n_copying: threads that fill its memory at
     once.
     """
 
     own_kernels = False
+    may_round_to_bf16 = False
     n_copying = 1  # a driver's queue takes one after the other
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:

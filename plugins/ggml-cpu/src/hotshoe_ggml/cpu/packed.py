@@ -26,6 +26,7 @@ __all__ = [
     "QuantizedWeight",
     "experts_node",
     "linear_node",
+    "multiplies_bf16",
     "multiplies_stored",
     "pack_format",
 ]
@@ -63,8 +64,15 @@ _FORMATS = {
 _ACTIVATIONS = {"none": "HOTSHOE_LINEAR_NONE", "gelu": "HOTSHOE_LINEAR_GELU_ERF"}  # gelu: the exact one
 
 
-def pack_format(weight: WeightData) -> PackedFormat | DType | None:
+def multiplies_bf16() -> bool:
+    """Whether this CPU has a product of BF16 with BF16."""
+    return bool(kernels().hotshoe_linear_formats() >> PackedFormat.BF16 & 1)
+
+
+def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DType | None:
     """The layout in which this weight's products are fastest, or None: ggml's own product is to be used.
+
+    bf16: F32 and F16 may be rounded to BF16, and what they are multiplied with.
 
     A quantized type stands for that type, rearranged. Of a compute-bound model Q8_0 is widened instead: with F32 or
     BF16 activations its outliers, which are those of encoders, are not rounded to 8 bits.
@@ -73,7 +81,10 @@ def pack_format(weight: WeightData) -> PackedFormat | DType | None:
     if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
         return None
     fast = kernels().hotshoe_linear_formats() if weight.compute_bound and product == "linear" else 0
-    format = next((f for f in _FORMATS.get(weight.dtype, ()) if fast >> f & 1), None)
+    formats = _FORMATS.get(weight.dtype, ())
+    if bf16 and weight.dtype in (DType.F32, DType.F16):
+        formats = (PackedFormat.BF16, *formats)
+    format = next((f for f in formats if fast >> f & 1), None)
     if format is None and kernels().hotshoe_quants_has(weight.dtype.id, weight.shape[-1]):
         return weight.dtype
     return format

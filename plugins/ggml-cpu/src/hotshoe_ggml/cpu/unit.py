@@ -7,7 +7,16 @@ from typing import Any
 from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.cpu.packed import Array, DenseWeight, Done, PackedFormat, PackedWeight, QuantizedWeight, pack_format
+from hotshoe_ggml.cpu.packed import (
+    Array,
+    DenseWeight,
+    Done,
+    PackedFormat,
+    PackedWeight,
+    QuantizedWeight,
+    multiplies_bf16,
+    pack_format,
+)
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.unit import Unit
 
@@ -20,6 +29,8 @@ class CpuUnit(Unit):
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
         super().__init__(device, params, n_threads)
         self.n_copying = n_threads
+        self.may_round_to_bf16 = multiplies_bf16()
+        self._bf16 = params.matmul_precision == "bf16"
         self._pool: Any = ffi.NULL
         self._start_pool()
 
@@ -39,10 +50,10 @@ class CpuUnit(Unit):
         return self.library.extra_buffer_types(self.handle)
 
     def packs(self, weight: WeightData) -> bool:
-        return pack_format(weight) is not None
+        return pack_format(weight, bf16=self._bf16) is not None
 
     def pack(self, weight: WeightData, *, memory: Array | None, dry: bool, done: Done) -> PackedWeight:
-        format = pack_format(weight)
+        format = pack_format(weight, bf16=self._bf16)
         if isinstance(format, PackedFormat):
             return DenseWeight(weight, format, memory=memory, dry=dry, done=done)
         return QuantizedWeight(weight, memory=memory, dry=dry, done=done)
