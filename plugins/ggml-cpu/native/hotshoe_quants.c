@@ -181,6 +181,9 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
                             memset(sums + t * ROWS, 0, NUMBERS);
                         }
                     }
+                    for (int64_t t = t0; t < t0 + rows && end; ++t) { /* it arrives while the tile is computed */
+                        __builtin_prefetch(b->y[t] + column, 1);
+                    }
                     if (direct) {
                         q->multiply(w, elements / q->elements, from, tile_sums);
                     } else {
@@ -233,7 +236,7 @@ static void leave(int32_t * position, int nth) {
 }
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    enum { LEAST_PANELS = 4 };
+    enum { LEAST_PANELS = 4, LEAST_OF_MANY = 16 }; /* of many tokens staging is to remain a small part */
     _Alignas(64) char staged[STAGED];
     (void) ith;
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
@@ -244,9 +247,10 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     /* Blocks of tokens of nearly one size, as their tiles are; each with all panels. */
     const int64_t n = x->ne[1], panels = n_panels(p->m), parts = token_parts(n, 1, panels, nth, 1.5, 4.0);
     const int64_t most = min64(most_tokens(&b), (n + parts - 1) / parts), blocks = n ? (n + most - 1) / most : 0;
+    const int64_t least = most > FEW ? LEAST_OF_MANY : LEAST_PANELS;
     int64_t block = -1, from, to;
     int32_t * position = position_in(dst);
-    while (take_units(position, blocks * panels, LEAST_PANELS, nth, &from, &to)) {
+    while (take_units(position, blocks * panels, least, nth, &from, &to)) {
         for (; from < to; from += b.last_panel - b.first_panel) {
             const int same = block == from / panels;
             block = from / panels;

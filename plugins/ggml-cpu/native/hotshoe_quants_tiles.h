@@ -160,6 +160,15 @@ ISA static void finish(const float * sums, int64_t n, int cols, int64_t column, 
     if (bias) {
         memcpy(own, bias, (size_t) cols * sizeof(float));
     }
+    if (!gelu && !residual && cols == ROWS) {
+        for (int64_t t = 0; t < n; ++t) {
+            UNROLL for (int h = 0; h < PARTS; ++h) {
+                const floats sum = V(loadu_ps)(sums + t * ROWS + h * LANES);
+                V(storeu_ps)(dst[t] + column + h * LANES, V(add_ps)(sum, V(loadu_ps)(own + h * LANES)));
+            }
+        }
+        return;
+    }
     for (int64_t t = 0; t < n; ++t) {
         finish_row(ROWS, sums + t * ROWS, cols, own, gelu, residual && residual[t] ? residual[t] + column : 0, dst[t] + column);
     }
