@@ -111,7 +111,7 @@ struct block {
     int gelu;
     int64_t tokens; /* 1 to MAX_TOKENS */
     const float * x[MAX_TOKENS];
-    const float * residual[MAX_TOKENS]; /* or NULL */
+    const float * residual[MAX_TOKENS]; /* or NULL, all of them */
     float * y[MAX_TOKENS];
 };
 
@@ -192,8 +192,9 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
                         asked += ask * records;
                     }
                     if (end) {
-                        b->set->finish(tile_sums, rows, cols, column, finishing ? b->bias ? b->bias + column : 0 : 0,
-                                       finishing && b->gelu, finishing ? b->residual + t0 : 0, b->y + t0);
+                        const int adding = finishing && b->residual[t0]; /* all tokens have one, or none */
+                        b->set->finish(tile_sums, rows, cols, column, finishing && b->bias ? b->bias + column : 0,
+                                       finishing && b->gelu, adding ? b->residual + t0 : 0, b->y + t0);
                     }
                 }
                 w += bytes;

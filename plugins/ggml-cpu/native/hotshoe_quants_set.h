@@ -27,8 +27,8 @@ typedef void (*stage_fn)(int zero, const float * x, int64_t n, int tokens, int t
 /* sums[token][0..16) += x @ records, n of them. What `ahead` points to is asked for meanwhile, `lines` for each record. */
 typedef void (*tile_fn)(const char * x, const char * records, int64_t n, float * sums, const char * ahead, int lines);
 
-/* The way out for n tokens: dst[t][0..cols) = act(sums[t] + bias) + residual[t]. bias: for all of the panel, or NULL;
- * residual: NULL, or from `column` on; one of a token may be NULL, too. */
+/* The way out for n tokens: dst[t][column..) = act(sums[t] + bias) + residual[t][column..), for `cols` columns. bias: for the
+ * panel, or NULL; residual: or NULL. */
 typedef void (*finish_fn)(const float * sums, int64_t n, int cols, int64_t column, const float * bias, int gelu,
                           const float * const * residual, float * const * dst);
 

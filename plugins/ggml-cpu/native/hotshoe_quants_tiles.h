@@ -170,7 +170,7 @@ ISA static void finish(const float * sums, int64_t n, int cols, int64_t column, 
         return;
     }
     for (int64_t t = 0; t < n; ++t) {
-        finish_row(ROWS, sums + t * ROWS, cols, own, gelu, residual && residual[t] ? residual[t] + column : 0, dst[t] + column);
+        finish_row(ROWS, sums + t * ROWS, cols, own, gelu, residual ? residual[t] + column : 0, dst[t] + column);
     }
 }
 
