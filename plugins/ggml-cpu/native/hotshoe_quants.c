@@ -4,6 +4,7 @@
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 
+#include <cpuid.h>
 #include <immintrin.h>
 
 #include "hotshoe_quants_set.h"
@@ -94,7 +95,8 @@ static const struct quant_set * best_set(void) {
         return &hotshoe_quants_avx512_vnni;
     }
 #if defined(HOTSHOE_AVX_VNNI)
-    if (__builtin_cpu_supports("avxvnni")) {
+    unsigned a, b, c, d; /* not every compiler that has its instructions can be asked for avxvnni */
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1) {
         return &hotshoe_quants_avx_vnni;
     }
 #endif

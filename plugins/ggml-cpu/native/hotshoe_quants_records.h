@@ -9,8 +9,8 @@
 enum { PARTS = ROWS / LANES }; /* vectors of a panel's rows */
 
 /* Into which cache, and how many bytes ahead, one token's weights are asked for. Zen 4 reads 15 to 25 GB/s with this, a plain loop 17;
- * into the first level, which has few misses at a time, Q6_K came at 9 and Q3_K at 7. With AVX2 it was so for Q6_K only, and the
- * others lost: two passes over a block read from the second level twice. */
+ * into the first level, which has few misses at a time, Q6_K came at 9 and Q3_K at 7. With AVX2 there Q6_K gained as much, but Q4_K, Q5_K
+ * and IQ4_XS lost a quarter: they pass over a block twice. */
 #if LANES == 16
 #define ASK_INTO _MM_HINT_T1
 #define ASK_AHEAD 8192

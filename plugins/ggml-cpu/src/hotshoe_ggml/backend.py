@@ -66,18 +66,21 @@ class GgmlBackend(Backend):
         with self.lock:
             self._require_open()
             placement = self.require_placement(placement)
-            if self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours:
-                self._warn_without_bf16(weights)
             meter = Meter(sum(w.data.nbytes for w in weights), progress)
             buffers: list[WeightBuffer] = []
+            rounded = False
             try:
                 for unit in self.units:
                     here = [w for w in weights if placement.of_weight(w.layer, w.uses) == unit.name]
+                    rounded = rounded or (self.params.repack is True and any(map(unit.rounds, here)))
                     buffers += load_weights(
                         unit, here, mmap=self.params.mmap, repack=self.params.repack,
                         dry=not self.params.allocate, meter=meter,
                     )  # fmt: skip
                 meter.finish()
+                if self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours and not rounded:
+                    why = "no packed F32 or F16 weight of an encoder is on the CPU"
+                    logger.warning("matmul_precision='bf16' has no effect: %s", why)
             except BaseException as e:
                 for buffer in buffers:
                     buffer.free()
@@ -92,13 +95,6 @@ class GgmlBackend(Backend):
                 device = placement.of_weight(w.layer, w.uses)
                 loaded[w.name] = self._hold(tensor, device, where[w.name], where.get(product_name(w.name)))
             return loaded
-
-    def _warn_without_bf16(self, weights: Sequence[WeightData]) -> None:
-        may = any(w.compute_bound and len(w.shape) == 2 and w.dtype in (DType.F32, DType.F16) for w in weights)
-        if may and self.params.repack is True:
-            return
-        why = f"repack={self.params.repack!r}" if may else "none of the weights is F32 or F16 and of an encoder"
-        logger.warning("matmul_precision='bf16' has no effect: %s", why)
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
         self.require_process()

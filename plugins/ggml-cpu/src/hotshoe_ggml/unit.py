@@ -19,9 +19,8 @@ class Unit:
     """A device with its library and its ggml backend.
 
     own_kernels: whether graphs may hold nodes of hotshoe's own, which run on the CPU. may_round_to_bf16: whether
-    ``matmul_precision="bf16"`` makes products faster. maps_pages: whether weights may
-    stay in a mapped file. n_threads: of the host, for computing on the CPU. n_copying: threads that fill its memory at
-    once.
+    ``matmul_precision="bf16"`` makes products faster. maps_pages: whether weights may stay in a mapped file. n_threads:
+    of the host, for computing on the CPU. n_copying: threads that fill its memory at once.
     """
 
     own_kernels = False
@@ -52,6 +51,10 @@ class Unit:
     def layouts(self) -> list[Any]:
         """Buffer types beside the default one, in which weights are rearranged for faster products."""
         return []
+
+    def rounds(self, weight: WeightData) -> bool:
+        """Whether ``matmul_precision`` changes how this weight is packed."""
+        return False
 
     def packs(self, weight: WeightData) -> bool:
         """Whether this weight is to be kept in the layout of our own product."""

@@ -49,6 +49,9 @@ class CpuUnit(Unit):
     def layouts(self) -> list[Any]:
         return self.library.extra_buffer_types(self.handle)
 
+    def rounds(self, weight: WeightData) -> bool:
+        return self._bf16 and pack_format(weight, bf16=True) is not pack_format(weight)
+
     def packs(self, weight: WeightData) -> bool:
         return pack_format(weight, bf16=self._bf16) is not None
 
