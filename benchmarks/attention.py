@@ -26,7 +26,7 @@ from hotshoe_core import Backend, BackendParams, DType, ops
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--heads", default="14,2,64")
+    parser.add_argument("--heads", type=_heads, default="14,2,64")
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--kv-dtypes", default="f16")
     parser.add_argument("--only", default="")
@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--rounds", type=int, default=40)
     args = parser.parse_args()
-    heads, kv_heads, dim = map(int, args.heads.split(","))
+    heads, kv_heads, dim = args.heads
     registry = hotshoe.load_all()
     own, ggml = (registry.open("cpu", BackendParams(n_threads=args.threads, flash_attention=f)) for f in ("auto", "on"))
     print(f"{'':50}{'hotshoe':>9}{'ggml':>9}{'ratio':>7}")
@@ -52,6 +52,16 @@ def main() -> int:
         label = f"{dtype.name.lower()}, {name}"
         print(f"{label:50}{best[0] * 1e3:9.2f}{best[1] * 1e3:9.2f}{best[1] / best[0]:7.2f}", flush=True)
     return 0
+
+
+def _heads(text: str) -> tuple[int, int, int]:
+    try:
+        heads, kv_heads, dim = map(int, text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not three numbers, such as 32,8,64") from None
+    if min(heads, kv_heads, dim) < 1 or heads % kv_heads:
+        raise argparse.ArgumentTypeError(f"{text!r}: {heads} heads of queries cannot share {kv_heads} of keys")
+    return heads, kv_heads, dim
 
 
 class Shape(NamedTuple):

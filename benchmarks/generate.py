@@ -44,6 +44,8 @@ from synthetic import DTYPES, SHAPES, make
 LESS_IS_BETTER = ("first", "peak")
 BEHIND = 0.75
 """A setting that is slower than this share of the best one while warming up is not measured any further."""
+FAR_BEHIND = 0.5
+"""… nor warmed up any further, after its first turn."""
 
 
 @dataclass
@@ -198,28 +200,38 @@ def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contend
     for setting, contender in contenders.items():
         try:
             warm[setting] = contender.ask(measure)
-            if measure[0] != "start" and not is_long(measure):
-                warm[setting] = contender.ask(measure)  # the first was slow for the pages that it touched
         except MeasureError as error:
             if setting.engine == "hotshoe":
                 raise
             failed[setting] = str(error)
+    if measure[0] != "start" and not is_long(measure):  # the first was slow for the pages that it touched
+        slow = {setting for setting in warm if _is_behind(setting, warm, FAR_BEHIND)}
+        warm |= {setting: contenders[setting].ask(measure) for setting in warm if setting not in slow}
     lines = {kind: Line(name or kind, kind) for answer in warm.values() for kind in answer}
     for line in lines.values():
         for setting, reason in failed.items():
             line.leave_out(setting, reason)
-    staying = list(warm)
+    staying = []
     for setting, answer in warm.items():
-        for kind, value in answer.items():
-            best = max(warm[s][kind] for s in warm if s.engine == setting.engine)
-            if kind not in LESS_IS_BETTER and value < BEHIND * best:
+        if _is_behind(setting, warm, BEHIND):
+            for kind, value in answer.items():
                 lines[kind].leave_out(setting, value)
-                staying.remove(setting)
+        else:
+            staying.append(setting)
     for _ in range(rounds):
         for setting in staying:
             for kind, value in contenders[setting].ask(measure).items():
                 lines[kind].note(setting, value)
     return [line for line in lines.values() if line.values]  # a text that ends early has no speed of "generate"
+
+
+def _is_behind(setting: Setting, warm: Mapping[Setting, Answer], share: float) -> bool:
+    """Whether it has less than ``share`` of the best speed of its engine's settings."""
+    for kind, value in warm[setting].items():
+        best = max(answer[kind] for s, answer in warm.items() if s.engine == setting.engine)
+        if kind not in LESS_IS_BETTER and value < share * best:
+            return True
+    return False
 
 
 def bytes_a_token(path: Path) -> int:

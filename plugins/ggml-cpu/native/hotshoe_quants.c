@@ -136,11 +136,8 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
     _Alignas(64) float sums[MAX_TOKENS * ROWS];
 
     const struct quant * q = b->q;
-    const int wide = q->form == FORM_S16, of_16 = q->block == 16;
     const int64_t k = b->k, tokens = b->tokens, panel_bytes = ROWS * (k / q->elements) * q->bytes;
     const int direct = tokens <= b->set->direct;
-    const stage_fn stage = b->set->stage[wide][of_16];
-    const tile_fn * tile = b->set->tiles[wide][of_16][q->mins];
     const int64_t most_in_tile = direct ? 1 : b->set->in_tile, tiles = (tokens + most_in_tile - 1) / most_in_tile;
     const int64_t record = RECORD(q->block, q->form, q->mins), token_record = STAGED_RECORD(q->block, q->form);
     const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
@@ -155,7 +152,7 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
             const int64_t t0 = tokens * i / tiles;
             const int rows = (int) (tokens * (i + 1) / tiles - t0);
             for (int r = 0; r < rows; ++r) {
-                stage(q->zero, b->x[t0 + r] + k0, k1 - k0, rows, r, staged + t0 * token_bytes);
+                q->stage(q->zero, b->x[t0 + r] + k0, k1 - k0, rows, r, staged + t0 * token_bytes);
             }
         }
         for (int64_t panel = b->first_panel; panel < b->last_panel; ++panel) {
@@ -190,7 +187,7 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
                         q->multiply(w, elements / q->elements, from, tile_sums);
                     } else {
                         const int ask = asked * GROUP < bytes ? lines : 0;
-                        tile[rows](from, unpacked, records, tile_sums, next + asked * GROUP, ask);
+                        q->tiles[rows](from, unpacked, records, tile_sums, next + asked * GROUP, ask);
                         asked += ask * records;
                     }
                     if (end) {

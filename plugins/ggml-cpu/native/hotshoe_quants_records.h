@@ -54,13 +54,9 @@ INLINE ints add_products(int form, ints sum, ints codes, ints x) {
     return sum;
 }
 
-/* A block's integers become floats: total += integers * scale of the token * scales of the rows. numbers: the token's, `apart`
- * bytes from one to the next. */
-INLINE floats close_sum(int form, int mins, floats total, ints sum, const char * numbers, int apart, floats scale, floats least) {
-    const ints integers = form == FORM_U8 ? V(madd_epi16)(sum, V(set1_epi16)(1)) : sum;
-    const floats token = as_floats(four_bytes(numbers));
-    total = V(fmadd_ps)(V(mul_ps)(V(cvtepi32_ps)(integers), token), scale, total);
-    return mins ? V(fmadd_ps)(least, as_floats(four_bytes(numbers + 2 * apart)), total) : total;
+/* A record's integers as floats. */
+INLINE floats in_floats(int form, ints sum) {
+    return V(cvtepi32_ps)(form == FORM_U8 ? V(madd_epi16)(sum, V(set1_epi16)(1)) : sum);
 }
 
 /* Where the codes of packed blocks go: into records, or, where there is one token only, straight into its sums. */
@@ -70,6 +66,7 @@ struct sink {
     char * out;            /* the records */
     const char * x;        /* the token's records */
     floats total[PARTS];   /* the sums of 16 rows so far */
+    floats of_span;        /* those of a span, which the token's scale is still to multiply */
     ints sum[8];           /* those of records that are open, by slot */
     const char * ahead;    /* the line that is asked for next */
 };
@@ -131,14 +128,25 @@ INLINE void take(struct sink * s, int slot, int record, int group, int half, int
 }
 INLINE void close_record(struct sink * s, int slot, int record, int half, floats scale, floats least) {
     if (s->direct) {
-        const char * numbers = staged_at(s, record) + STAGED_RECORD(s->block, s->form) - 12;
-        s->total[half] = close_sum(s->form, s->mins, s->total[half], s->sum[slot], numbers, 4, scale, least);
+        const char * sum_of_codes = staged_at(s, record) + STAGED_RECORD(s->block, s->form) - 4;
+        s->of_span = V(fmadd_ps)(in_floats(s->form, s->sum[slot]), scale, s->of_span);
+        if (s->mins) {
+            s->total[half] = V(fmadd_ps)(least, as_floats(four_bytes(sum_of_codes)), s->total[half]);
+        }
         return;
     }
     char * out = s->out + record * RECORD(s->block, s->form, s->mins) + CODE_BYTES(s->block, s->form);
     V(store_ps)((float *) out + half * LANES, scale);
     if (s->mins) {
         V(store_ps)((float *) (out + NUMBERS) + half * LANES, least);
+    }
+}
+/* After the last record of a span. */
+INLINE void close_span(struct sink * s, int record, int half) {
+    if (s->direct) {
+        const floats token = as_floats(four_bytes(staged_at(s, record) + STAGED_RECORD(s->block, s->form) - 12));
+        s->total[half] = V(fmadd_ps)(s->of_span, token, s->total[half]);
+        s->of_span = V(setzero_ps)();
     }
 }
 INLINE void next_records(struct sink * s, int n) {

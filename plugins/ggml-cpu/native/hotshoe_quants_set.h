@@ -14,6 +14,7 @@ enum {
     GROUP = 4 * ROWS,                     /* bytes of a group of codes of 8 bits */
     NUMBERS = ROWS * (int) sizeof(float), /* bytes of one number for each row */
     MOST_IN_TILE = 8,                     /* tokens */
+    SPAN = 128, /* elements of a token with one scale, for weights in superblocks of 256; for others 32, their block */
 };
 
 #define CODE_BYTES(block, form) (ROWS * (block) * ((form) == FORM_S16 ? 2 : 1))
@@ -21,7 +22,7 @@ enum {
 /* A record of activations, for each token: codes, a scale, what sums of products start with, scale * sum of codes. */
 #define STAGED_RECORD(block, form) ((block) * ((form) == FORM_S16 ? 2 : 1) + 12)
 
-/* Rounds n numbers of a token, a multiple of the block, into its places in a tile of `tokens`. zero: the weights' code for 0. */
+/* Rounds n numbers of a token, a multiple of the span, into its places in a tile of `tokens`. zero: the weights' code for 0. */
 typedef void (*stage_fn)(int zero, const float * x, int64_t n, int tokens, int token, char * out);
 
 /* sums[token][0..16) += x @ records, n of them. What `ahead` points to is asked for meanwhile, `lines` for each record. */
@@ -42,6 +43,8 @@ struct quant {
     struct field fields[2]; /* of a block of the file, in its order */
     int block, form, mins; /* of a record: see hotshoe_quants_unpack.h */
     int zero;
+    stage_fn stage;
+    const tile_fn * tiles; /* by the number of tokens */
     void (*unpack)(const char * in, int64_t n, char * records);
     void (*multiply)(const char * in, int64_t n, const char * x, float * sums); /* by one token */
 };
@@ -51,8 +54,6 @@ struct quant_set {
     int n_quants;
     int in_tile; /* tokens of one at most */
     int direct;  /* tokens up to which each is multiplied by the packed blocks themselves */
-    stage_fn stage[2][2]; /* by whether the form is FORM_S16, and blocks are of 16 */
-    tile_fn tiles[2][2][2][MOST_IN_TILE + 1]; /* by these, whether there are minimums, and the number of tokens */
     finish_fn finish;
 };
 

@@ -3,7 +3,7 @@
  *
  * The tokens of a tile stand beside each other, record by record: [block / 4][tokens][4 codes], then for each token the
  * scale, what its sums of products start with, and scale * sum of codes, all of 4 bytes. In a tile for signed weights of 16
- * bits a group of codes is [2][tokens][2], elements 0 and 2, then 1 and 3.
+ * bits a group of codes is [2][tokens][2], elements 0 and 2, then 1 and 3. The scale is that of a span of one record or several.
  */
 #include "hotshoe_quants_unpack.h"
 #include "linear_parts.h"
@@ -18,27 +18,35 @@ INLINE __m128i rounded(__m256 a, __m256 b, float scale) {
     return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
 }
 
-/* Rows of n numbers, a multiple of `block`, into the places of token `token` of `tokens`. zero: the weights' code for 0. */
-INLINE void stage(int block, int form, int zero, const float * x, int64_t n, int tokens, int token, char * out) {
+/* The largest magnitude of n numbers, a multiple of 16. */
+INLINE float largest_of(const float * x, int n) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i most[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    UNROLL for (int j = 0; j < n / 8; ++j) { /* as integers NaN is above infinity, which is above all numbers */
+        const __m256i v = _mm256_castps_si256(_mm256_loadu_ps(x + 8 * j));
+        most[j % 2] = _mm256_max_epi32(most[j % 2], _mm256_and_si256(v, magnitude));
+    }
+    most[0] = _mm256_max_epi32(most[0], most[1]);
+    __m128i top = _mm_max_epi32(_mm256_castsi256_si128(most[0]), _mm256_extracti128_si256(most[0], 1));
+    top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0x4e));
+    top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0xb1));
+    return _mm_cvtss_f32(_mm_castsi128_ps(top));
+}
+
+/* Rows of n numbers, a multiple of `span`, into the places of token `token` of `tokens`. zero: the weights' code for 0. */
+INLINE void stage(int block, int span, int form, int zero, const float * x, int64_t n, int tokens, int token, char * out) {
     const int record = tokens * STAGED_RECORD(block, form), width = form == FORM_S16 ? 8 : 4;
+    float scale = 0, inverse = 0;
     out += token * 4;
     for (int64_t i = 0; i < n; i += block, x += block, out += record) {
-        __m256 v[4];
-        __m256i most = _mm256_setzero_si256();
-        UNROLL for (int j = 0; j < block / 8; ++j) {
-            v[j] = _mm256_loadu_ps(x + 8 * j); /* as integers NaN is above infinity, which is above all numbers */
-            most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(v[j]), magnitude));
+        if (i % span == 0) {
+            const float largest = largest_of(x, span);
+            scale = largest * (1.0f / 127);
+            inverse = largest > 1e-36f ? 127 / largest : 0; /* finite; what is smaller counts as 0 */
         }
-        __m128i top = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-        top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0x4e));
-        top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0xb1));
-        const float largest = _mm_cvtss_f32(_mm_castsi128_ps(top));
-        const float scale = largest * (1.0f / 127);
-        const float inverse = largest > 1e-36f ? 127 / largest : 0; /* finite; what is smaller counts as 0 */
         __m128i codes[2], pairs = _mm_setzero_si128();
         UNROLL for (int j = 0; j < block / 16; ++j) {
-            codes[j] = rounded(v[2 * j], v[2 * j + 1], inverse);
+            codes[j] = rounded(_mm256_loadu_ps(x + 16 * j), _mm256_loadu_ps(x + 16 * j + 8), inverse);
             pairs = _mm_add_epi16(pairs, _mm_maddubs_epi16(_mm_set1_epi8(1), codes[j]));
         }
         UNROLL for (int j = 0; j < block / 16; ++j) {
@@ -69,54 +77,71 @@ INLINE void stage(int block, int form, int zero, const float * x, int64_t n, int
 }
 
 #define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
-ISA static void stage_6_32(STAGE_ARGS) { stage(32, FORM_OF_6, zero, x, n, tokens, token, out); }
-ISA static void stage_6_16(STAGE_ARGS) { stage(16, FORM_OF_6, zero, x, n, tokens, token, out); }
-#if defined(QUANTS_AVX2)
-ISA static void stage_s16_32(STAGE_ARGS) { stage(32, FORM_S16, zero, x, n, tokens, token, out); }
-#endif
+#define STAGE(name, block, span, form)                                                                                 \
+    ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); }
+STAGE(stage_32, 32, 32, FORM_OF_6)
+STAGE(stage_k_32, 32, SPAN, FORM_OF_6)
+STAGE(stage_k_16, 16, SPAN, FORM_OF_6)
+STAGE(stage_8, 32, 32, FORM_OF_8)
+STAGE(stage_k_8, 32, SPAN, FORM_OF_8)
 
 /* --- tiles ---------------------------------------------------------------------------------------- */
 
-INLINE void tile(int tokens, int block, int form, int mins, const char * x, const char * w, int64_t n, float * sums,
+INLINE void tile(int tokens, int block, int span, int form, int mins, const char * x, const char * w, int64_t n, float * sums,
                  const char * ahead, int lines) {
     const int staged = tokens * STAGED_RECORD(block, form), wide = form == FORM_S16;
     const int steps = wide ? block / 2 : block / 4; /* vpmaddwd takes pairs: the even and the odd ones of a group by turns */
-    floats total[MOST_IN_TILE][PARTS];
+    floats total[MOST_IN_TILE][PARTS], of_span[MOST_IN_TILE][PARTS];
     UNROLL for (int t = 0; t < tokens; ++t) {
         UNROLL for (int h = 0; h < PARTS; ++h) {
             total[t][h] = V(loadu_ps)(sums + t * ROWS + h * LANES);
         }
     }
-    for (int64_t i = 0; i < n; ++i, x += staged, w += RECORD(block, form, mins)) {
-        const char * numbers = x + staged - tokens * 12;
-        ints sum[MOST_IN_TILE][PARTS];
+    for (const char * end = w + n * RECORD(block, form, mins); w < end;) {
         UNROLL for (int t = 0; t < tokens; ++t) {
             UNROLL for (int h = 0; h < PARTS; ++h) {
-                sum[t][h] = wide ? zeros() : four_bytes(numbers + (tokens + t) * 4);
+                of_span[t][h] = V(setzero_ps)();
             }
         }
-        for (int line = 0; line < lines; ++line, ahead += GROUP) {
-            _mm_prefetch(ahead, ASK_INTO);
-        }
-        UNROLL for (int step = 0; step < steps; ++step) {
-            const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
-            ints rows[PARTS];
-            UNROLL for (int h = 0; h < PARTS; ++h) {
-                rows[h] = words(codes + h * (wide ? 64 : 32));
-            }
+        for (int r = 0; r < span / block; ++r, x += staged, w += RECORD(block, form, mins)) {
+            const char * numbers = x + staged - tokens * 12;
+            ints sum[MOST_IN_TILE][PARTS];
             UNROLL for (int t = 0; t < tokens; ++t) {
-                const ints a = four_bytes(x + (step * tokens + t) * 4);
                 UNROLL for (int h = 0; h < PARTS; ++h) {
-                    sum[t][h] = add_products(form, sum[t][h], rows[h], a);
+                    sum[t][h] = wide ? zeros() : four_bytes(numbers + (tokens + t) * 4);
+                }
+            }
+            for (int line = 0; line < lines; ++line, ahead += GROUP) {
+                _mm_prefetch(ahead, ASK_INTO);
+            }
+            UNROLL for (int step = 0; step < steps; ++step) {
+                const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
+                ints rows[PARTS];
+                UNROLL for (int h = 0; h < PARTS; ++h) {
+                    rows[h] = words(codes + h * (wide ? 64 : 32));
+                }
+                UNROLL for (int t = 0; t < tokens; ++t) {
+                    const ints a = four_bytes(x + (step * tokens + t) * 4);
+                    UNROLL for (int h = 0; h < PARTS; ++h) {
+                        sum[t][h] = add_products(form, sum[t][h], rows[h], a);
+                    }
+                }
+            }
+            const float * scales = (const float *) (w + CODE_BYTES(block, form));
+            UNROLL for (int t = 0; t < tokens; ++t) {
+                const floats sum_of_codes = mins ? as_floats(four_bytes(numbers + (2 * tokens + t) * 4)) : V(setzero_ps)();
+                UNROLL for (int h = 0; h < PARTS; ++h) {
+                    of_span[t][h] = V(fmadd_ps)(in_floats(form, sum[t][h]), V(load_ps)(scales + h * LANES), of_span[t][h]);
+                    if (mins) {
+                        total[t][h] = V(fmadd_ps)(V(load_ps)(scales + ROWS + h * LANES), sum_of_codes, total[t][h]);
+                    }
                 }
             }
         }
-        const float * scales = (const float *) (w + CODE_BYTES(block, form));
         UNROLL for (int t = 0; t < tokens; ++t) {
+            const floats token = as_floats(four_bytes(x - (3 * tokens - t) * 4));
             UNROLL for (int h = 0; h < PARTS; ++h) {
-                const floats scale = V(load_ps)(scales + h * LANES);
-                const floats least = mins ? V(load_ps)(scales + ROWS + h * LANES) : V(setzero_ps)();
-                total[t][h] = close_sum(form, mins, total[t][h], sum[t][h], numbers + t * 4, tokens * 4, scale, least);
+                total[t][h] = V(fmadd_ps)(of_span[t][h], token, total[t][h]);
             }
         }
     }
@@ -128,29 +153,30 @@ INLINE void tile(int tokens, int block, int form, int mins, const char * x, cons
 }
 
 #define TILE_ARGS const char *x, const char *w, int64_t n, float *sums, const char *ahead, int lines
-#define TILE(name, tokens, block, form, mins)                                                                          \
-    ISA static void name##_##tokens(TILE_ARGS) { tile(tokens, block, form, mins, x, w, n, sums, ahead, lines); }
-#define TILES(tokens)                                                                                                  \
-    TILE(of_32, tokens, 32, FORM_OF_6, 0)                                                                              \
-    TILE(of_32_mins, tokens, 32, FORM_OF_6, 1)                                                                         \
-    TILE(of_16, tokens, 16, FORM_OF_6, 0)                                                                              \
-    TILE(of_16_mins, tokens, 16, FORM_OF_6, 1)
-TILES(1) TILES(2) TILES(3) TILES(4)
+#define TILE(tokens, name, ...)                                                                                        \
+    ISA static void name##_##tokens(TILE_ARGS) { tile(tokens, __VA_ARGS__, x, w, n, sums, ahead, lines); }
 #if LANES == 16
-TILES(5) TILES(6) TILES(7) TILES(8)
-#define EACH(name) {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8}
+#define TILES(name, ...)                                                                                               \
+    TILE(1, name, __VA_ARGS__) TILE(2, name, __VA_ARGS__) TILE(3, name, __VA_ARGS__) TILE(4, name, __VA_ARGS__)        \
+    TILE(5, name, __VA_ARGS__) TILE(6, name, __VA_ARGS__) TILE(7, name, __VA_ARGS__) TILE(8, name, __VA_ARGS__)        \
+    static const tile_fn name[] = {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
 #else
-#define EACH(name) {0, name##_1, name##_2, name##_3, name##_4}
+#define TILES(name, ...)                                                                                               \
+    TILE(1, name, __VA_ARGS__) TILE(2, name, __VA_ARGS__) TILE(3, name, __VA_ARGS__) TILE(4, name, __VA_ARGS__)        \
+    static const tile_fn name[] = {0, name##_1, name##_2, name##_3, name##_4};
 #endif
+/* By block, span, form and whether there are minimums. */
+TILES(tiles_32, 32, 32, FORM_OF_6, 0)
+TILES(tiles_32_mins, 32, 32, FORM_OF_6, 1)
+TILES(tiles_k_32_mins, 32, SPAN, FORM_OF_6, 1)
+TILES(tiles_k_16, 16, SPAN, FORM_OF_6, 0)
+TILES(tiles_k_16_mins, 16, SPAN, FORM_OF_6, 1)
 #if defined(QUANTS_AVX2)
-#define TILE_S16(tokens) TILE(s16, tokens, 32, FORM_S16, 0)
-TILE_S16(1) TILE_S16(2) TILE_S16(3) TILE_S16(4)
-#define STAGE_S16 stage_s16_32
-#define TILES_S16 EACH(s16)
+TILES(tiles_8, 32, 32, FORM_OF_8, 0)
 #else
-#define STAGE_S16 0
-#define TILES_S16 {0}
+#define tiles_8 tiles_32
 #endif
+TILES(tiles_k_8, 32, SPAN, FORM_OF_8, 0)
 
 /* --- the way out ------------------------------------------------------------------------------------ */
 
@@ -177,19 +203,19 @@ ISA static void finish(const float * sums, int64_t n, int cols, int64_t column, 
 /* --- the set ---------------------------------------------------------------------------------------- */
 
 static const struct quant quants[] = {
-    {GGML_TYPE_Q4_0, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_6, 0, 8, unpack_q4_0, multiply_q4_0},
-    {GGML_TYPE_Q4_1, 32, 20, {{2, 2}, {4, 4}}, 32, FORM_OF_6, 1, 8, unpack_q4_1, multiply_q4_1},
-    {GGML_TYPE_Q5_0, 32, 22, {{1, 2}, {5, 4}}, 32, FORM_OF_6, 0, 16, unpack_q5_0, multiply_q5_0},
-    {GGML_TYPE_Q5_1, 32, 24, {{2, 2}, {5, 4}}, 32, FORM_OF_6, 1, 16, unpack_q5_1, multiply_q5_1},
-    {GGML_TYPE_Q8_0, 32, 34, {{1, 2}, {8, 4}}, 32, FORM_OF_8, 0, 128, unpack_q8_0, multiply_q8_0},
-    {GGML_TYPE_IQ4_NL, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_8, 0, 128, unpack_iq4_nl, multiply_iq4_nl},
-    {GGML_TYPE_MXFP4, 32, 17, {{1, 1}, {4, 4}}, 32, FORM_OF_6, 0, 12, unpack_mxfp4, multiply_mxfp4},
-    {GGML_TYPE_Q2_K, 256, 84, {{20, 4}, {2, 2}}, 16, FORM_OF_6, 1, 0, unpack_q2_k, multiply_q2_k},
-    {GGML_TYPE_Q3_K, 256, 110, {{27, 4}, {1, 2}}, 16, FORM_OF_6, 0, 4, unpack_q3_k, multiply_q3_k},
-    {GGML_TYPE_Q4_K, 256, 144, {{2, 2}, {35, 4}}, 32, FORM_OF_6, 1, 8, unpack_q4_k, multiply_q4_k},
-    {GGML_TYPE_Q5_K, 256, 176, {{2, 2}, {43, 4}}, 32, FORM_OF_6, 1, 16, unpack_q5_k, multiply_q5_k},
-    {GGML_TYPE_Q6_K, 256, 210, {{52, 4}, {1, 2}}, 16, FORM_OF_6, 0, 32, unpack_q6_k, multiply_q6_k},
-    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}}, 32, FORM_OF_8, 0, 128, unpack_iq4_xs, multiply_iq4_xs},
+    {GGML_TYPE_Q4_0, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_6, 0, 8, stage_32, tiles_32, unpack_q4_0, multiply_q4_0},
+    {GGML_TYPE_Q4_1, 32, 20, {{2, 2}, {4, 4}}, 32, FORM_OF_6, 1, 8, stage_32, tiles_32_mins, unpack_q4_1, multiply_q4_1},
+    {GGML_TYPE_Q5_0, 32, 22, {{1, 2}, {5, 4}}, 32, FORM_OF_6, 0, 16, stage_32, tiles_32, unpack_q5_0, multiply_q5_0},
+    {GGML_TYPE_Q5_1, 32, 24, {{2, 2}, {5, 4}}, 32, FORM_OF_6, 1, 16, stage_32, tiles_32_mins, unpack_q5_1, multiply_q5_1},
+    {GGML_TYPE_Q8_0, 32, 34, {{1, 2}, {8, 4}}, 32, FORM_OF_8, 0, 128, stage_8, tiles_8, unpack_q8_0, multiply_q8_0},
+    {GGML_TYPE_IQ4_NL, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_8, 0, 128, stage_8, tiles_8, unpack_iq4_nl, multiply_iq4_nl},
+    {GGML_TYPE_MXFP4, 32, 17, {{1, 1}, {4, 4}}, 32, FORM_OF_6, 0, 12, stage_32, tiles_32, unpack_mxfp4, multiply_mxfp4},
+    {GGML_TYPE_Q2_K, 256, 84, {{20, 4}, {2, 2}}, 16, FORM_OF_6, 1, 0, stage_k_16, tiles_k_16_mins, unpack_q2_k, multiply_q2_k},
+    {GGML_TYPE_Q3_K, 256, 110, {{27, 4}, {1, 2}}, 16, FORM_OF_6, 0, 4, stage_k_16, tiles_k_16, unpack_q3_k, multiply_q3_k},
+    {GGML_TYPE_Q4_K, 256, 144, {{2, 2}, {35, 4}}, 32, FORM_OF_6, 1, 8, stage_k_32, tiles_k_32_mins, unpack_q4_k, multiply_q4_k},
+    {GGML_TYPE_Q5_K, 256, 176, {{2, 2}, {43, 4}}, 32, FORM_OF_6, 1, 16, stage_k_32, tiles_k_32_mins, unpack_q5_k, multiply_q5_k},
+    {GGML_TYPE_Q6_K, 256, 210, {{52, 4}, {1, 2}}, 16, FORM_OF_6, 0, 32, stage_k_16, tiles_k_16, unpack_q6_k, multiply_q6_k},
+    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}}, 32, FORM_OF_8, 0, 128, stage_k_8, tiles_k_8, unpack_iq4_xs, multiply_iq4_xs},
 };
 
 const struct quant_set SET = {
@@ -197,7 +223,5 @@ const struct quant_set SET = {
     .n_quants = sizeof quants / sizeof quants[0],
     .in_tile = LANES == 16 ? 8 : 4,
     .direct = 2,
-    .stage = {{stage_6_32, stage_6_16}, {STAGE_S16}},
-    .tiles = {{{EACH(of_32), EACH(of_32_mins)}, {EACH(of_16), EACH(of_16_mins)}}, {{TILES_S16}}},
     .finish = finish,
 };

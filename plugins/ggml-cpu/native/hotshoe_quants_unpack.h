@@ -45,6 +45,7 @@ INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
             const floats scale = halves(in + half * 2 * LANES), zero = V(set1_ps)(fifth ? 16 : 8);
             const floats least = s->mins ? halves(in + ROWS * 2 + half * 2 * LANES) : V(setzero_ps)();
             close_record(s, 0, 0, half, scale, V(fmadd_ps)(scale, zero, least)); /* minimums count from code 0 */
+            close_span(s, 0, half);
         }
         ask(s, 1); /* scales */
         next_records(s, 1);
@@ -71,6 +72,7 @@ INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
             open_record(s, 0, 0);
             take_looked_up(s, 0, in + ROWS * 2, half, of_8_bits(table_of(iq4_table)));
             close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
+            close_span(s, 0, half);
         }
         ask(s, 1); /* scales */
         next_records(s, 1);
@@ -89,6 +91,7 @@ INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
             open_record(s, 0, 0);
             take_looked_up(s, 0, in + ROWS, half, table_of(fp4_table));
             close_record(s, 0, 0, half, as_floats(scale), V(setzero_ps)());
+            close_span(s, 0, half);
         }
         ask(s, 1); /* scales */
         next_records(s, 1);
@@ -104,6 +107,7 @@ INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
                 take(s, 0, 0, g, half, of_8_bits(stream(s, in + ROWS * 2, g, half)));
             }
             close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
+            close_span(s, 0, half);
         }
         ask(s, 1); /* scales */
         next_records(s, 1);
@@ -148,6 +152,9 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
                     const floats scale = V(mul_ps)(d, byte_of(pair, i)), least = V(mul_ps)(d_min, byte_of(min_pair, i));
                     close_record(s, i, 2 * j + i, half, scale, V(fmsub_ps)(scale, zero, least));
                 }
+                if (j % 2) {
+                    close_span(s, 2 * j, half);
+                }
             }
         }
         next_records(s, 8);
@@ -191,6 +198,7 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
                     const floats scale = V(mul_ps)(d, signed_byte_of(scales[r / 4], r % 4));
                     close_record(s, r, 8 * side + r, half, scale, V(setzero_ps)());
                 }
+                close_span(s, 8 * side, half);
             }
         }
         ask(s, 1); /* scales behind the codes */
@@ -236,6 +244,7 @@ INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
                     const floats least = V(mul_ps)(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
                     close_record(s, r, 8 * side + r, half, scale, V(sub_ps)(V(setzero_ps)(), least));
                 }
+                close_span(s, 8 * side, half);
             }
         }
         ask(s, 1); /* scales behind the codes */
@@ -266,6 +275,7 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
                     const floats six = V(sub_ps)(byte_of(scales[r / 4], r % 4), V(set1_ps)(32));
                     close_record(s, r, 8 * side + r, half, V(mul_ps)(d, six), V(setzero_ps)());
                 }
+                close_span(s, 8 * side, half);
             }
         }
         ask(s, 4); /* scales behind the codes */
@@ -292,6 +302,9 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
                 const ints six = four | V(slli_epi32)(two, 4);
                 const floats scale = V(cvtepi32_ps)(V(sub_epi32)(six, V(set1_epi32)(32)));
                 close_record(s, 0, r, half, V(mul_ps)(d, scale), V(setzero_ps)());
+                if (r % 4 == 3) {
+                    close_span(s, r, half);
+                }
             }
         }
         next_records(s, 8);
@@ -302,11 +315,11 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 #define TYPE(name, block, form, mins, body)                                                                            \
     ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
-        struct sink storing = {0, block, form, mins, out, 0, {{0}}, {{0}}, 0}, *s = &storing;                          \
+        struct sink storing = {0, block, form, mins, out, 0, {{0}}, {0}, {{0}}, 0}, *s = &storing;                          \
         body;                                                                                                          \
     }                                                                                                                  \
     ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                        \
-        struct sink summing = {1, block, form, mins, 0, x, {{0}}, {{0}}, 0}, *s = &summing;                            \
+        struct sink summing = {1, block, form, mins, 0, x, {{0}}, {0}, {{0}}, 0}, *s = &summing;                            \
         UNROLL for (int half = 0; half < PARTS; ++half) {                                                              \
             summing.total[half] = V(loadu_ps)(sums + half * LANES);                                                    \
         }                                                                                                              \
