@@ -132,7 +132,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             size = f"{model.nbytes / 2**20:.0f} MiB"
             print(f"{args.model}: {model.metadata.architecture}, {size}, loaded in {seconds:.2f} s")
-            print(f"{model.why}\n\n{'test':<22} {'tokens/s':>10}")
+            print(f"{model.why}\n\n{'test':<22} {'tokens/s':>10}", flush=True)  # which device: before minutes pass
         done = []
         for name, tokens, once in tests:
             measured = Measured(name, tokens, _repeat(once, tokens, args.repetitions))
