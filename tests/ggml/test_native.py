@@ -20,6 +20,8 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 from hotshoe_ggml import _abi, _native
 from hotshoe_ggml._native import NativeLibraryError, ffi
 
+KERNELS = Path(__file__).parents[2] / "plugins/ggml-cpu/native"
+
 
 class Engine:
     """The least that computes: one CPU backend with a pool of two threads, graphs by the scheduler."""
@@ -256,3 +258,15 @@ def test_fingerprint_ignores_comments_and_white_space_only(tmp_path: Path) -> No
     assert _abi.fingerprint([tmp_path], "1.0") != first
     with pytest.raises(FileNotFoundError, match=r"ggml\.h not found"):
         _abi.fingerprint([tmp_path / "nowhere"], "1.0")
+
+
+@pytest.mark.parametrize("source", sorted(KERNELS.glob("*.c")), ids=lambda path: path.stem)
+def test_clang_takes_the_kernels_as_well(source: Path) -> None:
+    """As macOS has it; not every clang can be asked for each feature of a CPU that GCC knows."""
+    compiler = shutil.which("clang")
+    if compiler is None:
+        pytest.skip("there is no clang")
+    include = Path(_native.__file__).parent / "include"
+    flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{include}"]
+    done = subprocess.run([compiler, *flags, str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -122,12 +122,12 @@ def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
         np.testing.assert_array_equal(run(best, x), run(forced, x))
 
 
-@pytest.fixture(name="avx_vnni", scope="module")
-def _avx_vnni(tmp_path_factory: pytest.TempPathFactory):
+@pytest.fixture(name="avx_vnni", scope="module", params=["cc", "clang"])
+def _avx_vnni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """The kernels of AVX-VNNI, compiled to the same instructions as AVX-512 has them: few CPUs have both forms."""
-    compiler = shutil.which("cc")
+    compiler = shutil.which(request.param)
     if compiler is None:
-        pytest.skip("there is no C compiler (cc)")
+        pytest.skip(f"there is no {request.param}, a C compiler")
     try:
         flags = Path("/proc/cpuinfo").read_text()
     except OSError:

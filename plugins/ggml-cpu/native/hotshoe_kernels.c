@@ -43,7 +43,8 @@ static int isa(void) {
     int now = chosen;
     if (now < 0) {
         __builtin_cpu_init();
-        const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+        /* every CPU with AVX2 has F16C, which not every compiler can be asked for */
+        const int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
         const int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
                            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw");
         now = avx512 ? 2 : avx2 ? 1 : 0;

@@ -35,7 +35,7 @@ typedef __m256 floats;
 
 #define INLINE ISA ALWAYS_INLINE
 #if defined(__clang__)
-#define UNROLL _Pragma("unroll")
+#define UNROLL _Pragma("clang loop unroll(full)") /* a plain one was done by two, before inlining: half the speed */
 #else
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
