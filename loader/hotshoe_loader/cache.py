@@ -25,6 +25,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import hotshoe_core
+import hotshoe_loader
 from hotshoe_core.text import printable
 from hotshoe_loader.files import file_state, load_json, read_text
 from hotshoe_loader.find import GROUP, PluginCandidate
@@ -40,6 +42,13 @@ _LARGEST = 16 << 20  # bytes of an entry
 FAILURES_KEPT = 600.0  # seconds
 _UNUSED_KEPT = 30 * 86400.0
 _MOST_FILES = 2000  # of a plugin's package; beyond that, what RECORD says must do
+
+_CODE = tuple(
+    os.path.join(os.path.dirname(package.__file__ or ""), part)
+    for package, parts in ((hotshoe_loader, ("", "ggml")), (hotshoe_core, ("", "ops", "gguf")))
+    for part in parts
+)
+"""hotshoe's own: what failed on an older core may open on this one, and in a checkout the version does not change."""
 
 _VARIABLES = (
     *("CUDA_", "NVIDIA_", "GGML_", "HIP_", "ROCR_", "HSA_", "GPU_DEVICE_ORDINAL", "VK_", "MESA_", "LIBGL_", "GALLIUM_"),
@@ -216,15 +225,10 @@ def _variables(starts: tuple[str, ...]) -> dict[str, str]:
 
 def state(installed: Mapping[str, str]) -> dict[str, Any]:
     """What every entry depends on. ``installed``: version of every distribution."""
-    here = os.path.dirname(__file__)
     return {
         "hotshoe": [
             installed.get("hotshoe"),
-            *(
-                _stat(os.path.join(folder, name))
-                for folder in (here, os.path.join(here, "ggml"))
-                for name in _names(folder)
-            ),
+            *(_stat(os.path.join(folder, name)) for folder in _CODE for name in _names(folder)),
         ],
         "group": GROUP,
         "python": [sys.executable, sys.version, sys.implementation.cache_tag],

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hotshoe_core import backend, ops
 from hotshoe_loader import cache, children, load_all, survey
 from tests.loader.conftest import _forget
 from tests.support.fake_plugins import GOOD
@@ -72,7 +73,7 @@ CHANGES = {
     "visible devices": lambda site, patch: patch.setenv("CUDA_VISIBLE_DEVICES", "1"),
     "options": lambda site, patch: patch.setenv("HOTSHOE_BLOCK", "vulkan"),
     "processor": lambda site, patch: patch.setattr(cache, "_processor", lambda: "another"),
-    "loader": lambda site, patch: patch.setattr(cache, "__file__", "/nowhere/cache.py"),
+    "our own code": lambda site, patch: patch.setattr(cache, "_CODE", (str(site.path),)),
 }
 
 
@@ -85,6 +86,11 @@ def test_what_changed_is_probed_again(site, count, monkeypatch, change):
     CHANGES[change](site, monkeypatch)
     start()
     assert count() == ["acme"]
+
+
+def test_our_own_code_is_what_plugins_import():
+    folders = {Path(module.__file__).parent for module in (cache, backend, ops)}
+    assert folders == {Path(folder) for folder in cache._CODE if Path(folder).name not in ("ggml", "gguf")}
 
 
 def test_changed_libraries_are_probed_again(native_plugin, natives, count):
