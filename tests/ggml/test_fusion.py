@@ -226,3 +226,79 @@ def test_a_cpu_without_bf16_says_so(caplog: pytest.LogCaptureFixture, monkeypatc
 def require_packed(dtype: DType) -> None:
     if not isinstance(pack_format(weight_data(dtype)[0]), PackedFormat):
         pytest.skip(f"this CPU has no fast kernel of ours for {dtype.name}")
+
+
+Pair = Callable[[Tensor, Tensor, Tensor, Tensor], list[Tensor]]  # of x, another x, a gate's weight, the product's
+
+GATED: dict[str, tuple[Pair, int]] = {  # and how many nodes ggml's graph has
+    "swiglu": (lambda x, z, g, w: [ops.swiglu(ops.linear(x, g), ops.linear(x, w))], 1),
+    "geglu": (lambda x, z, g, w: [ops.geglu(ops.linear(x, g), ops.linear(x, w))], 1),
+    "product first": (lambda x, z, g, w: [ops.swiglu(*reversed([ops.linear(x, w), ops.linear(x, g)]))], 1),
+    "two of them": (
+        lambda x, z, g, w: [ops.swiglu(*(ops.linear(t, v) for v in pair)) for t, pair in ((x, (g, w)), (z, (w, g)))],
+        2,
+    ),
+    "exact gelu": (lambda x, z, g, w: [ops.geglu(ops.linear(x, g), ops.linear(x, w), approximate="none")], 3),
+    "of two inputs": (lambda x, z, g, w: [ops.swiglu(ops.linear(x, g), ops.linear(z, w))], 3),
+    "the gate is read": (lambda x, z, g, w: [y := ops.linear(x, g), ops.swiglu(y, ops.linear(x, w))], 3),
+    "the product is read": (lambda x, z, g, w: [ops.swiglu(ops.linear(x, g), y := ops.linear(x, w)), y], 3),
+    "the gate is the product": (lambda x, z, g, w: [ops.swiglu(y := ops.linear(x, g), y)], 2),
+    "the gate is shifted": (lambda x, z, g, w: [ops.swiglu(ops.linear(x, g) + 1, ops.linear(x, w))], 4),
+}
+
+
+@pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0, DType.Q4_1, DType.MXFP4], ids=lambda d: d.name)
+@pytest.mark.parametrize("name", GATED)
+def test_a_gate_and_its_product_are_one(name: str, dtype: DType, backend: Backend) -> None:
+    """Of few rows, of several tiles, of several blocks; m is no multiple of a panel."""
+    rng, (build, nodes), m = np.random.default_rng(0), GATED[name], 520
+    weights = [
+        WeightData(part, (m, K), dtype, quantize(rng.standard_normal((m, K), np.float32), dtype), ("linear",))
+        for part in ("gate", "up")
+    ]
+    for n in (1, 2, 3, 20, 300):
+        answers = []
+        for b in (backend, open_reference()):
+            loaded = b.load(weights)
+            with b.new_context() as ctx:
+                x, z = ctx.input("x", (n, K)), ctx.input("z", (n, K))
+                outputs = build(x, z, loaded["gate"], loaded["up"])
+                ctx.forward(*outputs)
+                answers.append(compute(ctx, [x, z], outputs, n))
+                if b is backend:
+                    assert isinstance(loaded["up"].handle, PackedWeight)
+                    assert len(computed(ctx)) == nodes, computed(ctx)
+            b.release(list(loaded.values()))
+        for ours, expected in zip(*answers, strict=True):
+            assert np.linalg.norm(ours - expected) <= 2e-2 * np.linalg.norm(expected)
+
+
+def test_weights_of_two_types_are_no_pair(backend: Backend) -> None:
+    """As llama.cpp mixes them in some files."""
+    rng = np.random.default_rng(0)
+    weights = [
+        WeightData(d.name, (M, K), d, quantize(rng.standard_normal((M, K), np.float32), d), ("linear",))
+        for d in (DType.Q4_0, DType.Q5_0)
+    ]
+    loaded = backend.load(weights)
+    with backend.new_context() as ctx:
+        x = ctx.input("x", (3, K))
+        ctx.forward(ops.swiglu(ops.linear(x, loaded["Q4_0"]), ops.linear(x, loaded["Q5_0"])))
+        assert len(computed(ctx)) == 3
+
+
+def test_a_gate_keeps_numbers_that_are_none(backend: Backend) -> None:
+    rng = np.random.default_rng(0)
+    weights = [
+        WeightData(part, (M, K), DType.Q8_0, quantize(rng.standard_normal((M, K), np.float32), DType.Q8_0), ("linear",))
+        for part in ("gate", "up")
+    ]
+    loaded = backend.load(weights)
+    with backend.new_context() as ctx:
+        x = ctx.input("x", (4, K))
+        y = ops.swiglu(ops.linear(x, loaded["gate"]), ops.linear(x, loaded["up"]))
+        values = rng.standard_normal((4, K), np.float32)
+        values[1, 3], values[2] = np.nan, values[2] * 1e4
+        got = ctx.forward(y).compute({x: values}).read(y)
+    assert np.isnan(got[1]).all()
+    assert np.isfinite(got[[0, 2, 3]]).all()

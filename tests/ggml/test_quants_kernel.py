@@ -97,6 +97,42 @@ def test_the_error_is_no_larger_than_that_of_ggml(dtype: DType, ggml: Backend) -
     assert math.fsum(ours) <= 1.01 * math.fsum(theirs)  # both round to 8 bits: by chance one is nearer
 
 
+@pytest.mark.parametrize("k", [2880, 2976])
+def test_tokens_that_just_fit_are_staged_whole(k: int) -> None:
+    """Features that are no multiple of 256, so many that one more superblock would not fit: several runs of panels."""
+    data, stored = weight(DType.Q4_0, 512, k)
+    x = activations(192, k)
+    assert error(run(QuantizedWeight(data), x, threads=1), x @ stored.T) < 1e-2
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_a_gate_is_what_both_products_are(dtype: DType, activation: str) -> None:
+    """Of each type, in both instruction sets; activations that make the gate's ends."""
+    for k in (2304, 4096) if dtype in SUPERBLOCKS else (2016, 2880):
+        gate, up = (QuantizedWeight(weight(dtype, m, k)[0]) for m in (83, 83))
+        assert up.takes_gate(gate)
+        for n, threads in ((1, 2), (2, 1), (7, 3), (130, 2)):
+            x = activations(n, k) / np.float32(math.sqrt(k))
+            x[0] *= 30
+            g, y = run(gate, x).astype(np.float64), run(up, x)
+            if activation == "silu":
+                expected = g / (1 + np.exp(-g)) * y
+            else:
+                expected = g / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (g + 0.044715 * g**3))) * y
+            for avx2_only in (False, True):
+                up.params(activation, False, False, gate).avx2_only = avx2_only
+                got = run(up, x, activation=activation, gate=gate, threads=threads)
+                assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_weights_that_take_no_gate() -> None:
+    gate, up, long = (QuantizedWeight(weight(DType.Q4_0, 16, k)[0]) for k in (64, 96, 32 << 10))
+    assert not up.takes_gate(gate)
+    assert not long.takes_gate(long), "its tokens are staged in pieces"
+    assert not up.takes_gate(QuantizedWeight(weight(DType.Q5_0, 16, 96)[0]))
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize("n", [1, 5, 100])
 def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> None:

@@ -8,11 +8,17 @@
  * activations to bf16 as well. All sum in F32. */
 enum hotshoe_linear_format { HOTSHOE_LINEAR_F32 = 0, HOTSHOE_LINEAR_F16 = 1, HOTSHOE_LINEAR_BF16 = 2 };
 
-enum hotshoe_linear_activation { HOTSHOE_LINEAR_NONE = 0, HOTSHOE_LINEAR_GELU_ERF = 1 };
+enum hotshoe_linear_activation {
+    HOTSHOE_LINEAR_NONE = 0,
+    HOTSHOE_LINEAR_GELU_ERF = 1,
+    HOTSHOE_LINEAR_SILU = 2, /* with a gate only, as the next one */
+    HOTSHOE_LINEAR_GELU_TANH = 3,
+};
 
 /* The op's userdata: lives as long as the graph. */
 struct hotshoe_linear_params {
     const void * packed;  /* NULL: the weight is src[1], as a file has it */
+    const void * gate;    /* of hotshoe_quants: NULL, or another weight of the same size and type */
     int64_t k, m;       /* input and output features */
     int32_t format;     /* enum hotshoe_linear_format */
     int32_t activation; /* enum hotshoe_linear_activation */

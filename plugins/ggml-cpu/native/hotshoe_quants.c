@@ -108,9 +108,10 @@ struct block {
     const struct quant_set * set;
     const struct quant * q;
     const char * packed;
+    const char * gate; /* or NULL */
     int64_t k, m, first_panel, last_panel;
     const float * bias;
-    int gelu;
+    int activation;
     int64_t tokens; /* 1 to MAX_TOKENS */
     const float * x[MAX_TOKENS];
     const float * residual[MAX_TOKENS]; /* or NULL, all of them */
@@ -124,16 +125,22 @@ static int is_whole(const struct block * b) { return b->tokens * token_bytes_of(
 
 /* Tokens of a block: as many as can be staged whole, for then their sums are made in one go; fewer than LEAST would use too little of
  * what is unpacked for them. */
+enum { LEAST = 32 };
 static int64_t most_tokens(const struct block * b) {
-    enum { LEAST = 32 };
     const int64_t whole = STAGED / token_bytes_of(b);
     return whole < LEAST ? MAX_TOKENS : min64(whole / b->set->in_tile * b->set->in_tile, MAX_TOKENS);
+}
+
+/* A gate and its product are made by turns, panel by panel, of tokens that are staged once. */
+int hotshoe_quants_gates(int type, int64_t k) {
+    const struct block b = {.set = best_set(), .q = quant_of(best_set(), type), .k = k};
+    return STAGED / token_bytes_of(&b) >= LEAST;
 }
 
 /* staged: STAGED bytes at a multiple of 64. are_staged: whether the tokens lie there, whole, from an earlier call. */
 static void multiply(const struct block * b, char * staged, int are_staged) {
     _Alignas(64) char unpacked[UNPACKED];
-    _Alignas(64) float sums[MAX_TOKENS * ROWS];
+    _Alignas(64) float sums[2][MAX_TOKENS * ROWS]; /* of the weight, and of the gate */
 
     const struct quant * q = b->q;
     const int64_t k = b->k, tokens = b->tokens, panel_bytes = ROWS * (k / q->elements) * q->bytes;
@@ -141,7 +148,7 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
     const int64_t most_in_tile = direct ? 1 : b->set->in_tile, tiles = (tokens + most_in_tile - 1) / most_in_tile;
     const int64_t record = RECORD(q->block, q->form, q->mins), token_record = STAGED_RECORD(q->block, q->form);
     const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
-    const int64_t depth = STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
+    const int64_t depth = is_whole(b) ? k : STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
     const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
     /* Lines of what is unpacked next, asked for with each record of a tile: at least 1, and enough for all. */
     const int64_t record_lines = (ROWS * q->block * q->bytes / q->elements + GROUP - 1) / GROUP;
@@ -155,14 +162,16 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
                 q->stage(q->zero, b->x[t0 + r] + k0, k1 - k0, rows, r, staged + t0 * token_bytes);
             }
         }
-        for (int64_t panel = b->first_panel; panel < b->last_panel; ++panel) {
-            const int64_t column = panel * ROWS;
+        const int weights = b->gate ? 2 : 1;
+        for (int64_t turn = b->first_panel * weights; turn < b->last_panel * weights; ++turn) {
+            const int64_t panel = turn / weights, column = panel * ROWS;
+            const int is_gate = b->gate && turn % 2 == 0; /* first */
             const int cols = (int) min64(ROWS, b->m - column);
-            const char * w = b->packed + panel * panel_bytes + ROWS * (k0 / q->elements) * q->bytes;
+            const char * w = (is_gate ? b->gate : b->packed) + panel * panel_bytes + ROWS * (k0 / q->elements) * q->bytes;
             for (int64_t at = k0, elements; at < k1; at += elements) {
                 elements = min64(at_once, k1 - at);
                 const int64_t bytes = ROWS * (elements / q->elements) * q->bytes, records = elements / q->block;
-                const int end = at + elements == k1, finishing = end && k1 == k;
+                const int end = at + elements == k1, finishing = end && k1 == k, out = end && !is_gate;
                 /* What comes next, or later; after the end of this part of a panel comes that of the next panel. */
                 const char * next = w + (bytes > AHEAD ? bytes : AHEAD);
                 next += end ? panel_bytes - ROWS * ((k1 - k0) / q->elements) * q->bytes : 0;
@@ -172,15 +181,15 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
                 for (int64_t i = 0, asked = 0; i < tiles; ++i) {
                     const int64_t t0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - t0;
                     const char * from = staged + t0 * token_bytes + (at - k0) / q->block * rows * token_record;
-                    float * tile_sums = sums + t0 * ROWS;
+                    float * tile_sums = sums[is_gate] + t0 * ROWS;
                     for (int64_t t = t0; t < t0 + rows && at == k0; ++t) {
                         if (k0) { /* the sums so far */
-                            memcpy(sums + t * ROWS, b->y[t] + column, (size_t) cols * sizeof(float));
+                            memcpy(sums[0] + t * ROWS, b->y[t] + column, (size_t) cols * sizeof(float));
                         } else {
-                            memset(sums + t * ROWS, 0, NUMBERS);
+                            memset(sums[is_gate] + t * ROWS, 0, NUMBERS);
                         }
                     }
-                    for (int64_t t = t0; t < t0 + rows && end; ++t) { /* it arrives while the tile is computed */
+                    for (int64_t t = t0; t < t0 + rows && out; ++t) { /* it arrives while the tile is computed */
                         __builtin_prefetch(b->y[t] + column, 1);
                     }
                     if (direct) {
@@ -190,10 +199,13 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
                         q->tiles[rows](from, unpacked, records, tile_sums, next + asked * GROUP, ask);
                         asked += ask * records;
                     }
-                    if (end) {
+                    if (out && b->gate) {
+                        b->set->gate(b->activation, sums[1] + t0 * ROWS, rows, tile_sums);
+                    }
+                    if (out) {
                         const int adding = finishing && b->residual[t0]; /* all tokens have one, or none */
                         b->set->finish(tile_sums, rows, cols, column, finishing && b->bias ? b->bias + column : 0,
-                                       finishing && b->gelu, adding ? b->residual + t0 : 0, b->y + t0);
+                                       finishing && b->activation == HOTSHOE_LINEAR_GELU_ERF, adding ? b->residual + t0 : 0, b->y + t0);
                     }
                 }
                 w += bytes;
@@ -211,7 +223,7 @@ static struct block block_of(const struct hotshoe_linear_params * p) {
         .k = p->k,
         .m = p->m,
         .last_panel = n_panels(p->m),
-        .gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF,
+        .activation = p->activation,
     };
     return b;
 }
@@ -243,6 +255,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const struct ggml_tensor * x = dst->src[0];
     const float * residual = p->has_residual ? (const float *) dst->src[p->has_bias ? 2 : 1]->data : 0;
     struct block b = block_of(p);
+    b.gate = (const char *) p->gate;
     b.bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
     /* Blocks of tokens of nearly one size, as their tiles are; each with all panels. */
     const int64_t n = x->ne[1], panels = n_panels(p->m), parts = token_parts(n, 1, panels, nth, 1.5, 4.0);
@@ -337,6 +350,8 @@ size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
     (void) type, (void) k, (void) m;
     return 0;
 }
+
+int hotshoe_quants_gates(int type, int64_t k) { return hotshoe_quants_has(type, k); }
 
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {

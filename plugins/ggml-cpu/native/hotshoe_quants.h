@@ -8,6 +8,9 @@
  * 0, call none of the others. */
 HOTSHOE_API int hotshoe_quants_has(int type, int64_t k);
 
+/* Whether weights of this type and k, of which there are some, may have a gate. */
+HOTSHOE_API int hotshoe_quants_gates(int type, int64_t k);
+
 /* Bytes of the packed weight: those of the file, with the rows made up to a multiple of 16. Its memory must be zeroed
  * before the first pack. */
 HOTSHOE_API size_t hotshoe_quants_size(int type, int64_t k, int64_t m);
@@ -18,9 +21,10 @@ HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t fir
                                      const void * rows, void * packed);
 
 /* As hotshoe_linear, with the ggml type in the place of params->format. One row is multiplied at the memory's speed; more
- * share what was unpacked (docs/performance.md has the numbers). Activations are rounded to 8 bits in blocks of 32
- * (16 with Q2_K, Q3_K and Q6_K), each with a scale of its own in F32. A row of the result depends on its row of x only,
- * not on the others, nor on the number of threads or the instruction set. */
+ * share what was unpacked (docs/performance.md has the numbers). Activations are rounded to 8 bits, with a scale in F32 for
+ * every 32, or for 128 where the type has blocks of 256. A row of the result depends on its row of x only, not on the
+ * others, nor on the number of threads or the instruction set.
+ * With a gate: act(x @ gate.T) * (x @ W.T), without bias and residual; k as hotshoe_quants_gates says. */
 HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 /* dst (n, used, m) F32 from src: x (n, 1 or used, k) F32, rows contiguous, and the weight for each row of dst, (n, used) I32,

@@ -33,6 +33,9 @@ typedef void (*tile_fn)(const char * x, const char * records, int64_t n, float *
 typedef void (*finish_fn)(const float * sums, int64_t n, int cols, int64_t column, const float * bias, int gelu,
                           const float * const * residual, float * const * dst);
 
+/* sums[i] *= act(gates[i]) for n tokens of 16; activation: enum hotshoe_linear_activation. */
+typedef void (*gate_fn)(int activation, const float * gates, int64_t n, float * sums);
+
 struct field {
     uint8_t n, bytes; /* elements, and the size of each */
 };
@@ -55,6 +58,7 @@ struct quant_set {
     int in_tile; /* tokens of one at most */
     int direct;  /* tokens up to which each is multiplied by the packed blocks themselves */
     finish_fn finish;
+    gate_fn gate;
 };
 
 #if (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)

@@ -200,6 +200,18 @@ ISA static void finish(const float * sums, int64_t n, int cols, int64_t column, 
     }
 }
 
+ISA static void gate(int activation, const float * gates, int64_t n, float * sums) {
+    if (activation == HOTSHOE_LINEAR_SILU) {
+        for (int64_t i = 0; i < n * ROWS; ++i) {
+            sums[i] *= times_sigmoid(gates[i], gates[i]);
+        }
+    } else {
+        for (int64_t i = 0; i < n * ROWS; ++i) {
+            sums[i] *= gelu_tanh(gates[i]);
+        }
+    }
+}
+
 /* --- the set ---------------------------------------------------------------------------------------- */
 
 static const struct quant quants[] = {
@@ -224,4 +236,5 @@ const struct quant_set SET = {
     .in_tile = LANES == 16 ? 8 : 4,
     .direct = 2,
     .finish = finish,
+    .gate = gate,
 };

@@ -16,8 +16,8 @@ from hotshoe_core.places import node_places
 from hotshoe_core.tensor import TABLE, Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
-from hotshoe_ggml.cpu.fusion import fuse
-from hotshoe_ggml.cpu.packed import PackedWeight, multiplies_stored
+from hotshoe_ggml.cpu.fusion import fuse, operands
+from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight, multiplies_stored
 from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
 from hotshoe_ggml.placing import choose_units
 from hotshoe_ggml.scheduler import ScheduledGraph, Scheduler
@@ -98,7 +98,7 @@ class GgmlExecutable(Executable):
                     raise ClosedError(f"{leaf!r} was released")
                 native[leaf] = leaf.handle
         cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
-        fused, vanished = fuse(graph, self._is_own_product)
+        fused, vanished = fuse(graph, self._is_own_product, self._is_gated_pair)
         counters, several = self._backend.counters, len(self._backend.units) > 1
         if several:
             self._places = node_places(graph, self._backend.placement, self._backend.home)
@@ -135,13 +135,20 @@ class GgmlExecutable(Executable):
 
     def _is_own_product(self, node: Tensor) -> bool:
         """Whether this ``linear`` is one of our kernels', not of ggml's."""
-        weight = node.sources[1]
-        assert weight is not None
+        weight = operands(node)[1]
         if isinstance(self._native.get(weight), PackedWeight):
             return True
         if self._backend.params.repack is not True or not self._backend.own_kernels(node):
             return False
         return multiplies_stored(weight, node.size // node.shape[-1])
+
+    def _is_gated_pair(self, gate: Tensor, up: Tensor) -> bool:
+        """Whether ``act(gate) * up`` of these two products of ours is one of our kernels'."""
+        (x, a), (y, b) = operands(gate), operands(up)
+        of_gate, own = self._native.get(a), self._native.get(b)
+        if x is not y or not isinstance(own, QuantizedWeight) or not isinstance(of_gate, QuantizedWeight):
+            return False
+        return own.takes_gate(of_gate)
 
     def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
         """ggml's tensor, as this operand of ``op`` reads it. Raises UnsupportedOpError."""

@@ -1,4 +1,4 @@
-"""Fusion: a product of our own takes in the bias, activation and residual that follow it.
+"""Fusion: a product of our own takes in the bias, activation and residual that follow it, or its gate's product.
 
 Each of them alone reads and writes the whole result once more; in the product's epilogue they are free. It is done
 only where nobody else reads the values between.
@@ -12,24 +12,39 @@ from typing import NamedTuple
 from hotshoe_core.graph import Graph
 from hotshoe_core.tensor import Tensor
 
-__all__ = ["Fused", "fuse"]
+__all__ = ["Fused", "fuse", "operands"]
 
 
 class Fused(NamedTuple):
-    """``activation(x @ weight.T + bias) + residual``, of which ``linear`` is the first node."""
+    """``activation(x @ weight.T + bias) + residual``, of which ``linear`` is the first node.
+
+    With a gate, the product of x with another weight: ``activation(gate) * (x @ weight.T)``.
+    """
 
     linear: Tensor
     bias: Tensor | None = None
     activation: str = "none"
     residual: Tensor | None = None
+    gate: Tensor | None = None
 
 
-def fuse(graph: Graph, is_own: Callable[[Tensor], bool]) -> tuple[dict[Tensor, Fused], set[Tensor]]:
-    """What to build in place of the last node of each pattern, and the nodes that vanish into them."""
+def fuse(
+    graph: Graph, is_own: Callable[[Tensor], bool], is_pair: Callable[[Tensor, Tensor], bool]
+) -> tuple[dict[Tensor, Fused], set[Tensor]]:
+    """What to build in place of the last node of each pattern, and the nodes that vanish into them.
+
+    is_own: whether a ``linear`` is a product of ours; is_pair: whether one such may be the gate of another.
+    """
     only_reader = _only_readers(graph)
     fused: dict[Tensor, Fused] = {}
     vanished: set[Tensor] = set()
     for node in graph.nodes:
+        activation = _activation_of_gate(node)
+        if activation is not None:
+            gate, up = operands(node)
+            if all(fused.get(t) == Fused(t) and only_reader.get(t) is node for t in (gate, up)) and is_pair(gate, up):
+                vanished |= {gate, up}
+                fused[node] = Fused(up, activation=activation, gate=gate)
         if node.op != "linear" or not is_own(node):
             continue
         found, last = Fused(node), node
@@ -49,6 +64,20 @@ def fuse(graph: Graph, is_own: Callable[[Tensor], bool]) -> tuple[dict[Tensor, F
                 found, last = found._replace(residual=other), reader
         fused[last] = found
     return fused, vanished
+
+
+def operands(node: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of a product: x and the weight; or of a gate and what it multiplies."""
+    a, b = node.sources
+    assert a is not None
+    assert b is not None
+    return a, b
+
+
+def _activation_of_gate(node: Tensor) -> str | None:
+    if node.op == "geglu" and node.attrs["approximate"] == "tanh":
+        return "gelu_tanh"
+    return "silu" if node.op == "swiglu" else None
 
 
 def _only_readers(graph: Graph) -> dict[Tensor, Tensor]:

@@ -61,7 +61,12 @@ _FORMATS = {
     DType.BF16: (PackedFormat.BF16, PackedFormat.F32),
     DType.Q8_0: (PackedFormat.BF16, PackedFormat.F16),
 }
-_ACTIVATIONS = {"none": "HOTSHOE_LINEAR_NONE", "gelu": "HOTSHOE_LINEAR_GELU_ERF"}  # gelu: the exact one
+_ACTIVATIONS = {
+    "none": "HOTSHOE_LINEAR_NONE",
+    "gelu": "HOTSHOE_LINEAR_GELU_ERF",  # the exact one
+    "silu": "HOTSHOE_LINEAR_SILU",
+    "gelu_tanh": "HOTSHOE_LINEAR_GELU_TANH",
+}
 
 
 def multiplies_bf16() -> bool:
@@ -126,7 +131,7 @@ class PackedWeight(ABC):
         self._memory = np.zeros(0 if dry else self.nbytes + ALIGNMENT, np.uint8) if memory is None else memory
         self._address = self._memory.__array_interface__["data"][0]
         self._address += -self._address % ALIGNMENT
-        self._params: dict[tuple[str, bool, bool], Any] = {}
+        self._params: dict[tuple[str, bool, bool, PackedWeight | None], Any] = {}
         if not dry:
             self._pack_all(weight, done)
 
@@ -156,12 +161,13 @@ class PackedWeight(ABC):
     def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
         """Packs rows [first, first + n) of one matrix, given as in the file."""
 
-    def params(self, activation: str, has_bias: bool, has_residual: bool) -> Any:
-        """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this object."""
-        key = (activation, has_bias, has_residual)
+    def params(self, activation: str, has_bias: bool, has_residual: bool, gate: PackedWeight | None = None) -> Any:
+        """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this object and the gate."""
+        key = (activation, has_bias, has_residual, gate)
         if key not in self._params:
-            params = _params(self.k, self.m, *key)
+            params = _params(self.k, self.m, activation, has_bias, has_residual)
             params.packed = ffi.cast("void *", self._address)
+            params.gate = ffi.NULL if gate is None else ffi.cast("void *", gate._address)
             params.n_experts = self.n_experts
             params.format = self.format.id if isinstance(self.format, DType) else self.format
             self._params[key] = params
@@ -214,6 +220,11 @@ class QuantizedWeight(PackedWeight):
         size = int(kernels().hotshoe_quants_size(weight.dtype.id, k, m))
         super().__init__(weight, size, memory=memory, dry=dry, done=done)
 
+    def takes_gate(self, gate: PackedWeight) -> bool:
+        """Whether ``act(x @ gate.T) * (x @ W.T)`` is one product."""
+        alike = (gate.format, gate.k, gate.m, gate.n_experts) == (self.format, self.k, self.m, 0)
+        return alike and bool(kernels().hotshoe_quants_gates(self.format.id, self.k))
+
     def _rows_at_once(self, row_bytes: int) -> int:
         return _PART // row_bytes
 
@@ -228,16 +239,18 @@ def linear_node(
     bias: Any | None = None,
     residual: Any | None = None,
     activation: str = "none",
+    gate: PackedWeight | None = None,
 ) -> Any:
     """A ggml node for ``act(x @ W.T + bias) + residual``, of ne ``[m, n]``: reshape it where x has more axes.
 
     x: ne ``[k, ...]``, n vectors in all. weight: packed, or as stored, ne ``[k, m]`` of F32, F16 or BF16; the caller
     keeps it alive as long as the graph. bias: m numbers. residual: n * m, in the order of the result. activation:
-    "none" or "gelu", the exact one.
+    "none" or "gelu", the exact one. gate: a weight that ``takes_gate`` allows, for ``act(x @ gate.T) * (x @ W.T)``
+    without bias and residual; activation is "silu" or "gelu_tanh" then.
     """
     epilogue = (activation, bias is not None, residual is not None)
     if isinstance(weight, PackedWeight):
-        k, m, function, params, stored = weight.k, weight.m, weight.function, weight.params(*epilogue), []
+        k, m, function, params, stored = weight.k, weight.m, weight.function, weight.params(*epilogue, gate), []
     else:
         k, m = weight.ne[0], weight.ne[1]
         function, params, stored = DenseWeight.function, _params(k, m, *epilogue), [weight]

@@ -9,7 +9,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.ops._bounds import are_distinct
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi
-from hotshoe_ggml.cpu.fusion import Fused
+from hotshoe_ggml.cpu.fusion import Fused, operands
 from hotshoe_ggml.cpu.packed import PackedWeight, experts_node, linear_node
 from hotshoe_ggml.lowering.builder import Builder, Ptr, indices_are_i32, lowers
 
@@ -29,12 +29,11 @@ def lower_fused(b: Builder, node: Tensor, fused: Fused, read: Callable[[Tensor, 
 
     read: gives a tensor as the product reads it, as its first operand (0) or its weight (1).
     """
-    x, weight = fused.linear.sources
-    assert x is not None
-    assert weight is not None
+    x, weight = operands(fused.linear)
     bias = None if fused.bias is None else read(fused.bias, 0)
     residual = None if fused.residual is None else b.cont(read(fused.residual, 0))
-    y = linear_node(b, b.cont(read(x, 0)), read(weight, 1), bias, residual, fused.activation)
+    gate = None if fused.gate is None else read(operands(fused.gate)[1], 1)
+    y = linear_node(b, b.cont(read(x, 0)), read(weight, 1), bias, residual, fused.activation, gate)
     return b.reshape(y, node.shape)
 
 
