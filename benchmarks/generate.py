@@ -197,16 +197,17 @@ def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contend
     """Ask all of them in every round: a line for each number of the answers, called by it where there is no name."""
     warm: dict[Setting, Answer] = {}
     failed: dict[Setting, str] = {}
-    for setting, contender in contenders.items():
-        try:
-            warm[setting] = contender.ask(measure)
-        except MeasureError as error:
-            if setting.engine == "hotshoe":
-                raise
-            failed[setting] = str(error)
-    if measure[0] != "start" and not is_long(measure):  # the first was slow for the pages that it touched
-        slow = {setting for setting in warm if _is_behind(setting, warm, FAR_BEHIND)}
-        warm |= {setting: contenders[setting].ask(measure) for setting in warm if setting not in slow}
+    going_on = list(contenders)
+    for _ in range(1 if measure[0] == "start" or is_long(measure) else 2):  # the first is slow for the pages it touches
+        for setting in going_on:
+            try:
+                warm[setting] = contenders[setting].ask(measure)
+            except MeasureError as error:
+                if setting.engine == "hotshoe":
+                    raise
+                failed[setting] = str(error)
+                warm.pop(setting, None)
+        going_on = [setting for setting in warm if not _is_behind(setting, warm, FAR_BEHIND)]
     lines = {kind: Line(name or kind, kind) for answer in warm.values() for kind in answer}
     for line in lines.values():
         for setting, reason in failed.items():

@@ -169,6 +169,30 @@ def test_the_best_setting_of_each_peer_counts_and_ratios_are_of_the_round(tiny: 
     assert set(lines["generate"]["values"]) == {"hotshoe"}
 
 
+class Told:
+    """A contender that says what it was told to, and then the last of it again."""
+
+    def __init__(self, *answers: float | str) -> None:
+        self.answers = list(answers)
+
+    def ask(self, measure: Any) -> dict[str, float]:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, str):
+            raise generate.MeasureError(answer)
+        return {"prompt": answer}
+
+
+def test_a_setting_that_fails_is_left_out_whenever_it_does() -> None:
+    told = {("hotshoe", ""): Told(9), ("peer", "good"): Told(5, 8), ("peer", "breaks"): Told(7, "no memory")}
+    contenders = {generate.Setting(*name, frozenset({"prompt"}), ()): each for name, each in told.items()}
+    [line] = generate.take_turns("prompt 8", ["prompt", 8], contenders, 2)
+    assert line.values == {"hotshoe": {"": [9, 9]}, "peer": {"good": [8, 8]}}
+    assert line.left_out == {"peer": {"breaks": "no memory"}}
+    ours = {generate.Setting("hotshoe", "", frozenset({"prompt"}), ()): Told(9, "out of memory")}
+    with pytest.raises(generate.MeasureError, match="out of memory"):
+        generate.take_turns("prompt 8", ["prompt", 8], ours, 2)
+
+
 def test_ratios_above_one_are_in_hotshoes_favour() -> None:
     setting = {"x": [2.0, 4.0]}
     for kind, expected in (("prompt", 0.5), ("first", 2.0), ("peak", 2.0)):

@@ -228,7 +228,7 @@ def state(installed: Mapping[str, str]) -> dict[str, Any]:
     return {
         "hotshoe": [
             installed.get("hotshoe"),
-            *(_stat(os.path.join(folder, name)) for folder in _CODE for name in _names(folder)),
+            *(_stat(os.path.join(folder, name)) for folder in _CODE for name in _names(folder) if name.endswith(".py")),
         ],
         "group": GROUP,
         "python": [sys.executable, sys.version, sys.implementation.cache_tag],

@@ -15,6 +15,7 @@ from hotshoe_core.reference import open_reference
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
+from hotshoe_ggml._native import kernels
 from hotshoe_ggml.cpu import unit
 from hotshoe_ggml.cpu.packed import PackedFormat, PackedWeight, multiplies_bf16, pack_format
 from hotshoe_loader import load_all
@@ -105,8 +106,6 @@ def computed(ctx: Context) -> list[str]:
 @pytest.mark.parametrize("repack", [True, "engine"])
 def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"]) -> None:
     """They are ours where that is faster, with what follows; few are ggml's, and all where only its own are wanted."""
-    from hotshoe_ggml._native import kernels
-
     least = kernels().hotshoe_linear_stored_rows(DType.BF16.id)
     if not least:
         pytest.skip("on this CPU BF16 is multiplied as stored by ggml only")
@@ -251,6 +250,8 @@ GATED: dict[str, tuple[Pair, int]] = {  # and how many nodes ggml's graph has
 @pytest.mark.parametrize("name", GATED)
 def test_a_gate_and_its_product_are_one(name: str, dtype: DType, backend: Backend) -> None:
     """Of few rows, of several tiles, of several blocks; m is no multiple of a panel."""
+    if not kernels().hotshoe_quants_has(dtype.id, K):
+        pytest.skip("this CPU has no products of ours for quantized weights")
     rng, (build, nodes), m = np.random.default_rng(0), GATED[name], 520
     weights = [
         WeightData(part, (m, K), dtype, quantize(rng.standard_normal((m, K), np.float32), dtype), ("linear",))

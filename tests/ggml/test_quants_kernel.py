@@ -110,7 +110,8 @@ def test_tokens_that_just_fit_are_staged_whole(k: int) -> None:
 def test_a_gate_is_what_both_products_are(dtype: DType, activation: str) -> None:
     """Of each type, in both instruction sets; activations that make the gate's ends."""
     for k in (2304, 4096) if dtype in SUPERBLOCKS else (2016, 2880):
-        gate, up = (QuantizedWeight(weight(dtype, m, k)[0]) for m in (83, 83))
+        rng = np.random.default_rng(k)
+        gate, up = (QuantizedWeight(weight_data(rng.standard_normal((83, k), np.float32), dtype)) for _ in range(2))
         assert up.takes_gate(gate)
         for n, threads in ((1, 2), (2, 1), (7, 3), (130, 2)):
             x = activations(n, k) / np.float32(math.sqrt(k))

@@ -12,6 +12,13 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #endif
 
+/* Before a loop whose length is known once its function is inlined: no copy of it stays. */
+#if defined(__clang__)
+#define UNROLL _Pragma("clang loop unroll(full)") /* a plain one was done by two, before inlining: half the speed */
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
 /* 2^y for y in [-126, 128): adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits; 2^(y - n) is a polynomial. */
 ALWAYS_INLINE float exp2_near(float y) {
     const float magic = 12582912.0f;

@@ -48,11 +48,6 @@ size_t hotshoe_packed_size(int format, int64_t k, int64_t m) {
 #define AVX2 __attribute__((target("avx2,fma,f16c")))
 #define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
 #define AVX512_BF16 __attribute__((target("avx512bf16,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 enum { ISA_NONE, ISA_AVX2, ISA_AVX512, ISA_AVX512_BF16 };
 

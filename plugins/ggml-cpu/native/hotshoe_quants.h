@@ -8,7 +8,7 @@
  * 0, call none of the others. */
 HOTSHOE_API int hotshoe_quants_has(int type, int64_t k);
 
-/* Whether weights of this type and k, of which there are some, may have a gate. */
+/* Whether a weight of this type and k, for which hotshoe_quants_has says 1, may have a gate. */
 HOTSHOE_API int hotshoe_quants_gates(int type, int64_t k);
 
 /* Bytes of the packed weight: those of the file, with the rows made up to a multiple of 16. Its memory must be zeroed

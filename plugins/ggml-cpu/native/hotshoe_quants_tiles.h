@@ -155,14 +155,16 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
 #define TILE_ARGS const char *x, const char *w, int64_t n, float *sums, const char *ahead, int lines
 #define TILE(tokens, name, ...)                                                                                        \
     ISA static void name##_##tokens(TILE_ARGS) { tile(tokens, __VA_ARGS__, x, w, n, sums, ahead, lines); }
+#define FOUR_TILES(name, ...)                                                                                          \
+    TILE(1, name, __VA_ARGS__) TILE(2, name, __VA_ARGS__) TILE(3, name, __VA_ARGS__) TILE(4, name, __VA_ARGS__)
 #if LANES == 16
 #define TILES(name, ...)                                                                                               \
-    TILE(1, name, __VA_ARGS__) TILE(2, name, __VA_ARGS__) TILE(3, name, __VA_ARGS__) TILE(4, name, __VA_ARGS__)        \
+    FOUR_TILES(name, __VA_ARGS__)                                                                                      \
     TILE(5, name, __VA_ARGS__) TILE(6, name, __VA_ARGS__) TILE(7, name, __VA_ARGS__) TILE(8, name, __VA_ARGS__)        \
     static const tile_fn name[] = {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
 #else
 #define TILES(name, ...)                                                                                               \
-    TILE(1, name, __VA_ARGS__) TILE(2, name, __VA_ARGS__) TILE(3, name, __VA_ARGS__) TILE(4, name, __VA_ARGS__)        \
+    FOUR_TILES(name, __VA_ARGS__)                                                                                      \
     static const tile_fn name[] = {0, name##_1, name##_2, name##_3, name##_4};
 #endif
 /* By block, span, form and whether there are minimums. */

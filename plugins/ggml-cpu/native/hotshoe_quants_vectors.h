@@ -34,11 +34,6 @@ typedef __m256 floats;
 #endif
 
 #define INLINE ISA ALWAYS_INLINE
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)") /* a plain one was done by two, before inlining: half the speed */
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 INLINE ints bytes(int value) { return V(set1_epi8)((char) value); }
 INLINE ints low(ints v, int mask) { return v & bytes(mask); }

@@ -131,7 +131,7 @@ class PackedWeight(ABC):
         self._memory = np.zeros(0 if dry else self.nbytes + ALIGNMENT, np.uint8) if memory is None else memory
         self._address = self._memory.__array_interface__["data"][0]
         self._address += -self._address % ALIGNMENT
-        self._params: dict[tuple[str, bool, bool, PackedWeight | None], Any] = {}
+        self._params: dict[tuple[str, bool, bool, int], Any] = {}
         if not dry:
             self._pack_all(weight, done)
 
@@ -163,11 +163,12 @@ class PackedWeight(ABC):
 
     def params(self, activation: str, has_bias: bool, has_residual: bool, gate: PackedWeight | None = None) -> Any:
         """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this object and the gate."""
-        key = (activation, has_bias, has_residual, gate)
+        gate_address = 0 if gate is None else gate._address
+        key = (activation, has_bias, has_residual, gate_address)
         if key not in self._params:
             params = _params(self.k, self.m, activation, has_bias, has_residual)
             params.packed = ffi.cast("void *", self._address)
-            params.gate = ffi.NULL if gate is None else ffi.cast("void *", gate._address)
+            params.gate = ffi.cast("void *", gate_address)
             params.n_experts = self.n_experts
             params.format = self.format.id if isinstance(self.format, DType) else self.format
             self._params[key] = params
@@ -248,6 +249,7 @@ def linear_node(
     "none" or "gelu", the exact one. gate: a weight that ``takes_gate`` allows, for ``act(x @ gate.T) * (x @ W.T)``
     without bias and residual; activation is "silu" or "gelu_tanh" then.
     """
+    assert gate is None or isinstance(weight, QuantizedWeight)
     epilogue = (activation, bias is not None, residual is not None)
     if isinstance(weight, PackedWeight):
         k, m, function, params, stored = weight.k, weight.m, weight.function, weight.params(*epilogue, gate), []
