@@ -274,6 +274,50 @@ def test_a_gate_and_its_product_are_one(name: str, dtype: DType, backend: Backen
             assert np.linalg.norm(ours - expected) <= 2e-2 * np.linalg.norm(expected)
 
 
+Chosen = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], list[Tensor]]  # of x, choices, others, gate's, product's
+
+GATED_EXPERTS: dict[str, tuple[Chosen, int]] = {
+    "swiglu": (lambda x, c, o, g, w: [ops.swiglu(ops.linear_experts(x, g, c), ops.linear_experts(x, w, c))], 1),
+    "of two choices": (lambda x, c, o, g, w: [ops.swiglu(ops.linear_experts(x, g, c), ops.linear_experts(x, w, o))], 3),
+    "the gate is read": (
+        lambda x, c, o, g, w: [y := ops.linear_experts(x, g, c), ops.swiglu(y, ops.linear_experts(x, w, c))],
+        3,
+    ),
+    "by itself": (lambda x, c, o, g, w: [ops.linear_experts(x, g, c)], 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0], ids=lambda d: d.name)
+@pytest.mark.parametrize("name", GATED_EXPERTS)
+def test_a_gate_of_experts_and_its_product_are_one(name: str, dtype: DType, backend: Backend) -> None:
+    if not kernels().hotshoe_quants_has(dtype.id, K):
+        pytest.skip("this CPU has no products of ours for quantized weights")
+    rng, (build, nodes), m, e, used = np.random.default_rng(0), GATED_EXPERTS[name], 72, 4, 2
+    weights = [
+        WeightData(
+            part, (e, m, K), dtype, quantize(rng.standard_normal((e * m, K), np.float32), dtype), ("linear_experts",)
+        )
+        for part in ("gate", "up")
+    ]
+    for n in (1, 3, 300):
+        answers = []
+        choices = [rng.integers(0, e, (n, used), np.int32) for _ in range(2)]
+        values = rng.standard_normal((n, 1, K), np.float32)
+        for b in (backend, open_reference()):
+            loaded = b.load(weights)
+            with b.new_context() as ctx:
+                x = ctx.input("x", (n, 1, K))
+                chosen, others = (ctx.input(f"c{i}", (n, used), DType.I32) for i in range(2))
+                outputs = build(x, chosen, others, loaded["gate"], loaded["up"])
+                ctx.forward(*outputs).compute({x: values, chosen: choices[0], others: choices[1]})
+                answers.append([ctx.read(y) for y in outputs])
+                if b is backend:
+                    assert len(computed(ctx)) == nodes, computed(ctx)
+            b.release(list(loaded.values()))
+        for ours, expected in zip(*answers, strict=True):
+            assert np.linalg.norm(ours - expected) <= 2e-2 * np.linalg.norm(expected)
+
+
 def test_weights_of_two_types_are_no_pair(backend: Backend) -> None:
     """As llama.cpp mixes them in some files."""
     rng = np.random.default_rng(0)

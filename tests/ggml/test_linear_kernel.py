@@ -52,7 +52,7 @@ def need(format: PackedFormat) -> None:
 def run(
     weight: PackedWeight | WeightData, x: np.ndarray, *, threads: int = 2, avx2_only: bool = False, **kwargs: Any
 ) -> np.ndarray:
-    """One node on a ggml CPU backend of its own. kwargs: bias, residual, experts (arrays), activation.
+    """One node on a ggml CPU backend of its own. kwargs: bias, residual, experts (arrays), activation, gate.
 
     weight: WeightData is multiplied as stored. avx2_only: of such a one; packed ones have it in their params.
     """
@@ -74,7 +74,7 @@ def run(
         native = builder.new(weight.shape, weight.dtype)
         leaves, arrays = leaves | {"weight": native}, arrays | {"weight": weight.data}
     if "experts" in arrays:
-        node = experts_node(builder, leaves["x"], native, leaves["experts"])
+        node = experts_node(builder, leaves["x"], native, leaves["experts"], **kwargs)
     else:
         node = linear_node(builder, **leaves | {"weight": native}, **kwargs)
     for params in builder.keep:

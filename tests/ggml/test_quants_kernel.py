@@ -132,6 +132,10 @@ def test_weights_that_take_no_gate() -> None:
     assert not up.takes_gate(gate)
     assert not long.takes_gate(long), "its tokens are staged in pieces"
     assert not up.takes_gate(QuantizedWeight(weight(DType.Q5_0, 16, 96)[0]))
+    data = weight(DType.Q4_0, 16, 96)[0].data
+    experts = QuantizedWeight(WeightData("w", (2, 8, 96), DType.Q4_0, data, ("linear_experts",)))
+    alone = QuantizedWeight(WeightData("w", (8, 96), DType.Q4_0, data[: data.nbytes // 2], ("linear",)))
+    assert not alone.takes_gate(experts), "it is of several experts"
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
@@ -283,6 +287,32 @@ def test_of_each_expert_what_its_own_product_gives(dtype: DType, n: int, used: i
             expected[at] = run(own, np.ascontiguousarray(np.broadcast_to(x, (n, used, k))[at]))
     for threads in (1, 2, 3, 4):
         np.testing.assert_array_equal(run(packed, x, experts=chosen, threads=threads), expected)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+@pytest.mark.parametrize(("n", "used", "rows"), [(1, 3, 1), (9, 2, 1), (40, 4, 4), (300, 2, 1)])
+def test_a_gate_of_experts_is_that_of_each(dtype: DType, n: int, used: int, rows: int) -> None:
+    """To the last bit, where the tokens of one expert are more than can be staged whole."""
+    e, m, k = 3, 83, 5632 if n == 300 else 512
+    rng = np.random.default_rng(k)
+    both = [weight_data(rng.standard_normal((e * m, k), np.float32), dtype) for _ in range(2)]
+    gates, ups = (QuantizedWeight(WeightData("w", (e, m, k), dtype, w.data, ("linear_experts",))) for w in both)
+    assert ups.takes_gate(gates)
+    chosen, x = choices(n, used, e), activations(n * rows, k).reshape(n, rows, k)
+    expected = np.empty((n, used, m), np.float32)
+    size = both[0].data.nbytes // e
+    for i in range(e):
+        gate, up = (
+            QuantizedWeight(WeightData("w", (m, k), dtype, w.data[i * size : (i + 1) * size], ("linear",)))
+            for w in both
+        )
+        at = chosen == i
+        if at.any():
+            own = np.ascontiguousarray(np.broadcast_to(x, (n, used, k))[at])
+            expected[at] = run(up, own, activation="silu", gate=gate)
+    for threads in (1, 2, 3):
+        got = run(ups, x, experts=chosen, threads=threads, activation="silu", gate=gates)
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize("dtype", [DType.Q4_K, DType.Q8_0, DType.MXFP4], ids=lambda d: d.name)

@@ -306,7 +306,7 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
     const int64_t used = experts->ne[0], n = used * experts->ne[1];
     const size_t weight_bytes = hotshoe_quants_size(p->format, p->k, p->m);
     struct block b = block_of(p);
-    const int64_t panels = n_panels(p->m);
+    const int64_t panels = n_panels(p->m), most = most_tokens(&b);
     const int parts = token_parts(n, min64(n, p->n_experts), panels, nth, 1.5, 4.0), columns = nth / parts;
     /* This thread's rows, in the order of their experts, and its panels of each. */
     const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
@@ -321,8 +321,9 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
         for (int64_t i = next_of(chosen, 0, n, e); i < n; i = next_of(chosen, i + 1, n, e)) {
             ++before;
         }
-        const int64_t start = at > first ? at : first, stop = min64(before, last), blocks = (stop - start + MAX_TOKENS - 1) / MAX_TOKENS;
+        const int64_t start = at > first ? at : first, stop = min64(before, last), blocks = (stop - start + most - 1) / most;
         b.packed = (const char *) p->packed + e * weight_bytes;
+        b.gate = p->gate ? (const char *) p->gate + e * weight_bytes : 0;
         for (int64_t i = 0, block = 0; block < blocks; ++block) {
             const int64_t t1 = start + (stop - start) * (block + 1) / blocks;
             for (b.tokens = 0; at < t1; ++i) {

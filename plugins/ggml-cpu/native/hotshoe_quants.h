@@ -28,8 +28,8 @@ HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t fir
 HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 /* dst (n, used, m) F32 from src: x (n, 1 or used, k) F32, rows contiguous, and the weight for each row of dst, (n, used) I32,
- * contiguous, each less than params->n_experts. Neither bias nor activation nor residual. The rows of one weight are
- * multiplied together, and each is what hotshoe_quants makes of it. */
+ * contiguous, each less than params->n_experts. Neither bias nor residual; an activation only with a gate, which has as many
+ * weights. The rows of one weight are multiplied together, and each is what hotshoe_quants makes of it. */
 HOTSHOE_API void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 #endif

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -108,7 +108,7 @@ class GgmlExecutable(Executable):
                 continue
             builder.custom = self._backend.own_kernels(node)
             if node in fused:
-                native[node] = lower_fused(builder, node, fused[node], functools.partial(self._read, "linear"))
+                native[node] = lower_fused(builder, node, fused[node], self._read)
             else:
                 sources = [None if s is None else self._read(node.op, s, i) for i, s in enumerate(node.sources)]
                 if TABLE[node.op].overwrites and node not in graph.in_place:
@@ -134,7 +134,7 @@ class GgmlExecutable(Executable):
         return cgraph
 
     def _is_own_product(self, node: Tensor) -> bool:
-        """Whether this ``linear`` is one of our kernels', not of ggml's."""
+        """Whether this ``linear`` or ``linear_experts`` is one of our kernels', not of ggml's."""
         weight = operands(node)[1]
         if isinstance(self._native.get(weight), PackedWeight):
             return True
@@ -144,11 +144,11 @@ class GgmlExecutable(Executable):
 
     def _is_gated_pair(self, gate: Tensor, up: Tensor) -> bool:
         """Whether ``act(gate) * up`` of these two products of ours is one of our kernels'."""
-        (x, a), (y, b) = operands(gate), operands(up)
+        (x, a, *choice), (y, b, *other) = gate.sources, up.sources
         of_gate, own = self._native.get(a), self._native.get(b)
         if x is not y or not isinstance(own, QuantizedWeight) or not isinstance(of_gate, QuantizedWeight):
             return False
-        return own.takes_gate(of_gate)
+        return own.takes_gate(of_gate) and len(choice) == len(other) and all(map(operator.is_, choice, other))
 
     def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
         """ggml's tensor, as this operand of ``op`` reads it. Raises UnsupportedOpError."""

@@ -18,7 +18,8 @@ __all__ = ["Fused", "fuse", "operands"]
 class Fused(NamedTuple):
     """``activation(x @ weight.T + bias) + residual``, of which ``linear`` is the first node.
 
-    With a gate, the product of x with another weight: ``activation(gate) * (x @ weight.T)``.
+    With a gate, the product of x with another weight: ``activation(gate) * (x @ weight.T)``. ``linear`` and the gate
+    may be the ``linear_experts`` of one choice, without bias and residual.
     """
 
     linear: Tensor
@@ -33,7 +34,8 @@ def fuse(
 ) -> tuple[dict[Tensor, Fused], set[Tensor]]:
     """What to build in place of the last node of each pattern, and the nodes that vanish into them.
 
-    is_own: whether a ``linear`` is a product of ours; is_pair: whether one such may be the gate of another.
+    is_own: whether a ``linear`` or ``linear_experts`` is a product of ours; is_pair: whether one such may be the gate
+    of another.
     """
     only_reader = _only_readers(graph)
     fused: dict[Tensor, Fused] = {}
@@ -45,9 +47,12 @@ def fuse(
             if all(fused.get(t) == Fused(t) and only_reader.get(t) is node for t in (gate, up)) and is_pair(gate, up):
                 vanished |= {gate, up}
                 fused[node] = Fused(up, activation=activation, gate=gate)
-        if node.op != "linear" or not is_own(node):
+        if node.op not in ("linear", "linear_experts") or not is_own(node):
             continue
         found, last = Fused(node), node
+        if node.op == "linear_experts":
+            fused[node] = found
+            continue
         reader = only_reader.get(last)
         if reader is not None and _is_bias(_other(reader, last), node):
             vanished.add(last)
@@ -68,7 +73,7 @@ def fuse(
 
 def operands(node: Tensor) -> tuple[Tensor, Tensor]:
     """Those of a product: x and the weight; or of a gate and what it multiplies."""
-    a, b = node.sources
+    a, b = node.sources[:2]
     assert a is not None
     assert b is not None
     return a, b

@@ -223,7 +223,7 @@ class QuantizedWeight(PackedWeight):
 
     def takes_gate(self, gate: PackedWeight) -> bool:
         """Whether ``act(x @ gate.T) * (x @ W.T)`` is one product."""
-        alike = (gate.format, gate.k, gate.m, gate.n_experts) == (self.format, self.k, self.m, 0)
+        alike = (gate.format, gate.k, gate.m, gate.n_experts) == (self.format, self.k, self.m, self.n_experts)
         return alike and bool(kernels().hotshoe_quants_gates(self.format.id, self.k))
 
     def _rows_at_once(self, row_bytes: int) -> int:
@@ -266,14 +266,22 @@ def linear_node(
     return _product(builder, function, (m, n, 1), [builder.cont(arg) for arg in args], params)
 
 
-def experts_node(builder: Builder, x: Any, packed: PackedWeight, experts: Any) -> Any:
+def experts_node(
+    builder: Builder,
+    x: Any,
+    packed: PackedWeight,
+    experts: Any,
+    activation: str = "none",
+    gate: PackedWeight | None = None,
+) -> Any:
     """A ggml node of ne ``[m, used, n]``: each row of x by the matrix that ``experts`` names for it.
 
-    x: ne ``[k, 1 or used, n]``. experts: I32, ne ``[used, n]``, each one of the weight's. Otherwise as ``linear_node``.
+    x: ne ``[k, 1 or used, n]``. experts: I32, ne ``[used, n]``, each one of the weight's and the gate's. Otherwise as
+    ``linear_node``.
     """
     args = [builder.cont(builder.f32(x)), builder.cont(experts)]
     ne = (packed.m, experts.ne[0], experts.ne[1])
-    return _product(builder, f"{packed.function}_experts", ne, args, packed.params("none", False, False))
+    return _product(builder, f"{packed.function}_experts", ne, args, packed.params(activation, False, False, gate))
 
 
 def _params(k: int, m: int, activation: str, has_bias: bool, has_residual: bool) -> Any:

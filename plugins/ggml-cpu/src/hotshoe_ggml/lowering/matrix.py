@@ -24,16 +24,20 @@ def _linear(b: Builder, node: Tensor, x: Ptr, weight: Ptr | PackedWeight) -> Ptr
     return b.reshape(b.call("mul_mat", b.rows(weight), b.rows(flat)), node.shape)
 
 
-def lower_fused(b: Builder, node: Tensor, fused: Fused, read: Callable[[Tensor, int], Ptr | PackedWeight]) -> Ptr:
+def lower_fused(b: Builder, node: Tensor, fused: Fused, read: Callable[[str, Tensor, int], Ptr | PackedWeight]) -> Ptr:
     """A product of our own and what was fused into it; ``node`` is the last of the pattern.
 
-    read: gives a tensor as the product reads it, as its first operand (0) or its weight (1).
+    read: gives a tensor as an op reads it, as which of its operands.
     """
-    x, weight = operands(fused.linear)
-    bias = None if fused.bias is None else read(fused.bias, 0)
-    residual = None if fused.residual is None else b.cont(read(fused.residual, 0))
-    gate = None if fused.gate is None else read(operands(fused.gate)[1], 1)
-    y = linear_node(b, b.cont(read(x, 0)), read(weight, 1), bias, residual, fused.activation, gate)
+    op, experts = fused.linear.op, fused.linear.sources[2:]
+    x, weight = (read(op, t, i) for i, t in enumerate(operands(fused.linear)))
+    gate = None if fused.gate is None else read(op, operands(fused.gate)[1], 1)
+    if experts:
+        chosen = b.indices(fused.linear, read(op, experts[0], 2))
+        return experts_node(b, x, weight, chosen, fused.activation, gate)
+    bias = None if fused.bias is None else read(op, fused.bias, 0)
+    residual = None if fused.residual is None else b.cont(read(op, fused.residual, 0))
+    y = linear_node(b, b.cont(x), weight, bias, residual, fused.activation, gate)
     return b.reshape(y, node.shape)
 
 
@@ -56,9 +60,7 @@ def _matmul(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
     when=indices_are_i32(1, 2),
     nodes=lambda node: 16 + 4 * node.shape[1],
 )
-def _linear_experts(b: Builder, node: Tensor, x: Ptr, weight: Ptr | PackedWeight, experts: Ptr) -> Ptr:
-    if isinstance(weight, PackedWeight):
-        return experts_node(b, x, weight, b.indices(node, experts))
+def _linear_experts(b: Builder, node: Tensor, x: Ptr, weight: Ptr, experts: Ptr) -> Ptr:
     x, weight, experts = b.cont(b.f32(x)), b.rows(weight), b.indices(node, experts)
     chosen = node.sources[2]
     assert chosen is not None
