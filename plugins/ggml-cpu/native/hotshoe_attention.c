@@ -15,13 +15,15 @@
 #if defined(_MSC_VER) && !defined(__clang__)
 #define PREFETCH(p) (void) (p)
 #else
-#define PREFETCH(p) __builtin_prefetch(p)
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* into the second-level cache */
 #endif
 
 #define MAX_DIM 576               /* DeepSeek's latent attention: 512 and 64 that rotate */
-#define MAX_BLOCKS 64             /* row blocks a job: it bounds what is remembered of each row */
+#define MAX_BLOCKS 64             /* row blocks a run: it bounds what is remembered of each row */
+#define MAX_ROWS 8                /* a block */
 #define CHUNK 32                  /* hidden keys are skipped in multiples of this; a multiple of each panel */
 #define FEW_ROWS 12               /* as many rows must see a key, on average, before a transposed copy of it pays */
+#define STEP_BYTES (64 << 10)     /* of all heads in a step of few rows: what is asked for ahead of them */
 #define SCRATCH_FLOATS (37 << 10) /* 148 KiB: the keys, values and scores of one block stay in the second-level cache */
 PER_THREAD float scratch[SCRATCH_FLOATS];
 static const float zeros[MAX_DIM];
@@ -39,7 +41,8 @@ struct job {
     int64_t group;  /* query heads that share a key/value head: row r is query r / group of its head r % group */
     int64_t blocks; /* tiles of rows */
     int64_t parts;  /* tiles of one query; 0: tiles go from one query to the next */
-    int64_t step;   /* keys a block */
+    int64_t step;   /* keys at once */
+    int few;        /* rows, as in decoding: reading keys and values takes longer than computing with them */
 };
 
 /* Keys [from, to) of a batch element, and which element of dst they go to. */
@@ -47,8 +50,38 @@ struct part {
     int64_t batch, from, to, at;
 };
 
+/* What a tile of rows sees of the keys m to m + cols, from m on: all that lies between the first chunk that one of them
+ * sees and the last. Nothing: 0 to 0. count: how many of these the last of them sees. plain: all see all of them, and the
+ * mask need not be looked at again. */
+struct span {
+    int64_t from, to, count;
+    int plain;
+};
+
+/* The rows of keys or values that are read next. */
+struct ahead {
+    const char * at;
+    size_t size;
+    int64_t heads, left, to_head, to_row;
+};
+
+/* What a thread does at once: row blocks [first, last) of each of the heads [first_head, last_head) of keys. */
+struct run {
+    const struct job * job;
+    struct part part;
+    int64_t first_head, last_head, first, last;
+    int at_once; /* one step of keys: rows are divided by their sum as they are written */
+    /* of the keys of one step */
+    struct span all, spans[MAX_BLOCKS];
+    int64_t seen_pairs; /* of rows and keys */
+    struct ahead keys, values;
+    /* of each row, and of each block, one head after the other */
+    float most[MAX_BLOCKS * MAX_ROWS], total[MAX_BLOCKS * MAX_ROWS];
+    char begun[MAX_BLOCKS];
+};
+
 struct kernels {
-    void (*head)(const struct job *, struct part, int64_t kv_head, int64_t first, int64_t last);
+    void (*head)(struct run *, int64_t m, int64_t kv_head);
     void (*layer_row)(float *, const float *, const float *, const float *, int64_t, float);
     void (*rms_row)(float *, const float *, const float *, int64_t, float);
     int rows, panel;
@@ -112,14 +145,6 @@ static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int
     return n;
 }
 
-/* What a tile of rows sees of the keys m to m + cols, from m on: all that lies between the first chunk that one of them
- * sees and the last. Nothing: 0 to 0. count: how many of these the last of them sees. plain: all see all of them, and the
- * mask need not be looked at again. */
-struct span {
-    int64_t from, to, count;
-    int plain;
-};
-
 static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, int64_t block, int64_t m, int64_t cols) {
     if (job->mask == NULL) {
         return (struct span) {0, cols, cols, 1};
@@ -159,16 +184,31 @@ static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, 
     return all;
 }
 
-/* What will be read after some scores, in steps as the scores are computed: the values, and the next block's keys. */
-struct ahead {
-    const char *values, *keys;
-    size_t value_stride, key_stride, value_size, key_size;
-};
+/* Which of a run's rows is row `row` of a head. */
+ALWAYS_INLINE int64_t place_of(const struct run * run, int64_t kv_head, int64_t row) {
+    const int64_t first = first_row(run->job, run->first), each = first_row(run->job, run->last) - first;
+    return (kv_head - run->first_head) * each + row - first;
+}
 
-ALWAYS_INLINE void soon(const char * p, size_t other, size_t n) {
-    for (size_t i = 0; i < n; i += 64) {
-        PREFETCH(p + i);
-        PREFETCH(p + other + i);
+ALWAYS_INLINE const char * key_at(const struct job * job, struct part part, int64_t kv_head, int64_t i) {
+    const struct ggml_tensor * const k = job->k;
+    return (const char *) k->data + kv_head * k->nb[1] + i * k->nb[2] + part.batch * k->nb[3];
+}
+
+ALWAYS_INLINE const char * value_at(const struct job * job, struct part part, int64_t kv_head, int64_t i) {
+    const struct ggml_tensor * const v = job->v;
+    return (const char *) v->data + kv_head * v->nb[1] + i * v->nb[2] + part.batch * v->nb[3];
+}
+
+/* Asks for the rows of the next step, one for each key that is computed with, in the order of memory. */
+ALWAYS_INLINE void soon(struct ahead * ahead) {
+    for (size_t i = 0; i < ahead->size; i += 64) {
+        PREFETCH(ahead->at + i);
+    }
+    ahead->at += ahead->to_head;
+    if (--ahead->left == 0) {
+        ahead->left = ahead->heads;
+        ahead->at += ahead->to_row;
     }
 }
 
@@ -180,9 +220,11 @@ ALWAYS_INLINE void soon(const char * p, size_t other, size_t n) {
 #define SUFFIX generic
 #define VL 1
 #define ROWS 4
+#define FEW 3
 #define TARGET
 #define VMAX(a, b) ((a) > (b) ? (a) : (b))
 #define SUM(v) (v)
+#define SUM4(p, a, b, c, d, x) ((p)[0] = (a) * (x), (p)[1] = (b) * (x), (p)[2] = (c) * (x), (p)[3] = (d) * (x))
 #define MAX(v) (v)
 #define LOAD_PART(p, n, rest) (*(p))
 #include "hotshoe_attention_simd.h"
@@ -215,6 +257,7 @@ typedef int32_t v4i __attribute__((vector_size(16)));
 #define SUFFIX generic
 #define VL 4
 #define ROWS 4
+#define FEW 3
 #define TARGET
 typedef int32_t v4mask __attribute__((vector_size(16)));
 ALWAYS_INLINE v4 max4(v4 a, v4 b) {
@@ -226,15 +269,18 @@ ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
 }
 #define VMAX(a, b) max4(a, b)
 #define SUM(v) ((v)[0] + (v)[1] + ((v)[2] + (v)[3]))
+#define SUM4(p, a, b, c, d, x) ((p)[0] = SUM(a) * (x), (p)[1] = SUM(b) * (x), (p)[2] = SUM(c) * (x), (p)[3] = SUM(d) * (x))
 #define MAX(v) (max4(max4(v, SHUFFLE4(v, v, 1, 0, 3, 2)), max4(SHUFFLE4(v, v, 2, 3, 0, 1), SHUFFLE4(v, v, 3, 2, 1, 0)))[0])
 #define LOAD_PART(p, n, rest) part4(p, n, rest)
 #include "hotshoe_attention_simd.h"
 #undef SUFFIX
 #undef VL
 #undef ROWS
+#undef FEW
 #undef TARGET
 #undef VMAX
 #undef SUM
+#undef SUM4
 #undef MAX
 #undef LOAD_PART
 
@@ -248,6 +294,16 @@ AVX2 ALWAYS_INLINE float sum8(__m256 v) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     x = _mm_add_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+
+AVX2 ALWAYS_INLINE void sum_four(float * to, __m256 a, __m256 b, __m256 c, __m256 d, float by) {
+    const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+    _mm_storeu_ps(to, _mm_mul_ps(sums, _mm_set1_ps(by)));
+}
+
+AVX512 ALWAYS_INLINE __m256 both_halves(__m512 v) {
+    return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
 }
 
 AVX2 ALWAYS_INLINE float max8(__m256 v) {
@@ -264,9 +320,11 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #define SUFFIX avx2
 #define VL 8
 #define ROWS 6
+#define FEW 3
 #define TARGET AVX2
 #define VMAX(a, b) ((vf) _mm256_max_ps((__m256) (a), (__m256) (b)))
 #define SUM(v) sum8((__m256) (v))
+#define SUM4(p, a, b, c, d, x) sum_four(p, (__m256) (a), (__m256) (b), (__m256) (c), (__m256) (d), x)
 #define MAX(v) max8((__m256) (v))
 #define LOAD_PART(p, n, rest) ((vf) part8(p, n, rest))
 #define LOAD_HALF(p) ((vf) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (p))))
@@ -274,9 +332,11 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #undef SUFFIX
 #undef VL
 #undef ROWS
+#undef FEW
 #undef TARGET
 #undef VMAX
 #undef SUM
+#undef SUM4
 #undef MAX
 #undef LOAD_PART
 #undef LOAD_HALF
@@ -284,9 +344,12 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #define SUFFIX avx512
 #define VL 16
 #define ROWS 8
+#define FEW 4
 #define TARGET AVX512
 #define VMAX(a, b) ((vf) _mm512_max_ps((__m512) (a), (__m512) (b)))
 #define SUM(v) _mm512_reduce_add_ps((__m512) (v))
+#define HALF(v) both_halves((__m512) (v))
+#define SUM4(p, a, b, c, d, x) sum_four(p, HALF(a), HALF(b), HALF(c), HALF(d), x)
 #define MAX(v) _mm512_reduce_max_ps((__m512) (v))
 #define LOAD_PART(p, n, rest) ((vf) _mm512_mask_loadu_ps(_mm512_set1_ps(rest), (__mmask16) ((1u << (n)) - 1), p))
 #define LOAD_HALF(p) ((vf) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (p))))
@@ -350,6 +413,93 @@ static void cut(struct job * job, int64_t most, int nth) {
 
 static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
 
+/* What the blocks of a run see of the keys from m on. Gives whether it is anything. */
+static int look(struct run * run, int64_t m, int64_t kv_head) {
+    const struct job * const job = run->job;
+    const int64_t left = run->part.to - m, cols = left < job->step ? left : job->step;
+    run->all = (struct span) {cols, 0, 0, 0};
+    run->seen_pairs = 0;
+    for (int64_t block = run->first; block < run->last; ++block) {
+        const struct span own = seen(job, run->part.batch, kv_head, block, m, cols);
+        run->spans[block - run->first] = own;
+        if (own.from < own.to) {
+            run->all.from = own.from < run->all.from ? own.from : run->all.from;
+            run->all.to = own.to > run->all.to ? own.to : run->all.to;
+            run->seen_pairs += own.count * (first_row(job, block + 1) - first_row(job, block));
+        }
+    }
+    return run->all.from < run->all.to;
+}
+
+/* Divides what was summed, and says what was not. */
+static void end(const struct run * run, int64_t kv_head) {
+    const struct job * const job = run->job;
+    const struct ggml_tensor * const dst = job->dst;
+    const int64_t v_dim = job->v->ne[0];
+    for (int64_t block = run->first; block < run->last; ++block) {
+        const int begun = run->begun[(kv_head - run->first_head) * (run->last - run->first) + block - run->first];
+        if (begun && run->at_once && job->parts_of_keys == 1) {
+            continue;
+        }
+        for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
+            const int64_t n = row / job->group, h = kv_head * job->group + row % job->group, place = place_of(run, kv_head, row);
+            float * const out = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->part.at * dst->nb[3]);
+            const float nothing = job->sinks != NULL || job->parts_of_keys > 1 ? 0.0f : NAN;
+            const float gain = begun && !run->at_once ? 1.0f / run->total[place] : 1.0f;
+            for (int64_t d = 0; d < v_dim; ++d) {
+                out[d] = begun ? out[d] * gain : nothing;
+            }
+            if (job->parts_of_keys > 1) {
+                out[v_dim] = begun ? run->most[place] : -INFINITY;
+                out[v_dim + 1] = begun ? run->total[place] : 0.0f;
+            }
+        }
+    }
+}
+
+static struct ahead rows_from(const struct ggml_tensor * t, const char * at, int64_t heads) {
+    return (struct ahead) {at, row_bytes(t), heads, heads, t->nb[1], t->nb[2] - heads * t->nb[1]};
+}
+
+/* What is asked for next: keys and values of the run's heads, from this one on. */
+static void ask_after(struct run * run, int64_t first) {
+    const int64_t head = run->first_head, heads = run->last_head - head;
+    run->keys = rows_from(run->job->k, key_at(run->job, run->part, head, first), heads);
+    run->values = rows_from(run->job->v, value_at(run->job, run->part, head, first), heads);
+}
+
+/* Step by step through the keys, and in each through all heads: their keys lie side by side in a cache. */
+static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_t)) {
+    const struct job * const job = run->job;
+    const struct part part = run->part;
+    const int same_for_all = job->mask == NULL || job->mask->ne[2] == 1;
+    run->at_once = part.to - part.from <= job->step;
+    memset(run->begun, 0, sizeof run->begun);
+    if (job->few) { /* nobody has asked for those of the first step */
+        const int64_t left = part.to - part.from, keys = left < job->step ? left : job->step;
+        ask_after(run, part.from);
+        for (int64_t i = 0; i < keys * (run->last_head - run->first_head); ++i) {
+            soon(&run->keys);
+            soon(&run->values);
+        }
+    }
+    for (int64_t m = part.from; m < part.to; m += job->step) {
+        ask_after(run, m + job->step);
+        for (int64_t h = run->first_head; h < run->last_head; ++h) {
+            if ((h == run->first_head || !same_for_all) && !look(run, m, h)) {
+                if (same_for_all) {
+                    break;
+                }
+                continue;
+            }
+            head(run, m, h);
+        }
+    }
+    for (int64_t h = run->first_head; h < run->last_head; ++h) {
+        end(run, h);
+    }
+}
+
 void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_attention_params * params = userdata;
     const struct kernels * kernels = best();
@@ -365,7 +515,13 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     const int64_t width = job.q->ne[0] + (job.v->ne[0] + panel - 1) / panel * panel + 2 * kernels->rows;
     job.step = SCRATCH_FLOATS / width / CHUNK * CHUNK;
     job.step = job.step < 128 ? job.step : 128;
+    job.few = job.group * job.q->ne[2] < FEW_ROWS;
+    if (job.few) {
+        const int64_t keys = STEP_BYTES / (kv_heads * (row_bytes(job.k) + row_bytes(job.v))) / CHUNK * CHUNK;
+        job.step = keys < CHUNK ? CHUNK : keys < job.step ? keys : job.step;
+    }
 
+    struct run run = {.job = &job};
     /* Each thread takes an equal part of the work, counted in keys: padded texts cost less than full ones. */
     const int64_t units = kv_heads * job.blocks, fixed = 16;
     int64_t total = 0;
@@ -378,14 +534,17 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
         visible = i % n_parts == 0 ? visible_keys(&job, i / n_parts) : visible;
         const struct part part = part_at(&job, i, visible);
         const int64_t cost = part.to - part.from + fixed;
-        const int64_t end = clamp((to - before + cost - 1) / cost, units);
-        int64_t unit = from > before ? clamp((from - before + cost - 1) / cost, units) : 0;
-        while (unit < end) {
-            const int64_t head = unit / job.blocks, first = unit % job.blocks;
-            int64_t last = first + (end - unit) < job.blocks ? first + (end - unit) : job.blocks;
-            last = last - first > MAX_BLOCKS ? first + MAX_BLOCKS : last;
-            kernels->head(&job, part, head, first, last);
-            unit += last - first;
+        const int64_t stop = clamp((to - before + cost / 2) / cost, units);
+        int64_t unit = from > before ? clamp((from - before + cost / 2) / cost, units) : 0;
+        while (unit < stop) {
+            run.part = part;
+            run.first_head = unit / job.blocks;
+            run.first = unit % job.blocks;
+            const int64_t most = stop - unit < MAX_BLOCKS ? stop - unit : MAX_BLOCKS, heads = most / job.blocks;
+            run.last_head = run.first == 0 && heads > 1 ? run.first_head + heads : run.first_head + 1;
+            run.last = run.first + most < job.blocks ? run.first + most : job.blocks;
+            compute(&run, kernels->head);
+            unit += (run.last - run.first) * (run.last_head - run.first_head);
         }
         before += units * cost;
     }

@@ -1,10 +1,12 @@
 /* The kernels of hotshoe_attention.c for one instruction set: included once for each, with
  *   VL       floats a vector
  *   ROWS     query rows a tile: ROWS * 2 accumulators must fit the registers
+ *   FEW      query rows whose scores for 4 keys are computed at once: FEW * 4 accumulators must fit
  *   TARGET   the function attribute that allows the instructions
  *   NAME(x)  x with the set's suffix
  *   VMAX(a, b)             elementwise; b where one is NaN
  *   SUM(v), MAX(v)         over the lanes
+ *   SUM4(p, a, b, c, d, x) the sums of four vectors, times x, to p
  *   LOAD_PART(p, n, rest)  the first n floats of p, and `rest` in the other lanes
  *   LOAD_HALF(p)           VL half floats as floats; not defined: keys, values and masks are F32. Where it is defined,
  *                          cached_row of cached_rows.h makes floats of the other types of keys and values
@@ -93,16 +95,27 @@ FN vf NAME(tanh)(vf x) {
     return NAME(from_bits)((NAME(bits)(p) & near) | (NAME(bits)(large) & ~near) | sign);
 }
 
+/* VL numbers: floats, or half floats. */
+FN vf NAME(numbers)(const char * p, const int half) {
+#ifdef LOAD_HALF
+    if (half) {
+        return LOAD_HALF((const uint16_t *) p);
+    }
+#endif
+    (void) half;
+    return NAME(load)((const float *) p);
+}
+
 /* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[at[i]][...]) * gain[r], for r < rows; keep NULL: out holds nothing
- * yet; at NULL: 0, 1, 2 and so on. b is in panels of W columns, `panel` floats apart, rows of a panel ldb apart; lanes up to
- * VL past cols can be read. */
-FN void NAME(columns)(const int rows, const int vectors, const float * const * a, int64_t n, const int32_t * at,
-                      const float * b, int64_t ldb, float * const * out, int64_t from, int64_t part, const float * keep,
+ * yet; at NULL: 0, 1, 2 and so on. b is in panels of W columns, `panel` bytes apart, rows of a panel ldb bytes apart; lanes up
+ * to VL past cols can be read. */
+FN void NAME(columns)(const int rows, const int vectors, const int half, const float * const * a, int64_t n, const int32_t * at,
+                      const char * b, size_t ldb, float * const * out, int64_t from, int64_t part, const float * keep,
                       const float * gain) {
-    vf acc[ROWS][2];
+    vf acc[ROWS][4];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int c = 0; c < vectors; ++c) {
             acc[r][c] = (vf) {0};
             if (keep != NULL) {
@@ -112,16 +125,16 @@ FN void NAME(columns)(const int rows, const int vectors, const float * const * a
         }
     }
     for (int64_t i = 0; i < n; ++i) {
-        const float * const x0 = b + (at != NULL ? at[i] : i) * ldb;
-        vf row[2];
-#pragma GCC unroll 2
+        const char * const x0 = b + (at != NULL ? at[i] : i) * ldb;
+        vf row[4];
+#pragma GCC unroll 4
         for (int c = 0; c < vectors; ++c) {
-            row[c] = NAME(load)(x0 + c * VL);
+            row[c] = NAME(numbers)(x0 + c * VL * (half ? 2 : 4), half);
         }
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
             const vf x = NAME(splat)(a[r][i]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (int c = 0; c < vectors; ++c) {
                 acc[r][c] += x * row[c];
             }
@@ -129,7 +142,7 @@ FN void NAME(columns)(const int rows, const int vectors, const float * const * a
     }
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int c = 0; c < vectors; ++c) {
             float * to = out[r] + from + c * VL;
             if (part == VL) {
@@ -141,85 +154,137 @@ FN void NAME(columns)(const int rows, const int vectors, const float * const * a
     }
 }
 
-FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int32_t * at, const float * b, int64_t ldb,
-                   int64_t panel, float * const * out, int64_t cols, const float * keep, const float * gain) {
+/* Whether whole vectors can be read of its rows as they lie. */
+static int NAME(can_be_read)(const struct ggml_tensor * t) {
+#ifdef LOAD_HALF
+    if (t->type == GGML_TYPE_F16) {
+        return t->ne[0] % VL == 0;
+    }
+#endif
+    return t->type == GGML_TYPE_F32;
+}
+
+FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int32_t * at, const char * b, size_t ldb,
+                   size_t panel, float * const * out, int64_t cols, const float * keep, const float * gain) {
     int64_t from = 0;
     for (; from + W <= cols; from += W, b += panel) {
-        NAME(columns)(rows, 2, a, n, at, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 2, 0, a, n, at, b, ldb, out, from, VL, keep, gain);
     }
     if (from + VL <= cols) {
-        NAME(columns)(rows, 1, a, n, at, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 1, 0, a, n, at, b, ldb, out, from, VL, keep, gain);
         from += VL;
-        b += VL;
+        b += VL * sizeof(float);
     }
     if (from < cols) {
-        NAME(columns)(rows, 1, a, n, at, b, ldb, out, from, cols - from, keep, gain);
+        NAME(columns)(rows, 1, 0, a, n, at, b, ldb, out, from, cols - from, keep, gain);
+    }
+}
+
+/* The same with the rows of b as they are, one after the other; cols is a multiple of VL. */
+FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * at, const char * b,
+                            size_t ldb, float * const * out, int64_t cols, const float * keep, const float * gain) {
+    const int wide = rows * 4 <= ROWS * 2 ? 4 : 2;
+    const size_t vector = VL * (half ? 2 : 4);
+    int64_t from = 0;
+    for (; from + wide * VL <= cols; from += wide * VL, b += wide * vector) {
+        NAME(columns)(rows, wide, half, a, n, at, b, ldb, out, from, VL, keep, gain);
+    }
+    for (; from < cols; from += VL, b += vector) {
+        NAME(columns)(rows, 1, half, a, n, at, b, ldb, out, from, VL, keep, gain);
     }
 }
 
 /* Scores of few rows for the keys at[0], at[1] and so on (NULL: all), without a transposed copy of the keys, which are
- * `stride` floats apart. */
-FN void NAME(dots)(const int rows, const float * const * q, int64_t dim, const int32_t * at, const float * keys,
-                   int64_t stride, int64_t cols, float * const * out, const float * gain, const struct ahead * ahead) {
-    for (int64_t j = 0; j < cols; j += 2) {
-        soon(ahead->values + j * ahead->value_stride, ahead->value_stride, ahead->value_size);
-        soon(ahead->keys + j * ahead->key_stride, ahead->key_stride, ahead->key_size);
-        const int64_t next = j + 1 < cols ? j + 1 : j;
-        const float * const key[2] = {keys + (at != NULL ? at[j] : j) * stride, keys + (at != NULL ? at[next] : next) * stride};
-        vf acc[ROWS][2];
+ * `stride` bytes apart: floats, or half floats in whole vectors. */
+FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * at, const char * keys,
+                   size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
+    for (int64_t j = 0; j < cols; j += 4) {
+        const char * key[4];
+        vf acc[FEW][4];
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) {
+            const int64_t c = j + i < cols ? j + i : cols - 1; /* after the last one: rows of scores have room for more */
+            key[i] = keys + (at != NULL ? at[c] : c) * stride;
+            if (run != NULL) {
+                soon(&run->keys);
+                soon(&run->values);
+            }
 #pragma GCC unroll 16
-        for (int r = 0; r < rows; ++r) {
-            acc[r][0] = acc[r][1] = (vf) {0};
+            for (int r = 0; r < rows; ++r) {
+                acc[r][i] = (vf) {0};
+            }
         }
         int64_t d = 0;
         for (; d + VL <= dim; d += VL) {
-            const vf x[2] = {NAME(load)(key[0] + d), NAME(load)(key[1] + d)};
+            vf y[FEW];
 #pragma GCC unroll 16
             for (int r = 0; r < rows; ++r) {
-                const vf y = NAME(load)(q[r] + d);
-                acc[r][0] += y * x[0];
-                acc[r][1] += y * x[1];
+                y[r] = NAME(load)(q[r] + d);
+            }
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i) {
+                const vf x = NAME(numbers)(key[i] + d * (half ? 2 : 4), half);
+#pragma GCC unroll 16
+                for (int r = 0; r < rows; ++r) {
+                    acc[r][i] += y[r] * x;
+                }
             }
         }
         if (d < dim) {
-            const vf x[2] = {LOAD_PART(key[0] + d, dim - d, 0.0f), LOAD_PART(key[1] + d, dim - d, 0.0f)};
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; ++i) {
+                const vf x = LOAD_PART((const float *) key[i] + d, dim - d, 0.0f);
 #pragma GCC unroll 16
-            for (int r = 0; r < rows; ++r) {
-                const vf y = LOAD_PART(q[r] + d, dim - d, 0.0f);
-                acc[r][0] += y * x[0];
-                acc[r][1] += y * x[1];
+                for (int r = 0; r < rows; ++r) {
+                    acc[r][i] += LOAD_PART(q[r] + d, dim - d, 0.0f) * x;
+                }
             }
         }
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
-            out[r][j] = SUM(acc[r][0]) * gain[r];
-            out[r][j + 1] = SUM(acc[r][1]) * gain[r]; /* an odd last one: rows of scores have room for more */
+            SUM4(out[r] + j, acc[r][0], acc[r][1], acc[r][2], acc[r][3], gain);
         }
     }
 }
 
 /* One function for each number of rows, so that the accumulators have names and stay in registers. */
-typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const float *, int64_t, int64_t,
-                              float * const *, int64_t, const float *, const float *);
-typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const float *, int64_t, int64_t,
-                              float * const *, const float *, const struct ahead *);
+typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, size_t, float * const *,
+                              int64_t, const float *, const float *);
+typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *, int64_t,
+                              const float *, const float *);
+typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, int64_t, float * const *,
+                              float, struct run *);
+#define ROWS_IN_PLACE(rows, name, half)                                                                                  \
+    TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b,       \
+                                           size_t ldb, float * const * out, int64_t cols, const float * keep,            \
+                                           const float * gain) {                                                         \
+        NAME(rows_in_place)(rows, half, a, n, at, b, ldb, out, cols, keep, gain);                                        \
+    }
+#define DOTS(rows, name, half)                                                                                           \
+    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * at, const char * keys,  \
+                                           size_t stride, int64_t cols, float * const * out, float gain,                 \
+                                           struct run * run) {                                                 \
+        NAME(dots)(rows, half, q, dim, at, keys, stride, cols, out, gain, run);                                        \
+    }
 #define TILE(rows)                                                                                                       \
-    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const float * b,        \
-                                         int64_t ldb, int64_t panel, float * const * out, int64_t cols,                  \
+    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b,         \
+                                         size_t ldb, size_t panel, float * const * out, int64_t cols,                    \
                                          const float * keep, const float * gain) {                                       \
         NAME(tile)(rows, a, n, at, b, ldb, panel, out, cols, keep, gain);                                                \
     }                                                                                                                    \
-    TARGET static void NAME(dots_##rows)(const float * const * q, int64_t dim, const int32_t * at, const float * keys,   \
-                                         int64_t stride, int64_t cols, float * const * out, const float * gain,          \
-                                         const struct ahead * ahead) {                                                   \
-        NAME(dots)(rows, q, dim, at, keys, stride, cols, out, gain, ahead);                                              \
-    }
+    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                              \
+    ROWS_IN_PLACE(rows, halves_in_place, 1)
 TILE(1) TILE(2) TILE(3) TILE(4)
 #if ROWS > 4
 TILE(5) TILE(6)
 #endif
 #if ROWS > 6
 TILE(7) TILE(8)
+#endif
+#define FEW_DOTS(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
+FEW_DOTS(1) FEW_DOTS(2) FEW_DOTS(3)
+#if FEW > 3
+FEW_DOTS(4)
 #endif
 #if ROWS > 6
 #define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6), NAME(f##_7), NAME(f##_8)}
@@ -228,8 +293,14 @@ TILE(7) TILE(8)
 #else
 #define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4)}
 #endif
+#if FEW > 3
+#define UP_TO_FEW(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4)}
+#else
+#define UP_TO_FEW(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3)}
+#endif
 static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = UP_TO_ROWS(tile);
-static const NAME(dots_fn) NAME(few_tiles)[ROWS + 1] = UP_TO_ROWS(dots);
+static const NAME(rows_fn) NAME(tiles_in_place)[2][ROWS + 1] = {UP_TO_ROWS(floats_in_place), UP_TO_ROWS(halves_in_place)};
+static const NAME(dots_fn) NAME(few_tiles)[2][FEW + 1] = {UP_TO_FEW(dots), UP_TO_FEW(dots_of_halves)};
 
 /* n floats at `to` from the beginning of a row of any type; whole blocks, where the type has them. */
 FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t n) {
@@ -383,155 +454,127 @@ FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask,
     return factor;
 }
 
-/* Row blocks [first, last) of one key/value head, over the keys of a part. */
-TARGET static void NAME(head)(const struct job * job, struct part part, int64_t kv_head, int64_t first, int64_t last) {
+/* Row blocks of one key/value head, over the keys of a part from m on, `step` of them at most. */
+TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
+    const struct job * const job = run->job;
     const struct ggml_tensor * const q = job->q;
     const struct ggml_tensor * const k = job->k;
     const struct ggml_tensor * const v = job->v;
     struct ggml_tensor * const dst = job->dst;
+    const struct part part = run->part;
     const int64_t batch = part.batch, dim = q->ne[0], v_dim = v->ne[0];
     const int64_t v_pad = (v_dim + W - 1) / W * W;
-    const int64_t step = job->step;
-    const int64_t base = first_row(job, first);
+    const int64_t step = job->step, first = run->first, last = run->last, from = run->all.from, cols = run->all.to - from;
     float * const keys = scratch;
     float * const values = keys + dim * step;
     float * const scores = values + v_pad * step;
     float * const shown = scores + ROWS * step; /* masks of half floats as floats */
-    float most[MAX_BLOCKS * ROWS], total[MAX_BLOCKS * ROWS];
-    char started[MAX_BLOCKS] = {0};
-    struct span spans[MAX_BLOCKS];
     int32_t list[SCRATCH_FLOATS / CHUNK]; /* more than step */
-    const int at_once = part.to - part.from <= step; /* one block of keys: rows are divided by their sum as they are written */
 
-    for (int64_t m = part.from; m < part.to; m += step) {
-        struct span all = {step, 0, 0, 0};
-        int64_t seen_pairs = 0; /* of rows and keys */
-        for (int64_t block = first; block < last; ++block) {
-            const struct span own = seen(job, batch, kv_head, block, m, part.to - m < step ? part.to - m : step);
-            spans[block - first] = own;
-            if (own.from < own.to) {
-                all.from = own.from < all.from ? own.from : all.from;
-                all.to = own.to > all.to ? own.to : all.to;
-                seen_pairs += own.count * (first_row(job, block + 1) - first_row(job, block));
-            }
-        }
-        if (all.from >= all.to) {
-            continue;
-        }
-        const int64_t cols = all.to - all.from;
-        const char * const k0 = (const char *) k->data + kv_head * k->nb[1] + (m + all.from) * k->nb[2] + batch * k->nb[3];
-        const char * const v0 = (const char *) v->data + kv_head * v->nb[1] + (m + all.from) * v->nb[2] + batch * v->nb[3];
-        const int few = seen_pairs < FEW_ROWS * cols;
-        const int keys_in_place = few && k->type == GGML_TYPE_F32;
-        const int values_in_place = few && v->type == GGML_TYPE_F32 && v_dim % VL == 0;
-        const int64_t key_stride = keys_in_place ? (int64_t) (k->nb[2] / 4) : dim;
-        const int64_t value_stride = values_in_place ? (int64_t) (v->nb[2] / 4) : W;
-        if (!few) {
-            NAME(pack_keys)(keys, k0, k->type, k->nb[2], cols, dim);
-        } else if (!keys_in_place) {
-            for (int64_t j = 0; j < cols; ++j) {
-                NAME(floats)(keys + j * dim, k0 + j * k->nb[2], k->type, dim);
-            }
-        }
-        const struct ahead ahead = {v0, k0 + (step - all.from) * k->nb[2], v->nb[2], k->nb[2], row_bytes(v), row_bytes(k)};
-        int packed = values_in_place;
-        for (int64_t block = first; block < last; ++block) {
-            if (spans[block - first].from == spans[block - first].to) {
-                continue;
-            }
-            const int64_t at = spans[block - first].from - all.from; /* a multiple of CHUNK: panels begin there */
-            const int64_t width = spans[block - first].to - spans[block - first].from;
-            const int64_t row = first_row(job, block);
-            const int count = (int) (first_row(job, block + 1) - row);
-            const float *q_rows[ROWS], *weights[ROWS], *masks[ROWS];
-            float *score_rows[ROWS], *out[ROWS], keep[ROWS], gain[ROWS];
-            const char * last_mask = NULL;
-            int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
-            for (int r = 0; r < count; ++r) {
-                q_rows[r] = (const float *) ((const char *) q->data + h * q->nb[1] + n * q->nb[2] + batch * q->nb[3]);
-                out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + part.at * dst->nb[3]);
-                const char * const mask = spans[block - first].plain ? NULL : mask_row(job->mask, m + all.from + at, n, h, batch);
-                masks[r] = (const float *) mask;
-                if (mask != NULL && job->mask->type == GGML_TYPE_F16) {
-                    masks[r] = mask == last_mask ? masks[r - 1] : shown + r * step;
-                    if (mask != last_mask) {
-                        NAME(floats)(shown + r * step, mask, GGML_TYPE_F16, width);
-                    }
-                    last_mask = mask;
-                }
-                score_rows[r] = scores + r * step;
-                weights[r] = score_rows[r];
-                gain[r] = job->scale;
-                if (++h == (kv_head + 1) * job->group) {
-                    h -= job->group;
-                    ++n;
-                }
-            }
-            float * const top = most + (row - base);
-            float * const sum = total + (row - base);
-            const int begun = started[block - first];
-            if (!begun) {
-                for (int r = 0; r < count; ++r) {
-                    const float * const sink = job->sinks != NULL ? job->sinks + kv_head * job->group + (row + r) % job->group : NULL;
-                    top[r] = sink != NULL ? *sink : -INFINITY;
-                    sum[r] = sink != NULL ? 1.0f : 0.0f;
-                }
-                started[block - first] = 1;
-            }
-            /* Values of hidden keys are left out, not multiplied by 0: they may be what another sequence overflowed to. */
-            int64_t n_seen;
-            const int32_t * const which = NAME(visible)(count, masks, width, list, &n_seen);
-            if (few) {
-                const float * const from = keys_in_place ? (const float *) k0 : keys;
-                NAME(few_tiles)[count](q_rows, dim, which, from + at * key_stride, key_stride, n_seen, score_rows, gain, &ahead);
-                const float * whole = NULL; /* of the row before */
-                for (int r = 0; r < count && which != NULL; ++r) {
-                    const float * const own = masks[r];
-                    if (own == whole) {
-                        masks[r] = masks[r - 1];
-                    } else {
-                        NAME(gather)(shown + r * step, own, which, n_seen);
-                        masks[r] = shown + r * step;
-                    }
-                    whole = own;
-                }
-            } else {
-                NAME(tiles)[count](q_rows, dim, NULL, keys + at * dim, W, dim * W, score_rows, (width + VL - 1) / VL * VL, NULL, gain);
-            }
-            for (int r = 0; r < count; ++r) {
-                keep[r] = NAME(weigh)(score_rows[r], few ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
-                gain[r] = at_once ? 1.0f / sum[r] : 1.0f;
-                if (!few && which != NULL) {
-                    NAME(gather)(score_rows[r], score_rows[r], which, n_seen);
-                }
-            }
-            if (!packed) {
-                NAME(pack_values)(values, v0, v->type, v->nb[2], cols, v_dim);
-                packed = 1;
-            }
-            const float * const from = values_in_place ? (const float *) v0 : values;
-            NAME(tiles)[count](weights, n_seen, which, from + at * value_stride, value_stride, values_in_place ? W : cols * W,
-                               out, v_dim, begun ? keep : NULL, gain);
+    const char * const k0 = key_at(job, part, kv_head, m + from);
+    const char * const v0 = value_at(job, part, kv_head, m + from);
+    const int few = run->seen_pairs < FEW_ROWS * cols;
+    const int keys_in_place = few && NAME(can_be_read)(k), values_in_place = few && NAME(can_be_read)(v) && v_dim % VL == 0;
+    const char * const from_keys = keys_in_place ? k0 : (const char *) keys;
+    const char * const from_values = values_in_place ? v0 : (const char *) values;
+    const size_t key_stride = keys_in_place ? k->nb[2] : dim * sizeof(float);
+    const size_t value_stride = values_in_place ? v->nb[2] : W * sizeof(float);
+    if (!few) {
+        NAME(pack_keys)(keys, k0, k->type, k->nb[2], cols, dim);
+    } else if (!keys_in_place) {
+        for (int64_t j = 0; j < cols; ++j) {
+            NAME(floats)(keys + j * dim, k0 + j * k->nb[2], k->type, dim);
         }
     }
+    int packed = values_in_place;
     for (int64_t block = first; block < last; ++block) {
-        const int begun = started[block - first];
-        if (begun && at_once && job->parts_of_keys == 1) {
+        const struct span span = run->spans[block - first];
+        if (span.from == span.to) {
             continue;
         }
-        for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
-            const int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
-            float * const out = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + part.at * dst->nb[3]);
-            const float nothing = job->sinks != NULL || job->parts_of_keys > 1 ? 0.0f : NAN;
-            const float gain = begun && !at_once ? 1.0f / total[row - base] : 1.0f;
-            for (int64_t d = 0; d < v_dim; ++d) {
-                out[d] = begun ? out[d] * gain : nothing;
+        const int64_t at = span.from - from; /* a multiple of CHUNK: panels begin there */
+        const int64_t width = span.to - span.from;
+        const int64_t row = first_row(job, block);
+        const int count = (int) (first_row(job, block + 1) - row);
+        const float *q_rows[ROWS], *weights[ROWS], *masks[ROWS];
+        float *score_rows[ROWS], *out[ROWS], keep[ROWS], gain[ROWS];
+        const char * last_mask = NULL;
+        int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
+        for (int r = 0; r < count; ++r) {
+            q_rows[r] = (const float *) ((const char *) q->data + h * q->nb[1] + n * q->nb[2] + batch * q->nb[3]);
+            out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + part.at * dst->nb[3]);
+            const char * const mask = span.plain ? NULL : mask_row(job->mask, m + span.from, n, h, batch);
+            masks[r] = (const float *) mask;
+            if (mask != NULL && job->mask->type == GGML_TYPE_F16) {
+                masks[r] = mask == last_mask ? masks[r - 1] : shown + r * step;
+                if (mask != last_mask) {
+                    NAME(floats)(shown + r * step, mask, GGML_TYPE_F16, width);
+                }
+                last_mask = mask;
             }
-            if (job->parts_of_keys > 1) {
-                out[v_dim] = begun ? most[row - base] : -INFINITY;
-                out[v_dim + 1] = begun ? total[row - base] : 0.0f;
+            score_rows[r] = scores + r * step;
+            weights[r] = score_rows[r];
+            gain[r] = job->scale;
+            if (++h == (kv_head + 1) * job->group) {
+                h -= job->group;
+                ++n;
             }
         }
+        float * const top = run->most + place_of(run, kv_head, row);
+        float * const sum = run->total + place_of(run, kv_head, row);
+        char * const begun = run->begun + (kv_head - run->first_head) * (last - first) + block - first;
+        if (!*begun) {
+            for (int r = 0; r < count; ++r) {
+                const float * const sink = job->sinks != NULL ? job->sinks + kv_head * job->group + (row + r) % job->group : NULL;
+                top[r] = sink != NULL ? *sink : -INFINITY;
+                sum[r] = sink != NULL ? 1.0f : 0.0f;
+            }
+        }
+        /* Values of hidden keys are left out, not multiplied by 0: they may be what another sequence overflowed to. */
+        int64_t n_seen;
+        const int32_t * const which = NAME(visible)(count, masks, width, list, &n_seen);
+        if (few) {
+            const int half = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + FEW - 1) / FEW;
+            for (int p = 0; p < passes; ++p) {
+                const int r = count * p / passes, rows = count * (p + 1) / passes - r;
+                NAME(few_tiles)[half][rows](q_rows + r, dim, which, from_keys + at * key_stride, key_stride, n_seen,
+                                            score_rows + r, job->scale, p == 0 ? run : NULL);
+            }
+            const float * whole = NULL; /* of the row before */
+            for (int r = 0; r < count && which != NULL; ++r) {
+                const float * const own = masks[r];
+                if (own == whole) {
+                    masks[r] = masks[r - 1];
+                } else {
+                    NAME(gather)(shown + r * step, own, which, n_seen);
+                    masks[r] = shown + r * step;
+                }
+                whole = own;
+            }
+        } else {
+            NAME(tiles)[count](q_rows, dim, NULL, (const char *) (keys + at * dim), W * sizeof(float), dim * W * sizeof(float),
+                               score_rows, (width + VL - 1) / VL * VL, NULL, gain);
+        }
+        for (int r = 0; r < count; ++r) {
+            keep[r] = NAME(weigh)(score_rows[r], few ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
+            gain[r] = run->at_once ? 1.0f / sum[r] : 1.0f;
+            if (!few && which != NULL) {
+                NAME(gather)(score_rows[r], score_rows[r], which, n_seen);
+            }
+        }
+        if (!packed) {
+            NAME(pack_values)(values, v0, v->type, v->nb[2], cols, v_dim);
+            packed = 1;
+        }
+        const float * const old = *begun ? keep : NULL;
+        if (values_in_place) {
+            NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count](weights, n_seen, which, from_values + at * value_stride,
+                                                                  value_stride, out, v_dim, old, gain);
+        } else {
+            NAME(tiles)[count](weights, n_seen, which, from_values + at * value_stride, value_stride,
+                               cols * W * sizeof(float), out, v_dim, old, gain);
+        }
+        *begun = 1;
     }
 }
 
@@ -585,5 +628,9 @@ static const struct kernels NAME(kernels) = {NAME(head), NAME(layer_row), NAME(r
 #undef vi
 #undef FN
 #undef TILE
+#undef ROWS_IN_PLACE
+#undef DOTS
+#undef FEW_DOTS
 #undef UP_TO_ROWS
+#undef UP_TO_FEW
 #undef MASK_LESS

@@ -60,6 +60,19 @@ ALWAYS_INLINE void gather(const char * rows, int64_t apart, int64_t n, int bytes
     }
 }
 
+/* The fifth bits of a row's block, of which the file has element i's at bit i: that of element j of group g comes to bit g of
+ * byte j, where a shift takes it from. Twice every other bit goes to the upper half, in four exchanges. */
+static uint32_t in_groups(uint32_t bits) {
+    for (int i = 0; i < 2; ++i) {
+        uint32_t swap;
+        swap = (bits ^ bits >> 1) & 0x22222222, bits ^= swap ^ swap << 1;
+        swap = (bits ^ bits >> 2) & 0x0c0c0c0c, bits ^= swap ^ swap << 2;
+        swap = (bits ^ bits >> 4) & 0x00f000f0, bits ^= swap ^ swap << 4;
+        swap = (bits ^ bits >> 8) & 0x0000ff00, bits ^= swap ^ swap << 8;
+    }
+    return bits;
+}
+
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
     const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
@@ -75,6 +88,13 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
                     char * lanes = out + row % ROWS * bytes;
                     if (bytes == 4) {
                         n == ROWS ? gather(in, row_bytes, ROWS, 4, lanes) : gather(in, row_bytes, n, 4, lanes);
+                        const int fifth_bits = i == 0 && (type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1);
+                        for (int64_t r = 0; r < n && fifth_bits; ++r) {
+                            uint32_t bits;
+                            memcpy(&bits, lanes + 4 * r, 4);
+                            bits = in_groups(bits);
+                            memcpy(lanes + 4 * r, &bits, 4);
+                        }
                     } else {
                         bytes == 2 ? gather(in, row_bytes, n, 2, lanes) : gather(in, row_bytes, n, 1, lanes);
                     }

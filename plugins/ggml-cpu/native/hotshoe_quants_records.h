@@ -8,9 +8,12 @@
 
 enum { PARTS = ROWS / LANES }; /* vectors of a panel's rows */
 
-/* Into which cache, and how many bytes ahead, one token's weights are asked for. Zen 4 reads 15 to 25 GB/s with this, a plain loop 17;
- * into the first level, which has few misses at a time, Q6_K came at 9 and Q3_K at 7. With AVX2 there Q6_K gained as much, but Q4_K, Q5_K
- * and IQ4_XS lost a quarter: they pass over a block twice. */
+/* One token's weights come at the memory's speed. The processor sees by itself where a plain order of reads goes on, but only to
+ * the end of a page: with each block a line of the page after that is asked for. To ask for every line takes a third from it where
+ * pages are large (docs/performance.md).
+ * Types of which a block is read in several places at once need just that, and say so: Into which cache, and how many bytes
+ * ahead. Into the first level, which has few misses at a time, Q6_K came at 9 GB/s a core and Q3_K at 7, and now at 21 and 16. */
+#define PAGE 4096
 #if LANES == 16
 #define ASK_INTO _MM_HINT_T1
 #define ASK_AHEAD 8192
@@ -62,6 +65,7 @@ INLINE floats in_floats(int form, ints sum) {
 /* Where the codes of packed blocks go: into records, or, where there is one token only, straight into its sums. */
 struct sink {
     int direct;            /* into sums */
+    int asks;              /* for every line that comes: see ASK_AHEAD */
     int block, form, mins; /* of a record */
     char * out;            /* the records */
     const char * x;        /* the token's records */
@@ -71,10 +75,10 @@ struct sink {
     const char * ahead;    /* the line that is asked for next */
 };
 
-/* What one token multiplies soon is asked for, each line once and in the order of addresses, whatever order codes are read in: a
- * core then reads at the memory's speed. For records the tiles ask, which have the time. */
+/* What one token multiplies soon is asked for, each line once and in the order of addresses, whatever order codes are read in.
+ * For records the tiles ask, which have the time. */
 INLINE void ask(struct sink * s, int lines) {
-    if (s->direct) {
+    if (s->direct && s->asks) {
         UNROLL for (int i = 0; i < lines; ++i, s->ahead += GROUP) {
             _mm_prefetch(s->ahead, ASK_INTO);
         }
@@ -82,6 +86,9 @@ INLINE void ask(struct sink * s, int lines) {
 }
 /* Before a packed block is read: `others` bytes of it are no codes, and asked for at once. */
 INLINE void open_block(struct sink * s, const char * in, int others) {
+    if (s->direct && !s->asks) {
+        _mm_prefetch(in + PAGE, _MM_HINT_T1);
+    }
     s->ahead = in + ASK_AHEAD;
     ask(s, others / GROUP);
 }

@@ -16,15 +16,12 @@
 
 /* --- blocks of 32: a scale in half precision, perhaps a minimum, and codes of 4 bits: element i below element i + 16 ---- */
 
-/* Bits 4 * group to 4 * group + 3 of each word, as 16 in one byte each. */
+/* Bit `group` of each byte, as 16. */
 INLINE ints fifth_bits(ints bits, int group) {
-    const ints first = in_each_lane(_mm_set_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
-    const ints mask = V(set1_epi32)(group % 2 ? (int) 0x80402010 : 0x08040201);
-    const ints spread = V(shuffle_epi8)(bits, V(add_epi8)(first, bytes(group / 2)));
-    return where_set(spread, mask, 16);
+    return low(group < 4 ? V(slli_epi16)(bits, 4 - group) : V(srli_epi16)(bits, group - 4), 16);
 }
 
-/* fifth: whether there are fifth bits, one word a row with element i's at bit i. */
+/* fifth: whether there are fifth bits, one word a row: see in_groups. */
 INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
     const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? GROUP : 0);
     for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * GROUP) {
@@ -313,13 +310,13 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 /* --- of each type two functions: into records, and into sums of one token ---------------------------- */
 
-#define TYPE(name, block, form, mins, body)                                                                            \
+#define TYPE(name, block, form, mins, asks, body)                                                                            \
     ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
-        struct sink storing = {0, block, form, mins, out, 0, {{0}}, {0}, {{0}}, 0}, *s = &storing;                          \
+        struct sink storing = {0, 0, block, form, mins, out, 0, {{0}}, {0}, {{0}}, 0}, *s = &storing;                          \
         body;                                                                                                          \
     }                                                                                                                  \
     ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                        \
-        struct sink summing = {1, block, form, mins, 0, x, {{0}}, {0}, {{0}}, 0}, *s = &summing;                            \
+        struct sink summing = {1, asks, block, form, mins, 0, x, {{0}}, {0}, {{0}}, 0}, *s = &summing;                            \
         UNROLL for (int half = 0; half < PARTS; ++half) {                                                              \
             summing.total[half] = V(loadu_ps)(sums + half * LANES);                                                    \
         }                                                                                                              \
@@ -328,18 +325,18 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
             V(storeu_ps)(sums + half * LANES, summing.total[half]);                                                    \
         }                                                                                                              \
     }
-TYPE(q4_0, 32, FORM_OF_6, 0, nibbles(s, in, n, 0))
-TYPE(q4_1, 32, FORM_OF_6, 1, nibbles(s, in, n, 0))
-TYPE(q5_0, 32, FORM_OF_6, 0, nibbles(s, in, n, 1))
-TYPE(q5_1, 32, FORM_OF_6, 1, nibbles(s, in, n, 1))
-TYPE(q8_0, 32, FORM_OF_8, 0, q8_0(s, in, n))
-TYPE(iq4_nl, 32, FORM_OF_8, 0, iq4_nl(s, in, n))
-TYPE(mxfp4, 32, FORM_OF_6, 0, mxfp4(s, in, n))
-TYPE(q2_k, 16, FORM_OF_6, 1, q2_k(s, in, n))
-TYPE(q3_k, 16, FORM_OF_6, 0, q3_k(s, in, n))
-TYPE(q4_k, 32, FORM_OF_6, 1, k45(s, in, n, 0))
-TYPE(q5_k, 32, FORM_OF_6, 1, k45(s, in, n, 1))
-TYPE(q6_k, 16, FORM_OF_6, 0, q6_k(s, in, n))
-TYPE(iq4_xs, 32, FORM_OF_8, 0, iq4_xs(s, in, n))
+TYPE(q4_0, 32, FORM_OF_6, 0, 0, nibbles(s, in, n, 0))
+TYPE(q4_1, 32, FORM_OF_6, 1, 0, nibbles(s, in, n, 0))
+TYPE(q5_0, 32, FORM_OF_6, 0, 0, nibbles(s, in, n, 1))
+TYPE(q5_1, 32, FORM_OF_6, 1, 0, nibbles(s, in, n, 1))
+TYPE(q8_0, 32, FORM_OF_8, 0, 0, q8_0(s, in, n))
+TYPE(iq4_nl, 32, FORM_OF_8, 0, 0, iq4_nl(s, in, n))
+TYPE(mxfp4, 32, FORM_OF_6, 0, 0, mxfp4(s, in, n))
+TYPE(q2_k, 16, FORM_OF_6, 1, 1, q2_k(s, in, n))
+TYPE(q3_k, 16, FORM_OF_6, 0, 1, q3_k(s, in, n))
+TYPE(q4_k, 32, FORM_OF_6, 1, 0, k45(s, in, n, 0))
+TYPE(q5_k, 32, FORM_OF_6, 1, 0, k45(s, in, n, 1))
+TYPE(q6_k, 16, FORM_OF_6, 0, 1, q6_k(s, in, n))
+TYPE(iq4_xs, 32, FORM_OF_8, 0, 0, iq4_xs(s, in, n))
 
 #endif

@@ -55,7 +55,6 @@ INLINE ints shorts_widened(const char * p) { return _mm512_cvtepu16_epi32(_mm256
 INLINE floats halves(const char * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
 INLINE floats as_floats(ints v) { return _mm512_castsi512_ps(v); }
 INLINE ints in_each_lane(__m128i v) { return _mm512_broadcast_i32x4(v); } /* a lane: 128 bits */
-INLINE ints where_set(ints v, ints bits, int value) { return _mm512_maskz_set1_epi8(_mm512_test_epi8_mask(v, bits), (char) value); }
 #else
 INLINE ints zeros(void) { return _mm256_setzero_si256(); }
 INLINE ints words(const char * p) { return _mm256_loadu_si256((const __m256i *) p); }
@@ -65,7 +64,6 @@ INLINE ints shorts_widened(const char * p) { return _mm256_cvtepu16_epi32(_mm_lo
 INLINE floats halves(const char * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
 INLINE floats as_floats(ints v) { return _mm256_castsi256_ps(v); }
 INLINE ints in_each_lane(__m128i v) { return _mm256_broadcastsi128_si256(v); }
-INLINE ints where_set(ints v, ints bits, int value) { return _mm256_cmpeq_epi8(v & bits, bits) & bytes(value); }
 #endif
 
 #endif

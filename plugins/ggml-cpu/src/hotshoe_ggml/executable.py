@@ -144,11 +144,12 @@ class GgmlExecutable(Executable):
 
     def _is_gated_pair(self, gate: Tensor, up: Tensor) -> bool:
         """Whether ``act(gate) * up`` of these two products of ours is one of our kernels'."""
-        (x, a, *choice), (y, b, *other) = gate.sources, up.sources
+        (x, a), (y, b) = operands(gate), operands(up)
         of_gate, own = self._native.get(a), self._native.get(b)
         if x is not y or not isinstance(own, QuantizedWeight) or not isinstance(of_gate, QuantizedWeight):
             return False
-        return own.takes_gate(of_gate) and len(choice) == len(other) and all(map(operator.is_, choice, other))
+        choices = gate.sources[2:], up.sources[2:]  # of experts, where they are such
+        return own.takes_gate(of_gate) and all(map(operator.is_, *choices))
 
     def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
         """ggml's tensor, as this operand of ``op`` reads it. Raises UnsupportedOpError."""

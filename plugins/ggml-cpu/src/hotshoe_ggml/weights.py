@@ -22,6 +22,7 @@ from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
 from hotshoe_ggml.cpu.packed import ALIGNMENT as PACKED_ALIGNMENT
 from hotshoe_ggml.cpu.packed import PRODUCTS, PackedWeight
+from hotshoe_ggml.cpu.pages import enlarge_pages
 from hotshoe_ggml.lowering import extents
 from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner, run_all, zeros
 from hotshoe_ggml.unit import Unit
@@ -192,6 +193,8 @@ def _pack_all(unit: Unit, weights: list[WeightData], dry: bool, meter: Meter, bu
             memory = None if all_memory is None else all_memory[stop - size : stop]
             jobs.append(functools.partial(pack, w, memory))
         run_all(jobs, unit.n_copying)
+        if all_memory is not None:
+            enlarge_pages(all_memory)
     except MemoryError:
         raise OutOfMemory(sum(sizes), unit.name, largest_first[0].layer) from None
 

@@ -29,11 +29,13 @@ def lower_fused(b: Builder, node: Tensor, fused: Fused, read: Callable[[str, Ten
 
     read: gives a tensor as an op reads it, as which of its operands.
     """
-    op, experts = fused.linear.op, fused.linear.sources[2:]
+    op = fused.linear.op
     x, weight = (read(op, t, i) for i, t in enumerate(operands(fused.linear)))
     gate = None if fused.gate is None else read(op, operands(fused.gate)[1], 1)
-    if experts:
-        chosen = b.indices(fused.linear, read(op, experts[0], 2))
+    if op == "linear_experts":
+        experts = fused.linear.sources[2]
+        assert experts is not None
+        chosen = b.indices(fused.linear, read(op, experts, 2))
         return experts_node(b, x, weight, chosen, fused.activation, gate)
     bias = None if fused.bias is None else read(op, fused.bias, 0)
     residual = None if fused.residual is None else b.cont(read(op, fused.residual, 0))
