@@ -517,7 +517,8 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     job.step = job.step < 128 ? job.step : 128;
     job.few = job.group * job.q->ne[2] < FEW_ROWS;
     if (job.few) {
-        const int64_t keys = STEP_BYTES / (kv_heads * (row_bytes(job.k) + row_bytes(job.v))) / CHUNK * CHUNK;
+        const int64_t bytes = kv_heads * (row_bytes(job.k) + row_bytes(job.v)); /* of a key */
+        const int64_t keys = STEP_BYTES / (bytes > 0 ? bytes : 1) / CHUNK * CHUNK;
         job.step = keys < CHUNK ? CHUNK : keys < job.step ? keys : job.step;
     }
 

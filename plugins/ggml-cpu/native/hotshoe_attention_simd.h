@@ -154,16 +154,6 @@ FN void NAME(columns)(const int rows, const int vectors, const int half, const f
     }
 }
 
-/* Whether whole vectors can be read of its rows as they lie. */
-static int NAME(can_be_read)(const struct ggml_tensor * t) {
-#ifdef LOAD_HALF
-    if (t->type == GGML_TYPE_F16) {
-        return t->ne[0] % VL == 0;
-    }
-#endif
-    return t->type == GGML_TYPE_F32;
-}
-
 FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int32_t * at, const char * b, size_t ldb,
                    size_t panel, float * const * out, int64_t cols, const float * keep, const float * gain) {
     int64_t from = 0;
@@ -180,7 +170,7 @@ FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int
     }
 }
 
-/* The same with the rows of b as they are, one after the other; cols is a multiple of VL. */
+/* The same with rows of b that are not in panels; cols is a multiple of VL. */
 FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * at, const char * b,
                             size_t ldb, float * const * out, int64_t cols, const float * keep, const float * gain) {
     const int wide = rows * 4 <= ROWS * 2 ? 4 : 2;
@@ -195,7 +185,7 @@ FN void NAME(rows_in_place)(const int rows, const int half, const float * const 
 }
 
 /* Scores of few rows for the keys at[0], at[1] and so on (NULL: all), without a transposed copy of the keys, which are
- * `stride` bytes apart: floats, or half floats in whole vectors. */
+ * `stride` bytes apart: floats, or half floats in whole vectors. run: or NULL, where the next keys have been asked for. */
 FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * at, const char * keys,
                    size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
     for (int64_t j = 0; j < cols; j += 4) {
@@ -263,8 +253,8 @@ typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, c
 #define DOTS(rows, name, half)                                                                                           \
     TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * at, const char * keys,  \
                                            size_t stride, int64_t cols, float * const * out, float gain,                 \
-                                           struct run * run) {                                                 \
-        NAME(dots)(rows, half, q, dim, at, keys, stride, cols, out, gain, run);                                        \
+                                           struct run * run) {                                                           \
+        NAME(dots)(rows, half, q, dim, at, keys, stride, cols, out, gain, run);                                          \
     }
 #define TILE(rows)                                                                                                       \
     TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b,         \
@@ -325,6 +315,16 @@ FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t
 #endif
     (void) type;
     memcpy(to, from, n * sizeof *to);
+}
+
+/* Whether whole vectors can be read of its rows as they lie. */
+static int NAME(can_be_read)(const struct ggml_tensor * t) {
+#ifdef LOAD_HALF
+    if (t->type == GGML_TYPE_F16) {
+        return t->ne[0] % VL == 0;
+    }
+#endif
+    return t->type == GGML_TYPE_F32;
 }
 
 /* keys (cols, dim) to panels (ceil(cols / W), dim, W), zeros beyond cols up to a multiple of VL. */
