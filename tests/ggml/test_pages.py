@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_ggml.cpu import pages
-from hotshoe_ggml.transfer import zeros
+from hotshoe_ggml.transfer import address, zeros
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pages are asked for in Linux's way")
 
@@ -26,7 +27,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def large_pages(memory: np.ndarray) -> int:
     """Bytes of the mapping of this memory that are in large pages."""
-    start, found = memory.__array_interface__["data"][0], False
+    start, found = address(memory), False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         words = line.split()
         if "-" in words[0] and not words[0].endswith(":"):
@@ -72,5 +73,5 @@ def test_where_no_thread_starts_nothing_changes(monkeypatch: pytest.MonkeyPatch)
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(pages.threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     assert pages.enlarge_pages(zeros(40 << 20)) is None

@@ -190,14 +190,9 @@ ALWAYS_INLINE int64_t place_of(const struct run * run, int64_t kv_head, int64_t 
     return (kv_head - run->first_head) * each + row - first;
 }
 
-ALWAYS_INLINE const char * key_at(const struct job * job, struct part part, int64_t kv_head, int64_t i) {
-    const struct ggml_tensor * const k = job->k;
-    return (const char *) k->data + kv_head * k->nb[1] + i * k->nb[2] + part.batch * k->nb[3];
-}
-
-ALWAYS_INLINE const char * value_at(const struct job * job, struct part part, int64_t kv_head, int64_t i) {
-    const struct ggml_tensor * const v = job->v;
-    return (const char *) v->data + kv_head * v->nb[1] + i * v->nb[2] + part.batch * v->nb[3];
+/* Key or value i of a head. */
+ALWAYS_INLINE const char * cached_at(const struct ggml_tensor * t, int64_t batch, int64_t kv_head, int64_t i) {
+    return (const char *) t->data + kv_head * t->nb[1] + i * t->nb[2] + batch * t->nb[3];
 }
 
 /* Asks for the rows of the next step, one for each key that is computed with, in the order of memory. */
@@ -457,15 +452,16 @@ static void end(const struct run * run, int64_t kv_head) {
     }
 }
 
-static struct ahead rows_from(const struct ggml_tensor * t, const char * at, int64_t heads) {
+static struct ahead rows_from(const struct run * run, const struct ggml_tensor * t, int64_t i) {
+    const int64_t heads = run->last_head - run->first_head;
+    const char * const at = cached_at(t, run->part.batch, run->first_head, i);
     return (struct ahead) {at, row_bytes(t), heads, heads, t->nb[1], t->nb[2] - heads * t->nb[1]};
 }
 
-/* What is asked for next: keys and values of the run's heads, from this one on. */
-static void ask_after(struct run * run, int64_t first) {
-    const int64_t head = run->first_head, heads = run->last_head - head;
-    run->keys = rows_from(run->job->k, key_at(run->job, run->part, head, first), heads);
-    run->values = rows_from(run->job->v, value_at(run->job, run->part, head, first), heads);
+/* What is asked for next: keys and values of the run's heads, from number i on. */
+static void ask_from(struct run * run, int64_t i) {
+    run->keys = rows_from(run, run->job->k, i);
+    run->values = rows_from(run, run->job->v, i);
 }
 
 /* Step by step through the keys, and in each through all heads: their keys lie side by side in a cache. */
@@ -477,14 +473,14 @@ static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_
     memset(run->begun, 0, sizeof run->begun);
     if (job->few) { /* nobody has asked for those of the first step */
         const int64_t left = part.to - part.from, keys = left < job->step ? left : job->step;
-        ask_after(run, part.from);
+        ask_from(run, part.from);
         for (int64_t i = 0; i < keys * (run->last_head - run->first_head); ++i) {
             soon(&run->keys);
             soon(&run->values);
         }
     }
     for (int64_t m = part.from; m < part.to; m += job->step) {
-        ask_after(run, m + job->step);
+        ask_from(run, m + job->step);
         for (int64_t h = run->first_head; h < run->last_head; ++h) {
             if ((h == run->first_head || !same_for_all) && !look(run, m, h)) {
                 if (same_for_all) {

@@ -471,8 +471,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     float * const shown = scores + ROWS * step; /* masks of half floats as floats */
     int32_t list[SCRATCH_FLOATS / CHUNK]; /* more than step */
 
-    const char * const k0 = key_at(job, part, kv_head, m + from);
-    const char * const v0 = value_at(job, part, kv_head, m + from);
+    const char * const k0 = cached_at(k, batch, kv_head, m + from);
+    const char * const v0 = cached_at(v, batch, kv_head, m + from);
     const int few = run->seen_pairs < FEW_ROWS * cols;
     const int keys_in_place = few && NAME(can_be_read)(k), values_in_place = few && NAME(can_be_read)(v) && v_dim % VL == 0;
     const char * const from_keys = keys_in_place ? k0 : (const char *) keys;

@@ -18,7 +18,7 @@ enum hotshoe_linear_activation {
 /* The op's userdata: lives as long as the graph. */
 struct hotshoe_linear_params {
     const void * packed;  /* NULL: the weight is src[1], as a file has it */
-    const void * gate;    /* of hotshoe_quants and hotshoe_quants_experts: NULL, or another weight of the same size and type */
+    const void * gate;    /* of hotshoe_quants and _experts: NULL, or another weight of the same size and type */
     int64_t k, m;       /* input and output features */
     int32_t format;     /* enum hotshoe_linear_format */
     int32_t activation; /* enum hotshoe_linear_activation */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import mmap
 import sys
 import threading
@@ -11,6 +12,8 @@ import weakref
 from typing import Any
 
 import numpy as np
+
+from hotshoe_ggml.transfer import address, start_threads
 
 __all__ = ["enlarge_pages"]
 
@@ -34,12 +37,8 @@ def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
     """
     if memory.nbytes < _LEAST or sys.platform != "linux":
         return None
-    thread = threading.Thread(target=_enlarge, args=(weakref.ref(memory),), name="hotshoe-pages", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # the system starts no more
-        return None
-    return thread
+    started = start_threads(1, functools.partial(_enlarge, weakref.ref(memory)))
+    return started[0] if started else None
 
 
 def _enlarge(memory: weakref.ref[np.ndarray[Any, Any]]) -> None:
@@ -50,7 +49,7 @@ def _enlarge(memory: weakref.ref[np.ndarray[Any, Any]]) -> None:
     time.sleep(_LATER)
     done = 0
     while (held := memory()) is not None:
-        start = int(held.__array_interface__["data"][0])
+        start = address(held)
         at = -(-start // _LARGE) * _LARGE + done
         if at + _LARGE > start + held.nbytes:
             return
