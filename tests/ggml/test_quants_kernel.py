@@ -6,6 +6,7 @@ import functools
 import math
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
 from hotshoe_ggml.weights import Rearranged
 from hotshoe_loader import load_all
 
-from .test_linear_kernel import erf, run, weight_data
+from .test_linear_kernel import erf, run
+from .test_linear_kernel import weight_data as of_an_encoder
 
 SMALL_BLOCKS = [DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.Q8_0, DType.IQ4_NL, DType.MXFP4]
 SUPERBLOCKS = [DType.Q2_K, DType.Q3_K, DType.Q4_K, DType.Q5_K, DType.Q6_K, DType.IQ4_XS]
@@ -37,6 +39,11 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
     not kernels().hotshoe_quants_has(DType.Q4_0.id, 32), reason="this CPU has no products of ours for quantized weights"
 )
+
+
+def weight_data(values: np.ndarray, dtype: DType) -> WeightData:
+    """Of a model that decodes."""
+    return replace(of_an_encoder(values, dtype), compute_bound=False)
 
 
 @functools.cache
@@ -125,6 +132,42 @@ def test_a_gate_is_what_both_products_are(dtype: DType, activation: str) -> None
                 up.params(activation, False, False, gate).avx2_only = avx2_only
                 got = run(up, x, activation=activation, gate=gate, threads=threads)
                 assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_outliers_of_an_encoder_are_kept_apart(dtype: DType) -> None:
+    """Staged whole and in pieces; rows without outliers, in the tiles of those that have some, are as in a decoder."""
+    for k, m in ((512, 83), (12288, 17)):
+        data, stored = weight(dtype, m, k)
+        plain, apart = QuantizedWeight(data), QuantizedWeight(replace(data, compute_bound=True))
+        for n, threads in ((1, 1), (2, 2), (9, 3), (100, 2)):
+            x = activations(n, k)
+            x[::3, [3, 200, k - 1]] = 60
+            got = run(apart, x, threads=threads)
+            exact = x @ stored.T
+            assert error(got[::3], exact[::3]) < 0.7 * error(run(plain, x)[::3], exact[::3]), (k, n)
+            for row in range(n) if k == 512 else (0, n - 1):
+                alone = run(apart if row % 3 == 0 else plain, x[row : row + 1])
+                np.testing.assert_array_equal(got[row : row + 1], alone)
+            forced = QuantizedWeight(replace(data, compute_bound=True))
+            forced.params("none", False, False).avx2_only = True
+            np.testing.assert_array_equal(run(forced, x), got)
+
+
+def test_a_gate_with_outliers_kept_apart() -> None:
+    rng, k = np.random.default_rng(0), 512
+    gate, up = (QuantizedWeight(of_an_encoder(rng.standard_normal((83, k), np.float32), DType.Q8_0)) for _ in range(2))
+    decoding = QuantizedWeight(weight(DType.Q8_0, 83, k)[0])
+    assert up.takes_gate(gate)
+    assert not up.takes_gate(decoding)
+    x = activations(70, k) / np.float32(math.sqrt(k))
+    x[::5, 100] *= 60
+    g = run(gate, x).astype(np.float64)
+    expected = g / (1 + np.exp(-g)) * run(up, x)
+    for avx2_only in (False, True):
+        up.params("silu", False, False, gate).avx2_only = avx2_only
+        got = run(up, x, activation="silu", gate=gate)
+        assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
 
 
 def test_weights_that_take_no_gate() -> None:

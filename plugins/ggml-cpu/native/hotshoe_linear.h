@@ -25,6 +25,7 @@ struct hotshoe_linear_params {
     int32_t has_bias;
     int32_t has_residual;
     int32_t avx2_only; /* 0; 1 in tests: not AVX-512, where that is there (F32, F16, and hotshoe_quants) */
+    int32_t outliers_apart; /* of hotshoe_quants and _experts */
     int64_t n_experts; /* of hotshoe_quants_experts: packed weights of k by m, one after the other */
 };
 

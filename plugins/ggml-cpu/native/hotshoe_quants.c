@@ -28,6 +28,7 @@ enum {
     FEW = 16,          /* tokens up to which memory is the limit: */
     FEW_AT_ONCE = 512, /* elements are then unpacked in small steps, so that what comes is on its way meanwhile: */
     AHEAD = 8192,      /* bytes, at least */
+    MOST_SPANS = STAGED / 2 / STAGED_RECORD(32, FORM_DOT), /* of all tokens that are staged with their rests */
 };
 
 static const struct quant * quant_of(const struct quant_set * set, int type) {
@@ -131,17 +132,63 @@ struct block {
     const char * gate; /* or NULL */
     int64_t k, m, first_panel, last_panel;
     const float * bias;
-    int activation;
+    int activation, apart;
     int64_t tokens; /* 1 to MAX_TOKENS */
     const float * x[MAX_TOKENS];
     const float * residual[MAX_TOKENS]; /* or NULL, all of them */
     float * y[MAX_TOKENS];
 };
 
+/* Tokens that are staged, tile by tile; behind them, where outliers are kept apart, what rounding leaves of those spans that have
+ * some, in places as large. */
+struct staged {
+    _Alignas(64) char tokens[STAGED];
+    uint8_t apart[MOST_SPANS]; /* tile by tile: whether there are outliers in a span */
+};
+
 static int64_t token_bytes_of(const struct block * b) { /* staged, of all its elements */
-    return b->k / b->q->block * STAGED_RECORD(b->q->block, b->q->form);
+    return b->k / b->q->block * STAGED_RECORD(b->q->block, b->q->form) * (b->apart ? 2 : 1);
 }
 static int is_whole(const struct block * b) { return b->tokens * token_bytes_of(b) <= STAGED; }
+static int64_t span_of(const struct quant * q) { return q->elements == SUPERBLOCK ? SPAN : q->elements; }
+
+/* The largest scale of a span that has no outlier, which is ten times as large as the numbers of its row are. */
+static float most_scale(const float * x, int64_t k) {
+    float sums[8] = {0}, sum = 0; /* in a fixed order, which is one for vectors */
+    for (int64_t i = 0; i + 8 <= k; i += 8) {
+        for (int j = 0; j < 8; ++j) {
+            sums[j] += x[i + j] * x[i + j];
+        }
+    }
+    for (int j = 0; j < 8; ++j) {
+        sum += sums[j];
+    }
+    return 10.0f / 127 * sqrtf(sum / (float) k);
+}
+
+/* Stages what rounding leaves of the spans with outliers of a tile: elements [k0, k1) of `rows` tokens, which are staged. */
+static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t t0, int rows, const char * staged, char * rests,
+                        uint8_t * apart) {
+    static const float none[SPAN];
+    const struct quant * q = b->q;
+    const int64_t span = span_of(q), bytes = span / q->block * rows * STAGED_RECORD(q->block, q->form);
+    float most[MOST_IN_TILE], scales[MOST_IN_TILE];
+    for (int r = 0; r < rows; ++r) {
+        most[r] = most_scale(b->x[t0 + r], b->k);
+    }
+    for (int64_t at = k0; at < k1; at += span, ++apart) {
+        staged += bytes;
+        memcpy(scales, staged - rows * 12, (size_t) rows * sizeof(float));
+        *apart = 0;
+        for (int r = 0; r < rows; ++r) {
+            *apart |= scales[r] > most[r];
+        }
+        for (int r = 0; r < rows && *apart; ++r) {
+            q->stage_rest(q->zero, scales[r] > most[r] ? b->x[t0 + r] + at : none, span, rows, r, rests);
+        }
+        rests += *apart ? bytes : 0;
+    }
+}
 
 /* Tokens of a block: as many as can be staged whole, for then their sums are made in one go; fewer than LEAST would use too little of
  * what is unpacked for them. */
@@ -152,34 +199,43 @@ static int64_t most_tokens(const struct block * b) {
 }
 
 /* A gate and its product are made by turns, panel by panel, of tokens that are staged once. */
-int hotshoe_quants_gates(int type, int64_t k) {
-    const struct block b = {.set = best_set(), .q = quant_of(best_set(), type), .k = k};
+int hotshoe_quants_gates(int type, int64_t k, int outliers_apart) {
+    const struct block b = {.set = best_set(), .q = quant_of(best_set(), type), .k = k, .apart = outliers_apart};
     return STAGED / token_bytes_of(&b) >= LEAST;
 }
 
-/* staged: STAGED bytes at a multiple of 64. are_staged: whether the tokens lie there, whole, from an earlier call. */
-static void multiply(const struct block * b, char * staged, int are_staged) {
+/* are_staged: whether the tokens are, whole, from an earlier call. */
+static void multiply(const struct block * b, struct staged * s, int are_staged) {
     _Alignas(64) char unpacked[UNPACKED];
     _Alignas(64) float sums[2][MAX_TOKENS * ROWS]; /* of the weight, and of the gate */
 
     const struct quant * q = b->q;
     const int64_t k = b->k, tokens = b->tokens, panel_bytes = ROWS * (k / q->elements) * q->bytes;
-    const int direct = tokens <= b->set->direct;
+    const int direct = tokens <= b->set->direct && !b->apart;
     const int64_t most_in_tile = direct ? 1 : b->set->in_tile, tiles = (tokens + most_in_tile - 1) / most_in_tile;
     const int64_t record = RECORD(q->block, q->form, q->mins), token_record = STAGED_RECORD(q->block, q->form);
     const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
-    const int64_t depth = is_whole(b) ? k : STAGED / (tokens * SUPERBLOCK / q->block * token_record) * SUPERBLOCK;
+    const int64_t superblock = SUPERBLOCK / q->block * token_record * (b->apart ? 2 : 1); /* of a token, in bytes */
+    const int64_t depth = is_whole(b) ? k : STAGED / (tokens * superblock) * SUPERBLOCK;
+    const int64_t span = span_of(q), in_span = span / q->block; /* elements, records */
+    char * staged = s->tokens;
+    const char * rests[MAX_TOKENS]; /* of each tile, the next */
     const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
     /* Lines of what is unpacked next, asked for with each record of a tile: at least 1, and enough for all. */
     const int64_t record_lines = (ROWS * q->block * q->bytes / q->elements + GROUP - 1) / GROUP;
     const int lines = (int) ((record_lines + tiles - 1) / tiles);
     for (int64_t k0 = 0; k0 < k; k0 += depth) {
         const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
+        const int64_t depth_spans = (k1 - k0) / span;
         for (int64_t i = 0; i < tiles && !are_staged; ++i) {
             const int64_t t0 = tokens * i / tiles;
             const int rows = (int) (tokens * (i + 1) / tiles - t0);
             for (int r = 0; r < rows; ++r) {
                 q->stage(q->zero, b->x[t0 + r] + k0, k1 - k0, rows, r, staged + t0 * token_bytes);
+            }
+            if (b->apart) {
+                stage_rests(b, k0, k1, t0, rows, staged + t0 * token_bytes, staged + (tokens + t0) * token_bytes,
+                            s->apart + i * depth_spans);
             }
         }
         const int weights = b->gate ? 2 : 1;
@@ -191,6 +247,8 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
             for (int64_t at = k0, elements; at < k1; at += elements) {
                 elements = min64(at_once, k1 - at);
                 const int64_t bytes = ROWS * (elements / q->elements) * q->bytes, records = elements / q->block;
+                const int64_t spans = elements / span;
+                const uint8_t * apart = s->apart + (at - k0) / span; /* of the first tile, if any are */
                 const int end = at + elements == k1, finishing = end && k1 == k, out = end && !is_gate;
                 /* What comes next, or later; after the end of this part of a panel comes that of the next panel. */
                 const char * next = w + (bytes > AHEAD ? bytes : AHEAD);
@@ -198,7 +256,7 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
                 if (!direct) {
                     q->unpack(w, elements / q->elements, unpacked);
                 }
-                for (int64_t i = 0, asked = 0; i < tiles; ++i) {
+                for (int64_t i = 0, asked = 0; i < tiles; ++i, apart += depth_spans) {
                     const int64_t t0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - t0;
                     const char * from = staged + t0 * token_bytes + (at - k0) / q->block * rows * token_record;
                     float * tile_sums = sums[is_gate] + t0 * ROWS;
@@ -216,8 +274,24 @@ static void multiply(const struct block * b, char * staged, int are_staged) {
                         q->multiply(w, elements / q->elements, from, tile_sums);
                     } else {
                         const int ask = asked * GROUP < bytes ? lines : 0;
-                        q->tiles[rows](from, unpacked, records, tile_sums, next + asked * GROUP, ask);
-                        asked += ask * records;
+                        if (at == k0) {
+                            rests[i] = staged + (tokens + t0) * token_bytes;
+                        }
+                        const int64_t span_bytes = in_span * rows * token_record;
+                        for (int64_t s0 = 0, s1; s0 < spans; s0 = s1) {
+                            s1 = b->apart ? s0 + 1 : spans;
+                            while (s1 < spans && !apart[s1 - 1]) {
+                                ++s1;
+                            }
+                            const char * w0 = unpacked + s0 * in_span * record, * last = unpacked + (s1 - 1) * in_span * record;
+                            const int64_t n = (s1 - s0) * in_span;
+                            q->tiles[rows](from + s0 * span_bytes, w0, n, tile_sums, next + asked * GROUP, ask);
+                            asked += ask * n;
+                            if (b->apart && apart[s1 - 1]) {
+                                q->tiles[rows](rests[i], last, in_span, tile_sums, next, 0);
+                                rests[i] += span_bytes;
+                            }
+                        }
                     }
                     if (out && b->gate) {
                         b->set->gate(b->activation, sums[1] + t0 * ROWS, rows, tile_sums);
@@ -244,6 +318,7 @@ static struct block block_of(const struct hotshoe_linear_params * p) {
         .m = p->m,
         .last_panel = n_panels(p->m),
         .activation = p->activation,
+        .apart = p->outliers_apart,
     };
     return b;
 }
@@ -269,7 +344,7 @@ static void leave(int32_t * position, int nth) {
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     enum { LEAST_PANELS = 4, LEAST_OF_MANY = 16 }; /* of many tokens staging is to remain a small part */
-    _Alignas(64) char staged[STAGED];
+    struct staged staged;
     (void) ith;
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor * x = dst->src[0];
@@ -296,7 +371,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
             b.tokens = t1 - t0;
             b.first_panel = from % panels;
             b.last_panel = min64(b.first_panel + to - from, panels);
-            multiply(&b, staged, same && is_whole(&b));
+            multiply(&b, &staged, same && is_whole(&b));
         }
     }
     leave(position, nth);
@@ -319,7 +394,7 @@ __attribute__((target("avx2"))) static int64_t next_of(const int32_t * chosen, i
 
 /* Each thread looks for itself where an expert is named, once for each of them. */
 void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    _Alignas(64) char staged[STAGED];
+    struct staged staged;
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor *x = dst->src[0], *experts = dst->src[1];
     const int32_t * chosen = (const int32_t *) experts->data;
@@ -355,7 +430,7 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
                 b.x[b.tokens] = (const float *) ((const char *) x->data + row * (int64_t) x->nb[2] + which * (int64_t) x->nb[1]);
                 b.y[b.tokens++] = (float *) dst->data + i * p->m;
             }
-            multiply(&b, staged, 0);
+            multiply(&b, &staged, 0);
         }
     }
 }
@@ -372,7 +447,10 @@ size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
     return 0;
 }
 
-int hotshoe_quants_gates(int type, int64_t k) { return hotshoe_quants_has(type, k); }
+int hotshoe_quants_gates(int type, int64_t k, int outliers_apart) {
+    (void) outliers_apart;
+    return hotshoe_quants_has(type, k);
+}
 
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {

@@ -9,7 +9,7 @@
 HOTSHOE_API int hotshoe_quants_has(int type, int64_t k);
 
 /* Whether a weight of this type and k, for which hotshoe_quants_has says 1, may have a gate. */
-HOTSHOE_API int hotshoe_quants_gates(int type, int64_t k);
+HOTSHOE_API int hotshoe_quants_gates(int type, int64_t k, int outliers_apart);
 
 /* Bytes of the packed weight: those of the file, with the rows made up to a multiple of 16. Its memory must be zeroed
  * before the first pack. */
@@ -24,6 +24,8 @@ HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t fir
  * share what was unpacked (docs/performance.md has the numbers). Activations are rounded to 8 bits, with a scale in F32 for
  * every 32, or for 128 where the type has blocks of 256. A row of the result depends on its row of x only, not on the
  * others, nor on the number of threads or the instruction set.
+ * With outliers_apart numbers that share a scale with one ten times as large as their row's root mean square are rounded to
+ * 16 bits: 8 of the numbers and 8 of what these leave.
  * With a gate: act(x @ gate.T) * (x @ W.T), without bias and residual; k as hotshoe_quants_gates says. */
 HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 

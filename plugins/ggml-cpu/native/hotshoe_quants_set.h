@@ -46,7 +46,7 @@ struct quant {
     struct field fields[2]; /* of a block of the file, in its order */
     int block, form, mins; /* of a record: see hotshoe_quants_unpack.h */
     int zero;
-    stage_fn stage;
+    stage_fn stage, stage_rest; /* the rest: what rounding leaves of the numbers of one span */
     const tile_fn * tiles; /* by the number of tokens */
     void (*unpack)(const char * in, int64_t n, char * records);
     void (*multiply)(const char * in, int64_t n, const char * x, float * sums); /* by one token */

@@ -76,9 +76,25 @@ INLINE void stage(int block, int span, int form, int zero, const float * x, int6
     }
 }
 
+/* As `stage`, of what rounding leaves of one span. */
+INLINE void stage_rest(int block, int span, int form, int zero, const float * x, int tokens, int token, char * out) {
+    float rest[SPAN];
+    const float largest = largest_of(x, span), inverse = largest > 1e-36f ? 127 / largest : 0;
+    const __m256 scale = _mm256_set1_ps(largest * (1.0f / 127));
+    UNROLL for (int i = 0; i < span; i += 16) {
+        const __m128i codes = rounded(_mm256_loadu_ps(x + i), _mm256_loadu_ps(x + i + 8), inverse);
+        const __m256 first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+        const __m256 second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes)));
+        _mm256_storeu_ps(rest + i, _mm256_fnmadd_ps(first, scale, _mm256_loadu_ps(x + i)));
+        _mm256_storeu_ps(rest + i + 8, _mm256_fnmadd_ps(second, scale, _mm256_loadu_ps(x + i + 8)));
+    }
+    stage(block, span, form, zero, rest, span, tokens, token, out);
+}
+
 #define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
 #define STAGE(name, block, span, form)                                                                                 \
-    ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); }
+    ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); }                     \
+    ISA static void name##_rest(STAGE_ARGS) { (void) n, stage_rest(block, span, form, zero, x, tokens, token, out); }
 STAGE(stage_32, 32, 32, FORM_OF_6)
 STAGE(stage_k_32, 32, SPAN, FORM_OF_6)
 STAGE(stage_k_16, 16, SPAN, FORM_OF_6)
@@ -216,20 +232,21 @@ ISA static void gate(int activation, const float * gates, int64_t n, float * sum
 
 /* --- the set ---------------------------------------------------------------------------------------- */
 
+#define BOTH(stage) stage, stage##_rest
 static const struct quant quants[] = {
-    {GGML_TYPE_Q4_0, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_6, 0, 8, stage_32, tiles_32, unpack_q4_0, multiply_q4_0},
-    {GGML_TYPE_Q4_1, 32, 20, {{2, 2}, {4, 4}}, 32, FORM_OF_6, 1, 8, stage_32, tiles_32_mins, unpack_q4_1, multiply_q4_1},
-    {GGML_TYPE_Q5_0, 32, 22, {{1, 2}, {5, 4}}, 32, FORM_OF_6, 0, 16, stage_32, tiles_32, unpack_q5_0, multiply_q5_0},
-    {GGML_TYPE_Q5_1, 32, 24, {{2, 2}, {5, 4}}, 32, FORM_OF_6, 1, 16, stage_32, tiles_32_mins, unpack_q5_1, multiply_q5_1},
-    {GGML_TYPE_Q8_0, 32, 34, {{1, 2}, {8, 4}}, 32, FORM_OF_8, 0, 128, stage_8, tiles_8, unpack_q8_0, multiply_q8_0},
-    {GGML_TYPE_IQ4_NL, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_8, 0, 128, stage_8, tiles_8, unpack_iq4_nl, multiply_iq4_nl},
-    {GGML_TYPE_MXFP4, 32, 17, {{1, 1}, {4, 4}}, 32, FORM_OF_6, 0, 12, stage_32, tiles_32, unpack_mxfp4, multiply_mxfp4},
-    {GGML_TYPE_Q2_K, 256, 84, {{20, 4}, {2, 2}}, 16, FORM_OF_6, 1, 0, stage_k_16, tiles_k_16_mins, unpack_q2_k, multiply_q2_k},
-    {GGML_TYPE_Q3_K, 256, 110, {{27, 4}, {1, 2}}, 16, FORM_OF_6, 0, 4, stage_k_16, tiles_k_16, unpack_q3_k, multiply_q3_k},
-    {GGML_TYPE_Q4_K, 256, 144, {{2, 2}, {35, 4}}, 32, FORM_OF_6, 1, 8, stage_k_32, tiles_k_32_mins, unpack_q4_k, multiply_q4_k},
-    {GGML_TYPE_Q5_K, 256, 176, {{2, 2}, {43, 4}}, 32, FORM_OF_6, 1, 16, stage_k_32, tiles_k_32_mins, unpack_q5_k, multiply_q5_k},
-    {GGML_TYPE_Q6_K, 256, 210, {{52, 4}, {1, 2}}, 16, FORM_OF_6, 0, 32, stage_k_16, tiles_k_16, unpack_q6_k, multiply_q6_k},
-    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}}, 32, FORM_OF_8, 0, 128, stage_k_8, tiles_k_8, unpack_iq4_xs, multiply_iq4_xs},
+    {GGML_TYPE_Q4_0, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_6, 0, 8, BOTH(stage_32), tiles_32, unpack_q4_0, multiply_q4_0},
+    {GGML_TYPE_Q4_1, 32, 20, {{2, 2}, {4, 4}}, 32, FORM_OF_6, 1, 8, BOTH(stage_32), tiles_32_mins, unpack_q4_1, multiply_q4_1},
+    {GGML_TYPE_Q5_0, 32, 22, {{1, 2}, {5, 4}}, 32, FORM_OF_6, 0, 16, BOTH(stage_32), tiles_32, unpack_q5_0, multiply_q5_0},
+    {GGML_TYPE_Q5_1, 32, 24, {{2, 2}, {5, 4}}, 32, FORM_OF_6, 1, 16, BOTH(stage_32), tiles_32_mins, unpack_q5_1, multiply_q5_1},
+    {GGML_TYPE_Q8_0, 32, 34, {{1, 2}, {8, 4}}, 32, FORM_OF_8, 0, 128, BOTH(stage_8), tiles_8, unpack_q8_0, multiply_q8_0},
+    {GGML_TYPE_IQ4_NL, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_8, 0, 128, BOTH(stage_8), tiles_8, unpack_iq4_nl, multiply_iq4_nl},
+    {GGML_TYPE_MXFP4, 32, 17, {{1, 1}, {4, 4}}, 32, FORM_OF_6, 0, 12, BOTH(stage_32), tiles_32, unpack_mxfp4, multiply_mxfp4},
+    {GGML_TYPE_Q2_K, 256, 84, {{20, 4}, {2, 2}}, 16, FORM_OF_6, 1, 0, BOTH(stage_k_16), tiles_k_16_mins, unpack_q2_k, multiply_q2_k},
+    {GGML_TYPE_Q3_K, 256, 110, {{27, 4}, {1, 2}}, 16, FORM_OF_6, 0, 4, BOTH(stage_k_16), tiles_k_16, unpack_q3_k, multiply_q3_k},
+    {GGML_TYPE_Q4_K, 256, 144, {{2, 2}, {35, 4}}, 32, FORM_OF_6, 1, 8, BOTH(stage_k_32), tiles_k_32_mins, unpack_q4_k, multiply_q4_k},
+    {GGML_TYPE_Q5_K, 256, 176, {{2, 2}, {43, 4}}, 32, FORM_OF_6, 1, 16, BOTH(stage_k_32), tiles_k_32_mins, unpack_q5_k, multiply_q5_k},
+    {GGML_TYPE_Q6_K, 256, 210, {{52, 4}, {1, 2}}, 16, FORM_OF_6, 0, 32, BOTH(stage_k_16), tiles_k_16, unpack_q6_k, multiply_q6_k},
+    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}}, 32, FORM_OF_8, 0, 128, BOTH(stage_k_8), tiles_k_8, unpack_iq4_xs, multiply_iq4_xs},
 };
 
 const struct quant_set SET = {

@@ -53,13 +53,11 @@ class PackedFormat(enum.IntEnum):
     BF16 = 2
 
 
-# The first that this CPU multiplies fast. F16 holds a Q8_0 weight to 2^-12 of itself, BF16 to 2^-9; the rounding that
-# made it Q8_0 is up to 2^-8 of the largest in its block, and ggml's own product rounds the activations likewise.
+# The first that this CPU multiplies fast.
 _FORMATS = {
     DType.F32: (PackedFormat.F32,),
     DType.F16: (PackedFormat.F16,),
     DType.BF16: (PackedFormat.BF16, PackedFormat.F32),
-    DType.Q8_0: (PackedFormat.BF16, PackedFormat.F16),
 }
 _ACTIVATIONS = {
     "none": "HOTSHOE_LINEAR_NONE",
@@ -79,8 +77,7 @@ def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DTy
 
     bf16: F32 and F16 may be rounded to BF16, and what they are multiplied with.
 
-    A quantized type stands for that type, rearranged. Of a compute-bound model Q8_0 is widened instead: with F32 or
-    BF16 activations its outliers, which are those of encoders, are not rounded to 8 bits.
+    A quantized type stands for that type, rearranged.
     """
     product = PRODUCTS.get(len(weight.shape))
     if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
@@ -108,6 +105,8 @@ class PackedWeight(ABC):
     """
 
     __slots__ = ("_address", "_memory", "_params", "format", "k", "m", "n_experts", "nbytes")
+
+    outliers_apart: bool = False
 
     function: ClassVar[str]
     """The kernel that multiplies with it: a callback of ggml's custom op."""
@@ -170,13 +169,14 @@ class PackedWeight(ABC):
             params.packed = ffi.cast("void *", self._address)
             params.gate = ffi.cast("void *", gate_address)
             params.n_experts = self.n_experts
+            params.outliers_apart = self.outliers_apart
             params.format = self.format.id if isinstance(self.format, DType) else self.format
             self._params[key] = params
         return self._params[key]
 
 
 class DenseWeight(PackedWeight):
-    """For ``hotshoe_linear``: 4 bytes an element for an F32 file, 2 otherwise (Q8_0 in the file: 1.06)."""
+    """For ``hotshoe_linear``: 4 bytes an element for an F32 file, 2 otherwise."""
 
     __slots__ = ()
     function = "hotshoe_linear"
@@ -208,23 +208,28 @@ class DenseWeight(PackedWeight):
 
 
 class QuantizedWeight(PackedWeight):
-    """For ``hotshoe_quants`` and ``hotshoe_quants_experts``: the file's blocks, those of 16 rows among each other."""
+    """For ``hotshoe_quants`` and ``hotshoe_quants_experts``: the file's blocks, those of 16 rows among each other.
 
-    __slots__ = ()
+    Of a compute-bound model activations near outliers are rounded to 16 bits, not to 8: encoders have such.
+    """
+
+    __slots__ = ("outliers_apart",)
     function = "hotshoe_quants"
 
     def __init__(
         self, weight: WeightData, *, memory: Array | None = None, dry: bool = False, done: Done | None = None
     ) -> None:
         self.format: DType = weight.dtype
+        self.outliers_apart = weight.compute_bound
         m, k = weight.shape[-2:]
         size = int(kernels().hotshoe_quants_size(weight.dtype.id, k, m))
         super().__init__(weight, size, memory=memory, dry=dry, done=done)
 
     def takes_gate(self, gate: PackedWeight) -> bool:
         """Whether ``act(x @ gate.T) * (x @ W.T)`` is one product."""
-        alike = (gate.format, gate.k, gate.m, gate.n_experts) == (self.format, self.k, self.m, self.n_experts)
-        return alike and bool(kernels().hotshoe_quants_gates(self.format.id, self.k))
+        alike = all(getattr(gate, name) == getattr(self, name) for name in ("format", "k", "m", "n_experts"))
+        alike = alike and gate.outliers_apart == self.outliers_apart
+        return alike and bool(kernels().hotshoe_quants_gates(self.format.id, self.k, self.outliers_apart))
 
     def _rows_at_once(self, row_bytes: int) -> int:
         return _PART // row_bytes
