@@ -246,7 +246,7 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
             const char * w = (is_gate ? b->gate : b->packed) + panel * panel_bytes + ROWS * (k0 / q->elements) * q->bytes;
             for (int64_t at = k0, elements; at < k1; at += elements) {
                 elements = min64(at_once, k1 - at);
-                const int64_t bytes = ROWS * (elements / q->elements) * q->bytes, records = elements / q->block;
+                const int64_t bytes = ROWS * (elements / q->elements) * q->bytes;
                 const int64_t spans = elements / span;
                 const uint8_t * apart = s->apart + (at - k0) / span; /* of the first tile, if any are */
                 const int end = at + elements == k1, finishing = end && k1 == k, out = end && !is_gate;
