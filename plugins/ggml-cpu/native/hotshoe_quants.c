@@ -74,32 +74,99 @@ static uint32_t in_groups(uint32_t bits) {
     return bits;
 }
 
+/* 8 words of 8 rows, to places GROUP from each other. */
+__attribute__((target("avx2"))) static void turn_8(const char * rows, int64_t apart, char * out) {
+    __m256i in[8], pairs[8], fours[8];
+    for (int i = 0; i < 8; ++i) {
+        in[i] = _mm256_loadu_si256((const __m256i *) (rows + i * apart));
+    }
+    for (int i = 0; i < 8; i += 2) { /* words 0 and 1 (4 and 5) of rows i and i + 1; words 2 and 3 (6 and 7) */
+        pairs[i] = _mm256_unpacklo_epi32(in[i], in[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_epi32(in[i], in[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) { /* of rows i to i + 3 words 0 (4), 1 (5), 2 (6), 3 (7) */
+        fours[i] = _mm256_unpacklo_epi64(pairs[i], pairs[i + 2]);
+        fours[i + 1] = _mm256_unpackhi_epi64(pairs[i], pairs[i + 2]);
+        fours[i + 2] = _mm256_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+        fours[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+    }
+    for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_si256((__m256i *) (out + i * GROUP), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
+        _mm256_storeu_si256((__m256i *) (out + (i + 4) * GROUP), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31));
+    }
+}
+
+/* 4 words of 4 rows. */
+static void turn_4(const char * rows, int64_t apart, char * out) {
+    __m128i in[4], pairs[4];
+    for (int i = 0; i < 4; ++i) {
+        in[i] = _mm_loadu_si128((const __m128i *) (rows + i * apart));
+    }
+    for (int i = 0; i < 4; i += 2) {
+        pairs[i] = _mm_unpacklo_epi32(in[i], in[i + 1]);
+        pairs[i + 1] = _mm_unpackhi_epi32(in[i], in[i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+        _mm_storeu_si128((__m128i *) (out + 2 * i * GROUP), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
+        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * GROUP), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
+    }
+}
+
+/* n words of 16 rows, as many together as there are. */
+static void turn_words(const char * rows, int64_t apart, int n, char * out) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * GROUP) {
+        turn_8(rows, apart, out);
+        turn_8(rows + 8 * apart, apart, out + 32);
+    }
+    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * GROUP) {
+        for (int r = 0; r < ROWS; r += 4) {
+            turn_4(rows + r * apart, apart, out + 4 * r);
+        }
+    }
+    for (; i < n; ++i, rows += 4, out += GROUP) {
+        gather(rows, apart, ROWS, 4, out);
+    }
+}
+
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
     const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
     const int64_t row_bytes = k / q->elements * q->bytes, last = min64(first_row + n_rows, m);
+    const int fifth_bits = type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1;
     for (int64_t row = first_row, n; row < last; row += n) {
         n = min64(ROWS - row % ROWS, last - row); /* of one panel */
         const char * in = (const char *) rows + (row - first_row) * row_bytes;
         char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
+        const char * ahead = in + n * row_bytes; /* the next panel, which the processor does not see coming in 16 places at once */
         for (int64_t b = 0; b < k / q->elements; ++b) {
+            for (int line = 0; line < ROWS * q->bytes; line += GROUP, ahead += GROUP) {
+                __builtin_prefetch(ahead);
+            }
             for (int f = 0; f < 2; ++f) {
-                const int bytes = q->fields[f].bytes;
-                for (int i = 0; i < q->fields[f].n; ++i, in += bytes, out += ROWS * bytes) {
-                    char * lanes = out + row % ROWS * bytes;
+                const int bytes = q->fields[f].bytes, many = q->fields[f].n;
+                if (bytes == 4 && n == ROWS) {
+                    turn_words(in, row_bytes, many, out);
+                }
+                for (int i = 0; i < many && !(bytes == 4 && n == ROWS); ++i) {
+                    char * lanes = out + (i * ROWS + row % ROWS) * bytes;
                     if (bytes == 4) {
-                        n == ROWS ? gather(in, row_bytes, ROWS, 4, lanes) : gather(in, row_bytes, n, 4, lanes);
-                        const int fifth_bits = i == 0 && (type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1);
-                        for (int64_t r = 0; r < n && fifth_bits; ++r) {
-                            uint32_t bits;
-                            memcpy(&bits, lanes + 4 * r, 4);
-                            bits = in_groups(bits);
-                            memcpy(lanes + 4 * r, &bits, 4);
-                        }
+                        gather(in + 4 * i, row_bytes, n, 4, lanes);
                     } else {
-                        bytes == 2 ? gather(in, row_bytes, n, 2, lanes) : gather(in, row_bytes, n, 1, lanes);
+                        bytes == 2 ? gather(in + 2 * i, row_bytes, n, 2, lanes) : gather(in + i, row_bytes, n, 1, lanes);
                     }
                 }
+                if (fifth_bits && bytes == 4) {
+                    char * lanes = out + row % ROWS * 4;
+                    uint32_t words[ROWS];
+                    memcpy(words, lanes, (size_t) n * 4);
+                    for (int64_t r = 0; r < n; ++r) {
+                        words[r] = in_groups(words[r]);
+                    }
+                    memcpy(lanes, words, (size_t) n * 4);
+                }
+                in += many * bytes;
+                out += many * ROWS * bytes;
             }
         }
     }
