@@ -227,8 +227,8 @@ class QuantizedWeight(PackedWeight):
 
     def takes_gate(self, gate: PackedWeight) -> bool:
         """Whether ``act(x @ gate.T) * (x @ W.T)`` is one product."""
-        alike = all(getattr(gate, name) == getattr(self, name) for name in ("format", "k", "m", "n_experts"))
-        alike = alike and gate.outliers_apart == self.outliers_apart
+        same = ("format", "k", "m", "n_experts", "outliers_apart")
+        alike = all(getattr(gate, name) == getattr(self, name) for name in same)
         return alike and bool(kernels().hotshoe_quants_gates(self.format.id, self.k, self.outliers_apart))
 
     def _rows_at_once(self, row_bytes: int) -> int:
