@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from hotshoe_core.backend import Progress
     from hotshoe_loader import Registry
 
+    Runner = type[TextModel | EmbeddingModel | RerankModel]
+
 __all__ = ["Recipe", "load_all", "load_model", "load_tokenizer", "task_of"]
 
 _DEFAULT_CONTEXT = 4096
@@ -97,7 +99,7 @@ class Recipe:
     runner: RunnerParams
     placement: PlacementParams
     _pool: ThreadPoolExecutor
-    _tokenizer: Future[Tokenizer] | None = None
+    _beside: Future[tuple[Tokenizer, Runner]] | None = None
     _loaded: bool = False
 
     @classmethod
@@ -134,7 +136,7 @@ class Recipe:
         except BaseException:
             file.close()
             raise
-        pool = ThreadPoolExecutor(1, "hotshoe-tokenizer")
+        pool = ThreadPoolExecutor(1, "hotshoe-load")
         params, placement = params or BackendParams(), placement or PlacementParams()
         return cls(file, architecture, config, device, params, runner, placement, pool)
 
@@ -146,7 +148,7 @@ class Recipe:
     def load(self, registry: Registry, progress: Progress | None = None) -> LoadedModel:
         """The model on the devices asked for."""
         backend = self.open(registry)
-        self._start_tokenizer()  # not earlier: it would take Python's lock from the imports of the plugin
+        self._start_beside()  # not earlier: it would take Python's lock from the imports of the plugin
         if len(backend.devices) == 1 and self.placement == PlacementParams():
             model = self._load_whole(backend, progress)
             model.why = registry.why(self.device)
@@ -187,14 +189,18 @@ class Recipe:
         bind(model, self.file, backend, placement=placement, ignore=model.unused_tensors, progress=progress)
         if self.architecture.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
-        words, kind = self._start_tokenizer().result(), _runner_of(self.architecture.task)
+        words, kind = self._start_beside().result()
         return kind(model, words, backend, self.file, n_ctx=self.config.n_ctx, why="", params=self.runner)
 
-    def _start_tokenizer(self) -> Future[Tokenizer]:
-        """In a thread of its own: a large vocabulary takes as long as copying the weights."""
-        if self._tokenizer is None:
-            self._tokenizer = self._pool.submit(_tokenizer_of, self.file.metadata)
-        return self._tokenizer
+    def _start_beside(self) -> Future[tuple[Tokenizer, Runner]]:
+        """What needs no weights, in a thread of its own: a large vocabulary takes as long as copying them."""
+
+        def make() -> tuple[Tokenizer, Runner]:
+            return _tokenizer_of(self.file.metadata), _runner_of(self.architecture.task)
+
+        if self._beside is None:
+            self._beside = self._pool.submit(make)
+        return self._beside
 
     def __enter__(self) -> Recipe:
         return self
@@ -266,7 +272,7 @@ def _check_cache_spec(model: Any, n_layers: int) -> None:
         )
 
 
-def _runner_of(task: Task) -> type[TextModel | EmbeddingModel | RerankModel]:
+def _runner_of(task: Task) -> Runner:
     if task is Task.TEXT:
         from hotshoe.runner.text import TextModel
 

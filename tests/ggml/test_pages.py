@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
+import mmap
 import os
 import sys
 import threading
@@ -65,8 +68,89 @@ def test_memory_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not thread.is_alive()
 
 
+def test_large_pages_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("this system has no large pages")
+    if tuple(map(int, os.uname().release.split(".")[:2])) < (5, 14):
+        pytest.skip("this kernel gives no pages before they are written")
+    monkeypatch.setattr(pages, "_QUICK", 10.0)
+    memory = zeros(40 << 20)
+    fresh = pages.FreshPages(memory)
+    fresh.take(0, 1 << 20)
+    fresh.take(1 << 20, memory.nbytes)
+    assert large_pages(memory) >= 20 << 20
+    assert not memory.any()
+    memory[:] = 1
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """The pages that are asked for, which are given, and whether as large ones."""
+    asked: list[tuple[int, bool]] = []
+    large = []
+
+    def advise(start: int, nbytes: int, advice: int) -> int:
+        if advice == mmap.MADV_HUGEPAGE:
+            large.append((start, nbytes))
+        else:
+            asked.append((start, (start, nbytes) in large))
+        return 0
+
+    monkeypatch.setattr(pages, "_advise", lambda: advise)
+    return asked
+
+
+LARGE = 2 << 20
+
+
+def test_each_page_is_taken_by_who_writes_its_start(
+    asked: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_QUICK", 10.0)
+    memory = zeros(41 << 20)[4096:]
+    fresh = pages.FreshPages(memory)
+    edges = [0, 1, 3 << 20, 4 << 20, 17 << 20, memory.nbytes]
+    parts = list(itertools.pairwise(edges))
+    for part in parts[::-1]:
+        fresh.take(*part)
+    first, stop = -(-address(memory) // LARGE) * LARGE, address(memory) + memory.nbytes
+    # only the last is no large one
+    assert sorted(asked) == [(page, page + LARGE <= stop) for page in range(first, stop, LARGE)]
+
+
+def test_after_a_slow_page_more_and_more_are_small(
+    asked: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "_QUICK", -1.0)
+    memory = zeros(200 << 20)
+    pages.FreshPages(memory).take(0, memory.nbytes)
+    large = [(page - asked[0][0]) // LARGE for page, is_large in asked if is_large]
+    assert large == [0, 9, 26, 59]
+    assert len(asked) >= 99
+
+
+def test_a_kernel_that_cannot_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def refuse(start: int, nbytes: int, advice: int) -> int:
+        asked.append(start)
+        return errno.EINVAL
+
+    monkeypatch.setattr(pages, "_advise", lambda: refuse)
+    fresh = pages.FreshPages(memory := zeros(40 << 20))
+    fresh.take(0, memory.nbytes)
+    fresh.take(0, memory.nbytes)
+    assert len(set(asked)) == 1
+
+
 def test_few_bytes_are_not_worth_it() -> None:
     assert pages.enlarge_pages(zeros(1 << 20)) is None
+
+
+def test_few_bytes_are_left_alone(asked: list[tuple[int, bool]]) -> None:
+    pages.FreshPages(memory := zeros(10 << 20)).take(0, memory.nbytes)
+    assert not asked
 
 
 def test_where_no_thread_starts_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:

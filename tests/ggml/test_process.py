@@ -190,6 +190,26 @@ print(len(backend.load(many)))
 
 @linux
 @unsanitized
+def test_states_take_memory_as_they_are_used():
+    lines = run("""
+def used():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+backend = hotshoe.load_all().open("cpu")
+before = used()
+state = backend.state((1 << 28,), DType.F32, "a GiB")
+print(used() - before)
+context = backend.new_context()
+last = state[-4:] + 0
+context.forward(last).compute({})
+print(context.read(last).tolist(), used() - before < 64 << 20)
+""")
+    assert int(lines[0]) < 64 << 20
+    assert lines[1] == "[0.0, 0.0, 0.0, 0.0] True"
+
+
+@linux
+@unsanitized
 def test_threads_that_the_system_does_not_start_are_an_error():
     lines = run(f"""{LIMITED}
 registry = hotshoe.load_all()

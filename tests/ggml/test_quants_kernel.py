@@ -96,7 +96,7 @@ def test_the_error_is_no_larger_than_that_of_ggml(dtype: DType, ggml: Backend) -
                 data, stored = weight(dtype, m, k)
                 x = activations(n, k)
                 exact = x.astype(np.float64) @ stored.T
-                got = run(QuantizedWeight(data), x)
+                got = run(QuantizedWeight(data).pack(), x)
                 sizes = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(stored, axis=1)
                 assert (np.abs(got - exact) <= 1e-2 * sizes).all(), (n, k, m)  # no shape by itself goes wrong
                 ours.append(np.linalg.norm(got - exact))
@@ -109,7 +109,7 @@ def test_tokens_that_just_fit_are_staged_whole(k: int) -> None:
     """Features that are no multiple of 256, so many that one more superblock would not fit: several runs of panels."""
     data, stored = weight(DType.Q4_0, 512, k)
     x = activations(192, k)
-    assert error(run(QuantizedWeight(data), x, threads=1), x @ stored.T) < 1e-2
+    assert error(run(QuantizedWeight(data).pack(), x, threads=1), x @ stored.T) < 1e-2
 
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
@@ -118,7 +118,8 @@ def test_a_gate_is_what_both_products_are(dtype: DType, activation: str) -> None
     """Of each type, in both instruction sets; activations that make the gate's ends."""
     for k in (2304, 4096) if dtype in SUPERBLOCKS else (2016, 2880):
         rng = np.random.default_rng(k)
-        gate, up = (QuantizedWeight(weight_data(rng.standard_normal((83, k), np.float32), dtype)) for _ in range(2))
+        both = [weight_data(rng.standard_normal((83, k), np.float32), dtype) for _ in range(2)]
+        gate, up = (QuantizedWeight(w).pack() for w in both)
         assert up.takes_gate(gate)
         for n, threads in ((1, 2), (2, 1), (7, 3), (130, 2)):
             x = activations(n, k) / np.float32(math.sqrt(k))
@@ -139,7 +140,7 @@ def test_outliers_of_an_encoder_are_kept_apart(dtype: DType) -> None:
     """Staged whole and in pieces; rows without outliers, in the tiles of those that have some, are as in a decoder."""
     for k, m in ((512, 83), (12288, 17)):
         data, stored = weight(dtype, m, k)
-        plain, apart = QuantizedWeight(data), QuantizedWeight(replace(data, compute_bound=True))
+        plain, apart = QuantizedWeight(data).pack(), QuantizedWeight(replace(data, compute_bound=True)).pack()
         for n, threads in ((1, 1), (2, 2), (9, 3), (100, 2)):
             x = activations(n, k)
             x[::3, [3, 200, k - 1]] = 60
@@ -149,15 +150,16 @@ def test_outliers_of_an_encoder_are_kept_apart(dtype: DType) -> None:
             for row in range(n) if k == 512 else (0, n - 1):
                 alone = run(apart if row % 3 == 0 else plain, x[row : row + 1])
                 np.testing.assert_array_equal(got[row : row + 1], alone)
-            forced = QuantizedWeight(replace(data, compute_bound=True))
+            forced = QuantizedWeight(replace(data, compute_bound=True)).pack()
             forced.params("none", False, False).avx2_only = True
             np.testing.assert_array_equal(run(forced, x), got)
 
 
 def test_a_gate_with_outliers_kept_apart() -> None:
     rng, k = np.random.default_rng(0), 512
-    gate, up = (QuantizedWeight(of_an_encoder(rng.standard_normal((83, k), np.float32), DType.Q8_0)) for _ in range(2))
-    decoding = QuantizedWeight(weight(DType.Q8_0, 83, k)[0])
+    both = [of_an_encoder(rng.standard_normal((83, k), np.float32), DType.Q8_0) for _ in range(2)]
+    gate, up = (QuantizedWeight(w).pack() for w in both)
+    decoding = QuantizedWeight(weight(DType.Q8_0, 83, k)[0]).pack()
     assert up.takes_gate(gate)
     assert not up.takes_gate(decoding)
     x = activations(70, k) / np.float32(math.sqrt(k))
@@ -171,13 +173,13 @@ def test_a_gate_with_outliers_kept_apart() -> None:
 
 
 def test_weights_that_take_no_gate() -> None:
-    gate, up, long = (QuantizedWeight(weight(DType.Q4_0, 16, k)[0]) for k in (64, 96, 32 << 10))
+    gate, up, long = (QuantizedWeight(weight(DType.Q4_0, 16, k)[0]).pack() for k in (64, 96, 32 << 10))
     assert not up.takes_gate(gate)
     assert not long.takes_gate(long), "its tokens are staged in pieces"
-    assert not up.takes_gate(QuantizedWeight(weight(DType.Q5_0, 16, 96)[0]))
+    assert not up.takes_gate(QuantizedWeight(weight(DType.Q5_0, 16, 96)[0]).pack())
     data = weight(DType.Q4_0, 16, 96)[0].data
-    experts = QuantizedWeight(WeightData("w", (2, 8, 96), DType.Q4_0, data, ("linear_experts",)))
-    alone = QuantizedWeight(WeightData("w", (8, 96), DType.Q4_0, data[: data.nbytes // 2], ("linear",)))
+    experts = QuantizedWeight(WeightData("w", (2, 8, 96), DType.Q4_0, data, ("linear_experts",))).pack()
+    alone = QuantizedWeight(WeightData("w", (8, 96), DType.Q4_0, data[: data.nbytes // 2], ("linear",))).pack()
     assert not alone.takes_gate(experts), "it is of several experts"
 
 
@@ -185,7 +187,7 @@ def test_weights_that_take_no_gate() -> None:
 @pytest.mark.parametrize("n", [1, 5, 100])
 def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> None:
     data, _ = weight(dtype, 83, 2304)
-    packed, x = QuantizedWeight(data), activations(n, 2304)
+    packed, x = QuantizedWeight(data).pack(), activations(n, 2304)
     alone = run(packed, x, threads=1)
     for threads in (2, 3, 4):
         np.testing.assert_array_equal(run(packed, x, threads=threads), alone)
@@ -197,7 +199,7 @@ def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> No
 def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
     """AVX2 by force against what this CPU would use: their integers are the same, and floats are added in one order."""
     data, _ = weight(dtype, 83, 2304)
-    best, forced = QuantizedWeight(data), QuantizedWeight(data)
+    best, forced = QuantizedWeight(data).pack(), QuantizedWeight(data).pack()
     forced.params("none", False, False).avx2_only = True
     for n in (1, 2, 7, 8, 9, 100):
         x = activations(n, 2304)
@@ -230,7 +232,7 @@ def _avx_vnni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_avx_vnni_gives_the_same_bits(dtype: DType, avx_vnni: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     data, _ = weight(dtype, 83, 2304)
-    packed = QuantizedWeight(data)
+    packed = QuantizedWeight(data).pack()
     for n in (1, 2, 3, 4, 9, 100):
         x = activations(n, 2304)
         expected = run(packed, x)
@@ -244,7 +246,7 @@ def test_a_row_of_numbers_that_are_none_or_large_or_small(dtype: DType) -> None:
     """Infinity and NaN stay in their row and come out as one of both; outliers, zeros and tiny numbers are right."""
     data, stored = weight(dtype, 48, 512)
     x = activations(12, 512)
-    packed = QuantizedWeight(data)
+    packed = QuantizedWeight(data).pack()
     before = run(packed, x)
     x[1, 7], x[4, 100], x[5, 511], x[6] = np.nan, np.inf, -np.inf, np.nan
     x[8], x[9], x[10, 300], x[11] = 0, x[9] * 1e-38, 1e4, x[11] * 1e30
@@ -268,7 +270,7 @@ def test_the_bounds_of_every_sum_in_16_bits() -> None:
         data = weight_data(values, dtype)
         x = np.concatenate([np.ones((1, k)), -np.ones((1, k))]).astype(np.float32)
         exact = x.astype(np.float64) @ numbers(data).T
-        np.testing.assert_allclose(run(QuantizedWeight(data), x), exact, rtol=1e-4)
+        np.testing.assert_allclose(run(QuantizedWeight(data).pack(), x), exact, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
@@ -280,7 +282,7 @@ def test_every_code_of_every_place(dtype: DType) -> None:
         raw[:: dtype.nbytes((32,))] %= 240  # exponents that leave room for the sum of products
     data = WeightData("w", (40, k), dtype, raw, ("linear",))
     stored = numbers(data)
-    got = run(QuantizedWeight(data), np.eye(k, dtype=np.float32)).T
+    got = run(QuantizedWeight(data).pack(), np.eye(k, dtype=np.float32)).T
     blocks, read = (a.reshape(40, -1, 32) for a in (stored, got))
     finite = np.isfinite(stored).reshape(40, -1, 256).all((1, 2))  # a row with a scale that is none has no numbers
     largest = np.abs(blocks).max(-1, keepdims=True) * np.ones_like(blocks)
@@ -294,7 +296,7 @@ def test_what_is_fused_into_it(dtype: DType) -> None:
     data, stored = weight(dtype, 83, 512)
     rng, x = np.random.default_rng(1), activations(21, 512)
     bias, residual = rng.standard_normal(83, dtype=np.float32), rng.standard_normal((21, 83), dtype=np.float32)
-    packed = QuantizedWeight(data)
+    packed = QuantizedWeight(data).pack()
     product = run(packed, x).astype(np.float64)
     assert error(product, x @ stored.T) < 1e-2
     biased = product + bias
@@ -320,11 +322,11 @@ def test_of_each_expert_what_its_own_product_gives(dtype: DType, n: int, used: i
     e, m, k = 5, 83, 512
     both, _ = weight(dtype, e * m, k)
     size = both.data.nbytes // e
-    packed = QuantizedWeight(WeightData("w", (e, m, k), dtype, both.data, ("linear_experts",)))
+    packed = QuantizedWeight(WeightData("w", (e, m, k), dtype, both.data, ("linear_experts",))).pack()
     chosen, x = choices(n, used, e), activations(n * rows, k).reshape(n, rows, k)
     expected = np.empty((n, used, m), np.float32)
     for i in range(e):
-        own = QuantizedWeight(WeightData("w", (m, k), dtype, both.data[i * size : (i + 1) * size], ("linear",)))
+        own = QuantizedWeight(WeightData("w", (m, k), dtype, both.data[i * size : (i + 1) * size], ("linear",))).pack()
         at = chosen == i
         if at.any():
             expected[at] = run(own, np.ascontiguousarray(np.broadcast_to(x, (n, used, k))[at]))
@@ -339,14 +341,14 @@ def test_a_gate_of_experts_is_that_of_each(dtype: DType, n: int, used: int, rows
     e, m, k = 3, 83, 5632 if n == 300 else 512
     rng = np.random.default_rng(k)
     both = [weight_data(rng.standard_normal((e * m, k), np.float32), dtype) for _ in range(2)]
-    gates, ups = (QuantizedWeight(WeightData("w", (e, m, k), dtype, w.data, ("linear_experts",))) for w in both)
+    gates, ups = (QuantizedWeight(WeightData("w", (e, m, k), dtype, w.data, ("linear_experts",))).pack() for w in both)
     assert ups.takes_gate(gates)
     chosen, x = choices(n, used, e), activations(n * rows, k).reshape(n, rows, k)
     expected = np.empty((n, used, m), np.float32)
     size = both[0].data.nbytes // e
     for i in range(e):
         gate, up = (
-            QuantizedWeight(WeightData("w", (m, k), dtype, w.data[i * size : (i + 1) * size], ("linear",)))
+            QuantizedWeight(WeightData("w", (m, k), dtype, w.data[i * size : (i + 1) * size], ("linear",))).pack()
             for w in both
         )
         at = chosen == i
@@ -387,11 +389,11 @@ def test_experts_of_a_backend(dtype: DType, ggml: Backend) -> None:
 def test_a_packed_weight_takes_what_the_file_takes(dtype: DType) -> None:
     data, _ = weight(dtype, 48, 512)
     read: list[int] = []
-    packed = QuantizedWeight(data, done=lambda part: read.append(part.nbytes))
-    assert packed.nbytes == QuantizedWeight(data, dry=True).nbytes == data.data.nbytes == sum(read)
+    packed = QuantizedWeight(data).pack(after=lambda part: read.append(part.nbytes))
+    assert packed.nbytes == QuantizedWeight(data).nbytes == data.data.nbytes == sum(read)
     shifted = np.empty(data.data.size + 1, np.uint8)[1:]  # a file's bytes may lie anywhere
     shifted[:] = data.data
-    elsewhere = QuantizedWeight(WeightData("w", data.shape, dtype, shifted, data.uses))
+    elsewhere = QuantizedWeight(WeightData("w", data.shape, dtype, shifted, data.uses)).pack()
     x = activations(2, 512)
     np.testing.assert_array_equal(run(elsewhere, x), run(packed, x))
 

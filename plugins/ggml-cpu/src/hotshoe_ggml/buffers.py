@@ -12,7 +12,7 @@ from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.lowering import extents
-from hotshoe_ggml.transfer import ReadAhead, address, memory_owner
+from hotshoe_ggml.transfer import ReadAhead, address, memory_owner, zeros
 
 if TYPE_CHECKING:
     from hotshoe_ggml.unit import Unit
@@ -69,6 +69,17 @@ class TensorBuffer:
             if self.buffer == ffi.NULL:
                 raise OutOfMemory(g.ggml_backend_alloc_ctx_tensors_from_buft_size(self.context.pointer, buffer_type))
 
+    def use(self, device: Any, memory: np.ndarray[Any, Any]) -> None:
+        """Memory of the host's, for the only tensor. Raises OutOfMemory if the device refuses."""
+        g = lib()
+        (tensor,) = self.tensors.values()
+        start = ffi.cast("void *", address(memory))
+        self._mapped.append(memory)
+        self.buffer = g.ggml_backend_dev_buffer_from_host_ptr(device, start, memory.nbytes, memory.nbytes)
+        if self.buffer == ffi.NULL:
+            raise OutOfMemory(memory.nbytes)
+        g.ggml_backend_tensor_alloc(self.buffer, tensor, start)
+
     def map_pages(self, device: Any, weights: Sequence[WeightData]) -> None:
         """Use the pages the weights lie in, which are one mapping. Raises OutOfMemory if the device refuses."""
         g = lib()
@@ -108,16 +119,27 @@ class TensorBuffer:
 
 
 def state_buffer(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> TensorBuffer:
-    """One zeroed tensor in a buffer of its own. Raises OutOfMemory."""
+    """One zeroed tensor in a buffer of its own. Raises OutOfMemory.
+
+    Where the device computes in the host's memory, pages are taken as they are written: of a long context those used.
+    """
     buffer = TensorBuffer(1)
+    g = lib()
     try:
-        buffer.add(name, shape, dtype)
-        buffer.allocate(unit.buffer_type, dry=dry)
+        tensor = buffer.add(name, shape, dtype)
+        if unit.maps_pages and not dry and g.ggml_backend_buft_is_host(unit.buffer_type):
+            nbytes = int(g.ggml_nbytes(tensor))
+            try:
+                buffer.use(unit.handle, zeros(max(nbytes, 1)))
+            except MemoryError:
+                raise OutOfMemory(nbytes) from None
+        else:
+            buffer.allocate(unit.buffer_type, dry=dry)
+            if not dry:
+                g.ggml_backend_buffer_clear(buffer.buffer, 0)
     except BaseException:
         buffer.free()
         raise
-    if not dry:
-        lib().ggml_backend_buffer_clear(buffer.buffer, 0)
     return buffer
 
 

@@ -151,12 +151,13 @@ def _copy(tensor: Any, data: np.ndarray[Any, Any], meter: Meter, *, whole: bool)
 
 
 def zeros(nbytes: int) -> np.ndarray[Any, Any]:
-    """Memory of pages that are taken when they are written. Raises MemoryError."""
-    if not nbytes or not hasattr(mmap, "MAP_PRIVATE"):
-        return np.zeros(nbytes, np.uint8)
+    """Memory from the start of a page, whose pages are taken when they are written. Raises MemoryError."""
+    if not nbytes:
+        return np.zeros(0, np.uint8)
     # by itself: calloc clears what it has had before, and NumPy asks for huge pages, which the kernel may have to make
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # not Windows
     try:
-        return np.frombuffer(mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
+        return np.frombuffer(mmap.mmap(-1, nbytes, **private), np.uint8)
     except OSError as e:
         raise MemoryError(str(e)) from None
 

@@ -10,7 +10,7 @@ from hotshoe_core.device import BackendParams, Device
 from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DeviceLostError, NativeError
 from hotshoe_ggml._native import device_facts, ffi, lib, library_of
-from hotshoe_ggml.cpu.packed import Array, Done, PackedWeight
+from hotshoe_ggml.cpu.packed import PackedWeight
 
 __all__ = ["Unit", "is_view"]
 
@@ -60,8 +60,8 @@ class Unit:
         """Whether this weight is to be kept in the layout of our own product."""
         return False
 
-    def pack(self, weight: WeightData, *, memory: Array | None, dry: bool, done: Done) -> PackedWeight:
-        """The weight in that layout. ``done`` is told of each part of its bytes as it is packed. Raises MemoryError."""
+    def packed(self, weight: WeightData) -> PackedWeight:
+        """The weight to be packed in that layout."""
         raise NotImplementedError(f"{self.name} packs no weights")
 
     def supports(self, node: Any) -> bool:

@@ -22,7 +22,7 @@ from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
 from hotshoe_ggml.cpu.packed import ALIGNMENT as PACKED_ALIGNMENT
 from hotshoe_ggml.cpu.packed import PRODUCTS, PackedWeight
-from hotshoe_ggml.cpu.pages import enlarge_pages
+from hotshoe_ggml.cpu.pages import FreshPages, enlarge_pages
 from hotshoe_ggml.lowering import extents
 from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner, run_all, zeros
 from hotshoe_ggml.unit import Unit
@@ -173,30 +173,29 @@ def _fill(
 def _pack_all(unit: Unit, weights: list[WeightData], dry: bool, meter: Meter, buffers: list[WeightBuffer]) -> None:
     """Several at a time, the largest first: none is left for one thread alone at the end."""
 
-    def done(part: np.ndarray[Any, Any]) -> None:
+    def after(part: np.ndarray[Any, Any]) -> None:
         drop_pages(part)
         meter.add(part.nbytes)
 
-    def pack(w: WeightData, memory: np.ndarray[Any, Any] | None) -> None:
-        packed = unit.pack(w, memory=memory, dry=dry, done=done)
-        buffers.append(PackedBuffer(w.name, packed))
-        if dry:
-            meter.add(w.data.nbytes)
+    def pack(packed: PackedWeight, start: int) -> None:
+        part = memory[start : start + packed.nbytes]
+        packed.pack(part, before=lambda first, stop: pages.take(start + first, start + stop), after=after)
 
     largest_first = sorted(weights, key=lambda w: -w.data.nbytes)
-    sizes = [unit.pack(w, memory=None, dry=True, done=done).nbytes for w in largest_first]
-    sizes = [-(-size // PACKED_ALIGNMENT) * PACKED_ALIGNMENT for size in sizes]
+    all_packed = [unit.packed(w) for w in largest_first]
+    buffers += [PackedBuffer(w.name, packed) for w, packed in zip(largest_first, all_packed)]
+    if dry:
+        meter.add(sum(w.data.nbytes for w in weights))
+        return
+    sizes = (-(-packed.nbytes // PACKED_ALIGNMENT) * PACKED_ALIGNMENT for packed in all_packed)
+    starts = list(itertools.accumulate(sizes, initial=0))
     try:
-        all_memory = None if dry else zeros(sum(sizes))
-        jobs = []
-        for w, size, stop in zip(largest_first, sizes, itertools.accumulate(sizes)):
-            memory = None if all_memory is None else all_memory[stop - size : stop]
-            jobs.append(functools.partial(pack, w, memory))
-        run_all(jobs, unit.n_copying)
-        if all_memory is not None:
-            enlarge_pages(all_memory)
+        memory = zeros(starts[-1])
+        pages = FreshPages(memory)
+        run_all([functools.partial(pack, *job) for job in zip(all_packed, starts)], unit.n_copying)
     except MemoryError:
-        raise OutOfMemory(sum(sizes), unit.name, largest_first[0].layer) from None
+        raise OutOfMemory(starts[-1], unit.name, largest_first[0].layer) from None
+    enlarge_pages(memory)
 
 
 def _mappable(w: WeightData) -> bool:

@@ -15,6 +15,8 @@ from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi, kernels, lib
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from hotshoe_ggml.lowering import Builder
 
 __all__ = [
@@ -36,11 +38,13 @@ PRODUCTS = {2: "linear", 3: "linear_experts"}
 
 Array = np.ndarray[Any, Any]
 
-Done = Callable[[Array], object]
+Before = Callable[[int, int], object]
+"""Told from where to where a packed weight is written next, in bytes of it."""
+After = Callable[[Array], object]
 """Told of each part of a file's bytes that was packed and is not needed any more."""
 
 _CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
-_PART = 16 << 20  # bytes of a file that are packed before their pages are dropped
+_PART = 2 << 20  # bytes of a file that are packed between two calls of Before and After
 _PANEL = 16  # rows that lie among each other in a packed quantized weight
 ALIGNMENT = 64  # of a packed weight
 
@@ -99,12 +103,12 @@ def multiplies_stored(weight: Tensor, n_rows: int) -> bool:
 
 
 class PackedWeight(ABC):
-    """A packed weight W (m, k), or those of ``n_experts``. It must outlive every graph with a node of it.
+    """A weight W (m, k), or those of ``n_experts``, to be packed by ``pack``. It must outlive every graph with it.
 
     Their kernels read its memory. The parameters of those nodes, a few bytes for each kind of use, are owned here too.
     """
 
-    __slots__ = ("_address", "_memory", "_params", "format", "k", "m", "n_experts", "nbytes")
+    __slots__ = ("_address", "_memory", "_params", "_weight", "format", "k", "m", "n_experts", "nbytes")
 
     outliers_apart: bool = False
 
@@ -113,44 +117,48 @@ class PackedWeight(ABC):
 
     format: PackedFormat | DType
 
-    def __init__(
-        self, weight: WeightData, nbytes_each: int, *, memory: Array | None, dry: bool, done: Done | None
-    ) -> None:
-        """Packs the weight; its file may be closed afterwards. ``dry`` takes no memory: only nbytes is of use.
-
-        nbytes_each: of a matrix of (m, k); 0 experts are one, too. memory: ``nbytes`` of zeros at a multiple of 64, to
-        be packed into; None for some of its own.
-
-        Raises:
-            MemoryError: there is no room for ``nbytes``.
-        """
+    def __init__(self, weight: WeightData, nbytes_each: int) -> None:
+        """nbytes_each: of a matrix of (m, k); 0 experts are one, too."""
         self.m, self.k = weight.shape[-2:]
         self.n_experts = weight.shape[0] if len(weight.shape) == 3 else 0
         self.nbytes = nbytes_each * max(1, self.n_experts)
-        self._memory = np.zeros(0 if dry else self.nbytes + ALIGNMENT, np.uint8) if memory is None else memory
-        self._address = self._memory.__array_interface__["data"][0]
-        self._address += -self._address % ALIGNMENT
+        self._weight: WeightData | None = weight
+        self._address = 0  # until it is packed: graphs may be planned, not run
         self._params: dict[tuple[str, bool, bool, int], Any] = {}
-        if not dry:
-            self._pack_all(weight, done)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.format.name}, m={self.m}, k={self.k}, {self.nbytes} bytes)"
 
-    def _pack_all(self, weight: WeightData, done: Done | None) -> None:
+    def pack(self, memory: Array | None = None, *, before: Before | None = None, after: After | None = None) -> Self:
+        """Packs the weight, whose file may be closed afterwards; returns itself.
+
+        memory: ``nbytes`` of zeros at a multiple of 64, to be packed into; None for some of its own.
+
+        Raises:
+            MemoryError: there is no room for ``nbytes``.
+        """
+        weight, self._weight = self._weight, None
+        assert weight is not None, "packed already"
+        self._memory = np.zeros(self.nbytes + ALIGNMENT, np.uint8) if memory is None else memory
+        self._address = self._memory.__array_interface__["data"][0]
+        self._address += -self._address % ALIGNMENT
         data = np.ascontiguousarray(weight.data)
         n_matrices = max(1, self.n_experts)
+        n_rows = n_matrices * self.m
         row_bytes = weight.dtype.nbytes((self.k,))
         step = max(1, self._rows_at_once(row_bytes) // _PANEL) * _PANEL
         for i in range(n_matrices):
             packed = ffi.cast("void *", self._address + i * (self.nbytes // n_matrices))
             for first in range(0, self.m, step):
                 n = min(step, self.m - first)
-                start = (i * self.m + first) * row_bytes
-                rows = slice(start, start + n * row_bytes)
+                row = i * self.m + first
+                if before is not None:
+                    before(row * self.nbytes // n_rows, (row + n) * self.nbytes // n_rows)
+                rows = slice(row * row_bytes, (row + n) * row_bytes)
                 self._pack_rows(weight.dtype, first, n, ffi.from_buffer(data[rows]), packed)
-                if done is not None:
-                    done(weight.data[rows])
+                if after is not None:
+                    after(weight.data[rows])
+        return self
 
     @abstractmethod
     def _rows_at_once(self, row_bytes: int) -> int:
@@ -181,19 +189,10 @@ class DenseWeight(PackedWeight):
     __slots__ = ()
     function = "hotshoe_linear"
 
-    def __init__(
-        self,
-        weight: WeightData,
-        format: PackedFormat,
-        *,
-        memory: Array | None = None,
-        dry: bool = False,
-        done: Done | None = None,
-    ) -> None:
+    def __init__(self, weight: WeightData, format: PackedFormat) -> None:
         self.format: PackedFormat = format
         m, k = weight.shape
-        size = int(kernels().hotshoe_packed_size(format, k, m))
-        super().__init__(weight, size, memory=memory, dry=dry, done=done)
+        super().__init__(weight, int(kernels().hotshoe_packed_size(format, k, m)))
 
     def _rows_at_once(self, row_bytes: int) -> int:
         return _CHUNK // self.k
@@ -216,14 +215,11 @@ class QuantizedWeight(PackedWeight):
     __slots__ = ("outliers_apart",)
     function = "hotshoe_quants"
 
-    def __init__(
-        self, weight: WeightData, *, memory: Array | None = None, dry: bool = False, done: Done | None = None
-    ) -> None:
+    def __init__(self, weight: WeightData) -> None:
         self.format: DType = weight.dtype
         self.outliers_apart = weight.compute_bound
         m, k = weight.shape[-2:]
-        size = int(kernels().hotshoe_quants_size(weight.dtype.id, k, m))
-        super().__init__(weight, size, memory=memory, dry=dry, done=done)
+        super().__init__(weight, int(kernels().hotshoe_quants_size(weight.dtype.id, k, m)))
 
     def takes_gate(self, gate: PackedWeight) -> bool:
         """Whether ``act(x @ gate.T) * (x @ W.T)`` is one product."""

@@ -8,9 +8,7 @@ from hotshoe_core.backend import WeightData
 from hotshoe_core.device import BackendParams, Device
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.cpu.packed import (
-    Array,
     DenseWeight,
-    Done,
     PackedFormat,
     PackedWeight,
     QuantizedWeight,
@@ -55,11 +53,9 @@ class CpuUnit(Unit):
     def packs(self, weight: WeightData) -> bool:
         return pack_format(weight, bf16=self._bf16) is not None
 
-    def pack(self, weight: WeightData, *, memory: Array | None, dry: bool, done: Done) -> PackedWeight:
+    def packed(self, weight: WeightData) -> PackedWeight:
         format = pack_format(weight, bf16=self._bf16)
-        if isinstance(format, PackedFormat):
-            return DenseWeight(weight, format, memory=memory, dry=dry, done=done)
-        return QuantizedWeight(weight, memory=memory, dry=dry, done=done)
+        return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
 
     def close(self) -> None:
         super().close()
