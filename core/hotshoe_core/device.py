@@ -149,9 +149,9 @@ class BackendParams:
     and the engine computes as it does for other programs.
     flash_attention: "auto" for what the backend measured to be fastest; "on" for its engine's own fused kernel;
     "off" for scores, softmax and values one after the other.
-    matmul_precision: "stored" multiplies weights as the file has them; "bf16" lets products of compute-bound models
-    (encoders) round F32 and F16 weights, and what they are multiplied with, to BF16, 2^-9 of each number, where the
-    device is faster at that. Sums stay in F32.
+    matmul_precision: "stored" multiplies weights as the file has them; "bf16" lets products of many rows, as those of
+    prompts, round F16 weights, those of compute-bound models (encoders) also F32 ones, and what they are multiplied
+    with, to BF16, 2^-9 of each number, where the device is faster at that. Sums stay in F32.
     allocate: False makes a dry run: ``memory()`` is right, nothing is allocated and nothing can run.
     """
 

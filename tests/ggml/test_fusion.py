@@ -205,8 +205,11 @@ def test_bf16_without_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
         pytest.skip("this CPU has no product of BF16")
     data = weight_data(DType.F16)
     decoder = [replace(weight, compute_bound=False) for weight in data]
-    said = "no packed F32 or F16 weight of an encoder is on the CPU"
-    for weights, repack, has_effect in ((data, True, True), (data, False, False), (decoder, True, False)):
+    exact = [replace(weight, compute_bound=False) for weight in weight_data(DType.F32)]
+    said = "no F16 weight, nor F32 one of an encoder, is multiplied by hotshoe's kernels on the CPU"
+    for weights, repack, has_effect in (
+        (data, True, True), (data, False, False), (decoder, True, True), (decoder, False, False), (exact, True, False),
+    ):  # fmt: skip
         caplog.clear()
         with load_all().open("cpu", BackendParams(n_threads=2, matmul_precision="bf16", repack=repack)) as opened:
             opened.load(weights)

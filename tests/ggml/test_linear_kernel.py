@@ -50,11 +50,17 @@ def need(format: PackedFormat) -> None:
 
 
 def run(
-    weight: PackedWeight | WeightData, x: np.ndarray, *, threads: int = 2, avx2_only: bool = False, **kwargs: Any
+    weight: PackedWeight | WeightData,
+    x: np.ndarray,
+    *,
+    threads: int = 2,
+    avx2_only: bool = False,
+    bf16: bool = False,
+    **kwargs: Any,
 ) -> np.ndarray:
     """One node on a ggml CPU backend of its own. kwargs: bias, residual, experts (arrays), activation, gate.
 
-    weight: WeightData is multiplied as stored. avx2_only: of such a one; packed ones have it in their params.
+    weight: WeightData is multiplied as stored. avx2_only, bf16: of such a one; packed ones have them themselves.
     """
     lib, cpu = _native.lib(), _native.load_cpu()
     backend = lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
@@ -63,7 +69,7 @@ def run(
     set_threads(backend, threads)
     size = lib.ggml_tensor_overhead() * 32 + lib.ggml_graph_overhead_custom(32, False)
     context = lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
-    builder = Builder(context, custom=True, flash="off", n_threads=1)
+    builder = Builder(context, custom=True, flash="off", n_threads=1, bf16=bf16)
     arrays = {"x": x} | {name: kwargs.pop(name) for name in ("bias", "residual", "experts") if name in kwargs}
     leaves = {
         name: builder.new(array.shape, DType.I32 if name == "experts" else DType.F32) for name, array in arrays.items()
@@ -149,6 +155,20 @@ def test_a_weight_as_stored(dtype: DType, shape: tuple[int, int, int], avx2_only
     got = run(stored, x, bias=bias, residual=residual, activation="gelu", threads=3, avx2_only=avx2_only)
     gelu = 0.5 * (product + bias) * (1 + erf((product + bias) / math.sqrt(2)))
     np.testing.assert_allclose(got, gelu + residual, **close)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_f16_as_stored_that_is_rounded(shape: tuple[int, int, int]) -> None:
+    need(PackedFormat.BF16)
+    x, w, exact = example(*shape, PackedFormat.F16)
+    bias = np.random.default_rng(1).standard_normal(shape[2], dtype=np.float32)
+    products = [rounded(a, PackedFormat.BF16).astype(np.float64) for a in (x, w)]
+    product = products[0] @ products[1].T if shape[1] % 2 == 0 else exact
+    got = run(weight_data(w, DType.F16), x, bias=bias, bf16=True, threads=3)
+    np.testing.assert_allclose(got, product + bias, rtol=0, atol=1e-5)
+    for dtype in (DType.F32, DType.BF16):  # nothing is rounded but F16
+        stored = weight_data(w, dtype)
+        np.testing.assert_array_equal(run(stored, x, bf16=True), run(stored, x))
 
 
 @pytest.mark.parametrize("threads", [1, 3, 8])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hotshoe.cli.generating import add_backend_options, add_matmul_precision, backend_params, placement_params
+from hotshoe.cli.generating import add_backend_options, backend_params, placement_params
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("text", nargs="*", help="the texts; without any, one a line from standard input")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write float32 (n, dim) to a .npy file")
     add_backend_options(parser)
-    add_matmul_precision(parser)
     parser.add_argument("--truncate", action="store_true", help="cut texts that are too long instead of failing")
     parser.add_argument("-v", "--verbose", action="store_true", help="say on stderr which device is used, and why")
     parser.set_defaults(run=run)

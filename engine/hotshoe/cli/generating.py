@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from hotshoe.cli.progress import bar
 
@@ -63,15 +63,11 @@ def add_backend_options(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto: the quickest; on: the engine's own, as llama.cpp computes it; off: none",
     )
-
-
-def add_matmul_precision(parser: argparse.ArgumentParser) -> None:
-    """The field of BackendParams for models that read texts as a whole."""
     parser.add_argument(
         "--matmul-precision",
         choices=("stored", "bf16"),
         default="stored",
-        help="bf16: round F32 and F16 weights to BF16 where the CPU is faster at it",
+        help="bf16: round F16 weights, of encoders also F32 ones, to BF16 where the CPU is faster at it",
     )
 
 
@@ -133,8 +129,9 @@ def backend_params(args: argparse.Namespace) -> BackendParams:
     """What the options say of the backend."""
     from hotshoe_core import BackendParams
 
-    precision: Literal["stored", "bf16"] = getattr(args, "matmul_precision", "stored")
-    return BackendParams(n_threads=args.threads, flash_attention=args.flash_attention, matmul_precision=precision)
+    return BackendParams(
+        n_threads=args.threads, flash_attention=args.flash_attention, matmul_precision=args.matmul_precision
+    )
 
 
 def placement_params(args: argparse.Namespace) -> PlacementParams:

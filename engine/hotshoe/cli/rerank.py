@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, cast
 
-from hotshoe.cli.generating import add_backend_options, add_matmul_precision, backend_params, placement_params
+from hotshoe.cli.generating import add_backend_options, backend_params, placement_params
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("text", nargs="*", metavar="document", help="without any, one a line from standard input")
     parser.add_argument("--top", type=int, metavar="N", help="only the N best")
     add_backend_options(parser)
-    add_matmul_precision(parser)
     parser.add_argument("--truncate", action="store_true", help="cut documents that are too long instead of failing")
     parser.add_argument("-v", "--verbose", action="store_true", help="say on stderr which device is used, and why")
     parser.set_defaults(run=run)

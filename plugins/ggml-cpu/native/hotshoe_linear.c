@@ -309,7 +309,19 @@ AVX512_BF16 static void stage_bf16(const char * x, int64_t apart, int64_t rows, 
     }
 }
 
-/* --- a piece of a weight as F32, k-major, for use by several tiles ---------------------------------- */
+/* --- a piece of a weight as F32, or pairs of BF16, k-major, for use by several tiles ------------------ */
+
+/* k F16 of each of n rows, `apart` bytes from each other, to BF16 without gaps. */
+AVX512_BF16 static void round_rows(const char * w, int64_t apart, int n, int64_t k, uint16_t * out) {
+    for (int r = 0; r < n; ++r, out += k) {
+        const uint16_t * row = (const uint16_t *) (w + r * apart);
+        for (int64_t i = 0; i < k; i += 16) {
+            const __mmask16 mask = (__mmask16) (k - i >= 16 ? 0xffff : (1 << (k - i)) - 1);
+            const __m256bh rounded = _mm512_cvtneps_pbh(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row + i)));
+            _mm256_mask_storeu_epi16(out + i, mask, (__m256i) rounded);
+        }
+    }
+}
 
 /* Of panels: 102 GFLOP/s a core with F16 become 108. */
 AVX512 static void widen_512(const char * w, int64_t steps, float * out) {
@@ -420,7 +432,9 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const float * residual = p->has_residual ? (const float *) more[p->has_bias ? 1 : 0]->data : 0;
     const int format = stored ? format_of(stored->type) : p->format;
     const int wide = isa() >= ISA_AVX512 && !p->avx2_only;
-    const int pairs = format == HOTSHOE_LINEAR_BF16 && (!stored || (isa() == ISA_AVX512_BF16 && wide && p->k % 2 == 0));
+    const int rounds = stored && format == HOTSHOE_LINEAR_F16 && p->format == HOTSHOE_LINEAR_BF16;
+    const int may_pair = !stored || (isa() == ISA_AVX512_BF16 && wide && p->k % 2 == 0);
+    const int pairs = (format == HOTSHOE_LINEAR_BF16 || rounds) && may_pair;
     const int halves = stored && !wide, span = halves ? HALF : PANEL; /* columns of a tile */
     const finish_fn finish_tile = wide ? finish_512 : halves ? finish_half_256 : finish_256;
     const int max_rows = wide ? MAX_ROWS : 6;
@@ -443,6 +457,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int64_t most = stored ? BLOCK_STORED / max_rows * max_rows : BLOCK, blocks = (last - first + most - 1) / most;
     _Alignas(64) char staged[BLOCK_STORED * STRIDE]; /* 297 KiB */
     _Alignas(64) float widened[DEPTH * PANEL]; /* 48 KiB */
+    _Alignas(64) uint16_t rounded[2 * DEPTH * PANEL]; /* as many */
     _Alignas(64) float tile[MAX_ROWS * TILE_STRIDE];
 
     for (int64_t block = 0; block < blocks; ++block) {
@@ -450,7 +465,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
         const int64_t n_tiles = (t1 - t0 + max_rows - 1) / max_rows;
         const int two = wide && !stored && t1 - t0 <= 6;
         const int widen = stored || (n_tiles > 1 && format == HOTSHOE_LINEAR_F16);
-        const int read_as = widen && !pairs ? HOTSHOE_LINEAR_F32 : format;
+        const int read_as = pairs ? HOTSHOE_LINEAR_BF16 : widen ? HOTSHOE_LINEAR_F32 : format;
         const tile_table * tiles = wide ? tiles_512 + read_as : halves ? &half_tiles_256 : tiles_256 + read_as;
         for (int64_t k0 = 0; k0 < k; k0 += k_block) {
             const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
@@ -465,7 +480,12 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                 struct ahead ahead = {0, apart, 0, n_k * bytes / steps}; /* of the next panel the same k */
                 if (stored) {
                     w = (const char *) stored->data + column * apart + k0 * bytes;
-                    columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
+                    if (pairs && rounds) {
+                        round_rows(w, apart, cols, n_k, rounded);
+                        columns_f32((const char *) rounded, 2 * n_k, cols, span, steps, widened);
+                    } else {
+                        columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
+                    }
                 } else {
                     w = (const char *) p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;
                     if (widen) {
@@ -480,6 +500,10 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
                     for (int r = 0; r < rows; ++r) { /* they arrive while the tile is computed */
                         __builtin_prefetch(out + r * m, 1);
                         __builtin_prefetch(out + r * m + 16, 1);
+                        if (end && residual) {
+                            __builtin_prefetch(residual + (r0 + r) * m + column);
+                            __builtin_prefetch(residual + (r0 + r) * m + column + 16);
+                        }
                     }
                     /* The sums are kept in the result, where the whole tile has room there and nothing else follows. */
                     const int direct = cols == width * span && !finishing;

@@ -20,7 +20,7 @@ struct hotshoe_linear_params {
     const void * packed;  /* NULL: the weight is src[1], as a file has it */
     const void * gate;    /* of hotshoe_quants and _experts: NULL, or another weight of the same size and type */
     int64_t k, m;       /* input and output features */
-    int32_t format;     /* enum hotshoe_linear_format */
+    int32_t format;     /* enum hotshoe_linear_format; of a weight in F16 as a file has it, BF16 rounds it to that */
     int32_t activation; /* enum hotshoe_linear_activation */
     int32_t has_bias;
     int32_t has_residual;
@@ -45,7 +45,8 @@ HOTSHOE_API void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t fir
                                    const float * rows, void * packed);
 
 /* dst (n, m) F32 from src: x (n, k) F32, rows contiguous; where it is not packed, the weight (m, k) F32, F16 or BF16, rows
- * contiguous, multiplied exactly as stored (BF16 with activations rounded to it, where the CPU has that product); then, if
+ * contiguous, multiplied exactly as stored (BF16, and F16 that is rounded to it, with activations rounded to it, where the CPU
+ * has that product and k is even); then, if
  * the params say so, the bias (m) and the residual (n, m), both F32 and contiguous. userdata is a struct
  * hotshoe_linear_params. */
 HOTSHOE_API void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata);

@@ -147,13 +147,15 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
                 const int bytes = q->fields[f].bytes, many = q->fields[f].n;
                 if (bytes == 4 && n == ROWS) {
                     turn_words(in, row_bytes, many, out);
-                }
-                for (int i = 0; i < many && !(bytes == 4 && n == ROWS); ++i) {
-                    char * lanes = out + (i * ROWS + row % ROWS) * bytes;
-                    if (bytes == 4) {
-                        gather(in + 4 * i, row_bytes, n, 4, lanes);
-                    } else {
-                        bytes == 2 ? gather(in + 2 * i, row_bytes, n, 2, lanes) : gather(in + i, row_bytes, n, 1, lanes);
+                } else {
+                    for (int i = 0; i < many; ++i) {
+                        const char * first = in + i * bytes;
+                        char * lanes = out + (i * ROWS + row % ROWS) * bytes;
+                        switch (bytes) { /* a size that the compiler knows */
+                            case 1: gather(first, row_bytes, n, 1, lanes); break;
+                            case 2: gather(first, row_bytes, n, 2, lanes); break;
+                            default: gather(first, row_bytes, n, 4, lanes);
+                        }
                     }
                 }
                 if (fifth_bits && bytes == 4) {
@@ -219,20 +221,6 @@ static int64_t token_bytes_of(const struct block * b) { /* staged, of all its el
 static int is_whole(const struct block * b) { return b->tokens * token_bytes_of(b) <= STAGED; }
 static int64_t span_of(const struct quant * q) { return q->elements == SUPERBLOCK ? SPAN : q->elements; }
 
-/* The largest scale of a span that has no outlier, which is ten times as large as the numbers of its row are. */
-static float most_scale(const float * x, int64_t k) {
-    float sums[8] = {0}, sum = 0; /* in a fixed order, which is one for vectors */
-    for (int64_t i = 0; i + 8 <= k; i += 8) {
-        for (int j = 0; j < 8; ++j) {
-            sums[j] += x[i + j] * x[i + j];
-        }
-    }
-    for (int j = 0; j < 8; ++j) {
-        sum += sums[j];
-    }
-    return 10.0f / 127 * sqrtf(sum / (float) k);
-}
-
 /* Stages what rounding leaves of the spans with outliers of a tile: elements [k0, k1) of `rows` tokens, which are staged. */
 static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t t0, int rows, const char * staged, char * rests,
                         uint8_t * apart) {
@@ -241,7 +229,7 @@ static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t 
     const int64_t span = span_of(q), bytes = span / q->block * rows * STAGED_RECORD(q->block, q->form);
     float most[MOST_IN_TILE], scales[MOST_IN_TILE];
     for (int r = 0; r < rows; ++r) {
-        most[r] = most_scale(b->x[t0 + r], b->k);
+        most[r] = b->set->most_scale(b->x[t0 + r], b->k);
     }
     for (int64_t at = k0; at < k1; at += span, ++apart) {
         staged += bytes;
@@ -271,6 +259,28 @@ int hotshoe_quants_gates(int type, int64_t k, int outliers_apart) {
     return STAGED / token_bytes_of(&b) >= LEAST;
 }
 
+/* sums += a tile of `tokens` by what is unpacked of a panel, the spans with outliers twice. What `next` points to is asked for
+ * meanwhile, `lines` for each record. */
+static void multiply_tile(const struct block * b, int64_t tokens, const char * x, const char * w, int64_t spans,
+                          const uint8_t * apart, const char ** rests, float * sums, const char ** next, int lines) {
+    const struct quant * q = b->q;
+    const int64_t in_span = span_of(q) / q->block; /* records */
+    const int64_t x_bytes = in_span * tokens * STAGED_RECORD(q->block, q->form), w_bytes = in_span * RECORD(q->block, q->form, q->mins);
+    for (int64_t first = 0, stop; first < spans; first = stop) {
+        stop = b->apart ? first + 1 : spans;
+        while (stop < spans && !apart[stop - 1]) {
+            ++stop;
+        }
+        const int64_t n = (stop - first) * in_span;
+        q->tiles[tokens](x + first * x_bytes, w + first * w_bytes, n, sums, *next, lines);
+        *next += n * lines * GROUP;
+        if (b->apart && apart[stop - 1]) {
+            q->tiles[tokens](*rests, w + (stop - 1) * w_bytes, in_span, sums, *next, 0);
+            *rests += x_bytes;
+        }
+    }
+}
+
 /* are_staged: whether the tokens are, whole, from an earlier call. */
 static void multiply(const struct block * b, struct staged * s, int are_staged) {
     _Alignas(64) char unpacked[UNPACKED];
@@ -280,11 +290,11 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
     const int64_t k = b->k, tokens = b->tokens, panel_bytes = ROWS * (k / q->elements) * q->bytes;
     const int direct = tokens <= b->set->direct && !b->apart;
     const int64_t most_in_tile = direct ? 1 : b->set->in_tile, tiles = (tokens + most_in_tile - 1) / most_in_tile;
-    const int64_t record = RECORD(q->block, q->form, q->mins), token_record = STAGED_RECORD(q->block, q->form);
-    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * record) * SUPERBLOCK; /* elements unpacked */
+    const int64_t token_record = STAGED_RECORD(q->block, q->form);
+    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * RECORD(q->block, q->form, q->mins)) * SUPERBLOCK; /* elements unpacked */
     const int64_t superblock = SUPERBLOCK / q->block * token_record * (b->apart ? 2 : 1); /* of a token, in bytes */
     const int64_t depth = is_whole(b) ? k : STAGED / (tokens * superblock) * SUPERBLOCK;
-    const int64_t span = span_of(q), in_span = span / q->block; /* elements, records */
+    const int64_t span = span_of(q);
     char * staged = s->tokens;
     const char * rests[MAX_TOKENS]; /* of each tile, the next */
     const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
@@ -320,10 +330,11 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
                 /* What comes next, or later; after the end of this part of a panel comes that of the next panel. */
                 const char * next = w + (bytes > AHEAD ? bytes : AHEAD);
                 next += end ? panel_bytes - ROWS * ((k1 - k0) / q->elements) * q->bytes : 0;
+                const char * const last = next + bytes;
                 if (!direct) {
                     q->unpack(w, elements / q->elements, unpacked);
                 }
-                for (int64_t i = 0, asked = 0; i < tiles; ++i, apart += depth_spans) {
+                for (int64_t i = 0; i < tiles; ++i, apart += depth_spans) {
                     const int64_t t0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - t0;
                     const char * from = staged + t0 * token_bytes + (at - k0) / q->block * rows * token_record;
                     float * tile_sums = sums[is_gate] + t0 * ROWS;
@@ -336,29 +347,17 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
                     }
                     for (int64_t t = t0; t < t0 + rows && out; ++t) { /* it arrives while the tile is computed */
                         __builtin_prefetch(b->y[t] + column, 1);
+                        if (finishing && b->residual[t]) {
+                            __builtin_prefetch(b->residual[t] + column);
+                        }
                     }
                     if (direct) {
                         q->multiply(w, elements / q->elements, from, tile_sums);
                     } else {
-                        const int ask = asked * GROUP < bytes ? lines : 0;
                         if (at == k0) {
                             rests[i] = staged + (tokens + t0) * token_bytes;
                         }
-                        const int64_t span_bytes = in_span * rows * token_record;
-                        for (int64_t s0 = 0, s1; s0 < spans; s0 = s1) {
-                            s1 = b->apart ? s0 + 1 : spans;
-                            while (s1 < spans && !apart[s1 - 1]) {
-                                ++s1;
-                            }
-                            const char * w0 = unpacked + s0 * in_span * record, * last = unpacked + (s1 - 1) * in_span * record;
-                            const int64_t n = (s1 - s0) * in_span;
-                            q->tiles[rows](from + s0 * span_bytes, w0, n, tile_sums, next + asked * GROUP, ask);
-                            asked += ask * n;
-                            if (b->apart && apart[s1 - 1]) {
-                                q->tiles[rows](rests[i], last, in_span, tile_sums, next, 0);
-                                rests[i] += span_bytes;
-                            }
-                        }
+                        multiply_tile(b, rows, from, unpacked, spans, apart, &rests[i], tile_sums, &next, next < last ? lines : 0);
                     }
                     if (out && b->gate) {
                         b->set->gate(b->activation, sums[1] + t0 * ROWS, rows, tile_sums);

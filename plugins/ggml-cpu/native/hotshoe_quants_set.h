@@ -33,6 +33,9 @@ typedef void (*tile_fn)(const char * x, const char * records, int64_t n, float *
 typedef void (*finish_fn)(const float * sums, int64_t n, int cols, int64_t column, const float * bias, int gelu,
                           const float * const * residual, float * const * dst);
 
+/* The largest scale of a span that has no outlier: a number ten times as large as those of the row are. k: a multiple of 32. */
+typedef float (*most_scale_fn)(const float * x, int64_t k);
+
 /* sums[i] *= act(gates[i]) for n tokens of 16; activation: enum hotshoe_linear_activation. */
 typedef void (*gate_fn)(int activation, const float * gates, int64_t n, float * sums);
 
@@ -57,6 +60,7 @@ struct quant_set {
     int n_quants;
     int in_tile; /* tokens of one at most */
     int direct;  /* tokens up to which each is multiplied by the packed blocks themselves */
+    most_scale_fn most_scale;
     finish_fn finish;
     gate_fn gate;
 };

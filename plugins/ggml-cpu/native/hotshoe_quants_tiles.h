@@ -91,6 +91,22 @@ INLINE void stage_rest(int block, int span, int form, int zero, const float * x,
     stage(block, span, form, zero, rest, span, tokens, token, out);
 }
 
+ISA static float most_scale(const float * x, int64_t k) {
+    __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+    for (int64_t i = 0; i < k; i += 32) { /* in the same order with each instruction set */
+        UNROLL for (int j = 0; j < 4; ++j) {
+            const __m256 v = _mm256_loadu_ps(x + i + 8 * j);
+            sums[j] = _mm256_fmadd_ps(v, v, sums[j]);
+        }
+    }
+    float eight[8], sum = 0;
+    _mm256_storeu_ps(eight, _mm256_add_ps(_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])));
+    for (int j = 0; j < 8; ++j) {
+        sum += eight[j];
+    }
+    return 10.0f / 127 * sqrtf(sum / (float) k);
+}
+
 #define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
 #define STAGE(name, block, span, form)                                                                                 \
     ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); }                     \
@@ -254,6 +270,7 @@ const struct quant_set SET = {
     .n_quants = sizeof quants / sizeof quants[0],
     .in_tile = LANES == 16 ? 8 : 4,
     .direct = 2,
+    .most_scale = most_scale,
     .finish = finish,
     .gate = gate,
 };

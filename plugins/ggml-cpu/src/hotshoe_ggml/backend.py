@@ -53,6 +53,7 @@ class GgmlBackend(Backend):
         self.units = open_units(devices, params, self.n_threads)
         if any(unit.may_round_to_bf16 for unit in self.units):
             self.honours = self.honours | {"matmul_precision"}
+        self.rounds_to_bf16 = self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._held: dict[Tensor, tuple[str, list[WeightBuffer], int]] = {}  # device, buffers, bytes
         self._executables: set[GgmlExecutable] = set()
@@ -78,8 +79,8 @@ class GgmlBackend(Backend):
                         dry=not self.params.allocate, meter=meter,
                     )  # fmt: skip
                 meter.finish()
-                if self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours and not rounded:
-                    why = "no packed F32 or F16 weight of an encoder is on the CPU"
+                if self.rounds_to_bf16 and not rounded:
+                    why = "no F16 weight, nor F32 one of an encoder, is multiplied by hotshoe's kernels on the CPU"
                     logger.warning("matmul_precision='bf16' has no effect: %s", why)
             except BaseException as e:
                 for buffer in buffers:

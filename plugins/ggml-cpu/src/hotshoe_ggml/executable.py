@@ -85,7 +85,8 @@ class GgmlExecutable(Executable):
     def _build(self, size: int) -> Any:
         g, graph, native = lib(), self._graph, self._native
         flash, n_threads = self._backend.params.flash_attention, self._backend.n_threads
-        builder = Builder(self._context.pointer, custom=False, flash=flash, n_threads=n_threads)
+        bf16 = self._backend.rounds_to_bf16
+        builder = Builder(self._context.pointer, custom=False, flash=flash, n_threads=n_threads, bf16=bf16)
         self._keep = builder.keep
         for leaf in graph.leaves:
             if leaf.op == "input":
@@ -140,7 +141,7 @@ class GgmlExecutable(Executable):
             return True
         if self._backend.params.repack is not True or not self._backend.own_kernels(node):
             return False
-        return multiplies_stored(weight, node.size // node.shape[-1])
+        return multiplies_stored(weight, node.size // node.shape[-1], bf16=self._backend.rounds_to_bf16)
 
     def _is_gated_pair(self, gate: Tensor, up: Tensor) -> bool:
         """Whether ``act(gate) * up`` of these two products of ours is one of our kernels'."""

@@ -53,7 +53,7 @@ class Unit:
         return []
 
     def rounds(self, weight: WeightData) -> bool:
-        """Whether ``matmul_precision`` changes how this weight is packed."""
+        """Whether ``matmul_precision`` changes products with this weight."""
         return False
 
     def packs(self, weight: WeightData) -> bool:

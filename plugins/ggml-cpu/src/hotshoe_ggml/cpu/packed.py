@@ -31,6 +31,7 @@ __all__ = [
     "multiplies_bf16",
     "multiplies_stored",
     "pack_format",
+    "rounds_stored",
 ]
 
 PRODUCTS = {2: "linear", 3: "linear_experts"}
@@ -96,10 +97,24 @@ def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DTy
     return format
 
 
-def multiplies_stored(weight: Tensor, n_rows: int) -> bool:
-    """Whether our product of so many rows with this weight, as the file has it, is faster here than ggml's."""
-    least = kernels().hotshoe_linear_stored_rows(weight.dtype.id) if weight.op == "weight" and weight.ndim == 2 else 0
+def multiplies_stored(weight: Tensor, n_rows: int, *, bf16: bool = False) -> bool:
+    """Whether our product of so many rows with this weight, as the file has it, is faster here than ggml's.
+
+    bf16: F16 may be rounded to BF16, and what it is multiplied with.
+    """
+    if weight.op != "weight" or weight.ndim != 2:
+        return False
+    dtype = DType.BF16 if bf16 and rounds_stored(weight.dtype, weight.shape[-1]) else weight.dtype
+    least = int(kernels().hotshoe_linear_stored_rows(dtype.id))
     return 0 < least <= n_rows
+
+
+def rounds_stored(dtype: DType, k: int) -> bool:
+    """Whether products of our own with such a weight, as the file has it, may be made in BF16.
+
+    An F32 one among others, as that which chooses experts, was kept so for a reason.
+    """
+    return dtype is DType.F16 and k % 2 == 0 and multiplies_bf16()
 
 
 class PackedWeight(ABC):
@@ -257,6 +272,8 @@ def linear_node(
     else:
         k, m = weight.ne[0], weight.ne[1]
         function, params, stored = DenseWeight.function, _params(k, m, *epilogue), [weight]
+        if builder.bf16 and weight.type == DType.F16.id:
+            params.format = PackedFormat.BF16
         builder.keep.append(params)
     n = int(builder.g.ggml_nelements(x)) // k
     args = [builder.reshape(builder.f32(x), (n, k)), *stored]

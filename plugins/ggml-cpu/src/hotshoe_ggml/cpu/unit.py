@@ -14,6 +14,7 @@ from hotshoe_ggml.cpu.packed import (
     QuantizedWeight,
     multiplies_bf16,
     pack_format,
+    rounds_stored,
 )
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.unit import Unit
@@ -48,7 +49,9 @@ class CpuUnit(Unit):
         return self.library.extra_buffer_types(self.handle)
 
     def rounds(self, weight: WeightData) -> bool:
-        return self._bf16 and pack_format(weight, bf16=True) is not pack_format(weight)
+        packed = pack_format(weight, bf16=True)
+        stored = packed is None and "linear" in weight.uses and rounds_stored(weight.dtype, weight.shape[-1])
+        return self._bf16 and (stored or packed is not pack_format(weight))
 
     def packs(self, weight: WeightData) -> bool:
         return pack_format(weight, bf16=self._bf16) is not None

@@ -119,15 +119,16 @@ class Builder:
     """Builds ggml nodes in one ``ggml_context``.
 
     custom: our own kernels may be used, which run on the CPU only. flash: "on", "off" or "auto". n_threads: of the CPU.
-    keep: what must live as long as the graph.
+    bf16: those kernels may round F16 to BF16. keep: what must live as long as the graph.
     """
 
-    def __init__(self, context: Any, *, custom: bool, flash: str, n_threads: int) -> None:
+    def __init__(self, context: Any, *, custom: bool, flash: str, n_threads: int, bf16: bool = False) -> None:
         self.context = context
         self.n_threads = n_threads
         self.g = lib()
         self.custom = custom
         self.flash = flash
+        self.bf16 = bf16
         self.keep: list[Any] = []
 
     def new(self, shape: Shape, dtype: DType) -> Ptr:
