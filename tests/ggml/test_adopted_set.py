@@ -48,7 +48,10 @@ def run(device: str, folder: Path, tmp_path: Path) -> dict[str, Any]:
     environment = {**os.environ, "HOTSHOE_GGML": str(folder), "HOTSHOE_CACHE_DIR": str(tmp_path)}
     environment["GGML_VK_VISIBLE_DEVICES"] = "0"  # without it ggml lists no device that is software
     command = [sys.executable, "-c", PROGRAM, str(SHIPPED), device, TEXT]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+    for _ in range(4 if device.startswith("vulkan") else 1):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+        if done.returncode >= 0:
+            break  # Mesa 22.3's queue thread is killed by a signal in one process of five, within Mesa
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
