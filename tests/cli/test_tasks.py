@@ -82,10 +82,12 @@ def test_options_reach_the_runner_and_the_backend(
         "reference",
         "--flash-attention",
         "off",
+        "--matmul-precision",
+        "bf16",
     ]
     assert main([*command, *options]) == 0
     assert seen["runner"] == hotshoe.RunnerParams(kv_dtype="f32", n_batch=8, n_ubatch=4, max_sequences=3, n_sequences=2)
-    assert seen["params"] == hotshoe.BackendParams(flash_attention="off")
+    assert seen["params"] == hotshoe.BackendParams(flash_attention="off", matmul_precision="bf16")
     assert seen["n_ctx"] == 32
     capsys.readouterr()
 

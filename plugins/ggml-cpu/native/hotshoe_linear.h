@@ -46,9 +46,8 @@ HOTSHOE_API void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t fir
 
 /* dst (n, m) F32 from src: x (n, k) F32, rows contiguous; where it is not packed, the weight (m, k) F32, F16 or BF16, rows
  * contiguous, multiplied exactly as stored (BF16, and F16 that is rounded to it, with activations rounded to it, where the CPU
- * has that product and k is even); then, if
- * the params say so, the bias (m) and the residual (n, m), both F32 and contiguous. userdata is a struct
- * hotshoe_linear_params. */
+ * has that product and k is even); then, if the params say so, the bias (m) and the residual (n, m), both F32 and contiguous.
+ * userdata is a struct hotshoe_linear_params. */
 HOTSHOE_API void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 #endif

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class OutOfMemory(Exception):  # noqa: N818  (told apart from MemoryError)
 
 
 class TensorBuffer:
-    """A ggml buffer, the context its tensors live in, and whatever memory it maps.
+    """A ggml buffer, the context its tensors live in, and whatever memory of the host's it is over.
 
     It is freed when the last of its tensors is released. rearranged: its type lays weights out in a way of its own.
     """
@@ -44,7 +44,7 @@ class TensorBuffer:
         self.buffer: Any = ffi.NULL
         self.tensors: dict[str, Any] = {}
         self.rearranged = False
-        self._mapped: list[Any] = []
+        self._held: list[Any] = []
         self._ahead: ReadAhead | None = None
         self._left = n_tensors
 
@@ -69,29 +69,22 @@ class TensorBuffer:
             if self.buffer == ffi.NULL:
                 raise OutOfMemory(g.ggml_backend_alloc_ctx_tensors_from_buft_size(self.context.pointer, buffer_type))
 
-    def use(self, device: Any, memory: np.ndarray[Any, Any]) -> None:
-        """Memory of the host's, for the only tensor. Raises OutOfMemory if the device refuses."""
+    def lie_in(self, device: Any, places: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Have the tensors lie there, in one piece of the host's memory. Raises OutOfMemory if the device refuses."""
         g = lib()
-        (tensor,) = self.tensors.values()
-        start = ffi.cast("void *", address(memory))
-        self._mapped.append(memory)
-        self.buffer = g.ggml_backend_dev_buffer_from_host_ptr(device, start, memory.nbytes, memory.nbytes)
-        if self.buffer == ffi.NULL:
-            raise OutOfMemory(memory.nbytes)
-        g.ggml_backend_tensor_alloc(self.buffer, tensor, start)
-
-    def map_pages(self, device: Any, weights: Sequence[WeightData]) -> None:
-        """Use the pages the weights lie in, which are one mapping. Raises OutOfMemory if the device refuses."""
-        g = lib()
-        start = min(address(w.data) for w in weights)
-        size = max(address(w.data) + w.data.nbytes for w in weights) - start
-        largest = max(w.data.nbytes for w in weights)
-        self._mapped.extend(w.data for w in weights)
+        start = min(map(address, places.values()))
+        size = max(address(place) + place.nbytes for place in places.values()) - start
+        largest = max(place.nbytes for place in places.values())
+        self._held.extend(places.values())
         self.buffer = g.ggml_backend_dev_buffer_from_host_ptr(device, ffi.cast("void *", start), size, largest)
         if self.buffer == ffi.NULL:
             raise OutOfMemory(size)
-        for w in weights:
-            g.ggml_backend_tensor_alloc(self.buffer, self.tensors[w.name], ffi.cast("void *", address(w.data)))
+        for name, place in places.items():
+            g.ggml_backend_tensor_alloc(self.buffer, self.tensors[name], ffi.cast("void *", address(place)))
+
+    def map_pages(self, device: Any, weights: Sequence[WeightData]) -> None:
+        """Use the pages the weights lie in, which are one mapping. Raises OutOfMemory if the device refuses."""
+        self.lie_in(device, {w.name: w.data for w in weights})
         # those that every token reads whole; of an embedding or an expert it takes a part
         whole = [w.data for w in weights if w.uses == ("linear",)]
         if whole:
@@ -115,7 +108,7 @@ class TensorBuffer:
             lib().ggml_backend_buffer_free(self.buffer)
             self.buffer = ffi.NULL
         self.context.free()
-        self._mapped.clear()
+        self._held.clear()
 
 
 def state_buffer(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> TensorBuffer:
@@ -130,7 +123,7 @@ def state_buffer(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *,
         if unit.maps_pages and not dry and g.ggml_backend_buft_is_host(unit.buffer_type):
             nbytes = int(g.ggml_nbytes(tensor))
             try:
-                buffer.use(unit.handle, zeros(max(nbytes, 1)))
+                buffer.lie_in(unit.handle, {name: zeros(max(nbytes, 1))})
             except MemoryError:
                 raise OutOfMemory(nbytes) from None
         else:

@@ -122,7 +122,7 @@ class Builder:
     bf16: those kernels may round F16 to BF16. keep: what must live as long as the graph.
     """
 
-    def __init__(self, context: Any, *, custom: bool, flash: str, n_threads: int, bf16: bool = False) -> None:
+    def __init__(self, context: Any, *, custom: bool, flash: str, n_threads: int, bf16: bool) -> None:
         self.context = context
         self.n_threads = n_threads
         self.g = lib()
