@@ -163,13 +163,23 @@ void hotshoe_pointwise(struct ggml_tensor * dst, int ith, int nth, void * userda
 
 /* Rows */
 
+/* Pieces that hold nothing larger are passed over in vectors. */
 static int64_t first_largest(const float * x, int64_t n) {
+    enum { PIECE = 256 };
     int64_t best = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        if (isnan(x[i])) {
-            return i;
+    for (int64_t at = 0; at < n; at += PIECE) {
+        const int64_t stop = at + PIECE < n ? at + PIECE : n;
+        const float most = x[best];
+        int any = 0;
+        for (int64_t i = at; i < stop; ++i) {
+            any |= !(x[i] <= most); /* NaN too */
         }
-        best = x[i] > x[best] ? i : best;
+        for (int64_t i = at; i < stop && any; ++i) {
+            if (isnan(x[i])) {
+                return i;
+            }
+            best = x[i] > x[best] ? i : best;
+        }
     }
     return best;
 }
@@ -198,6 +208,29 @@ void hotshoe_row_argmax(struct ggml_tensor * dst, int ith, int nth, void * userd
     share(rows_of(a), ith, nth, &first, &last);
     for (int64_t r = first; r < last; ++r) {
         ((int32_t *) dst->data)[r] = (int32_t) first_largest((const float *) row_like(a, a, r), a->ne[0]);
+    }
+}
+
+void hotshoe_few_rows(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    enum { PIECE = 128 }; /* columns whose sums stay in the first-level cache */
+    (void) userdata;
+    const struct ggml_tensor *a = dst->src[0], *b = dst->src[1];
+    const int64_t n = dst->ne[0], k = a->ne[0], pieces = (n + PIECE - 1) / PIECE;
+    int64_t first, last;
+    share(rows_of(dst) * pieces, ith, nth, &first, &last);
+    for (int64_t unit = first; unit < last; ++unit) {
+        const int64_t r = unit / pieces, column = unit % pieces * PIECE, columns = n - column < PIECE ? n - column : PIECE;
+        const int64_t i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
+        const float * by = (const float *) row_like(a, dst, r);
+        const char * row = (const char *) b->data + column * 4 + (b->ne[2] == 1 ? 0 : i2 * b->nb[2]) + (b->ne[3] == 1 ? 0 : i3 * b->nb[3]);
+        float sums[PIECE] = {0};
+        for (int64_t i = 0; i < k; ++i, row += b->nb[1]) {
+            const float * y = (const float *) row;
+            for (int64_t j = 0; j < columns; ++j) {
+                sums[j] += by[i] * y[j];
+            }
+        }
+        memcpy((float *) dst->data + r * n + column, sums, (size_t) columns * sizeof(float));
     }
 }
 

@@ -389,6 +389,8 @@ static struct block block_of(const struct hotshoe_linear_params * p) {
     return b;
 }
 
+enum { LEAST_PANELS = 4, LEAST_OF_MANY = 16 }; /* of many tokens staging is to remain a small part */
+
 /* What threads take from a node until nothing is left: so a core that is slower, or busy with something else, does less, and
  * nobody waits for it. The first of two numbers that lie in the node, behind what ggml keeps there, is where the next thread goes
  * on; the second counts those that found nothing, the last of which leaves both as they were. */
@@ -409,7 +411,6 @@ static void leave(int32_t * position, int nth) {
 }
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    enum { LEAST_PANELS = 4, LEAST_OF_MANY = 16 }; /* of many tokens staging is to remain a small part */
     struct staged staged;
     (void) ith;
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
@@ -458,9 +459,19 @@ __attribute__((target("avx2"))) static int64_t next_of(const int32_t * chosen, i
     return i;
 }
 
-/* Each thread looks for itself where an expert is named, once for each of them. */
+/* How often expert e is named. */
+static int64_t times_named(const int32_t * chosen, int64_t n, int32_t e) {
+    int64_t times = 0;
+    for (int64_t i = next_of(chosen, 0, n, e); i < n; i = next_of(chosen, i + 1, n, e)) {
+        ++times;
+    }
+    return times;
+}
+
+/* Threads take panels, expert by expert, and of each block by block; each looks for itself where an expert is named. */
 void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     struct staged staged;
+    (void) ith;
     const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor *x = dst->src[0], *experts = dst->src[1];
     const int32_t * chosen = (const int32_t *) experts->data;
@@ -468,37 +479,43 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
     const size_t weight_bytes = hotshoe_quants_size(p->format, p->k, p->m);
     struct block b = block_of(p);
     const int64_t panels = n_panels(p->m), most = most_tokens(&b);
-    const int parts = token_parts(n, min64(n, p->n_experts), panels, nth, 1.5, 4.0), columns = nth / parts;
-    /* This thread's rows, in the order of their experts, and its panels of each. */
-    const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
-    b.first_panel = panels * (ith % columns) / columns;
-    b.last_panel = panels * (ith % columns + 1) / columns;
-    if (b.first_panel == b.last_panel) {
-        return;
+    int64_t total = 0;
+    for (int32_t e = 0; e < p->n_experts; ++e) {
+        total += (times_named(chosen, n, e) + most - 1) / most * panels;
     }
-    int64_t before = 0; /* rows of the experts before this one */
-    for (int32_t e = 0; e < p->n_experts && before < last; ++e) {
-        int64_t at = before; /* the row that is looked for next */
-        for (int64_t i = next_of(chosen, 0, n, e); i < n; i = next_of(chosen, i + 1, n, e)) {
-            ++before;
-        }
-        const int64_t start = at > first ? at : first, stop = min64(before, last), blocks = (stop - start + most - 1) / most;
-        b.packed = (const char *) p->packed + e * weight_bytes;
-        b.gate = p->gate ? (const char *) p->gate + e * weight_bytes : 0;
-        for (int64_t i = 0, block = 0; block < blocks; ++block) {
-            const int64_t t1 = start + (stop - start) * (block + 1) / blocks;
-            for (b.tokens = 0; at < t1; ++i) {
-                i = next_of(chosen, i, n, e);
-                if (at++ < start) {
-                    continue;
-                }
-                const int64_t row = i / used, which = x->ne[1] == 1 ? 0 : i % used;
-                b.x[b.tokens] = (const float *) ((const char *) x->data + row * (int64_t) x->nb[2] + which * (int64_t) x->nb[1]);
-                b.y[b.tokens++] = (float *) dst->data + i * p->m;
+    int32_t e = -1; /* the expert of the panels from `begin` to `end`: */
+    int64_t rows = 0, blocks = 0, begin = 0, end = 0, staged_block = -1, from, to;
+    int32_t * position = position_in(dst);
+    const int64_t least = n * panels > total * FEW ? LEAST_OF_MANY : LEAST_PANELS;
+    while (take_units(position, total, least, nth, &from, &to)) {
+        for (; from < to; from += b.last_panel - b.first_panel) {
+            while (from >= end) {
+                rows = times_named(chosen, n, ++e);
+                blocks = (rows + most - 1) / most;
+                begin = end;
+                end += blocks * panels;
+                staged_block = -1;
             }
-            multiply(&b, &staged, 0);
+            const int64_t block = (from - begin) / panels, t0 = rows * block / blocks, t1 = rows * (block + 1) / blocks;
+            const int same = block == staged_block;
+            int64_t t = 0;
+            for (int64_t i = next_of(chosen, 0, n, e); t < t1 && !same; ++t, i = next_of(chosen, i + 1, n, e)) {
+                if (t >= t0) {
+                    const int64_t row = i / used, which = x->ne[1] == 1 ? 0 : i % used;
+                    b.x[t - t0] = (const float *) ((const char *) x->data + row * (int64_t) x->nb[2] + which * (int64_t) x->nb[1]);
+                    b.y[t - t0] = (float *) dst->data + i * p->m;
+                }
+            }
+            staged_block = block;
+            b.tokens = t1 - t0;
+            b.packed = (const char *) p->packed + e * weight_bytes;
+            b.gate = p->gate ? (const char *) p->gate + e * weight_bytes : 0;
+            b.first_panel = (from - begin) % panels;
+            b.last_panel = min64(b.first_panel + to - from, panels);
+            multiply(&b, &staged, same && is_whole(&b));
         }
     }
+    leave(position, nth);
 }
 
 #else /* no kernels for this CPU or compiler */

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from hotshoe_ggml.lowering import Builder
 
 __all__ = [
-    "activation_node", "argmax_node", "attention_node", "cache_types", "layer_norm_node", "mask_types", "order_node",
-    "pointwise_node", "rms_norm_node", "row_max_node",
+    "activation_node", "argmax_node", "attention_node", "cache_types", "few_rows_node", "layer_norm_node", "mask_types",
+    "order_node", "pointwise_node", "rms_norm_node", "row_max_node",
 ]  # fmt: skip
 
 Ptr = Any  # struct ggml_tensor *
@@ -30,6 +30,7 @@ _MAX_DIM = 576
 _MANY_PIECES = 4  # a thread: what one has more than another is little
 _QUERIES_TOGETHER = 64  # from here on several queries are one piece
 _FEWEST_KEYS = 256  # of a piece: merging costs a barrier
+_FEW_ROWS = 4  # each of them reads all of the other operand
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 
 
@@ -145,6 +146,14 @@ def row_max_node(builder: Builder, x: Ptr) -> Ptr:
 def argmax_node(builder: Builder, x: Ptr) -> Ptr:
     """Where the largest of each row first stands: [ne1, ne2, ne3]."""
     return _custom(builder, "hotshoe_row_argmax", [*list(x.ne)[1:], 1], [x], ffi.NULL, _I32)
+
+
+def few_rows_node(builder: Builder, x: Ptr, y: Ptr) -> Ptr | None:
+    """x @ y where x has few rows, and y is not to be turned for them: x [k, m, ...] F32, rows contiguous, and y [n, k, ...]."""
+    if x.ne[1] > _FEW_ROWS or not _plain(y):
+        return None
+    ne = [y.ne[0], x.ne[1], *(max(x.ne[i], y.ne[i]) for i in (2, 3))]
+    return _custom(builder, "hotshoe_few_rows", ne, [x, y], ffi.NULL)
 
 
 def order_node(builder: Builder, x: Ptr, k: int, *, descending: bool) -> Ptr:

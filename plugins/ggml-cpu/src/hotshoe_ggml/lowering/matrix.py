@@ -10,6 +10,7 @@ from hotshoe_core.ops._bounds import are_distinct
 from hotshoe_core.tensor import Tensor
 from hotshoe_ggml._native import ffi
 from hotshoe_ggml.cpu.fusion import Fused, operands
+from hotshoe_ggml.cpu.kernels import few_rows_node
 from hotshoe_ggml.cpu.packed import PackedWeight, experts_node, linear_node
 from hotshoe_ggml.lowering.builder import Builder, Ptr, indices_are_i32, lowers
 
@@ -46,6 +47,8 @@ def lower_fused(b: Builder, node: Tensor, fused: Fused, read: Callable[[str, Ten
 @lowers("matmul")
 def _matmul(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
     x = b.rows(b.f32(x))
+    if b.custom and not node.attrs["transpose"] and (few := few_rows_node(b, x, y)) is not None:
+        return few
     y = b.rows(y if node.attrs["transpose"] else b.call("transpose", y))
     y = b.f32(y) if y.type == DType.F64.id else y
     batch = [max(x.ne[2], y.ne[2]), max(x.ne[3], y.ne[3])]
