@@ -32,7 +32,6 @@ enum {
 #define HOTSHOE_X86 1
 #endif
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t n_panels(int64_t m) { return (m + PANEL - 1) / PANEL; }
 static int64_t element_size(int format) { return format == HOTSHOE_LINEAR_F32 ? 4 : 2; }
 static int64_t padded_k(int format, int64_t k) { return format == HOTSHOE_LINEAR_BF16 ? (k + 1) & ~(int64_t) 1 : k; }
@@ -423,111 +422,140 @@ static int format_of(enum ggml_type type) {
     return type == GGML_TYPE_F32 ? HOTSHOE_LINEAR_F32 : type == GGML_TYPE_F16 ? HOTSHOE_LINEAR_F16 : HOTSHOE_LINEAR_BF16;
 }
 
-void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
-    const struct ggml_tensor * x = dst->src[0];
+/* One product: x by a weight that is packed, or as stored. */
+struct product {
+    const struct ggml_tensor *x, *stored; /* stored: or NULL */
+    const char * packed;
+    const float *bias, *residual; /* or NULL */
+    float * y;
+    int64_t k, m;
+    int format, wide, rounds, pairs, gelu;
+};
+
+static struct product product_of(const struct ggml_tensor * dst, const struct hotshoe_linear_params * p) {
     const struct ggml_tensor * stored = p->packed ? 0 : dst->src[1];
     struct ggml_tensor * const * more = dst->src + (stored ? 2 : 1);
-    const float * bias = p->has_bias ? (const float *) more[0]->data : 0;
-    const float * residual = p->has_residual ? (const float *) more[p->has_bias ? 1 : 0]->data : 0;
-    const int format = stored ? format_of(stored->type) : p->format;
-    const int wide = isa() >= ISA_AVX512 && !p->avx2_only;
-    const int rounds = stored && format == HOTSHOE_LINEAR_F16 && p->format == HOTSHOE_LINEAR_BF16;
-    const int may_pair = !stored || (isa() == ISA_AVX512_BF16 && wide && p->k % 2 == 0);
-    const int pairs = (format == HOTSHOE_LINEAR_BF16 || rounds) && may_pair;
-    const int halves = stored && !wide, span = halves ? HALF : PANEL; /* columns of a tile */
-    const finish_fn finish_tile = wide ? finish_512 : halves ? finish_half_256 : finish_256;
-    const int max_rows = wide ? MAX_ROWS : 6;
-    const int64_t k = p->k, m = p->m, n = x->ne[1], panels = n_panels(m);
-    const int64_t bytes = element_size(format), panel_bytes = PANEL * padded_k(format, k) * bytes;
-    const int64_t apart = stored ? (int64_t) stored->nb[1] : 0; /* bytes from one row to the next */
-    const int gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
+    struct product of = {.x = dst->src[0], .stored = stored, .packed = (const char *) p->packed, .y = (float *) dst->data, .k = p->k, .m = p->m};
+    of.bias = p->has_bias ? (const float *) more[0]->data : 0;
+    of.residual = p->has_residual ? (const float *) more[p->has_bias ? 1 : 0]->data : 0;
+    of.format = stored ? format_of(stored->type) : p->format;
+    of.wide = isa() >= ISA_AVX512 && !p->avx2_only;
+    of.rounds = stored && of.format == HOTSHOE_LINEAR_F16 && p->format == HOTSHOE_LINEAR_BF16;
+    const int may_pair = !stored || (isa() == ISA_AVX512_BF16 && of.wide && p->k % 2 == 0);
+    of.pairs = (of.format == HOTSHOE_LINEAR_BF16 || of.rounds) && may_pair;
+    of.gelu = p->activation == HOTSHOE_LINEAR_GELU_ERF;
+    return of;
+}
 
-    const int parts = token_parts(n, 1, panels, nth, 0.2, 4.0), columns = nth / parts;
-    const int64_t first = n * (ith / columns) / parts, last = n * (ith / columns + 1) / parts;
-    const int64_t first_panel = panels * (ith % columns) / columns;
-    const int64_t last_panel = panels * (ith % columns + 1) / columns;
-    if (first == last || first_panel == last_panel) {
-        return;
-    }
-
-    /* Blocks and tiles of nearly one size, rather than full ones and a rest. */
-    const int64_t depth = pairs ? 2 * DEPTH : halves ? DEPTH_STORED : DEPTH;
-    const int64_t k_blocks = (k + depth - 1) / depth, k_block = ((k + k_blocks - 1) / k_blocks + 7) & ~(int64_t) 7;
-    const int64_t most = stored ? BLOCK_STORED / max_rows * max_rows : BLOCK, blocks = (last - first + most - 1) / most;
-    _Alignas(64) char staged[BLOCK_STORED * STRIDE]; /* 297 KiB */
+/* Tokens [t0, t1) by some panels. are_staged: whether the last call had the same tokens, and `staged`. */
+static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t first_panel, int64_t last_panel, char * staged,
+                     int are_staged) {
     _Alignas(64) float widened[DEPTH * PANEL]; /* 48 KiB */
     _Alignas(64) uint16_t rounded[2 * DEPTH * PANEL]; /* as many */
     _Alignas(64) float tile[MAX_ROWS * TILE_STRIDE];
 
-    for (int64_t block = 0; block < blocks; ++block) {
-        const int64_t t0 = first + (last - first) * block / blocks, t1 = first + (last - first) * (block + 1) / blocks;
-        const int64_t n_tiles = (t1 - t0 + max_rows - 1) / max_rows;
-        const int two = wide && !stored && t1 - t0 <= 6;
-        const int widen = stored || (n_tiles > 1 && format == HOTSHOE_LINEAR_F16);
-        const int read_as = pairs ? HOTSHOE_LINEAR_BF16 : widen ? HOTSHOE_LINEAR_F32 : format;
-        const tile_table * tiles = wide ? tiles_512 + read_as : halves ? &half_tiles_256 : tiles_256 + read_as;
-        for (int64_t k0 = 0; k0 < k; k0 += k_block) {
-            const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
-            const int end = k0 + k_block >= k, finishing = end && (bias || gelu || residual);
-            const char * from = (const char *) x->data + t0 * (int64_t) x->nb[1] + k0 * 4;
+    const struct ggml_tensor *x = p->x, *stored = p->stored;
+    const float *bias = p->bias, *residual = p->residual;
+    const int format = p->format, wide = p->wide, pairs = p->pairs, gelu = p->gelu;
+    const int halves = stored && !wide, span = halves ? HALF : PANEL; /* columns of a tile */
+    const finish_fn finish_tile = wide ? finish_512 : halves ? finish_half_256 : finish_256;
+    const int max_rows = wide ? MAX_ROWS : 6;
+    const int64_t k = p->k, m = p->m;
+    const int64_t bytes = element_size(format), panel_bytes = PANEL * padded_k(format, k) * bytes;
+    const int64_t apart = stored ? (int64_t) stored->nb[1] : 0; /* bytes from one row to the next */
+    /* Tiles and depths of nearly one size, rather than full ones and a rest. */
+    const int64_t depth = pairs ? 2 * DEPTH : halves ? DEPTH_STORED : DEPTH;
+    const int64_t k_blocks = (k + depth - 1) / depth, k_block = ((k + k_blocks - 1) / k_blocks + 7) & ~(int64_t) 7;
+    const int64_t n_tiles = (t1 - t0 + max_rows - 1) / max_rows;
+    const int two = wide && !stored && t1 - t0 <= 6;
+    const int widen = stored || (n_tiles > 1 && format == HOTSHOE_LINEAR_F16);
+    const int read_as = pairs ? HOTSHOE_LINEAR_BF16 : widen ? HOTSHOE_LINEAR_F32 : format;
+    const tile_table * tiles = wide ? tiles_512 + read_as : halves ? &half_tiles_256 : tiles_256 + read_as;
+    for (int64_t k0 = 0; k0 < k; k0 += k_block) {
+        const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
+        const int end = k0 + k_block >= k, finishing = end && (bias || gelu || residual);
+        const char * from = (const char *) x->data + t0 * (int64_t) x->nb[1] + k0 * 4;
+        if (!are_staged || k_blocks > 1) {
             (pairs ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], t1 - t0, n_k, staged);
-            const int64_t stop = min64(last_panel * PANEL, m);
-            for (int64_t column = first_panel * PANEL; column < stop;) {
-                const int width = two && column + PANEL < stop ? 2 : 1;
-                const int cols = (int) min64(width * span, m - column);
-                const char * w = 0;
-                struct ahead ahead = {0, apart, 0, n_k * bytes / steps}; /* of the next panel the same k */
-                if (stored) {
-                    w = (const char *) stored->data + column * apart + k0 * bytes;
-                    if (pairs && rounds) {
-                        round_rows(w, apart, cols, n_k, rounded);
-                        columns_f32((const char *) rounded, 2 * n_k, cols, span, steps, widened);
-                    } else {
-                        columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
-                    }
+        }
+        const int64_t stop = min64(last_panel * PANEL, m);
+        for (int64_t column = first_panel * PANEL; column < stop;) {
+            const int width = two && column + PANEL < stop ? 2 : 1;
+            const int cols = (int) min64(width * span, m - column);
+            const char * w = 0;
+            struct ahead ahead = {0, apart, 0, n_k * bytes / steps}; /* of the next panel the same k */
+            if (stored) {
+                w = (const char *) stored->data + column * apart + k0 * bytes;
+                if (pairs && p->rounds) {
+                    round_rows(w, apart, cols, n_k, rounded);
+                    columns_f32((const char *) rounded, 2 * n_k, cols, span, steps, widened);
                 } else {
-                    w = (const char *) p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;
-                    if (widen) {
-                        (wide ? widen_512 : widen_256)(w, steps, widened);
-                    }
+                    columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
                 }
-                w = widen ? (const char *) widened : w;
-                for (int64_t i = 0; i < n_tiles; ++i) {
-                    const int64_t r0 = t0 + (t1 - t0) * i / n_tiles;
-                    const int rows = (int) (t0 + (t1 - t0) * (i + 1) / n_tiles - r0);
-                    float * out = (float *) dst->data + r0 * m + column;
-                    for (int r = 0; r < rows; ++r) { /* they arrive while the tile is computed */
-                        __builtin_prefetch(out + r * m, 1);
-                        __builtin_prefetch(out + r * m + 16, 1);
-                        if (end && residual) {
-                            __builtin_prefetch(residual + (r0 + r) * m + column);
-                            __builtin_prefetch(residual + (r0 + r) * m + column + 16);
-                        }
-                    }
-                    /* The sums are kept in the result, where the whole tile has room there and nothing else follows. */
-                    const int direct = cols == width * span && !finishing;
-                    float * sums = direct ? out : tile;
-                    const int64_t stride = direct ? m : TILE_STRIDE;
-                    for (int r = 0; r < rows && k0 && !direct; ++r) {
-                        memcpy(tile + r * TILE_STRIDE, out + r * m, (size_t) cols * sizeof(float));
-                    }
-                    if (stored && column + span < stop) { /* each tile asks for some of the rows */
-                        const int64_t r = span * i / n_tiles, next = min64(span, stop - column - span);
-                        ahead.first = (const char *) stored->data + (column + span + r) * apart + k0 * bytes;
-                        ahead.rows = (int) (min64(span * (i + 1) / n_tiles, next) - r);
-                    }
-                    (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, sums, stride, k0 != 0, &ahead);
-                    for (int part = 0; part < width && !direct; ++part) {
-                        const int64_t at = column + part * span;
-                        finish_tile(sums + part * span, stride, rows, (int) min64(span, m - at), end && bias ? bias + at : 0,
-                                    end && gelu, end && residual ? residual + r0 * m + at : 0, out + part * span, m);
-                    }
+            } else {
+                w = p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;
+                if (widen) {
+                    (wide ? widen_512 : widen_256)(w, steps, widened);
                 }
-                column += width * span;
             }
+            w = widen ? (const char *) widened : w;
+            for (int64_t i = 0; i < n_tiles; ++i) {
+                const int64_t r0 = t0 + (t1 - t0) * i / n_tiles;
+                const int rows = (int) (t0 + (t1 - t0) * (i + 1) / n_tiles - r0);
+                float * out = p->y + r0 * m + column;
+                for (int r = 0; r < rows; ++r) { /* they arrive while the tile is computed */
+                    __builtin_prefetch(out + r * m, 1);
+                    __builtin_prefetch(out + r * m + 16, 1);
+                    if (end && residual) {
+                        __builtin_prefetch(residual + (r0 + r) * m + column);
+                        __builtin_prefetch(residual + (r0 + r) * m + column + 16);
+                    }
+                }
+                /* The sums are kept in the result, where the whole tile has room there and nothing else follows. */
+                const int direct = cols == width * span && !finishing;
+                float * sums = direct ? out : tile;
+                const int64_t stride = direct ? m : TILE_STRIDE;
+                for (int r = 0; r < rows && k0 && !direct; ++r) {
+                    memcpy(tile + r * TILE_STRIDE, out + r * m, (size_t) cols * sizeof(float));
+                }
+                if (stored && column + span < stop) { /* each tile asks for some of the rows */
+                    const int64_t r = span * i / n_tiles, next = min64(span, stop - column - span);
+                    ahead.first = (const char *) stored->data + (column + span + r) * apart + k0 * bytes;
+                    ahead.rows = (int) (min64(span * (i + 1) / n_tiles, next) - r);
+                }
+                (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, sums, stride, k0 != 0, &ahead);
+                for (int part = 0; part < width && !direct; ++part) {
+                    const int64_t at = column + part * span;
+                    finish_tile(sums + part * span, stride, rows, (int) min64(span, m - at), end && bias ? bias + at : 0,
+                                end && gelu, end && residual ? residual + r0 * m + at : 0, out + part * span, m);
+                }
+            }
+            column += width * span;
         }
     }
+}
+
+void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
+    enum { LEAST_PANELS = 2, LEAST_OF_MANY = 8, FEW = 16 }; /* of many tokens staging is to remain a small part */
+    (void) ith;
+    const struct product p = product_of(dst, (const struct hotshoe_linear_params *) userdata);
+    /* Blocks of tokens of nearly one size, each with all panels. */
+    const int64_t n = p.x->ne[1], panels = n_panels(p.m), parts = token_parts(n, 1, panels, nth, 0.2, 4.0);
+    const int64_t room = !p.stored ? BLOCK : p.wide ? BLOCK_STORED / MAX_ROWS * MAX_ROWS : BLOCK_STORED;
+    const int64_t most = min64(room, (n + parts - 1) / parts), blocks = n ? (n + most - 1) / most : 0;
+    const int64_t least = most > FEW ? LEAST_OF_MANY : LEAST_PANELS;
+    _Alignas(64) char staged[BLOCK_STORED * STRIDE]; /* 297 KiB */
+    int64_t from, to, stop, last = -1;
+    int32_t * position = position_in(dst);
+    while (take_units(position, blocks * panels, least, nth, &from, &to)) {
+        for (; from < to; from = stop) {
+            const int64_t block = from / panels, before = block * panels;
+            stop = min64(to, before + panels);
+            multiply(&p, n * block / blocks, n * (block + 1) / blocks, from - before, stop - before, staged, block == last);
+            last = block;
+        }
+    }
+    leave(position, nth);
 }
 
 #else /* no kernels for this CPU or compiler */

@@ -40,7 +40,6 @@ static const struct quant * quant_of(const struct quant_set * set, int type) {
     return 0;
 }
 
-static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t n_panels(int64_t m) { return (m + ROWS - 1) / ROWS; }
 
 int hotshoe_quants_has(int type, int64_t k) {
@@ -390,25 +389,6 @@ static struct block block_of(const struct hotshoe_linear_params * p) {
 }
 
 enum { LEAST_PANELS = 4, LEAST_OF_MANY = 16 }; /* of many tokens staging is to remain a small part */
-
-/* What threads take from a node until nothing is left: so a core that is slower, or busy with something else, does less, and
- * nobody waits for it. The first of two numbers that lie in the node, behind what ggml keeps there, is where the next thread goes
- * on; the second counts those that found nothing, the last of which leaves both as they were. */
-static int32_t * position_in(struct ggml_tensor * dst) {
-    return dst->op_params + GGML_MAX_OP_PARAMS / sizeof(int32_t) - 2;
-}
-static int take_units(int32_t * position, int64_t total, int64_t least, int nth, int64_t * first, int64_t * last) {
-    const int64_t seen = __atomic_load_n(position, __ATOMIC_RELAXED);
-    const int64_t share = (total - seen) / (2 * nth), size = share > least ? share : least; /* less and less */
-    *first = seen < total ? __atomic_fetch_add(position, (int32_t) size, __ATOMIC_RELAXED) : total;
-    *last = min64(*first + size, total);
-    return *first < total;
-}
-static void leave(int32_t * position, int nth) {
-    if (__atomic_add_fetch(position + 1, 1, __ATOMIC_ACQ_REL) == nth) {
-        position[0] = position[1] = 0;
-    }
-}
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     struct staged staged;

@@ -7,8 +7,11 @@
 #include <string.h>
 
 #include "activations.h"
+#include "hotshoe_kernels.h"
 
 #define WIDEST_PANEL 32
+
+static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* How nth threads form a grid over tokens and panels: returns its number of token parts, a divisor of nth. weights: how many
  * the tokens are divided among. Cost in units of one token by one panel: staging a token is `stage`, streaming a panel from
@@ -29,6 +32,25 @@ static inline int token_parts(int64_t n, int64_t weights, int64_t panels, int nt
         }
     }
     return best;
+}
+
+/* What threads take from a node until nothing is left: so a core that is slower, or busy with something else, does less, and
+ * nobody waits for it. The first of two numbers that lie in the node, behind what ggml keeps there, is where the next thread goes
+ * on; the second counts those that found nothing, the last of which leaves both as they were. */
+static inline int32_t * position_in(struct ggml_tensor * dst) {
+    return dst->op_params + GGML_MAX_OP_PARAMS / sizeof(int32_t) - 2;
+}
+static inline int take_units(int32_t * position, int64_t total, int64_t least, int nth, int64_t * first, int64_t * last) {
+    const int64_t seen = __atomic_load_n(position, __ATOMIC_RELAXED);
+    const int64_t share = (total - seen) / (2 * nth), size = share > least ? share : least; /* less and less */
+    *first = seen < total ? __atomic_fetch_add(position, (int32_t) size, __ATOMIC_RELAXED) : total;
+    *last = min64(*first + size, total);
+    return *first < total;
+}
+static inline void leave(int32_t * position, int nth) {
+    if (__atomic_add_fetch(position + 1, 1, __ATOMIC_ACQ_REL) == nth) {
+        position[0] = position[1] = 0;
+    }
 }
 
 /* A row's way out of a tile: bias, activation, residual. width: of a panel; cols: how many of its columns exist; bias: for
