@@ -13,17 +13,24 @@ enum {
     PANEL = 32,
     HALF = PANEL / 2,
     MAX_ROWS = 14,           /* of a tile; 6 without AVX-512 */
-    TILE_STRIDE = 2 * PANEL, /* floats between rows of a tile that does not lie in the result */
-#if defined(__linux__) && !defined(__GLIBC__)
-    BLOCK = 28, /* musl gives a thread 128 KiB of stack */
-    DEPTH = 256,
-    BLOCK_STORED = 28,
-    DEPTH_STORED = 256,
-#else
+#if defined(__GLIBC__)
     BLOCK = 112, /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
     DEPTH = 384, /* their features staged at once, or twice as many in bf16; 256 made F32 3 % slower */
     BLOCK_STORED = 144, /* the same for weights as stored, in halves of panels */
     DEPTH_STORED = 512, /* 256 made F16 15 % slower */
+    SUMS = 64 << 10, /* floats: of all tiles from one depth to the next. In the result, whose rows lie far apart, BF16 was 6 % slower */
+#elif defined(__linux__) /* musl gives a thread 128 KiB of stack */
+    BLOCK = 28,
+    DEPTH = 256,
+    BLOCK_STORED = 28,
+    DEPTH_STORED = 256,
+    SUMS = 2 << 10,
+#else /* macOS 512 */
+    BLOCK = 70,
+    DEPTH = 384,
+    BLOCK_STORED = 72,
+    DEPTH_STORED = 512,
+    SUMS = 24 << 10,
 #endif
     STRIDE = DEPTH_STORED * 4 + 64, /* bytes between staged tokens: an odd number of cache lines */
 };
@@ -452,7 +459,7 @@ static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t f
                      int are_staged) {
     _Alignas(64) float widened[DEPTH * PANEL]; /* 48 KiB */
     _Alignas(64) uint16_t rounded[2 * DEPTH * PANEL]; /* as many */
-    _Alignas(64) float tile[MAX_ROWS * TILE_STRIDE];
+    _Alignas(64) float sums[SUMS];
 
     const struct ggml_tensor *x = p->x, *stored = p->stored;
     const float *bias = p->bias, *residual = p->residual;
@@ -471,66 +478,68 @@ static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t f
     const int widen = stored || (n_tiles > 1 && format == HOTSHOE_LINEAR_F16);
     const int read_as = pairs ? HOTSHOE_LINEAR_BF16 : widen ? HOTSHOE_LINEAR_F32 : format;
     const tile_table * tiles = wide ? tiles_512 + read_as : halves ? &half_tiles_256 : tiles_256 + read_as;
-    for (int64_t k0 = 0; k0 < k; k0 += k_block) {
-        const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
-        const int end = k0 + k_block >= k, finishing = end && (bias || gelu || residual);
-        const char * from = (const char *) x->data + t0 * (int64_t) x->nb[1] + k0 * 4;
-        if (!are_staged || k_blocks > 1) {
-            (pairs ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], t1 - t0, n_k, staged);
-        }
-        const int64_t stop = min64(last_panel * PANEL, m);
-        for (int64_t column = first_panel * PANEL; column < stop;) {
-            const int width = two && column + PANEL < stop ? 2 : 1;
-            const int cols = (int) min64(width * span, m - column);
-            const char * w = 0;
-            struct ahead ahead = {0, apart, 0, n_k * bytes / steps}; /* of the next panel the same k */
-            if (stored) {
-                w = (const char *) stored->data + column * apart + k0 * bytes;
-                if (pairs && p->rounds) {
-                    round_rows(w, apart, cols, n_k, rounded);
-                    columns_f32((const char *) rounded, 2 * n_k, cols, span, steps, widened);
-                } else {
-                    columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
-                }
-            } else {
-                w = p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;
-                if (widen) {
-                    (wide ? widen_512 : widen_256)(w, steps, widened);
-                }
+    const int64_t tokens = t1 - t0, at_once = k_blocks > 1 ? SUMS / (tokens * PANEL) : last_panel - first_panel; /* panels */
+    for (; first_panel < last_panel; first_panel += at_once) {
+        const int64_t start = first_panel * PANEL, stop = min64(min64(first_panel + at_once, last_panel) * PANEL, m);
+        for (int64_t k0 = 0; k0 < k; k0 += k_block) {
+            const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
+            const int end = k0 + k_block >= k, finishing = k_blocks > 1 || bias || gelu || residual;
+            const char * from = (const char *) x->data + t0 * (int64_t) x->nb[1] + k0 * 4;
+            if (!are_staged || k_blocks > 1) {
+                (pairs ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], tokens, n_k, staged);
             }
-            w = widen ? (const char *) widened : w;
-            for (int64_t i = 0; i < n_tiles; ++i) {
-                const int64_t r0 = t0 + (t1 - t0) * i / n_tiles;
-                const int rows = (int) (t0 + (t1 - t0) * (i + 1) / n_tiles - r0);
-                float * out = p->y + r0 * m + column;
-                for (int r = 0; r < rows; ++r) { /* they arrive while the tile is computed */
-                    __builtin_prefetch(out + r * m, 1);
-                    __builtin_prefetch(out + r * m + 16, 1);
-                    if (end && residual) {
-                        __builtin_prefetch(residual + (r0 + r) * m + column);
-                        __builtin_prefetch(residual + (r0 + r) * m + column + 16);
+            for (int64_t column = start; column < stop;) {
+                const int width = two && column + PANEL < stop ? 2 : 1;
+                const int cols = (int) min64(width * span, m - column);
+                const char * w = 0;
+                struct ahead ahead = {0, apart, 0, n_k * bytes / steps}; /* of the next panel the same k, or the next of the first */
+                const int last = column + width * span >= stop;
+                const int64_t next_column = last ? start : column + width * span, next_k = last ? k0 + k_block : k0;
+                if (stored) {
+                    w = (const char *) stored->data + column * apart + k0 * bytes;
+                    if (pairs && p->rounds) {
+                        round_rows(w, apart, cols, n_k, rounded);
+                        columns_f32((const char *) rounded, 2 * n_k, cols, span, steps, widened);
+                    } else {
+                        columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
+                    }
+                } else {
+                    w = p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;
+                    if (widen) {
+                        (wide ? widen_512 : widen_256)(w, steps, widened);
                     }
                 }
-                /* The sums are kept in the result, where the whole tile has room there and nothing else follows. */
-                const int direct = cols == width * span && !finishing;
-                float * sums = direct ? out : tile;
-                const int64_t stride = direct ? m : TILE_STRIDE;
-                for (int r = 0; r < rows && k0 && !direct; ++r) {
-                    memcpy(tile + r * TILE_STRIDE, out + r * m, (size_t) cols * sizeof(float));
+                w = widen ? (const char *) widened : w;
+                for (int64_t i = 0; i < n_tiles; ++i) {
+                    const int64_t r0 = t0 + tokens * i / n_tiles;
+                    const int rows = (int) (t0 + tokens * (i + 1) / n_tiles - r0);
+                    float * out = p->y + r0 * m + column;
+                    for (int r = 0; r < rows && end; ++r) { /* they arrive while the tile is computed */
+                        __builtin_prefetch(out + r * m, 1);
+                        __builtin_prefetch(out + r * m + 16, 1);
+                        if (residual) {
+                            __builtin_prefetch(residual + (r0 + r) * m + column);
+                            __builtin_prefetch(residual + (r0 + r) * m + column + 16);
+                        }
+                    }
+                    /* Straight into the result, where the whole tile has room there and nothing else follows. */
+                    const int direct = cols == width * span && !finishing;
+                    float * tile = direct ? out : sums + (k_blocks > 1 ? (column - start) * tokens + (r0 - t0) * width * span : 0);
+                    const int64_t stride = direct ? m : width * span;
+                    if (stored && next_k < k) { /* each tile asks for some of the rows */
+                        const int64_t r = span * i / n_tiles, there = min64(span, stop - next_column);
+                        ahead.first = (const char *) stored->data + (next_column + r) * apart + next_k * bytes;
+                        ahead.rows = (int) (min64(span * (i + 1) / n_tiles, there) - r);
+                    }
+                    (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, tile, stride, k0 != 0, &ahead);
+                    for (int part = 0; part < width && end && !direct; ++part) {
+                        const int64_t at = column + part * span;
+                        finish_tile(tile + part * span, stride, rows, (int) min64(span, m - at), bias ? bias + at : 0, gelu,
+                                    residual ? residual + r0 * m + at : 0, out + part * span, m);
+                    }
                 }
-                if (stored && column + span < stop) { /* each tile asks for some of the rows */
-                    const int64_t r = span * i / n_tiles, next = min64(span, stop - column - span);
-                    ahead.first = (const char *) stored->data + (column + span + r) * apart + k0 * bytes;
-                    ahead.rows = (int) (min64(span * (i + 1) / n_tiles, next) - r);
-                }
-                (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, sums, stride, k0 != 0, &ahead);
-                for (int part = 0; part < width && !direct; ++part) {
-                    const int64_t at = column + part * span;
-                    finish_tile(sums + part * span, stride, rows, (int) min64(span, m - at), end && bias ? bias + at : 0,
-                                end && gelu, end && residual ? residual + r0 * m + at : 0, out + part * span, m);
-                }
+                column += width * span;
             }
-            column += width * span;
         }
     }
 }
@@ -544,7 +553,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int64_t room = !p.stored ? BLOCK : p.wide ? BLOCK_STORED / MAX_ROWS * MAX_ROWS : BLOCK_STORED;
     const int64_t most = min64(room, (n + parts - 1) / parts), blocks = n ? (n + most - 1) / most : 0;
     const int64_t least = most > FEW ? LEAST_OF_MANY : LEAST_PANELS;
-    _Alignas(64) char staged[BLOCK_STORED * STRIDE]; /* 297 KiB */
+    _Alignas(64) char staged[BLOCK_STORED * STRIDE]; /* 297 KiB with glibc */
     int64_t from, to, stop, last = -1;
     int32_t * position = position_in(dst);
     while (take_units(position, blocks * panels, least, nth, &from, &to)) {
