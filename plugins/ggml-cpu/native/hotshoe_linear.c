@@ -15,21 +15,24 @@ enum {
     MAX_ROWS = 14,           /* of a tile; 6 without AVX-512 */
 #if defined(__GLIBC__)
     BLOCK = 112, /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
-    DEPTH = 384, /* their features staged at once, or twice as many in bf16; 256 made F32 3 % slower */
+    DEPTH = 384, /* their features at once; 256 made F32 3 % slower */
     BLOCK_STORED = 144, /* the same for weights as stored, in halves of panels */
-    DEPTH_STORED = 512, /* 256 made F16 15 % slower */
+    DEPTH_STORED = 512, /* and twice as many in bf16; 256 made F16 15 % slower */
+    WHOLE = 2, /* depths that are staged at once: 594 KiB; three quarters of a MiB are a second-level cache's share */
     SUMS = 64 << 10, /* floats: of all tiles from one depth to the next. In the result, whose rows lie far apart, BF16 was 6 % slower */
 #elif defined(__linux__) /* musl gives a thread 128 KiB of stack */
     BLOCK = 28,
     DEPTH = 256,
     BLOCK_STORED = 28,
     DEPTH_STORED = 256,
+    WHOLE = 1,
     SUMS = 2 << 10,
 #else /* macOS 512 */
     BLOCK = 70,
     DEPTH = 384,
     BLOCK_STORED = 72,
     DEPTH_STORED = 512,
+    WHOLE = 1,
     SUMS = 24 << 10,
 #endif
     STRIDE = DEPTH_STORED * 4 + 64, /* bytes between staged tokens: an odd number of cache lines */
@@ -457,8 +460,8 @@ static struct product product_of(const struct ggml_tensor * dst, const struct ho
 /* Tokens [t0, t1) by some panels. are_staged: whether the last call had the same tokens, and `staged`. */
 static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t first_panel, int64_t last_panel, char * staged,
                      int are_staged) {
-    _Alignas(64) float widened[DEPTH * PANEL]; /* 48 KiB */
-    _Alignas(64) uint16_t rounded[2 * DEPTH * PANEL]; /* as many */
+    _Alignas(64) float widened[DEPTH_STORED * PANEL]; /* 64 KiB */
+    _Alignas(64) uint16_t rounded[2 * DEPTH_STORED * PANEL]; /* as many */
     _Alignas(64) float sums[SUMS];
 
     const struct ggml_tensor *x = p->x, *stored = p->stored;
@@ -471,30 +474,37 @@ static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t f
     const int64_t bytes = element_size(format), panel_bytes = PANEL * padded_k(format, k) * bytes;
     const int64_t apart = stored ? (int64_t) stored->nb[1] : 0; /* bytes from one row to the next */
     /* Tiles and depths of nearly one size, rather than full ones and a rest. */
-    const int64_t depth = pairs ? 2 * DEPTH : halves ? DEPTH_STORED : DEPTH;
+    const int64_t depth = pairs ? 2 * DEPTH_STORED : halves ? DEPTH_STORED : DEPTH;
     const int64_t k_blocks = (k + depth - 1) / depth, k_block = ((k + k_blocks - 1) / k_blocks + 7) & ~(int64_t) 7;
     const int64_t n_tiles = (t1 - t0 + max_rows - 1) / max_rows;
     const int two = wide && !stored && t1 - t0 <= 6;
     const int widen = stored || (n_tiles > 1 && format == HOTSHOE_LINEAR_F16);
     const int read_as = pairs ? HOTSHOE_LINEAR_BF16 : widen ? HOTSHOE_LINEAR_F32 : format;
     const tile_table * tiles = wide ? tiles_512 + read_as : halves ? &half_tiles_256 : tiles_256 + read_as;
-    const int64_t tokens = t1 - t0, at_once = k_blocks > 1 ? SUMS / (tokens * PANEL) : last_panel - first_panel; /* panels */
-    for (; first_panel < last_panel; first_panel += at_once) {
-        const int64_t start = first_panel * PANEL, stop = min64(min64(first_panel + at_once, last_panel) * PANEL, m);
+    /* Panels that go through the depths together: one where all depths are staged, else as many as there is room for their sums. */
+    const int64_t tokens = t1 - t0, limit = min64(last_panel * PANEL, m);
+    const int whole = k_blocks <= WHOLE;
+    const int64_t at_once = k_blocks == 1 ? last_panel - first_panel : whole ? two + 1 : SUMS / (tokens * PANEL);
+    for (; first_panel < last_panel; first_panel += at_once, are_staged = 1) {
+        const int64_t start = first_panel * PANEL, stop = min64(start + at_once * PANEL, limit);
         for (int64_t k0 = 0; k0 < k; k0 += k_block) {
             const int64_t n_k = min64(k_block, k - k0), steps = pairs ? (n_k + 1) / 2 : n_k;
             const int end = k0 + k_block >= k, finishing = k_blocks > 1 || bias || gelu || residual;
             const char * from = (const char *) x->data + t0 * (int64_t) x->nb[1] + k0 * 4;
-            if (!are_staged || k_blocks > 1) {
-                (pairs ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], tokens, n_k, staged);
+            char * here = staged + (whole ? k0 / k_block * tokens * STRIDE : 0);
+            if (!are_staged || !whole) {
+                (pairs ? stage_bf16 : stage_f32)(from, (int64_t) x->nb[1], tokens, n_k, here);
             }
             for (int64_t column = start; column < stop;) {
                 const int width = two && column + PANEL < stop ? 2 : 1;
                 const int cols = (int) min64(width * span, m - column);
                 const char * w = 0;
-                struct ahead ahead = {0, apart, 0, n_k * bytes / steps}; /* of the next panel the same k, or the next of the first */
-                const int last = column + width * span >= stop;
-                const int64_t next_column = last ? start : column + width * span, next_k = last ? k0 + k_block : k0;
+                struct ahead ahead = {0, apart, 0, n_k * bytes / steps};
+                int64_t next_column = column + width * span, next_k = k0; /* what is turned next */
+                if (next_column >= stop) {
+                    next_column = end ? stop : start;
+                    next_k = end ? 0 : k0 + k_block;
+                }
                 if (stored) {
                     w = (const char *) stored->data + column * apart + k0 * bytes;
                     if (pairs && p->rounds) {
@@ -526,12 +536,12 @@ static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t f
                     const int direct = cols == width * span && !finishing;
                     float * tile = direct ? out : sums + (k_blocks > 1 ? (column - start) * tokens + (r0 - t0) * width * span : 0);
                     const int64_t stride = direct ? m : width * span;
-                    if (stored && next_k < k) { /* each tile asks for some of the rows */
-                        const int64_t r = span * i / n_tiles, there = min64(span, stop - next_column);
+                    if (stored && next_column < limit) { /* each tile asks for some of the rows */
+                        const int64_t r = span * i / n_tiles, there = min64(span, limit - next_column);
                         ahead.first = (const char *) stored->data + (next_column + r) * apart + next_k * bytes;
                         ahead.rows = (int) (min64(span * (i + 1) / n_tiles, there) - r);
                     }
-                    (*tiles)[width - 1][rows](staged + (r0 - t0) * STRIDE, w, steps, panel_bytes, tile, stride, k0 != 0, &ahead);
+                    (*tiles)[width - 1][rows](here + (r0 - t0) * STRIDE, w, steps, panel_bytes, tile, stride, k0 != 0, &ahead);
                     for (int part = 0; part < width && end && !direct; ++part) {
                         const int64_t at = column + part * span;
                         finish_tile(tile + part * span, stride, rows, (int) min64(span, m - at), bias ? bias + at : 0, gelu,
@@ -553,7 +563,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const int64_t room = !p.stored ? BLOCK : p.wide ? BLOCK_STORED / MAX_ROWS * MAX_ROWS : BLOCK_STORED;
     const int64_t most = min64(room, (n + parts - 1) / parts), blocks = n ? (n + most - 1) / most : 0;
     const int64_t least = most > FEW ? LEAST_OF_MANY : LEAST_PANELS;
-    _Alignas(64) char staged[BLOCK_STORED * STRIDE]; /* 297 KiB with glibc */
+    _Alignas(64) char staged[WHOLE * BLOCK_STORED * STRIDE];
     int64_t from, to, stop, last = -1;
     int32_t * position = position_in(dst);
     while (take_units(position, blocks * panels, least, nth, &from, &to)) {
