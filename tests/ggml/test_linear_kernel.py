@@ -19,7 +19,8 @@ from hotshoe_ggml.lowering import Builder
 
 # (n, k, m): one of all; odd ones; more than one block of tokens, of features, of panels; remainders of tiles and panels
 SHAPES = [
-    (1, 1, 1), (2, 3, 5), (5, 7, 33), (6, 384, 64), (15, 1537, 97), (29, 770, 96), (131, 385, 65), (230, 64, 40), (280, 802, 500),
+    (1, 1, 1), (2, 3, 5), (5, 7, 33), (6, 384, 64), (15, 1537, 97), (29, 770, 96), (131, 385, 65), (230, 64, 40),
+    (280, 802, 500),
 ]  # fmt: skip
 
 erf = np.vectorize(math.erf)

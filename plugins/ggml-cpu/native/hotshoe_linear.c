@@ -18,8 +18,8 @@ enum {
     DEPTH = 384, /* their features at once; 256 made F32 3 % slower */
     BLOCK_STORED = 144, /* the same for weights as stored, in halves of panels */
     DEPTH_STORED = 512, /* and twice as many in bf16; 256 made F16 15 % slower */
-    WHOLE = 2, /* depths that are staged at once: 594 KiB; three quarters of a MiB are a second-level cache's share */
-    SUMS = 64 << 10, /* floats: of all tiles from one depth to the next. In the result, whose rows lie far apart, BF16 was 6 % slower */
+    WHOLE = 2, /* depths that are staged at once, where a token has no more: 594 KiB */
+    SUMS = 64 << 10, /* floats, where it has: of some panels' tiles. In the result, whose rows lie far apart, BF16 was 6 % slower */
 #elif defined(__linux__) /* musl gives a thread 128 KiB of stack */
     BLOCK = 28,
     DEPTH = 256,

@@ -149,7 +149,7 @@ def argmax_node(builder: Builder, x: Ptr) -> Ptr:
 
 
 def few_rows_node(builder: Builder, x: Ptr, y: Ptr) -> Ptr | None:
-    """x @ y where x has few rows, and y is not to be turned for them: x [k, m, ...] F32, rows contiguous, and y [n, k, ...]."""
+    """x @ y for few rows of x, with y as it lies: x [k, m, ...], F32 with contiguous rows, and y [n, k, ...]."""
     if x.ne[1] > _FEW_ROWS or not _plain(y):
         return None
     ne = [y.ne[0], x.ne[1], *(max(x.ne[i], y.ne[i]) for i in (2, 3))]
