@@ -51,7 +51,7 @@ def run(device: str, folder: Path, tmp_path: Path) -> dict[str, Any]:
     for _ in range(4 if device.startswith("vulkan") else 1):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
         if done.returncode >= 0:
-            break  # Mesa 22.3's queue thread is killed by a signal in one process of five, within Mesa
+            break  # a queue thread of Mesa 22.3 is killed by a signal in one process of five; why is not known
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found

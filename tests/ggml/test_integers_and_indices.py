@@ -34,6 +34,24 @@ def normal(*shape: int) -> np.ndarray:
     return np.random.default_rng(shape).standard_normal(shape, np.float32)
 
 
+@pytest.mark.parametrize("n", [1, 255, 256, 257, 700])
+def test_the_first_largest_of_rows_that_are_looked_at_in_pieces(backend: Backend, n: int) -> None:
+    """Wherever it stands, among equal ones, infinities and NaN, which is largest."""
+    x = np.sort(normal(8, n))  # each row grows
+    x[1] = x[1, ::-1]
+    x[2] = 0.5
+    x[3, n // 2 :] = np.inf
+    x[4] = -np.inf
+    x[5, [0, -1]] = np.nan
+    x[6, n // 2 :] = np.nan
+    x[7, -1] = np.nan
+    with backend.new_context() as ctx:
+        tx = ctx.input("x", x.shape)
+        best = tx.argmax()
+        ctx.forward(best).compute({tx: x})
+        np.testing.assert_array_equal(best.read(), np.argmax(x, -1))
+
+
 @pytest.mark.parametrize("shift", [-1000, -3, 0, 3, 2**30])
 def test_computed_indices_stay_within_the_tensor(backend: Backend, shift: int) -> None:
     """An index that the graph computes is limited to the rows there are; ggml would abort, or read what lies there."""

@@ -559,7 +559,7 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     (void) ith;
     const struct product p = product_of(dst, (const struct hotshoe_linear_params *) userdata);
     /* Blocks of tokens of nearly one size, each with all panels. */
-    const int64_t n = p.x->ne[1], panels = n_panels(p.m), parts = token_parts(n, 1, panels, nth, 0.2, 4.0);
+    const int64_t n = p.x->ne[1], panels = n_panels(p.m), parts = token_parts(n, panels, nth, 0.2, 4.0);
     const int64_t room = !p.stored ? BLOCK : p.wide ? BLOCK_STORED / MAX_ROWS * MAX_ROWS : BLOCK_STORED;
     const int64_t most = min64(room, (n + parts - 1) / parts), blocks = n ? (n + most - 1) / most : 0;
     const int64_t least = most > FEW ? LEAST_OF_MANY : LEAST_PANELS;

@@ -220,9 +220,8 @@ void hotshoe_few_rows(struct ggml_tensor * dst, int ith, int nth, void * userdat
     share(rows_of(dst) * pieces, ith, nth, &first, &last);
     for (int64_t unit = first; unit < last; ++unit) {
         const int64_t r = unit / pieces, column = unit % pieces * PIECE, columns = n - column < PIECE ? n - column : PIECE;
-        const int64_t i2 = r / dst->ne[1] % dst->ne[2], i3 = r / dst->ne[1] / dst->ne[2];
         const float * by = (const float *) row_like(a, dst, r);
-        const char * row = (const char *) b->data + column * 4 + (b->ne[2] == 1 ? 0 : i2 * b->nb[2]) + (b->ne[3] == 1 ? 0 : i3 * b->nb[3]);
+        const char * row = row_like(b, dst, r - r % dst->ne[1]) + column * 4; /* the first */
         float sums[PIECE] = {0};
         for (int64_t i = 0; i < k; ++i, row += b->nb[1]) {
             const float * y = (const float *) row;

@@ -400,7 +400,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     b.gate = (const char *) p->gate;
     b.bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
     /* Blocks of tokens of nearly one size, as their tiles are; each with all panels. */
-    const int64_t n = x->ne[1], panels = n_panels(p->m), parts = token_parts(n, 1, panels, nth, 1.5, 4.0);
+    const int64_t n = x->ne[1], panels = n_panels(p->m), parts = token_parts(n, panels, nth, 1.5, 4.0);
     const int64_t most = min64(most_tokens(&b), (n + parts - 1) / parts), blocks = n ? (n + most - 1) / most : 0;
     const int64_t least = most > FEW ? LEAST_OF_MANY : LEAST_PANELS;
     int64_t block = -1, from, to;

@@ -13,10 +13,10 @@
 
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* How nth threads form a grid over tokens and panels: returns its number of token parts, a divisor of nth. weights: how many
- * the tokens are divided among. Cost in units of one token by one panel: staging a token is `stage`, streaming a panel from
- * memory `stream`. */
-static inline int token_parts(int64_t n, int64_t weights, int64_t panels, int nth, double stage, double stream) {
+/* Into how many parts, a divisor of nth, tokens are divided at least, so that nth threads are done soonest if each takes an equal
+ * share of tokens by panels. Cost in units of one token by one panel: staging a token is `stage`, streaming a panel from memory
+ * `stream`. */
+static inline int token_parts(int64_t n, int64_t panels, int nth, double stage, double stream) {
     int best = 1;
     double lowest = INFINITY;
     for (int parts = 1; parts <= nth; ++parts) {
@@ -25,7 +25,7 @@ static inline int token_parts(int64_t n, int64_t weights, int64_t panels, int nt
         }
         const double tokens = (double) ((n + parts - 1) / parts);
         const double width = (double) ((panels + nth / parts - 1) / (nth / parts));
-        const double cost = tokens * (width + stage) + stream * width * (double) ((weights + parts - 1) / parts);
+        const double cost = tokens * (width + stage) + stream * width;
         if (cost < lowest) {
             lowest = cost;
             best = parts;
