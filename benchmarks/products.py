@@ -21,7 +21,7 @@ import numpy as np
 
 import hotshoe
 from hotshoe_core import Backend, BackendParams, DType, ops
-from hotshoe_core.backend import WeightData
+from hotshoe_core.contract.backend import WeightData
 
 TYPES = "bf16,q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_k,q3_k,q4_k,q5_k,q6_k,iq4_xs"
 MOST_BYTES = 96 << 20

@@ -93,7 +93,7 @@ def test_an_arrow_that_runs_up_is_seen(package, source):
     ("package", "source"),
     [
         (CORE, "import numpy, hotshoe_core.ops"),
-        (LOADER, "from hotshoe_core.device import Device"),
+        (LOADER, "from hotshoe_core.contract.device import Device"),
         (ENGINE, "from hotshoe_loader import load_all\nfrom hotshoe.nn import Linear"),
         ("hotshoe_ggml_cuda", "from hotshoe_ggml import provider\nimport hotshoe_core"),
     ],
@@ -106,8 +106,8 @@ def test_an_arrow_that_runs_down_is_allowed(package, source):
     ("statement", "unwanted"),
     [
         ("import hotshoe_core", ["numpy", "gguf", "pluggy", "hotshoe_loader"]),
-        ("import hotshoe_core.device", ["numpy", "gguf", "pluggy", "importlib.metadata"]),
-        ("import hotshoe_core.plugin", ["numpy", "gguf"]),
+        ("import hotshoe_core.contract.device", ["numpy", "gguf", "pluggy", "importlib.metadata"]),
+        ("import hotshoe_core.contract.plugin", ["numpy", "gguf"]),
         ("import hotshoe_loader", ["numpy", "gguf", "pluggy", "importlib.metadata", "ctypes"]),
         ("from hotshoe_loader import load_all, Registry, Verdict, Outcome", ["numpy", "gguf", "pluggy"]),
         ("from hotshoe_loader.find import find_plugins; find_plugins()", ["numpy", "gguf", "pluggy", "ctypes"]),

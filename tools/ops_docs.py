@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.op import Op
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.op import Op
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_core.testing import OP_CASES
 from hotshoe_core.testing.matrix import outcomes
 
@@ -28,7 +28,7 @@ Supports = Callable[[Tensor], bool]
 
 
 def _reference() -> Supports:
-    from hotshoe_core.reference import numpy_library
+    from hotshoe_core.eager.reference import numpy_library
 
     functions = numpy_library().functions
     return lambda node: node.op in functions

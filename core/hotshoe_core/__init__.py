@@ -1,42 +1,48 @@
 """hotshoe's core: the contract between models and compute backends.
 
-Names are imported on first use, so that ``import hotshoe_core`` costs nothing:
+A folder for each subject; a folder imports only those above it in this list:
 
-    tensor      Tensor, constant, scope         dtypes   DType
-    op, ops     Op; the op table as functions   graph    Graph, lower
-    context     Context                         backend  Backend, Executable
-    device      Device, Provider                memory   BackendMemory
-    eager       EagerBackend, EagerLibrary      errors   the error tree
+    errors      the error tree, and checks of what users pass
+    tensors     Tensor, Op, DType: symbolic values and the rows of the op table
+    gguf        reading GGUF files
+    ops         the op table, as functions over Tensors
+    graphs      Graph and Context: build once, compute many
+    contract    Device, Provider, Backend, Executable: what a plugin implements
+    eager       a backend out of a table of functions; the reference backend
+    inspect     dump, to_dot and traces: look at what a graph computes
+    testing     the conformance kit
+
+The names below are imported on first use, so that ``import hotshoe_core`` costs nothing.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotshoe_core.backend import Backend, CacheConfig, Executable, NodePlacement, Placement, WeightData
-    from hotshoe_core.context import Context
-    from hotshoe_core.debug import dump, to_dot
-    from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType, Provider
-    from hotshoe_core.dtypes import DType
-    from hotshoe_core.eager import EagerBackend, EagerLibrary
-    from hotshoe_core.graph import Graph
-    from hotshoe_core.memory import AllocationStatus, BackendMemory, DeviceMemory, Memory
-    from hotshoe_core.op import Op
-    from hotshoe_core.places import Splits
-    from hotshoe_core.tensor import Tensor, constant, scope
+    from hotshoe_core.contract.backend import Backend, CacheConfig, Executable, NodePlacement, Placement, WeightData
+    from hotshoe_core.contract.device import API_VERSION, BackendParams, Device, DeviceType, Provider
+    from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, DeviceMemory, Memory
+    from hotshoe_core.eager.adapter import EagerBackend, EagerLibrary
+    from hotshoe_core.graphs.context import Context
+    from hotshoe_core.graphs.graph import Graph
+    from hotshoe_core.graphs.splits import Splits
+    from hotshoe_core.inspect.debug import dump, to_dot
+    from hotshoe_core.tensors.dtypes import DType
+    from hotshoe_core.tensors.op import Op
+    from hotshoe_core.tensors.tensor import Tensor, constant, scope
 
 _HOME = {
-    "backend": ("Backend", "CacheConfig", "Executable", "NodePlacement", "Placement", "WeightData"),
-    "context": ("Context",),
-    "device": ("API_VERSION", "BackendParams", "Device", "DeviceType", "Provider"),
-    "dtypes": ("DType",),
-    "debug": ("dump", "to_dot"),
-    "eager": ("EagerBackend", "EagerLibrary"),
-    "graph": ("Graph",),
-    "memory": ("AllocationStatus", "BackendMemory", "DeviceMemory", "Memory"),
-    "op": ("Op",),
-    "places": ("Splits",),
-    "tensor": ("Tensor", "constant", "scope"),
+    "contract.backend": ("Backend", "CacheConfig", "Executable", "NodePlacement", "Placement", "WeightData"),
+    "contract.device": ("API_VERSION", "BackendParams", "Device", "DeviceType", "Provider"),
+    "contract.memory": ("AllocationStatus", "BackendMemory", "DeviceMemory", "Memory"),
+    "eager.adapter": ("EagerBackend", "EagerLibrary"),
+    "graphs.context": ("Context",),
+    "graphs.graph": ("Graph",),
+    "graphs.splits": ("Splits",),
+    "inspect.debug": ("dump", "to_dot"),
+    "tensors.dtypes": ("DType",),
+    "tensors.op": ("Op",),
+    "tensors.tensor": ("Tensor", "constant", "scope"),
 }
 _MODULE = {name: module for module, names in _HOME.items() for name in names}
 

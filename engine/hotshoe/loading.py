@@ -19,7 +19,6 @@ from hotshoe.runner.params import RunnerParams
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
 from hotshoe_core import BackendParams, DeviceType, Placement
-from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import (
     InputTooLongError,
     InsufficientMemoryError,
@@ -28,6 +27,7 @@ from hotshoe_core.errors import (
     ModelFileError,
     UnknownArchitectureError,
 )
+from hotshoe_core.errors.arguments import described, integer
 from hotshoe_core.gguf import GGUFFile
 from hotshoe_loader import load_all
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.text import TextModel
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend
-    from hotshoe_core.backend import Progress
+    from hotshoe_core.contract.backend import Progress
     from hotshoe_loader import Registry
 
     Runner = type[TextModel | EmbeddingModel | RerankModel]

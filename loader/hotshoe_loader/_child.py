@@ -35,7 +35,7 @@ def main(data: dict[str, Any]) -> None:
         send({"step": step, "doing": doing})
 
     # What a plugin's devices are tested with, NumPy above all: the clock of the plugin runs from then on.
-    import hotshoe_core.backend  # noqa: F401
+    import hotshoe_core.contract.backend  # noqa: F401
 
     announce("start", "starting")
     try:

@@ -20,16 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from hotshoe_core.device import BackendParams, Device, Provider
+from hotshoe_core.contract.device import BackendParams, Device, Provider
 from hotshoe_core.errors import BackendError, HotshoeError, PluginError
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 from hotshoe_loader.contract import backend_problem
 from hotshoe_loader.files import file_state
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected
 
 if TYPE_CHECKING:
-    from hotshoe_core.backend import Backend
+    from hotshoe_core.contract.backend import Backend
 
 __all__ = ["Offer", "changes_by", "imported_version", "open_backend", "backends_over", "prints_to_log"]
 
@@ -113,10 +113,10 @@ def _require_unchanged(offer: Offer) -> None:
 
 def _open(offer: Offer, devices: list[Device], params: BackendParams) -> Backend:
     if offer.plugin is None:
-        from hotshoe_core.reference import open_reference
+        from hotshoe_core.eager.reference import open_reference
 
         return open_reference(params)
-    import hotshoe_core.backend  # noqa: F401 - NumPy changes warnings.filters, and that is none of the plugin's doing
+    import hotshoe_core.contract.backend  # noqa: F401 - NumPy changes warnings.filters, and that is none of the plugin's doing
     from hotshoe_loader.process_changes import ProcessChanges
 
     process = ProcessChanges()

@@ -27,7 +27,7 @@ from typing import Any
 
 import hotshoe_core
 import hotshoe_loader
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 from hotshoe_loader.files import file_state, load_json, read_text
 from hotshoe_loader.find import GROUP, PluginCandidate
 from hotshoe_loader.ggml.names import backend_files
@@ -45,7 +45,10 @@ _MOST_FILES = 2000  # of a plugin's package; beyond that, what RECORD says must 
 
 _CODE = tuple(
     os.path.join(os.path.dirname(package.__file__ or ""), part)
-    for package, parts in ((hotshoe_loader, ("", "ggml")), (hotshoe_core, ("", "ops", "gguf")))
+    for package, parts in (
+        (hotshoe_loader, ("", "ggml")),
+        (hotshoe_core, ("", "contract", "eager", "errors", "gguf", "graphs", "ops", "tensors")),
+    )
     for part in parts
 )
 """hotshoe's own: what failed on an older core may open on this one, and in a checkout the version does not change."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hotshoe_core.device import BackendParams, Device, Provider
+from hotshoe_core.contract.device import BackendParams, Device, Provider
 from hotshoe_loader.contract import backend_problem
 from hotshoe_loader.verdict import Outcome, Rejected
 
@@ -50,7 +50,7 @@ def check_canary(provider: Provider, device: Device) -> None:
     import numpy as np
 
     from hotshoe_core import DType, ops
-    from hotshoe_core.backend import WeightData
+    from hotshoe_core.contract.backend import WeightData
 
     backend = provider.open([device], BackendParams())
     problem = backend_problem(backend)

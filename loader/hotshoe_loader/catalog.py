@@ -10,7 +10,7 @@ import platform
 import sys
 from dataclasses import dataclass
 
-from hotshoe_core.device import DeviceType
+from hotshoe_core.contract.device import DeviceType
 
 __all__ = ["CATALOG", "Known", "by_distribution", "known", "owner_of_device", "owner_of_provider"]
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 from hotshoe_loader.files import load_json
 from hotshoe_loader.options import PROBE_VARIABLE
 from hotshoe_loader.report import Job, Report

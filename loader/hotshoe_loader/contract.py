@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.device import Device
+from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import PluginError
-from hotshoe_core.text import printable, shown
+from hotshoe_core.errors.text import printable, shown
 
 __all__ = ["MOST_DEVICES", "backend_problem", "checked_devices", "memory_problem"]
 
@@ -66,7 +66,7 @@ def memory_problem(device: Device) -> str | None:
 
 def backend_problem(opened: object) -> str | None:
     """What is wrong with what a provider's ``open`` returned, if it is no Backend."""
-    from hotshoe_core.backend import Backend  # not before one is opened: it imports NumPy
+    from hotshoe_core.contract.backend import Backend  # not before one is opened: it imports NumPy
 
     if not isinstance(opened, Backend):
         return f"returned {_kind(opened)}; expected a hotshoe_core Backend"

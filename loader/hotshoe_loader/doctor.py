@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hotshoe_core.device import Device
+from hotshoe_core.contract.device import Device
 from hotshoe_loader.catalog import CATALOG, Known
 from hotshoe_loader.diagnosis import Diagnosis, Finding, Level
 from hotshoe_loader.doctor_gpus import GpuExaminer

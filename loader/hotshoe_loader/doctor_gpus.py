@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_loader.catalog import Known
 from hotshoe_loader.diagnosis import Finding, Level
 from hotshoe_loader.machine import Gpu, Machine

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Iterable, Sequence
 
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, did_you_mean
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 from hotshoe_loader.catalog import known
 from hotshoe_loader.ggml.names import variant_of
 from hotshoe_loader.options import Options, normalise

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 from hotshoe_loader.files import read_bytes
 from hotshoe_loader.options import normalise
 
 __all__ = ["GROUP", "Found", "PluginCandidate", "find_entry_points", "find_plugins"]
 
 GROUP = "hotshoe.backends"
-"""The entry point group; hotshoe_core.plugin says it too, but importing that costs pluggy's 20 ms."""
+"""The entry point group; hotshoe_core.contract.plugin says it too, but importing that costs pluggy's 20 ms."""
 
 logger = logging.getLogger("hotshoe.loader")
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.text import printable, shown
+from hotshoe_core.errors.text import printable, shown
 from hotshoe_loader.files import load_json, read_text
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected

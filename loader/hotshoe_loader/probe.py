@@ -14,9 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hotshoe_core.device import Device, Provider
+from hotshoe_core.contract.device import Device, Provider
 from hotshoe_core.errors import DeviceNotFoundError, HotshoeError, PluginError
-from hotshoe_core.text import shown
+from hotshoe_core.errors.text import shown
 from hotshoe_loader.binary import install_hint
 from hotshoe_loader.contract import MOST_DEVICES, checked_devices
 from hotshoe_loader.find import PluginCandidate
@@ -178,7 +178,7 @@ def new_manager() -> pluggy.PluginManager:
     """A pluggy manager that knows hotshoe's hooks and no plugin."""
     import pluggy
 
-    from hotshoe_core.plugin import HookSpecs
+    from hotshoe_core.contract.plugin import HookSpecs
 
     manager = pluggy.PluginManager("hotshoe")
     manager.add_hookspecs(HookSpecs)
@@ -297,7 +297,7 @@ def _register(manager: pluggy.PluginManager, plugin: PluginCandidate, module: ob
         raise Rejected(
             Outcome.INCOMPATIBLE_API,
             f"its hooks do not fit the contract: {' '.join(str(error).split())}",
-            "compare them with hotshoe_core.plugin.HookSpecs",
+            "compare them with hotshoe_core.contract.plugin.HookSpecs",
         ) from error
     return [caller.name for caller in manager.get_hookcallers(module) or ()]
 
@@ -311,7 +311,7 @@ def _no_hook(module: object, plugin: PluginCandidate, implemented: Sequence[str]
         )
     else:
         reason = f"{plugin.value!r} has no hook hotshoe_providers()"
-    return Rejected(Outcome.INCOMPATIBLE_API, reason, "see hotshoe_core.plugin for the hooks a plugin implements")
+    return Rejected(Outcome.INCOMPATIBLE_API, reason, "see hotshoe_core.contract.plugin for a plugin's hooks")
 
 
 def native_libraries(provider: Provider, plugin: PluginCandidate) -> tuple[str, object] | None:

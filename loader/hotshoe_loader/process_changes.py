@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 
 __all__ = ["ProcessChanges"]
 

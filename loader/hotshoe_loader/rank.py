@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_loader.catalog import CATALOG
 
 __all__ = ["REFERENCE", "matching", "rank"]

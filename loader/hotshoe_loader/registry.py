@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.arguments import listed
-from hotshoe_core.device import BackendParams, Device, DeviceType
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import BackendError, InputTypeError, PluginError
-from hotshoe_core.text import printable
+from hotshoe_core.errors.arguments import listed
+from hotshoe_core.errors.text import printable
 from hotshoe_loader import explain as words
 from hotshoe_loader.activate import Offer, backends_over, changes_by, open_backend
 from hotshoe_loader.options import Options
@@ -20,7 +20,7 @@ from hotshoe_loader.survey import Survey
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 
 if TYPE_CHECKING:
-    from hotshoe_core.backend import Backend
+    from hotshoe_core.contract.backend import Backend
 
 __all__ = ["Registry"]
 

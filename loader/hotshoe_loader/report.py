@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import PluginError
-from hotshoe_core.text import shown
+from hotshoe_core.errors.text import shown
 from hotshoe_loader.contract import checked_devices, memory_problem
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Rejected

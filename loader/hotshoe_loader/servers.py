@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from hotshoe_core.device import Device
+from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import OptionError
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 
 __all__ = ["announce", "endpoint_of", "lent_by", "withdraw"]
 

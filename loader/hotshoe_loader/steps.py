@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from hotshoe_core.device import Device, Provider
+from hotshoe_core.contract.device import Device, Provider
 from hotshoe_loader import probe
 from hotshoe_loader.canary import check_canary
 from hotshoe_loader.contract import memory_problem

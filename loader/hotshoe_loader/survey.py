@@ -10,8 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from hotshoe_core.device import Device
-from hotshoe_core.reference import DEVICE
+from hotshoe_core.contract.device import Device
+from hotshoe_core.eager.reference import DEVICE
 from hotshoe_loader import cache
 from hotshoe_loader.activate import Offer, imported_version, prints_to_log
 from hotshoe_loader.builtin import not_installed, reference

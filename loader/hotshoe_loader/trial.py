@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.device import Provider
+from hotshoe_core.contract.device import Provider
 from hotshoe_loader import probe
 from hotshoe_loader.ggml.cores import built_from
 from hotshoe_loader.ggml.trial import try_libraries
@@ -23,7 +23,7 @@ __all__ = ["try_plugin"]
 
 def try_plugin(job: Job, announce: Announce = lambda step, doing: None) -> Report:
     """The report on one plugin. Raises nothing but KeyboardInterrupt."""
-    import hotshoe_core.backend  # noqa: F401 - which its devices are tested with; what NumPy changes is not its doing
+    import hotshoe_core.contract.backend  # noqa: F401 - which its devices are tested with; what NumPy changes is not its doing
 
     start = time.perf_counter()
     steps, report, process = Steps(job, announce), Report(), ProcessChanges()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hotshoe_core.text import printable, shown
+from hotshoe_core.errors.text import printable, shown
 
 __all__ = ["Kind", "Outcome", "Rejected", "Verdict"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hotshoe_core.device import Device
+from hotshoe_core.contract.device import Device
 from hotshoe_loader.catalog import by_distribution, owner_of_provider
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.options import normalise

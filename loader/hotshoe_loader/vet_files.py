@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.device import API_VERSION, name_problem
-from hotshoe_core.text import printable, shown
+from hotshoe_core.contract.device import API_VERSION, name_problem
+from hotshoe_core.errors.text import printable, shown
 from hotshoe_loader.files import NotRegularError, open_regular, read_text
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.ggml.names import is_backend
@@ -155,5 +155,5 @@ def _no_provider(expected: str, found: str, plugin: PluginCandidate) -> Rejected
     return Rejected(
         Outcome.INCOMPATIBLE_API,
         f"it returned something that is no Provider: {expected}; {found}",
-        f"report it to the authors of {plugin.distribution}; the contract is hotshoe_core.device.Provider",
+        f"report it to the authors of {plugin.distribution}; the contract is hotshoe_core.contract.device.Provider",
     )

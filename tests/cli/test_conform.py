@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hotshoe.cli import main
-from hotshoe_core.tensor import TABLE
+from hotshoe_core.tensors.tensor import TABLE
 
 ROOT = Path(__file__).parents[2]
 WRONG = """
@@ -18,7 +18,7 @@ import sys
 import numpy as np
 import hotshoe_loader
 from hotshoe.cli import main
-from hotshoe_core.reference import DEVICE
+from hotshoe_core.eager.reference import DEVICE
 from tests.core.mutants.patches import opened
 
 class Registry:

@@ -19,11 +19,11 @@ import hotshoe
 from hotshoe.cli import main
 from hotshoe.cli.compare import compare
 from hotshoe.convert import convert
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import TraceError
 from hotshoe_core.gguf import GGUFFile
-from hotshoe_core.reference import open_reference
-from hotshoe_core.trace import trace
-from hotshoe_core.tracefile import read_trace
+from hotshoe_core.inspect.trace import trace
+from hotshoe_core.inspect.tracefile import read_trace
 from tests.support.tiny_bert import edit_json
 
 TEXT = "the quick brown fox jumps"

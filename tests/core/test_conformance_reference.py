@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
-from hotshoe_core.reference import open_reference
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.testing import BackendConformance
 
 

@@ -9,13 +9,13 @@ import gguf
 import numpy as np
 import pytest
 
-from hotshoe_core.backend import Backend, WeightData
-from hotshoe_core.debug import dump, to_dot
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, WeightData
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import ClosedError, GraphError, UnsupportedOpError
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import constant, scope
+from hotshoe_core.inspect.debug import dump, to_dot
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import constant, scope
 
 
 def test_dump_of_an_array_and_a_tensor() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hotshoe_core import Device, DeviceType
-from hotshoe_core.device import name_problem
+from hotshoe_core.contract.device import name_problem
 from hotshoe_core.errors import PluginError
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 
 
 def device(name: Any = "acme:0", type: Any = DeviceType.ACCEL, **fields: Any) -> Device:

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.device import BackendParams, Device, DeviceType
-from hotshoe_core.dtypes import DType
-from hotshoe_core.eager import EagerBackend, EagerLibrary
+from hotshoe_core.contract.backend import WeightData
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
+from hotshoe_core.eager.adapter import EagerBackend, EagerLibrary
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import BackendError, InsufficientMemoryError, UnsupportedOpError
 from hotshoe_core.ops import swiglu
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import constant
 
 DEVICE = Device("toy", DeviceType.CPU, "toy", "toy")
 Run = Callable[[list[Any]], list[Any]]

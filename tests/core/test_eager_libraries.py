@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.device import BackendParams, Device, DeviceType
-from hotshoe_core.dtypes import DType
-from hotshoe_core.eager import EagerBackend, EagerLibrary
+from hotshoe_core.contract.backend import WeightData
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
+from hotshoe_core.contract.memory import AllocationStatus
+from hotshoe_core.eager.adapter import EagerBackend, EagerLibrary
+from hotshoe_core.eager.reference import numpy_library
 from hotshoe_core.errors import InsufficientMemoryError
-from hotshoe_core.memory import AllocationStatus
 from hotshoe_core.ops import cast, swiglu
-from hotshoe_core.quants import round_to
-from hotshoe_core.reference import numpy_library
-from hotshoe_core.tensor import Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import round_to
+from hotshoe_core.tensors.tensor import Tensor, constant
 
 DEVICE = Device("toy", DeviceType.CPU, "toy", "toy")
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from hotshoe_core import errors
+from hotshoe_core.contract.memory import BackendMemory
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import HotshoeError, ModelFileError, ShapeError, did_you_mean
-from hotshoe_core.memory import BackendMemory
-from hotshoe_core.reference import open_reference
 from hotshoe_loader.verdict import Outcome, Verdict
 
 LINE = re.compile(r"^ {4}(?P<branch>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: +\((?P<builtin>\w+)\))?(?: |$)")

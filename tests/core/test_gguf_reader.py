@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, ModelFileError
 from hotshoe_core.gguf import GGUFArray, GGUFFile, MetadataKeyError, ValueType
+from hotshoe_core.tensors.dtypes import DType
 from tests.support.gguf_files import array, gguf_bytes, key, put, tensor, text, write_gguf
 
 VOCAB = Path(__file__).parents[2].parent / "shared" / "data" / "vocab"

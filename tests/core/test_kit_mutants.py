@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hotshoe_core.tensor import TABLE
+from hotshoe_core.tensors.tensor import TABLE
 from tests.core.mutants import MUTANTS
 from tests.core.mutants.mutant import first_failure
 

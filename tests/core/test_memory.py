@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
 from hotshoe_core.errors import InsufficientMemoryError
-from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
+from hotshoe_core.errors.text import format_bytes
 
 ALLOCATED, FAILED = AllocationStatus.ALLOCATED, AllocationStatus.FAILED
 

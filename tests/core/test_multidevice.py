@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from hotshoe_core import ops
-from hotshoe_core.backend import Backend, Placement, WeightData
-from hotshoe_core.context import Context
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
-from hotshoe_core.eager import EagerBackend
+from hotshoe_core.contract.backend import Backend, Placement, WeightData
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.adapter import EagerBackend
+from hotshoe_core.eager.reference import DEVICE, numpy_library
 from hotshoe_core.errors import BackendError, InsufficientMemoryError, PlacementError
+from hotshoe_core.graphs.context import Context
 from hotshoe_core.ops import linear, swiglu
-from hotshoe_core.reference import DEVICE, numpy_library
-from hotshoe_core.tensor import scope
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import scope
 from hotshoe_core.testing import GRAPH_CASES, OP_CASES, BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.fake import fake_devices, open_fake
 from hotshoe_core.testing.run import AnyCase

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotshoe_core import ops
-from hotshoe_core.dtypes import DType
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 from tests.support.ops import Array, error, normal, run
 
 torch = pytest.importorskip("torch", reason="the oracle")

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from hotshoe_core import ops
-from hotshoe_core.backend import Backend
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops import RoPE
-from hotshoe_core.ops._bounds import are_distinct, are_within, upper_bound
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE, Tensor, constant
+from hotshoe_core.ops.bounds import are_distinct, are_within, upper_bound
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor, constant
 
 Array = np.ndarray[Any, Any]
 I32 = DType.I32

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from hotshoe_core import ops
-from hotshoe_core.dtypes import DType
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.graph import Graph, lower
+from hotshoe_core.graphs.graph import Graph, lower
 from hotshoe_core.ops import Recurrence
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 from tests.support.ops import Array, error, normal, run
 
 torch = pytest.importorskip("torch", reason="the oracle")

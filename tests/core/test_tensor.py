@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.context import Context
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import DTypeError, GraphError, HotshoeError, ShapeError
-from hotshoe_core.graph import Graph
+from hotshoe_core.graphs.context import Context
+from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.ops import add, concat, l2_norm, layer_norm, linear, rms_norm
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE, Tensor, constant, scope
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor, constant, scope
 
 shapes = hnp.array_shapes(min_dims=0, max_dims=4, max_side=4)
 

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from hotshoe_core import ops
-from hotshoe_core import trace as tracing
-from hotshoe_core.backend import Backend, WeightData
-from hotshoe_core.context import Context
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, WeightData
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import TraceError
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import Tensor, scope
-from hotshoe_core.trace import trace, watch
-from hotshoe_core.tracefile import Statistics, measure, read_trace
+from hotshoe_core.graphs.context import Context
+from hotshoe_core.inspect import trace as tracing
+from hotshoe_core.inspect.trace import trace, watch
+from hotshoe_core.inspect.tracefile import Statistics, measure, read_trace
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor, scope
 
 RNG = np.random.default_rng(0)
 

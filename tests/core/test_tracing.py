@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe_core.context import Context
-from hotshoe_core.dtypes import DType
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import GraphError, HotshoeError, UnsupportedOpError
-from hotshoe_core.graph import Graph, lower
+from hotshoe_core.graphs.context import Context
+from hotshoe_core.graphs.graph import Graph, lower
 from hotshoe_core.ops import rms_norm, rsqrt, swiglu
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE, Tensor, nodes_created, scope
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor, nodes_created, scope
 
 
 def context() -> Context:

@@ -24,7 +24,7 @@ from hotshoe_core.errors import (
     WeightsError,
 )
 from hotshoe_core.gguf import GGUFFile
-from hotshoe_core.tensor import nodes_created
+from hotshoe_core.tensors.tensor import nodes_created
 from tests.support.minilm import Reference, load_record
 from tests.support.rewrite import rewrite
 from tests.support.texts import load_texts

@@ -24,8 +24,8 @@ from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence
 from hotshoe.sampling import DeviceOp, Sampler, SamplingParams
 from hotshoe_core import Backend, DType
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import ClosedError, ForkedProcessError, GraphError, HotshoeError
-from hotshoe_core.reference import open_reference
 
 N_VOCAB, PATIENCE = 50, 60  # seconds after which a test that hangs has failed
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hotshoe.kvcache import AttentionSpec, Cache, CausalCache, LayerSpec, Placed, RecurrentSpec, make_cache
 from hotshoe.kvcache.cells import Reach
 from hotshoe_core import Backend, DType, ops
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError, ShapeError
 from hotshoe_core.ops import RoPE
-from hotshoe_core.reference import open_reference
 from hotshoe_loader import load_all
 
 N_TOKENS, N_BATCH, WINDOW, CHUNK, HEADS, DIM = 24, 6, 4, 4, 2, 8

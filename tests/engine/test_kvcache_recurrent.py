@@ -24,8 +24,8 @@ from hotshoe.kvcache import (
 )
 from hotshoe.kvcache.rows import Rows
 from hotshoe_core import Backend, DType
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import CacheFullError, GraphError, ShapeError
-from hotshoe_core.reference import open_reference
 from hotshoe_loader import load_all
 
 SPEC = RecurrentSpec({"sum": (2, 3), "last": (4,)})

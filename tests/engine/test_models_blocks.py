@@ -14,7 +14,7 @@ from hotshoe.kvcache import UncachedView
 from hotshoe.models.batch import Batch
 from hotshoe.nn import Linear, MixtureOfExperts, Module, layers, parameter, tensor
 from hotshoe_core import DType, Tensor, constant
-from hotshoe_core.reference import open_reference
+from hotshoe_core.eager.reference import open_reference
 
 DRAW = np.random.default_rng(0).standard_normal
 

@@ -23,7 +23,7 @@ from hotshoe_core.errors import (
     InputTooLongError,
     SamplingError,
 )
-from hotshoe_core.tensor import nodes_created
+from hotshoe_core.tensors.tensor import nodes_created
 from tests.support.text_models import assert_close, load, transformers_logits
 from tests.support.tiny_text import ARCHITECTURES, VOCAB_SIZE
 

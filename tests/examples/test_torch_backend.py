@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
-from hotshoe_core.eager import EagerBackend
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.adapter import EagerBackend
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.testing import OP_CASES, BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.graphs import GRAPH_CASES
 from hotshoe_core.testing.run import AnyCase
@@ -95,7 +95,7 @@ def test_it_declares_what_it_computes_itself(source: Any) -> None:
     from hotshoe_torch.accepts import ACCEPTS, COMPOSITES
     from hotshoe_torch.functions import FUNCTIONS, IN_PLACE
 
-    from hotshoe_core.tensor import TABLE
+    from hotshoe_core.tensors.tensor import TABLE
 
     assert {name for name in FUNCTIONS if TABLE[name].composite} == COMPOSITES
     assert ACCEPTS.keys() <= COMPOSITES

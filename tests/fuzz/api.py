@@ -19,8 +19,8 @@ from hotshoe.runner.reranker import RerankModel
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import Sampler, SamplingParams, StopMatcher
 from hotshoe_core import BackendParams, DType, Tensor, constant, ops
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import ClosedError, HotshoeError
-from hotshoe_core.reference import open_reference
 from tests.fuzz.fault import Fault
 from tests.fuzz.odd import OwnError, World, odd
 

@@ -401,7 +401,7 @@ def alike_tensors(parts: Parts, rng: random.Random) -> None:
 @mutation(2)
 def tensor_type(parts: Parts, rng: random.Random) -> None:
     """Another element type, and mostly as many bytes as that needs."""
-    from hotshoe_core.dtypes import DType
+    from hotshoe_core.tensors.dtypes import DType
 
     row = rng.choice(parts.rows)
     row.type = rng.choice((*range(45), 2**31, 2**32 - 1))

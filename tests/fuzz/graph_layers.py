@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import (
     RoPE,
     add_experts,
@@ -36,7 +35,8 @@ from hotshoe_core.ops import (
     ssm_conv,
     ssm_scan,
 )
-from hotshoe_core.tensor import Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor, constant
 from tests.fuzz.grower import F16, F32, Grower, step
 
 # Products

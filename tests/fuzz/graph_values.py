@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import (
     clamped_swiglu,
     concat,
@@ -38,7 +37,8 @@ from hotshoe_core.ops import (
     triu,
     where,
 )
-from hotshoe_core.tensor import Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor, constant
 from hotshoe_core.testing.operands import distinct
 from tests.fuzz.grower import F16, F32, Grower, step
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import tests.fuzz.graph_layers
 import tests.fuzz.graph_values  # noqa: F401  (they fill the table of steps)
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_core.testing import GraphCase, Maker
 from tests.fuzz.grower import Grower
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_core.testing import Maker
 
 __all__ = ["F16", "F32", "I32", "STEPS", "Grower", "Shape", "step"]

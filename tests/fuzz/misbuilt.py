@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import HotshoeError
 from hotshoe_core.ops import RoPE
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE, Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor, constant
 from hotshoe_core.testing import OP_CASES, Case, Maker
 from hotshoe_loader import load_all
 from tests.fuzz.fault import Fault

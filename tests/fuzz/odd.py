@@ -18,7 +18,7 @@ from hotshoe.runner.reranker import RerankModel
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import SamplingParams
 from hotshoe_core import BackendParams, DType, constant
-from hotshoe_core.backend import Backend
+from hotshoe_core.contract.backend import Backend
 
 __all__ = ["OwnError", "World", "odd", "raise_own"]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
-from hotshoe_core.device import Device
+from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import HotshoeError
 from hotshoe_loader import Registry, children, find, load_all, survey
 from hotshoe_loader.binary import BadLibrary, read_binary, unresolved

@@ -12,11 +12,11 @@ from unittest import mock
 
 import numpy as np
 
-from hotshoe_core import rows
-from hotshoe_core.backend import Backend
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import Tensor, constant
+from hotshoe_core.graphs import push_down_take
+from hotshoe_core.tensors.tensor import Tensor, constant
 from hotshoe_core.testing import GraphCase, compute
 from hotshoe_core.testing.run import Maker
 from hotshoe_loader import load_all
@@ -74,7 +74,7 @@ def difference(backend: Backend, reference: Backend, seed: int, n_nodes: int) ->
         ("rows", _row(case), last),
     ):
         try:
-            with mock.patch.object(rows, "_SAVED", 1):
+            with mock.patch.object(push_down_take, "_SAVED", 1):
                 got = compute(backend, variant, decompose=how == "decomposed", steps=STEPS)
         except UnsupportedOpError:
             continue  # five axes, say: refused in words, which is allowed

@@ -27,7 +27,7 @@ TEXT = "In the beginning God created the heaven and the earth."
 PROGRAM = """
 import json, sys
 import hotshoe
-from hotshoe_core.mapped_libraries import mapped_libraries
+from hotshoe_core.contract.mapped_libraries import mapped_libraries
 
 path, device, text = sys.argv[1:]
 registry = hotshoe.load_all(timeout=120)

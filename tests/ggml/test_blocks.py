@@ -15,8 +15,8 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 import hotshoe
 from hotshoe_core import Backend, DType
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import ClosedError, DTypeError, ShapeError
-from hotshoe_core.reference import open_reference
 from tests.support.quantized import numbers
 
 ROWS = numbers(6 * 512, 1).reshape(6, 512)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.testing import GRAPH_CASES, OP_CASES, BackendConformance, Case, OpConformance
 from hotshoe_core.testing.run import AnyCase
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from hotshoe_core import Backend, BackendParams, Context, DType, Tensor, WeightData, ops
-from hotshoe_core.quants import quantize
-from hotshoe_core.reference import open_reference
+from hotshoe_core.eager.reference import open_reference
+from hotshoe_core.tensors.quants import quantize
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 

@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_core import ops
-from hotshoe_core.backend import Backend, WeightData
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, WeightData
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.errors import GraphError
 from hotshoe_core.ops import RoPE
-from hotshoe_core.quants import dequantize, quantize
-from hotshoe_core.tensor import Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import dequantize, quantize
+from hotshoe_core.tensors.tensor import Tensor, constant
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.lowering import can_lower, node_budget
 from hotshoe_loader import load_all

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import WeightData
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import _native
 from hotshoe_ggml._native import ffi
 from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, experts_node, linear_node, pack_format

@@ -16,7 +16,7 @@ from hotshoe_core.testing.run import compute, error
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_core.reference import open_reference
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_loader import load_all
 
 

@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 import hotshoe_loader.binary as binary
-from hotshoe_core.device import DeviceType
+from hotshoe_core.contract.device import DeviceType
 from hotshoe_core.errors import DeviceNotFoundError
 from hotshoe_ggml import _native
 from hotshoe_ggml._native import DeviceFacts, build_info

@@ -124,7 +124,7 @@ LIMITED = """
 import resource
 from hotshoe_core import BackendParams
 from hotshoe_core.errors import HotshoeError
-from hotshoe_core.backend import WeightData
+from hotshoe_core.contract.backend import WeightData
 
 spare = []  # given up for the words of an error
 
@@ -225,7 +225,7 @@ print(double(graph(registry.open("cpu", BackendParams(n_threads=2)))))
 TRUNCATED = """
 import mmap, os, sys
 from hotshoe_core import BackendParams
-from hotshoe_core.backend import WeightData
+from hotshoe_core.contract.backend import WeightData
 
 values = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
 open(sys.argv[1], "wb").write(values.tobytes())

@@ -17,9 +17,9 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 import hotshoe_ggml
 from hotshoe_core import ops
-from hotshoe_core.backend import Backend, WeightData
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, WeightData
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import _native
 from hotshoe_ggml._native import ffi, kernels
 from hotshoe_ggml.cpu import packed as packed_module

@@ -21,10 +21,10 @@ from hotshoe import PlacementParams
 from hotshoe.placement.plan import plan_model
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError, OptionError
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.testing import MultiDeviceConformance
 from hotshoe_loader import load_all
 from tests.support.each_family import FAMILIES, require_same_as_cpu

@@ -12,8 +12,8 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 import hotshoe
 from hotshoe.runner.text import TextModel
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.testing import GRAPH_CASES, OP_CASES, BackendConformance
 from hotshoe_core.testing.run import AnyCase
 from hotshoe_loader import Outcome, Registry, Verdict, load_all

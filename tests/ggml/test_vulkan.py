@@ -18,10 +18,10 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 import hotshoe
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
-from hotshoe_core.device import BackendParams, DeviceType
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.device import BackendParams, DeviceType
 from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, InsufficientMemoryError
 from hotshoe_core.ops import linear, roll
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.testing import MultiDeviceConformance, OpConformance
 from hotshoe_core.testing.run import AnyCase
 from hotshoe_ggml import unit

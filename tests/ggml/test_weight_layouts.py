@@ -13,15 +13,15 @@ import pytest
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_core import dump, ops
-from hotshoe_core.backend import Backend, WeightData
-from hotshoe_core.context import Context
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, WeightData
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import InsufficientMemoryError, UnsupportedOpError
-from hotshoe_core.memory import format_bytes
-from hotshoe_core.quants import dequantize, quantize
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.errors.text import format_bytes
+from hotshoe_core.graphs.context import Context
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import dequantize, quantize
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_core.testing import OP_CASES, Case
 from hotshoe_ggml import transfer, weights
 from hotshoe_ggml.cpu.packed import PackedWeight

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_core.device import BackendParams, DeviceType
+from hotshoe_core.contract.device import BackendParams, DeviceType
 from hotshoe_core.testing import BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.run import AnyCase
 from hotshoe_loader import load_all

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from hotshoe_core.device import BackendParams
-from hotshoe_core.eager import EagerBackend
-from hotshoe_core.reference import DEVICE, numpy_library
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.adapter import EagerBackend
+from hotshoe_core.eager.reference import DEVICE, numpy_library
 from hotshoe_loader import canary
 from hotshoe_loader.verdict import Outcome, Rejected
 

@@ -196,7 +196,7 @@ def test_changes_are_reported(site):
 
 def test_a_provider_that_crashes_leaves_its_neighbour(site):
     code = PROVIDER + (
-        "from hotshoe_core.plugin import hookimpl\n"
+        "from hotshoe_core.contract.plugin import hookimpl\n"
         "class Bad(Provider):\n"
         f"    def devices(self, library): {SEGFAULT}\n"
         "@hookimpl\ndef hotshoe_providers(): return [Bad('bad', devices=('b',)), Provider('fine')]\n"

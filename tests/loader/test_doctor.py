@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_loader.catalog import CATALOG
 from hotshoe_loader.doctor import Diagnosis, examine
 from hotshoe_loader.machine import Machine

@@ -15,7 +15,7 @@ from hotshoe_loader.ggml.names import find_libraries, list_libraries
 
 
 def test_the_group_is_that_of_the_contract():
-    from hotshoe_core.plugin import ENTRY_POINT_GROUP
+    from hotshoe_core.contract.plugin import ENTRY_POINT_GROUP
 
     assert GROUP == ENTRY_POINT_GROUP
 

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import BackendError, HotshoeError, PluginError
-from hotshoe_core.text import shown
+from hotshoe_core.errors.text import shown
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.binary import BadLibrary, read_binary
 from hotshoe_loader.find import GROUP

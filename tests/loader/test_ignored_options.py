@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_core.device import BackendParams
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.errors import PluginError
 from hotshoe_loader import Outcome, load_all
 from tests.support.fake_plugins import GOOD

@@ -14,7 +14,7 @@ from hotshoe_loader import Registry, Verdict, load_all
 from hotshoe_loader.options import Options
 
 COUNTING = """
-from hotshoe_core.plugin import hookimpl
+from hotshoe_core.contract.plugin import hookimpl
 import counter
 @hookimpl
 def hotshoe_providers():

@@ -8,16 +8,16 @@ import pytest
 
 from hotshoe_loader import Outcome, Registry, load_all
 
-HOOK = "from hotshoe_core.plugin import hookimpl\n@hookimpl\ndef hotshoe_providers():\n"
+HOOK = "from hotshoe_core.contract.plugin import hookimpl\n@hookimpl\ndef hotshoe_providers():\n"
 PROVIDER = """
-from hotshoe_core.device import Device, DeviceType
-from hotshoe_core.plugin import hookimpl
+from hotshoe_core.contract.device import Device, DeviceType
+from hotshoe_core.contract.plugin import hookimpl
 class Provider:
     name, family, api_version = "bad", "bad", 1
     def native(self): return None
     def devices(self, library): return [Device("bad", DeviceType.GPU, "bad", "bad")]
     def open(self, devices, params):
-        from hotshoe_core.reference import open_reference
+        from hotshoe_core.eager.reference import open_reference
         return open_reference(params)
 @hookimpl
 def hotshoe_providers(): return [Provider()]
@@ -73,14 +73,14 @@ BROKEN = [
         "pip install --force-reinstall bad",
     ),
     ("import-name", "from hotshoe_core import nothing_such", "import-error", "cannot import name", "reinstall bad"),
-    ("no-hook", "x = 1", "incompatible-api", "no hook hotshoe_providers()", "hotshoe_core.plugin"),
-    ("unmarked", "def hotshoe_providers(): return []", "incompatible-api", "@hookimpl", "hotshoe_core.plugin"),
+    ("no-hook", "x = 1", "incompatible-api", "no hook hotshoe_providers()", "hotshoe_core.contract.plugin"),
+    ("unmarked", "def hotshoe_providers(): return []", "incompatible-api", "@hookimpl", "hotshoe_core.contract.plugin"),
     (
         "unknown-hook",
         HOOK.replace("providers", "futures") + "    return []",
         "incompatible-api",
         "hotshoe_futures",
-        "hotshoe_core.plugin",
+        "hotshoe_core.contract.plugin",
     ),
     (
         "wrong-signature",

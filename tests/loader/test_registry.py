@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from hotshoe_core.device import BackendParams, Device, DeviceType
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import BackendError, DeviceNotFoundError, HotshoeError, PluginError
 from hotshoe_loader import Outcome, Verdict, load_all
 from hotshoe_loader.rank import rank
@@ -324,7 +324,7 @@ def test_open_over_two_families_is_refused(registry):
     assert "a backend for each family" in caught.value.hint
 
 
-def later(site, monkeypatch, failure: str, where: str = "from hotshoe_core.reference"):
+def later(site, monkeypatch, failure: str, where: str = "from hotshoe_core.eager.reference"):
     """A registry of one plugin that passes its probe, and fails when it is used."""
     code = GOOD.replace("{arguments}", "").replace(
         where, f'import os\n        if "FAIL" in os.environ: {failure}\n        {where}'

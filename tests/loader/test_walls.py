@@ -36,5 +36,5 @@ def test_ggmls_files_and_symbols_are_known_in_one_room(words):
 def test_core_says_nothing_of_ggml():
     import hotshoe_core
 
-    for name in ("device.py", "mapped_libraries.py", "reference.py", "text.py"):
+    for name in ("contract/device.py", "contract/mapped_libraries.py", "eager/reference.py", "errors/text.py"):
         assert "ggml" not in (Path(hotshoe_core.__file__).parent / name).read_text(encoding="utf-8"), name

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
-from hotshoe_core.eager import EagerBackend
-from hotshoe_core.reference import open_reference
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.adapter import EagerBackend
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.testing import BackendConformance, MultiDeviceConformance, compute, error
 from tests.fuzz.graphs import random_graph
 

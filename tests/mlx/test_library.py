@@ -9,16 +9,16 @@ import threading
 import numpy as np
 import pytest
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import RoPE, attention, rms_norm, rope
-from hotshoe_core.tensor import TABLE
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE
 
 pytest.importorskip("hotshoe_mlx", reason="hotshoe-mlx is not installed")
 pytest.importorskip("mlx.core", reason="mlx is not installed, or has no engine for this machine")
 
 import mlx.core as mx
 
-from hotshoe_core.eager import EagerBackend
+from hotshoe_core.eager.adapter import EagerBackend
 from hotshoe_loader import load_all
 from hotshoe_mlx._accepts import COMPOSITES
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe_core.eager import EagerBackend
+from hotshoe_core.eager.adapter import EagerBackend
 from tests.support.as_f16 import as_f16
 from tests.support.minilm import Reference
 

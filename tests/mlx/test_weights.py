@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType, quants
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.errors import DTypeError
 from hotshoe_core.ops import linear, linear_experts
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 
 pytest.importorskip("hotshoe_mlx", reason="hotshoe-mlx is not installed")
 pytest.importorskip("mlx.core", reason="mlx is not installed, or has no engine for this machine")
 
 import mlx.core as mx
 
-from hotshoe_core.eager import EagerBackend
+from hotshoe_core.eager.adapter import EagerBackend
 from hotshoe_loader import load_all
 from hotshoe_mlx._packed import Packed
 from hotshoe_mlx._weights import PACKED

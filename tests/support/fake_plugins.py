@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 PROVIDER = """
-from hotshoe_core.device import API_VERSION, Device, DeviceType
-from hotshoe_core.plugin import hookimpl
+from hotshoe_core.contract.device import API_VERSION, Device, DeviceType
+from hotshoe_core.contract.plugin import hookimpl
 
 class Provider:
     def __init__(self, name="acme", family="acme", devices=("npu:0",), type=DeviceType.ACCEL, **more):
@@ -20,7 +20,7 @@ class Provider:
         ]
 
     def open(self, devices, params):
-        from hotshoe_core.reference import open_reference
+        from hotshoe_core.eager.reference import open_reference
         backend = open_reference(params)
         backend.devices = tuple(devices)
         backend.opened_by = self.name

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.eager.reference import open_reference
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 

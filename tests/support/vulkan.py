@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_loader import load_all
 
 __all__ = ["HALF", "OnVulkan", "require_vulkan"]

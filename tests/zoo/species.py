@@ -30,8 +30,8 @@ TIME_LIMIT = 8.0
 BODY = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from hotshoe_core.device import API_VERSION, Device, DeviceType
-from hotshoe_core.plugin import hookimpl
+from hotshoe_core.contract.device import API_VERSION, Device, DeviceType
+from hotshoe_core.contract.plugin import hookimpl
 
 HERE = Path(__file__).parent
 
@@ -47,7 +47,7 @@ class Provider:
         return [Device("{name}", DeviceType.ACCEL, self.name, self.family, memory_total=self.memory)]
 
     def open(self, devices, params):
-        from hotshoe_core.reference import open_reference
+        from hotshoe_core.eager.reference import open_reference
         backend = open_reference(params)
         backend.devices = tuple(devices)
         return backend
@@ -80,8 +80,8 @@ OPEN_LIBRARY = "import ctypes, pathlib; ctypes.CDLL(str(pathlib.Path(__file__).p
 WRONG = """
 def _open(self, devices, params):
     import dataclasses
-    from hotshoe_core.eager import EagerBackend
-    from hotshoe_core.reference import numpy_library
+    from hotshoe_core.eager.adapter import EagerBackend
+    from hotshoe_core.eager.reference import numpy_library
     library = numpy_library()
     functions = dict(library.functions)
     function = functions["{op}"]

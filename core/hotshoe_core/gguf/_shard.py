@@ -7,7 +7,6 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ModelFileError
 from hotshoe_core.gguf._array import LongString, decode_text, read_array
 from hotshoe_core.gguf._cursor import Cursor
@@ -25,6 +24,7 @@ from hotshoe_core.gguf._format import (
 )
 from hotshoe_core.gguf._mapping import MappedFile
 from hotshoe_core.gguf._metadata import Metadata
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["Shard", "TensorInfo"]
 

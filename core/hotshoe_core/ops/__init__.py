@@ -1,7 +1,7 @@
 """The op table: every op a model may use, as functions over Tensors.
 
 Each name here is an Op, a row of the table: call it to record a node. A recurrence is a function around its row,
-because it gives two tensors, a Recurrence. The table itself is ``hotshoe_core.tensor.TABLE``.
+because it gives two tensors, a Recurrence. The table itself is ``hotshoe_core.tensors.tensor.TABLE``.
 """
 
 from hotshoe_core.ops.arrange import (

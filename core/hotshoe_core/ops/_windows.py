@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from hotshoe_core.errors import ShapeError
-from hotshoe_core.ops._rules import F32
 from hotshoe_core.ops.movement import concat
-from hotshoe_core.tensor import Shape, Tensor, constant
+from hotshoe_core.ops.rules import F32
+from hotshoe_core.tensors.tensor import Shape, Tensor, constant
 
 Array = np.ndarray[Any, Any]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import F32, I32, common_type, composite, require_axes, require_axis, require_integer
 from hotshoe_core.ops.elementwise import equal, where
 from hotshoe_core.ops.movement import concat
-from hotshoe_core.tensor import Axis, Shape, Tensor, constant
+from hotshoe_core.ops.rules import F32, I32, common_type, composite, require_axes, require_axis, require_integer
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Axis, Shape, Tensor, constant
 
 # Repeated
 

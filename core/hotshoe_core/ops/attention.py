@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import (
+from hotshoe_core.ops.movement import concat
+from hotshoe_core.ops.rules import (
     F32,
     broadcast,
     by_row,
@@ -23,8 +23,8 @@ from hotshoe_core.ops._rules import (
     require_float,
     require_integer,
 )
-from hotshoe_core.ops.movement import concat
-from hotshoe_core.tensor import Shape, Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape, Tensor, constant
 
 
 def _query_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:

@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import (
+from hotshoe_core.ops.rules import (
     binary,
     binary_number,
     broadcast,
@@ -25,8 +24,9 @@ from hotshoe_core.ops._rules import (
     unary,
     unary_number,
 )
-from hotshoe_core.quants import round_to
-from hotshoe_core.tensor import Shape, Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import round_to
+from hotshoe_core.tensors.tensor import Shape, Tensor, constant
 
 Array = np.ndarray[Any, Any]
 

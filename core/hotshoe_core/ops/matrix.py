@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import (
+from hotshoe_core.ops.elementwise import where
+from hotshoe_core.ops.rules import (
     F32,
     broadcast,
     broadcast_rows,
@@ -20,8 +20,8 @@ from hotshoe_core.ops._rules import (
     require_float,
     require_integer,
 )
-from hotshoe_core.ops.elementwise import where
-from hotshoe_core.tensor import Shape, Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape, Tensor, constant
 
 Array = np.ndarray[Any, Any]
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.ops._rules import (
+from hotshoe_core.ops.rules import (
     F32,
     I32,
     along_last,
@@ -22,8 +21,9 @@ from hotshoe_core.ops._rules import (
     require_float,
     require_integer,
 )
-from hotshoe_core.quants import round_to
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import round_to
+from hotshoe_core.tensors.tensor import Shape, Tensor
 
 Array = np.ndarray[Any, Any]
 

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ShapeError
-from hotshoe_core.ops._rules import F32, composite, require_finite, require_float
 from hotshoe_core.ops.movement import concat
-from hotshoe_core.tensor import Rule, Shape, Tensor
+from hotshoe_core.ops.rules import F32, composite, require_finite, require_float
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Rule, Shape, Tensor
 
 __all__ = [
     "Recurrence", "gated_delta_rule", "gated_linear_attention", "rwkv_wkv6", "rwkv_wkv7", "ssm_conv", "ssm_scan",

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ShapeError
-from hotshoe_core.ops._rules import (
+from hotshoe_core.ops.rules import (
     F32,
     I32,
     along_last,
@@ -23,7 +22,8 @@ from hotshoe_core.ops._rules import (
     require_finite,
     require_float,
 )
-from hotshoe_core.tensor import Axis, Shape, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Axis, Shape, Tensor
 
 Array = np.ndarray[Any, Any]
 

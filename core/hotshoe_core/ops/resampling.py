@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ShapeError
-from hotshoe_core.ops._rules import F32, composite, require_float
 from hotshoe_core.ops._windows import gather, integers, split_batch, window_sizes, windows
-from hotshoe_core.tensor import Rule, Shape, Tensor, constant
+from hotshoe_core.ops.rules import F32, composite, require_float
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Rule, Shape, Tensor, constant
 
 __all__ = ["avg_pool1d", "avg_pool2d", "interpolate", "max_pool1d", "max_pool2d"]
 

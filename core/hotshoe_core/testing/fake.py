@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.device import BackendParams, Device, DeviceType
-from hotshoe_core.dtypes import DType
-from hotshoe_core.eager import EagerBackend, EagerLibrary
-from hotshoe_core.reference import numpy_library
+from hotshoe_core.contract.backend import WeightData
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
+from hotshoe_core.eager.adapter import EagerBackend, EagerLibrary
+from hotshoe_core.eager.reference import numpy_library
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["fake_devices", "open_fake"]
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_core.reference import open_reference
-from hotshoe_core.tensor import TABLE
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE
 from hotshoe_core.testing.cases import OP_CASES
 from hotshoe_core.testing.graphs import GRAPH_CASES
 from hotshoe_core.testing.lifecycle import LifecycleConformance

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe_core.backend import Backend, WeightData
-from hotshoe_core.context import Context
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, WeightData
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.contract.memory import AllocationStatus, DeviceMemory
 from hotshoe_core.errors import (
     ClosedError,
     DTypeError,
@@ -23,10 +22,11 @@ from hotshoe_core.errors import (
     ShapeError,
     UnsupportedOpError,
 )
-from hotshoe_core.memory import AllocationStatus, DeviceMemory
+from hotshoe_core.graphs.context import Context
 from hotshoe_core.ops import linear, linear_experts
-from hotshoe_core.quants import dequantize, quantize
-from hotshoe_core.tensor import Tensor, constant, nodes_created
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import dequantize, quantize
+from hotshoe_core.tensors.tensor import Tensor, constant, nodes_created
 from hotshoe_core.testing.run import I32
 
 __all__ = ["LifecycleConformance"]

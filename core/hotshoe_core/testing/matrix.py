@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import HotshoeError
-from hotshoe_core.graph import Graph, lower
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.graphs.graph import Graph, lower
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_core.testing.operands import Case
 
 __all__ = ["Outcome", "dtype_of", "outcome", "outcomes"]

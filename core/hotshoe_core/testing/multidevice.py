@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe_core.backend import Backend, Placement, WeightData
-from hotshoe_core.context import Context
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, Placement, WeightData
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.contract.memory import AllocationStatus
 from hotshoe_core.errors import BackendError, InsufficientMemoryError
-from hotshoe_core.memory import AllocationStatus
+from hotshoe_core.graphs.context import Context
 from hotshoe_core.ops import linear, rms_norm, swiglu
-from hotshoe_core.tensor import Tensor, nodes_created, scope
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor, nodes_created, scope
 
 __all__ = ["MultiDeviceConformance"]
 

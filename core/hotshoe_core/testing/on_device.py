@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.testing.kit import BackendConformance
 
 opener: Callable[[BackendParams], Backend] | None = None

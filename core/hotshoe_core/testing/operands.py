@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core._indexing import Slice
-from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import RoPE
-from hotshoe_core.tensor import TABLE, Shape, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.indexing import Slice
+from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
 from hotshoe_core.testing.run import F32, I32, Array, Kind, Layout, Maker, Values, normal
 
 __all__ = [

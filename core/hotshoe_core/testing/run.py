@@ -9,13 +9,13 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from hotshoe_core.backend import Backend, WeightData
-from hotshoe_core.context import Context
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, WeightData
 from hotshoe_core.errors import DTypeError
-from hotshoe_core.graph import lower
-from hotshoe_core.quants import quantize
-from hotshoe_core.tensor import TABLE, Shape, Tensor, constant
+from hotshoe_core.graphs.context import Context
+from hotshoe_core.graphs.graph import lower
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import quantize
+from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor, constant
 
 __all__ = ["AnyCase", "GraphCase", "Maker", "Values", "blocks", "compute", "error", "normal"]
 

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from hotshoe.chat._child import LENGTH, MAX_TEXT, SECONDS, answer
 from hotshoe_core.errors import ChatTemplateError
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 
 __all__ = ["ask"]
 

@@ -9,10 +9,9 @@ from typing import Any
 
 from hotshoe.chat._child import MAX_TEXT, MEMORY, SECONDS
 from hotshoe.chat._process import ask
-from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import ChatTemplateError, did_you_mean
-from hotshoe_core.memory import format_bytes
-from hotshoe_core.text import printable
+from hotshoe_core.errors.arguments import described, listed
+from hotshoe_core.errors.text import format_bytes, printable
 
 __all__ = ["ROLES", "ChatTemplate", "Message"]
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import hotshoe
-from hotshoe_core.text import legible
+from hotshoe_core.errors.text import legible
 
 __all__ = ["main"]
 

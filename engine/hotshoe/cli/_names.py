@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from hotshoe_core.errors import TraceError, did_you_mean
-from hotshoe_core.tracefile import Node, Trace
+from hotshoe_core.inspect.tracefile import Node, Trace
 
 __all__ = ["match"]
 

@@ -61,7 +61,7 @@ class Conversation:
     def loop(self) -> None:
         """Until /quit or the end of input."""
         from hotshoe_core.errors import HotshoeError
-        from hotshoe_core.text import legible
+        from hotshoe_core.errors.text import legible
 
         while True:
             try:

@@ -14,7 +14,7 @@ import numpy as np
 from hotshoe.cli._names import match
 from hotshoe.cli.inspect import printable
 from hotshoe_core.errors import TraceError
-from hotshoe_core.tracefile import Node, Statistics, Trace, measure, read_trace
+from hotshoe_core.inspect.tracefile import Node, Statistics, Trace, measure, read_trace
 
 __all__ = ["Comparison", "Pair", "add_parser", "compare", "run"]
 

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Converts, and prints the path and size of the file. Raises what ``hotshoe.convert.convert`` raises."""
     from hotshoe.cli import progress
     from hotshoe.convert import convert
-    from hotshoe_core.memory import format_bytes
+    from hotshoe_core.errors.text import format_bytes
 
     output: Path = args.output or Path(f"{args.source.resolve().name}-{args.type.lower()}.gguf")
     with progress.bar(f"converting to {args.type}") as update:

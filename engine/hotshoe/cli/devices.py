@@ -9,9 +9,9 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.device import Device
+from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import DeviceNotFoundError
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 
 if TYPE_CHECKING:
     from hotshoe_loader import Verdict

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import hotshoe
 from hotshoe.cli.devices import show, show_json, to_json, traceback_of, wrap
-from hotshoe_core.device import Device
+from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import DeviceNotFoundError
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ModelFileError
+from hotshoe_core.errors.text import format_bytes
 from hotshoe_core.gguf import GGUFArray, GGUFFile, TensorInfo, ValueType
-from hotshoe_core.memory import format_bytes
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["add_parser", "describe", "render", "run"]
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotshoe.cli.devices import show
-from hotshoe_core.device import name_problem
+from hotshoe_core.contract.device import name_problem
 from hotshoe_core.errors import OptionError
-from hotshoe_core.text import shown
+from hotshoe_core.errors.text import shown
 from hotshoe_loader.options import normalise
 
 __all__ = ["Names", "add_parser", "names_for", "run", "write_plugin"]
@@ -97,8 +97,8 @@ def names_for(name: str, kind: str) -> Names:
 def _refuse_taken(name: str, names: Names, kind: str) -> None:
     """Raises OptionError for a name that is this project's, or that of something that is installed."""
     from hotshoe import families
-    from hotshoe_core.plugin import ENTRY_POINT_GROUP
-    from hotshoe_core.reference import DEVICE
+    from hotshoe_core.contract.plugin import ENTRY_POINT_GROUP
+    from hotshoe_core.eager.reference import DEVICE
     from hotshoe_loader.catalog import owner_of_device, owner_of_provider
     from hotshoe_loader.find import find_entry_points
 

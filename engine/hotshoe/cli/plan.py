@@ -15,9 +15,9 @@ from hotshoe.cli.generating import (
     placement_params,
     runner_params,
 )
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import PlacementError
-from hotshoe_core.memory import format_bytes
+from hotshoe_core.errors.text import format_bytes
 
 if TYPE_CHECKING:
     from hotshoe.placement.plan import Plan

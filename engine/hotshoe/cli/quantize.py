@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Quantizes, and prints path and size of the file. Raises what ``hotshoe.quantize_model`` raises."""
     from hotshoe.cli import progress
     from hotshoe.quantize import plan_quantization, quantize_model
-    from hotshoe_core.memory import format_bytes
+    from hotshoe_core.errors.text import format_bytes
 
     params = _params(args)
     if args.dry_run:
@@ -102,8 +102,7 @@ def _params(args: argparse.Namespace) -> QuantizeParams:
 
 def _print(plan: QuantizationPlan) -> None:
     """One line a tensor, and the sum."""
-    from hotshoe_core.memory import format_bytes
-    from hotshoe_core.text import legible
+    from hotshoe_core.errors.text import format_bytes, legible
 
     rows = [
         (

@@ -44,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
     import hotshoe
     from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
-    from hotshoe_core.trace import trace
-    from hotshoe_core.tracefile import read_trace
+    from hotshoe_core.inspect.trace import trace
+    from hotshoe_core.inspect.tracefile import read_trace
 
     text = " ".join(args.text)
     with bar("loading") as progress:

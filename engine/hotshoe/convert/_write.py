@@ -14,9 +14,9 @@ from hotshoe.outfile import check_target, written
 from hotshoe.quantize._filetypes import FileType, parse_file_type
 from hotshoe.quantize._plan import QuantizeParams, facts_of, make_plan
 from hotshoe.quantize._rows import RowQuantizer, open_quantizer
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ConversionError
 from hotshoe_core.gguf import Metadata
+from hotshoe_core.tensors.dtypes import DType
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint

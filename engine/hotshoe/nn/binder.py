@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from hotshoe.nn.module import Module, Parameter
 from hotshoe_core import WeightData
 from hotshoe_core.errors import WeightsError, did_you_mean
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend, Placement
-    from hotshoe_core.backend import Progress
+    from hotshoe_core.contract.backend import Progress
     from hotshoe_core.gguf import GGUFFile
-    from hotshoe_core.tensor import Shape
+    from hotshoe_core.tensors.tensor import Shape
 
 __all__ = ["bind", "check_layers"]
 

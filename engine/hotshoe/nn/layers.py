@@ -7,7 +7,7 @@ from typing import ClassVar
 from hotshoe.nn.module import Module, parameter
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import ShapeError, WeightsError
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.tensor import Shape
 
 __all__ = ["Conv2D", "Conv3D", "Embedding", "LayerNorm", "Linear", "RMSNorm"]
 

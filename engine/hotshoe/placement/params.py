@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from hotshoe_core.arguments import described
 from hotshoe_core.errors import PlacementError
+from hotshoe_core.errors.arguments import described
 
 __all__ = ["PlacementParams"]
 

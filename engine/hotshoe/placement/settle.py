@@ -11,7 +11,7 @@ from hotshoe.placement.report import in_words
 from hotshoe.placement.sizes import Build, ModelSizes, measure
 from hotshoe.runner.base import LoadedModel
 from hotshoe_core import Backend, BackendMemory, Device, DeviceType
-from hotshoe_core.backend import Progress
+from hotshoe_core.contract.backend import Progress
 from hotshoe_core.errors import InsufficientMemoryError
 
 __all__ = ["load_settled", "with_advice"]

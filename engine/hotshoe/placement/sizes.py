@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hotshoe.runner.base import LoadedModel
 from hotshoe_core import BackendParams, CacheConfig, Device, DeviceType, EagerBackend, EagerLibrary, Memory, Placement
-from hotshoe_core.tensor import TABLE
+from hotshoe_core.tensors.tensor import TABLE
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend
-    from hotshoe_core.backend import Progress
+    from hotshoe_core.contract.backend import Progress
 
 __all__ = ["Build", "LayerSizes", "ModelSizes", "measure", "open_paper"]
 

@@ -15,16 +15,16 @@ import numpy as np
 
 from hotshoe.quantize._imatrix import Importance, ImportanceMatrix
 from hotshoe.runner.text import TextModel
-from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import BackendError, InputTooLongError, InputTypeError
-from hotshoe_core.tensor import Tensor, constant
-from hotshoe_core.trace import compute_nodes, observe
+from hotshoe_core.errors.arguments import described, integer
+from hotshoe_core.inspect.trace import compute_nodes, observe
+from hotshoe_core.tensors.tensor import Tensor, constant
 
 if TYPE_CHECKING:
     from hotshoe.runner.embedder import EmbeddingModel
     from hotshoe.runner.reranker import RerankModel
     from hotshoe_core import Backend
-    from hotshoe_core.context import Context
+    from hotshoe_core.graphs.context import Context
 
 __all__ = ["collect_importance"]
 

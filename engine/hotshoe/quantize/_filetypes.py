@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hotshoe_core.errors import ConversionError, did_you_mean
 
 if TYPE_CHECKING:
-    from hotshoe_core.dtypes import DType
+    from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["FILE_TYPES", "FileType", "parse_dtype", "parse_file_type"]
 
@@ -24,7 +24,7 @@ class FileType:
     @property
     def base(self) -> DType:
         """The type of what no rule of the mix names."""
-        from hotshoe_core.dtypes import DType  # imports NumPy, for which the names of the types need not wait
+        from hotshoe_core.tensors.dtypes import DType  # imports NumPy, for which the names of the types need not wait
 
         return DType[self.base_name]
 
@@ -99,7 +99,7 @@ def parse_file_type(name: object) -> FileType:
 
 def parse_dtype(name: object, what: str) -> DType:
     """The element type of a tensor, "q6_k" or DType.Q6_K, ``what`` it is for. Raises ConversionError."""
-    from hotshoe_core.dtypes import DType
+    from hotshoe_core.tensors.dtypes import DType
 
     writable = [d for d in DType if d.is_quantized and d not in (DType.Q8_1, DType.Q8_K)]
     writable += [DType.F32, DType.F16, DType.BF16]

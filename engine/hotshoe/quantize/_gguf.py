@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.gguf import ValueType
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["Row", "head", "padding", "string_entry", "strings_entry", "u32_entry"]
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from hotshoe.outfile import written
 from hotshoe.quantize._gguf import Row, head, padding, string_entry, strings_entry, u32_entry
-from hotshoe_core.arguments import described
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ModelFileError
+from hotshoe_core.errors.arguments import described
 from hotshoe_core.gguf import GGUFArray, GGUFFile
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["Importance", "ImportanceMatrix"]
 

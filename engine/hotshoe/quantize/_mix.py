@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from hotshoe.quantize._filetypes import FileType
 from hotshoe.quantize._roles import Role
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ConversionError
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["Facts", "Mixer", "fallback", "sort_key"]
 

@@ -15,10 +15,10 @@ from hotshoe.quantize._filetypes import FileType, parse_dtype
 from hotshoe.quantize._imatrix import ImportanceMatrix
 from hotshoe.quantize._mix import Facts, Mixer, fallback, sort_key
 from hotshoe.quantize._roles import Role, may_quantize, role_of
-from hotshoe_core.arguments import described
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ConversionError, did_you_mean
+from hotshoe_core.errors.arguments import described
 from hotshoe_core.gguf import GGUFArray, Metadata
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["Change", "Chosen", "QuantizeParams", "facts_of", "make_plan"]
 

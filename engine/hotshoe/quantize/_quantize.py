@@ -17,10 +17,10 @@ from hotshoe.quantize._gguf import Row, head, padding, string_entry, u32_entry
 from hotshoe.quantize._imatrix import ImportanceMatrix
 from hotshoe.quantize._plan import Change, QuantizeParams, facts_of, make_plan
 from hotshoe.quantize._rows import RowQuantizer, open_quantizer
-from hotshoe_core.arguments import described
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ConversionError, ModelFileError
+from hotshoe_core.errors.arguments import described
 from hotshoe_core.gguf import GGUFFile
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["QuantizationPlan", "plan_quantization", "quantize_model"]
 

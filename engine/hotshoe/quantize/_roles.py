@@ -6,7 +6,7 @@ import enum
 import re
 from collections.abc import Iterable
 
-from hotshoe_core.dtypes import DType
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["Role", "may_quantize", "role_of"]
 

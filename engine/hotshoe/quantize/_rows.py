@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe_core.arguments import integer
-from hotshoe_core.device import BackendParams, DeviceType
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.device import BackendParams, DeviceType
 from hotshoe_core.errors import BackendError, ConversionError, DTypeError, PluginError
+from hotshoe_core.errors.arguments import integer
+from hotshoe_core.tensors.dtypes import DType
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend

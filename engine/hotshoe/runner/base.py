@@ -57,7 +57,7 @@ class LoadedModel:
         self._guard = threading.RLock()
         self._closed = False
         if os.environ.get("HOTSHOE_TRACE"):
-            from hotshoe_core.trace import watch  # for those who trace
+            from hotshoe_core.inspect.trace import watch  # for those who trace
 
             watch(backend, self.about)
 

@@ -10,8 +10,8 @@ import numpy as np
 from hotshoe.runner.pooling import Pooling, pooling_of
 from hotshoe.runner.whole_texts import Shape, WholeTexts
 from hotshoe_core import Tensor, ops
-from hotshoe_core.arguments import flag, integer, listed
 from hotshoe_core.errors import InputTooLongError, InputTypeError, ShapeError
+from hotshoe_core.errors.arguments import flag, integer, listed
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module

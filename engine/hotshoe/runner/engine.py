@@ -23,8 +23,8 @@ from hotshoe.runner.items import Item, Items
 from hotshoe.runner.jobs import AllLogitsJob, Event, Generation, Job, LogitsJob, Token
 from hotshoe.runner.prefix import Held, Part, Slots
 from hotshoe.runner.scheduler import Candidate, Limits, Piece, plan
-from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
+from hotshoe_core.errors.arguments import described, listed
 
 if TYPE_CHECKING:
     from hotshoe.kvcache import Placed, Sizes

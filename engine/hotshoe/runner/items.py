@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotshoe_core.arguments import described, listed
 from hotshoe_core.errors import GraphError, ShapeError, TokenizerError
+from hotshoe_core.errors.arguments import described, listed
 
 __all__ = ["EmbeddingSpan", "Item", "Items", "Row", "SpanAt", "SpanRow", "n_common"]
 

@@ -12,8 +12,8 @@ from hotshoe.runner.pooling import Pooling, pooling_of
 from hotshoe.runner.whole_texts import Shape, WholeTexts
 from hotshoe.tokenizers import EncodedPair
 from hotshoe_core import Tensor
-from hotshoe_core.arguments import flag, integer, listed
 from hotshoe_core.errors import InputTooLongError, InputTypeError, ModelDefinitionError, ModelFileError, ShapeError
+from hotshoe_core.errors.arguments import flag, integer, listed
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module

@@ -9,8 +9,8 @@ import numpy as np
 
 from hotshoe.runner.items import Item, Items
 from hotshoe.runner.prefix import Held
-from hotshoe_core.arguments import integer
 from hotshoe_core.errors import GraphError
+from hotshoe_core.errors.arguments import integer
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -22,8 +22,8 @@ from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import DeviceType
-from hotshoe_core.arguments import integer
 from hotshoe_core.errors import BackendError, InputTooLongError, SamplingError, WeightsError, did_you_mean
+from hotshoe_core.errors.arguments import integer
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate

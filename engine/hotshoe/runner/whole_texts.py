@@ -14,8 +14,8 @@ from hotshoe.runner.base import LoadedModel
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.pooling import Pooling, pooling_weights
 from hotshoe_core import DType, Tensor
-from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import BackendError, InputTooLongError, InputTypeError, ModelDefinitionError
+from hotshoe_core.errors.arguments import described, integer
 
 if TYPE_CHECKING:
     from hotshoe.nn import Module

@@ -13,8 +13,8 @@ from hotshoe.sampling import _filters as filters
 from hotshoe.sampling._filters import Candidates
 from hotshoe.sampling._params import DeviceOp, SamplingParams
 from hotshoe.sampling._penalties import Penalties
-from hotshoe_core.arguments import described, integer, listed
 from hotshoe_core.errors import SamplingError
+from hotshoe_core.errors.arguments import described, integer, listed
 
 __all__ = ["Constraint", "Sampled", "Sampler"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hotshoe_core.arguments import listed
 from hotshoe_core.errors import SamplingError
+from hotshoe_core.errors.arguments import listed
 
 __all__ = ["StopMatcher"]
 

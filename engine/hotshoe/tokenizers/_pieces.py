@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from typing import Protocol, final
 
 from hotshoe.tokenizers._vocabulary import TokenType
-from hotshoe_core.arguments import described
 from hotshoe_core.errors import InputTypeError
+from hotshoe_core.errors.arguments import described
 
 __all__ = ["BytePieces", "Pieces", "SpacePieces", "StreamDecoder", "byte_letters", "byte_value"]
 

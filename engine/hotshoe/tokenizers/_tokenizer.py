@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, final
 
 from hotshoe.tokenizers._lazy_bpe import LazyBPE, without_special
 from hotshoe.tokenizers._pieces import Pieces, StreamDecoder, known_id
-from hotshoe_core.arguments import described, flag, integer, listed
 from hotshoe_core.errors import InputTooLongError, InputTypeError
+from hotshoe_core.errors.arguments import described, flag, integer, listed
 
 if TYPE_CHECKING:
     import tokenizers

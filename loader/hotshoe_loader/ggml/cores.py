@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from hotshoe_core.mapped_libraries import is_same_file
-from hotshoe_core.text import shown
+from hotshoe_core.contract.mapped_libraries import is_same_file
+from hotshoe_core.errors.text import shown
 from hotshoe_loader.files import read_bytes
 from hotshoe_loader.manifest import FILE, Manifest, damaged, read_manifest
 

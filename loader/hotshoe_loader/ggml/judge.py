@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core.device import name_problem
+from hotshoe_core.contract.device import name_problem
 from hotshoe_loader.catalog import known
 from hotshoe_loader.ggml.mapped import foreign_bases, is_mapped
 from hotshoe_loader.ggml.names import LibraryCandidate, list_libraries

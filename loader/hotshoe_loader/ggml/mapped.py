@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hotshoe_core.mapped_libraries import is_same_file, mapped_libraries
+from hotshoe_core.contract.mapped_libraries import is_same_file, mapped_libraries
 
 __all__ = ["foreign_bases", "is_mapped"]
 

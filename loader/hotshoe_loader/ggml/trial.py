@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from hotshoe_core.device import Provider
+from hotshoe_core.contract.device import Provider
 from hotshoe_loader.files import file_state
 from hotshoe_loader.ggml.cores import abi_of_core
 from hotshoe_loader.ggml.libraries import GgmlLibraries, ggml_libraries

@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.backend import Backend, NodePlacement, Placement
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
-from hotshoe_core.eager import EagerBackend, EagerExecutable
+from hotshoe_core.contract.backend import Backend, NodePlacement, Placement
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
+from hotshoe_core.eager.adapter import EagerBackend, EagerExecutable
+from hotshoe_core.eager.reference import DEVICE, numpy_library
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError
-from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory
-from hotshoe_core.reference import DEVICE, numpy_library
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_core.testing import GRAPH_CASES, MultiDeviceConformance
 from hotshoe_core.testing.fake import open_fake
 from tests.core.mutants.mutant import Mutant, Test

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.testing import BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.run import AnyCase
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
-from hotshoe_core.quants import round_to
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import round_to
 from hotshoe_core.testing import GRAPH_CASES, OP_CASES
 from hotshoe_core.testing.run import AnyCase
 from tests.core.mutants.mutant import Mutant

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.device import BackendParams
-from hotshoe_core.dtypes import DType
-from hotshoe_core.eager import EagerBackend
-from hotshoe_core.graph import Graph, lower
-from hotshoe_core.quants import round_to
-from hotshoe_core.reference import DEVICE, numpy_library
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.eager.adapter import EagerBackend
+from hotshoe_core.eager.reference import DEVICE, numpy_library
+from hotshoe_core.graphs.graph import Graph, lower
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import round_to
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Any]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.run import Layout
 
 F16, BF16, F64 = DType.F16, DType.BF16, DType.F64

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Axis, Shape
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Axis, Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, I64, LAYOUTS, Q8_0, SHAPES
 from hotshoe_core.testing.operands import Arg, Below, Case, Cycle, indices, integers, normal, weight
 from hotshoe_core.testing.run import F32, I32

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import RoPE
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, I64, LAYOUTS, Q8_0
 from hotshoe_core.testing.operands import Arg, Case, Cycle, indices, mask, normal, positive, weight
 from hotshoe_core.testing.run import F32, I32, Layout

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, LAYOUTS
 from hotshoe_core.testing.operands import Arg, Case, weight
 from hotshoe_core.testing.run import F32, Layout

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, F64, I8, I16, I64, LAYOUTS, Q4_0, Q8_0
 from hotshoe_core.testing.operands import (
     Arg,

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core._indexing import Slice
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.indexing import Slice
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, F64, I8, I16, I64, LAYOUTS, Q4_0, Q4_K, Q6_K, Q8_0, SHAPES
 from hotshoe_core.testing.operands import (
     Arg,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, LAYOUTS
 from hotshoe_core.testing.operands import Arg, Case, normal, positive, weight
 from hotshoe_core.testing.run import F32, Array, Kind, Layout

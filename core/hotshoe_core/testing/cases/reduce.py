@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, LAYOUTS, SHAPES
 from hotshoe_core.testing.operands import Arg, Case, Cycle, Rows, mask, weight
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_core.testing.cases._shared import BF16, F16, LAYOUTS
 from hotshoe_core.testing.operands import Arg, Case
 from hotshoe_core.testing.run import Array

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_core.testing.run import F32, GraphCase, Maker
 
 F16, Q8_0 = DType.F16, DType.Q8_0

@@ -24,7 +24,7 @@ from hotshoe_core.ops import (
     ssm_scan,
     swiglu,
 )
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_core.testing.graphs._graph import F16, graph
 from hotshoe_core.testing.run import Maker
 

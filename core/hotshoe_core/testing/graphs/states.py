@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import (
     RoPE,
     attention,
@@ -13,7 +12,8 @@ from hotshoe_core.ops import (
     linear,
     rope,
 )
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_core.testing.graphs._graph import F16, Q8_0, cases, graph
 from hotshoe_core.testing.run import F32, GraphCase, Maker
 

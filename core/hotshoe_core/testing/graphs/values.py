@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.ops import (
     attention,
     concat,
@@ -17,7 +16,8 @@ from hotshoe_core.ops import (
     stack,
     swiglu,
 )
-from hotshoe_core.tensor import Shape, Tensor, constant
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape, Tensor, constant
 from hotshoe_core.testing.graphs._graph import F16, Q8_0, graph
 from hotshoe_core.testing.run import F32, I32, Maker
 

@@ -16,9 +16,9 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hotshoe_core.device import Device
+from hotshoe_core.contract.device import Device
+from hotshoe_core.contract.mapped_libraries import is_same_file, mapped_libraries
 from hotshoe_core.errors import NativeError
-from hotshoe_core.mapped_libraries import is_same_file, mapped_libraries
 from hotshoe_ggml import _log
 from hotshoe_ggml._gen_ffi import ffi
 

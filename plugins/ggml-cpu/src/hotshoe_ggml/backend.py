@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core.backend import Backend, CacheConfig, Counters, Placement, Progress, WeightData
-from hotshoe_core.device import BackendParams, Device
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend, CacheConfig, Counters, Placement, Progress, WeightData
+from hotshoe_core.contract.device import BackendParams, Device
+from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
 from hotshoe_core.errors import ClosedError, DeviceLostError, InsufficientMemoryError, NativeError
-from hotshoe_core.graph import Graph
-from hotshoe_core.leaves import require_leaf
-from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.tensor import TABLE, Shape, Tensor
+from hotshoe_core.errors.text import format_bytes
+from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.leaf_checks import require_leaf
+from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
 from hotshoe_ggml import blocks
 from hotshoe_ggml._log import logger
 from hotshoe_ggml._native import lib

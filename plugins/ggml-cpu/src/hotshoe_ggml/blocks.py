@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml._native import ffi, lib
 
 __all__ = ["dequantize_rows", "quantize_rows", "writes"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.errors import DTypeError
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.lowering import extents
 from hotshoe_ggml.transfer import ReadAhead, address, memory_owner, zeros

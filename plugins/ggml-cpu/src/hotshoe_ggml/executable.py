@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe_core.backend import Executable, NodePlacement
+from hotshoe_core.contract.backend import Executable, NodePlacement
+from hotshoe_core.contract.memory import AllocationStatus, Memory
 from hotshoe_core.errors import ClosedError, GraphError, NativeError
-from hotshoe_core.graph import Graph
-from hotshoe_core.memory import AllocationStatus, Memory
-from hotshoe_core.places import node_places
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.graphs.splits import node_places
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
 from hotshoe_ggml.cpu.fusion import fuse, operands

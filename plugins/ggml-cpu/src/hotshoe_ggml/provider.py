@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hotshoe_core.device import BackendParams, Device, DeviceType
-from hotshoe_core.plugin import hookimpl
-from hotshoe_core.text import printable
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
+from hotshoe_core.contract.plugin import hookimpl
+from hotshoe_core.errors.text import printable
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend

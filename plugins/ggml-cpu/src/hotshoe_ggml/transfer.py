@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.backend import Progress
+from hotshoe_core.contract.backend import Progress
 from hotshoe_ggml._native import ffi, lib
 
 __all__ = [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.device import BackendParams, Device
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import WeightData
+from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.errors import DeviceLostError, NativeError
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml._native import device_facts, ffi, lib, library_of
 from hotshoe_ggml.cpu.packed import PackedWeight
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hotshoe_core.device import BackendParams, Device, DeviceType
+from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import NativeError
 from hotshoe_ggml._native import best_variant, lib, library_of
 from hotshoe_ggml.cpu.unit import CpuUnit

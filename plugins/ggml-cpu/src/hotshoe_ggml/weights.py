@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
 from hotshoe_ggml.cpu.packed import ALIGNMENT as PACKED_ALIGNMENT

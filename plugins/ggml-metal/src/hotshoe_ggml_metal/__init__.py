@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe_core.plugin import hookimpl
+from hotshoe_core.contract.plugin import hookimpl
 
 if TYPE_CHECKING:
     from hotshoe_ggml.provider import GgmlProvider

@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, NativeError
-from hotshoe_core.text import printable
+from hotshoe_core.errors.text import printable
 from hotshoe_ggml._native import load_backend, server
 from hotshoe_ggml.provider import GgmlProvider
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from hotshoe_core.device import Device, DeviceType
+from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError
 from hotshoe_ggml._native import load_backend
 from hotshoe_ggml.provider import GgmlProvider

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 
 __all__ = ["ACCEPTS", "COMPOSITES", "supports"]
 

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import mlx.core as mx
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_mlx._packed import Packed
 
 __all__ = ["DTYPES", "arithmetic", "dense", "f32", "functions", "mlx_dtype", "round_to"]

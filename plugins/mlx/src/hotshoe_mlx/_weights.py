@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import mlx.core as mx
 import numpy as np
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.dtypes import DType
-from hotshoe_core.quants import dequantize
+from hotshoe_core.contract.backend import WeightData
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import dequantize
 from hotshoe_mlx._packed import Packed
 
 __all__ = ["PACKED", "load_weight", "weight_nbytes"]

@@ -11,10 +11,10 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from hotshoe_core.device import Device
-from hotshoe_core.dtypes import DType
-from hotshoe_core.eager import EagerLibrary
-from hotshoe_core.tensor import Shape
+from hotshoe_core.contract.device import Device
+from hotshoe_core.eager.adapter import EagerLibrary
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape
 from hotshoe_mlx._accepts import ACCEPTS
 from hotshoe_mlx._functions import DTYPES, dense, functions, mlx_dtype, round_to
 from hotshoe_mlx._fused import fused

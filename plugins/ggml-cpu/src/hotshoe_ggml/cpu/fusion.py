@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hotshoe_core.graph import Graph
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.tensors.tensor import Tensor
 
 __all__ = ["Fused", "fuse", "operands"]
 

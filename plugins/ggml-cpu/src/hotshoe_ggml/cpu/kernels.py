@@ -10,7 +10,7 @@ import math
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.dtypes import DType
+from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml._native import ffi, kernels
 
 if TYPE_CHECKING:

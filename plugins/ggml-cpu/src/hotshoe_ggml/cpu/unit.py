@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hotshoe_core.backend import WeightData
-from hotshoe_core.device import BackendParams, Device
+from hotshoe_core.contract.backend import WeightData
+from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.cpu.packed import (
     DenseWeight,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml._native import ffi
 from hotshoe_ggml.cpu.kernels import attention_node, mask_types
 from hotshoe_ggml.lowering.builder import F32, Builder, Ptr, extents, indices_are_i32, lowers

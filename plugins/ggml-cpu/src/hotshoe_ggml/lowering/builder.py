@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_core.ops._bounds import are_within
-from hotshoe_core.tensor import TABLE, Shape, Tensor
+from hotshoe_core.ops.bounds import are_within
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
 from hotshoe_ggml._native import lib
 from hotshoe_ggml.cpu.kernels import pointwise_node
 

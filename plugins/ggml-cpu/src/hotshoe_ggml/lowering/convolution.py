@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape, Tensor
 from hotshoe_ggml.lowering.builder import F32, Builder, Lowering, Ptr, extents, lowers
 
 __all__: list[str] = []

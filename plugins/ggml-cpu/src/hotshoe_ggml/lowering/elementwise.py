@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.cpu.kernels import activation_node, pointwise_node
 from hotshoe_ggml.lowering.builder import F32, Builder, Ptr, always, extents, lowers
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.ops._bounds import are_distinct
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.ops.bounds import are_distinct
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml._native import ffi
 from hotshoe_ggml.cpu.fusion import Fused, operands
 from hotshoe_ggml.cpu.kernels import few_rows_node

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape, Tensor
 from hotshoe_ggml.cpu.kernels import argmax_node, order_node
 from hotshoe_ggml.lowering.builder import MAX_AXES, Builder, Ptr, extents, indices_are_i32, lowers
 from hotshoe_ggml.lowering.reduce import largest

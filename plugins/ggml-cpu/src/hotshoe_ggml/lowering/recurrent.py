@@ -5,7 +5,7 @@ All but the delta rule take the sequences' steps in one axis, sequence by sequen
 
 from __future__ import annotations
 
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.cpu.kernels import activation_node
 from hotshoe_ggml.lowering.builder import Builder, Ptr, lowers
 

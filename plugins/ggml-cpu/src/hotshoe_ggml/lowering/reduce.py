@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from hotshoe_core.dtypes import DType
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml._native import ffi
 from hotshoe_ggml.cpu.kernels import layer_norm_node, rms_norm_node, row_max_node
 from hotshoe_ggml.lowering.builder import MAX_AXES, Builder, Ptr, lowers

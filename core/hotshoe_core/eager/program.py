@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe_core.backend import Placement
-from hotshoe_core.dtypes import DType
-from hotshoe_core.graph import Graph, is_view
-from hotshoe_core.ops._bounds import are_within
-from hotshoe_core.places import node_places
-from hotshoe_core.tensor import TABLE, Tensor
+from hotshoe_core.contract.backend import Placement
+from hotshoe_core.graphs.graph import Graph, is_view
+from hotshoe_core.graphs.splits import node_places
+from hotshoe_core.ops.bounds import are_within
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 
 if TYPE_CHECKING:
-    from hotshoe_core.eager import EagerLibrary
+    from hotshoe_core.eager.adapter import EagerLibrary
 
 __all__ = ["Program", "compile_program"]
 

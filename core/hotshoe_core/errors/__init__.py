@@ -40,10 +40,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.text import legible
+from hotshoe_core.errors.text import legible
 
 if TYPE_CHECKING:
-    from hotshoe_core.memory import BackendMemory
+    from hotshoe_core.contract.memory import BackendMemory
 
 __all__ = [
     "BackendError",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["legible", "printable", "shown"]
+__all__ = ["format_bytes", "legible", "printable", "shown"]
 
 
 def printable(text: str, limit: int | None = None) -> str:
@@ -31,3 +31,13 @@ def shown(value: object, limit: int = 80) -> str:
 
 def _escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
+
+
+def format_bytes(n: int) -> str:
+    """``1536`` as ``"1.5 KiB"``."""
+    value = float(n)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from hotshoe_core.arguments import described, integer
 from hotshoe_core.errors import BackendError, PluginError
-from hotshoe_core.text import shown
+from hotshoe_core.errors.arguments import described, integer
+from hotshoe_core.errors.text import shown
 
 if TYPE_CHECKING:
-    from hotshoe_core.backend import Backend
+    from hotshoe_core.contract.backend import Backend
 
 __all__ = ["API_VERSION", "BackendParams", "Device", "DeviceType", "Provider", "name_problem"]
 
@@ -70,7 +70,7 @@ class Device:
     ``library`` is the native library that drives the device, if there is one.
 
     Raises PluginError for a field of the wrong type, a name that is none, or text with control characters
-    (``hotshoe_core.text.printable`` mends what a driver says).
+    (``hotshoe_core.errors.text.printable`` mends what a driver says).
     """
 
     name: str

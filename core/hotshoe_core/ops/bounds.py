@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.tensors.tensor import Tensor
 
 __all__ = ["are_distinct", "are_within", "origins", "upper_bound"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError
-from hotshoe_core.tensor import Shape
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Shape
 
 __all__ = ["can_quantize", "dequantize", "quantize", "round_to"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import hotshoe_core.ops  # noqa: F401  (fills the op table)
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_core.tensor import TABLE, Tensor, scope
+from hotshoe_core.tensors.tensor import TABLE, Tensor, scope
 
 __all__ = ["Graph", "is_view", "lower"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_core.backend import Backend
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.backend import Backend
 from hotshoe_core.errors import GraphError, UnsupportedOpError
-from hotshoe_core.graph import Graph
-from hotshoe_core.tensor import TABLE, Tensor, constant
+from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor, constant
 
 __all__ = ["dump", "to_dot"]
 

@@ -16,8 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hotshoe_core._program import Program, compile_program
-from hotshoe_core.backend import (
+from hotshoe_core.contract.backend import (
     Backend,
     CacheConfig,
     Counters,
@@ -27,15 +26,17 @@ from hotshoe_core.backend import (
     Progress,
     WeightData,
 )
-from hotshoe_core.device import BackendParams, Device
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.device import BackendParams, Device
+from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
+from hotshoe_core.eager.program import Program, compile_program
 from hotshoe_core.errors import BackendError, ClosedError, GraphError, InsufficientMemoryError
-from hotshoe_core.graph import Graph
-from hotshoe_core.leaves import require_leaf
-from hotshoe_core.memory import AllocationStatus, BackendMemory, Memory, format_bytes
-from hotshoe_core.places import node_places
-from hotshoe_core.quants import dequantize, round_to
-from hotshoe_core.tensor import TABLE, Shape, Tensor
+from hotshoe_core.errors.text import format_bytes
+from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.graphs.splits import node_places
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.leaf_checks import require_leaf
+from hotshoe_core.tensors.quants import dequantize, round_to
+from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
 
 __all__ = ["EagerBackend", "EagerLibrary"]
 

@@ -9,8 +9,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ShapeError
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["Kind", "kind_of"]
 

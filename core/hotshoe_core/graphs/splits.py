@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from hotshoe_core.graph import Graph, is_view
-from hotshoe_core.memory import format_bytes
-from hotshoe_core.tensor import Tensor
+from hotshoe_core.errors.text import format_bytes
+from hotshoe_core.graphs.graph import Graph, is_view
+from hotshoe_core.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
-    from hotshoe_core.backend import NodePlacement, Placement
+    from hotshoe_core.contract.backend import NodePlacement, Placement
 
 __all__ = ["Crossing", "Split", "Splits", "node_places"]
 

@@ -10,7 +10,9 @@ import enum
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["AllocationStatus", "BackendMemory", "DeviceMemory", "Memory", "format_bytes"]
+from hotshoe_core.errors.text import format_bytes
+
+__all__ = ["AllocationStatus", "BackendMemory", "DeviceMemory", "Memory"]
 
 
 class AllocationStatus(enum.Enum):
@@ -119,13 +121,3 @@ class BackendMemory:
                 for dtype, (in_file, here) in sorted(d.larger.items())
             ]
         return "\n".join(lines) or "nothing allocated"
-
-
-def format_bytes(n: int) -> str:
-    """``1536`` as ``"1.5 KiB"``."""
-    value = float(n)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from hotshoe_core._indexing import normalise
-from hotshoe_core.arguments import described, integer
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, GraphError, ShapeError
+from hotshoe_core.errors.arguments import described, integer
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.indexing import normalise
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
-    from hotshoe_core.context import Context
-    from hotshoe_core.op import Op
+    from hotshoe_core.graphs.context import Context
+    from hotshoe_core.tensors.op import Op
 
 __all__ = [
     "LEAVES", "TABLE", "Axis", "Shape", "Tensor", "constant", "nodes_created", "require_tensor", "scope", "scope_name",

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from hotshoe_core.errors import HotshoeError, InputTypeError
-from hotshoe_core.text import shown
+from hotshoe_core.errors.text import shown
 
 __all__ = ["described", "flag", "integer", "listed"]
 

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hotshoe_core.context import Context
-from hotshoe_core.device import BackendParams, Device
-from hotshoe_core.dtypes import DType
+from hotshoe_core.contract.device import BackendParams, Device
+from hotshoe_core.contract.memory import BackendMemory, Memory
 from hotshoe_core.errors import BackendError, DTypeError, ForkedProcessError, ShapeError
-from hotshoe_core.leaves import require_sizes
-from hotshoe_core.memory import BackendMemory, Memory
-from hotshoe_core.quants import can_quantize, dequantize, quantize
-from hotshoe_core.tensor import Shape, Tensor
+from hotshoe_core.graphs.context import Context
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.leaf_checks import require_sizes
+from hotshoe_core.tensors.quants import can_quantize, dequantize, quantize
+from hotshoe_core.tensors.tensor import Shape, Tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from hotshoe_core.graph import Graph
+    from hotshoe_core.graphs.graph import Graph
 
 __all__ = ["Backend", "CacheConfig", "Counters", "Executable", "NodePlacement", "Placement", "Progress", "WeightData"]
 
@@ -85,7 +85,7 @@ class Placement:
     layers: of each layer; its weights, its states and its nodes are there. input: of what comes before the first
     layer, the embedding above all. output: of what comes after the last. experts, cache: of each layer, where the
     weights of its experts and its states are if they lie apart from it; "", and what is not named, is with the layer.
-    What reads them runs where they are: see ``hotshoe_core.places``.
+    What reads them runs where they are: see ``hotshoe_core.graphs.splits``.
     """
 
     input: str

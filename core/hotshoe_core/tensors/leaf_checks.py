@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hotshoe_core.arguments import described, integer
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, GraphError, ShapeError
+from hotshoe_core.errors.arguments import described, integer
+from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["MAX_ELEMENTS", "require_leaf", "require_sizes"]
 

@@ -7,12 +7,13 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hotshoe_core import DType, Tensor, ops, rows
-from hotshoe_core.backend import Backend
-from hotshoe_core.graph import Graph, lower
-from hotshoe_core.reference import open_reference
-from hotshoe_core.rows import narrowed
-from hotshoe_core.tensor import TABLE, constant
+from hotshoe_core import DType, Tensor, ops
+from hotshoe_core.contract.backend import Backend
+from hotshoe_core.eager.reference import open_reference
+from hotshoe_core.graphs import push_down_take
+from hotshoe_core.graphs.graph import Graph, lower
+from hotshoe_core.graphs.push_down_take import narrowed
+from hotshoe_core.tensors.tensor import TABLE, constant
 from hotshoe_core.testing.cases import OP_CASES
 from hotshoe_core.testing.operands import Case
 from hotshoe_core.testing.run import Maker
@@ -53,7 +54,7 @@ def _compute(backend: Backend, graph: Graph, output: Tensor, make: Maker) -> np.
 @pytest.fixture
 def any_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few rows are left out."""
-    monkeypatch.setattr(rows, "_takes_few", lambda node: node.op == "take" and not node.sources[0].is_leaf)
+    monkeypatch.setattr(push_down_take, "_takes_few", lambda node: node.op == "take" and not node.sources[0].is_leaf)
 
 
 @pytest.mark.usefixtures("any_number")

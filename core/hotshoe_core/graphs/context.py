@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from hotshoe_core.arguments import described
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import ClosedError, DTypeError, GraphError, PlacementError, ShapeError, did_you_mean
-from hotshoe_core.graph import Graph, lower
-from hotshoe_core.leaves import require_leaf
-from hotshoe_core.ops._bounds import origins
-from hotshoe_core.places import Splits
-from hotshoe_core.rows import narrowed
-from hotshoe_core.tensor import TABLE, Tensor, require_tensor
+from hotshoe_core.errors.arguments import described
+from hotshoe_core.graphs.graph import Graph, lower
+from hotshoe_core.graphs.push_down_take import narrowed
+from hotshoe_core.graphs.splits import Splits
+from hotshoe_core.ops.bounds import origins
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.leaf_checks import require_leaf
+from hotshoe_core.tensors.tensor import TABLE, Tensor, require_tensor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from hotshoe_core.backend import Backend, Executable, NodePlacement
-    from hotshoe_core.memory import Memory
+    from hotshoe_core.contract.backend import Backend, Executable, NodePlacement
+    from hotshoe_core.contract.memory import Memory
 
 __all__ = ["Context", "Observer"]
 
 
 class Observer(Protocol):
-    """Sees every run of every context before it happens; ``hotshoe_core.trace`` is one."""
+    """Sees every run of every context before it happens; ``hotshoe_core.inspect.trace`` is one."""
 
     def before_run(self, context: Context, fed: Mapping[Tensor, np.ndarray[Any, Any]]) -> None:
         """``context`` is compiled; ``fed`` holds the values of its inputs. States are as they were."""

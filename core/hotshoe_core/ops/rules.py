@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import DTypeError, ShapeError
-from hotshoe_core.op import Op, RowOperands
-from hotshoe_core.tensor import TABLE, Axis, Rule, Shape, Tensor
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.op import Op, RowOperands
+from hotshoe_core.tensors.tensor import TABLE, Axis, Rule, Shape, Tensor
 
 F32, I32 = DType.F32, DType.I32
 

@@ -8,13 +8,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hotshoe_core._attributes import kind_of
 from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
-from hotshoe_core.leaves import MAX_ELEMENTS
-from hotshoe_core.tensor import Rule, Shape, Tensor, scope_name
+from hotshoe_core.tensors.attributes import kind_of
+from hotshoe_core.tensors.leaf_checks import MAX_ELEMENTS
+from hotshoe_core.tensors.tensor import Rule, Shape, Tensor, scope_name
 
 if TYPE_CHECKING:
-    from hotshoe_core.context import Context
+    from hotshoe_core.graphs.context import Context
 
 __all__ = ["Indexed", "Op", "RowOperands"]
 

@@ -3,7 +3,7 @@
 A distribution names a module (or object) under the entry point group ``hotshoe.backends``. The loader
 imports it only when it is wanted, and calls the hooks it implements:
 
-    from hotshoe_core.plugin import hookimpl
+    from hotshoe_core.contract.plugin import hookimpl
 
     @hookimpl
     def hotshoe_providers():
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pluggy
 
-from hotshoe_core.device import API_VERSION, Provider
+from hotshoe_core.contract.device import API_VERSION, Provider
 
 __all__ = ["API_VERSION", "ENTRY_POINT_GROUP", "HookSpecs", "hookimpl", "hookspec"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hotshoe_core.graph import Graph
-from hotshoe_core.tensor import TABLE, Tensor, scope
+from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.tensors.tensor import TABLE, Tensor, scope
 
 __all__ = ["narrowed"]
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.device import API_VERSION, BackendParams, Device, DeviceType
+from hotshoe_core.contract.device import API_VERSION, BackendParams, Device, DeviceType
 
 if TYPE_CHECKING:
-    from hotshoe_core.backend import Backend
-    from hotshoe_core.dtypes import DType
-    from hotshoe_core.eager import EagerLibrary
+    from hotshoe_core.contract.backend import Backend
+    from hotshoe_core.eager.adapter import EagerLibrary
+    from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["DEVICE", "ReferenceProvider", "numpy_library", "open_reference"]
 
@@ -47,7 +47,7 @@ class ReferenceProvider:
 
 def open_reference(params: BackendParams | None = None) -> Backend:
     """The NumPy backend."""
-    from hotshoe_core.eager import EagerBackend
+    from hotshoe_core.eager.adapter import EagerBackend
 
     return EagerBackend("reference", DEVICE, params or BackendParams(), numpy_library())
 
@@ -57,9 +57,9 @@ def numpy_library() -> EagerLibrary:
     import numpy as np
 
     import hotshoe_core.ops  # noqa: F401  (fills the table)
-    from hotshoe_core.eager import EagerLibrary
-    from hotshoe_core.quants import dequantize
-    from hotshoe_core.tensor import TABLE
+    from hotshoe_core.eager.adapter import EagerLibrary
+    from hotshoe_core.tensors.quants import dequantize
+    from hotshoe_core.tensors.tensor import TABLE
 
     return EagerLibrary(
         functions={name: op.reference for name, op in TABLE.items() if op.reference is not None},

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe_core.context import Context, Observer
-from hotshoe_core.dtypes import DType
 from hotshoe_core.errors import TraceError
-from hotshoe_core.graph import Graph, lower
-from hotshoe_core.tensor import TABLE, Tensor
-from hotshoe_core.tracefile import Node, measure, write_trace
+from hotshoe_core.graphs.context import Context, Observer
+from hotshoe_core.graphs.graph import Graph, lower
+from hotshoe_core.inspect.tracefile import Node, measure, write_trace
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import TABLE, Tensor
 
 if TYPE_CHECKING:
-    from hotshoe_core.backend import Backend
+    from hotshoe_core.contract.backend import Backend
 
 __all__ = ["VARIABLE", "compute_nodes", "observe", "trace", "watch"]
 

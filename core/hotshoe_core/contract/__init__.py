@@ -1,0 +1,1 @@
+"""The contract: what a plugin offers the loader, and what a backend author implements."""

@@ -1,0 +1,1 @@
+"""Graphs of tensors: how they are built, rewritten, split over devices, compiled and computed."""

@@ -1,0 +1,1 @@
+"""Look at what a graph computes: values, pictures of graphs, and traces."""

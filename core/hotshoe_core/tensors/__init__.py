@@ -1,0 +1,1 @@
+"""Symbolic tensors, the ops that make them, and element types."""
