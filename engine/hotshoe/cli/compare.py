@@ -20,6 +20,7 @@ __all__ = ["Comparison", "Pair", "add_parser", "compare", "run"]
 
 _BEFORE, _AFTER = 3, 6  # rows of the table around the first node that parts
 _NAMED = 3  # names listed in a line
+_IN_NOTEBOOK = 20  # rows
 
 Array = np.ndarray[Any, Any]
 
@@ -74,6 +75,20 @@ class Comparison(NamedTuple):
     pairs: list[Pair]
     apart: list[Pair]
     unmatched: list[str]
+
+    def __repr__(self) -> str:
+        verdict = "all agree" if self.first is None else f"the first difference is at {printable(self.first.node.name)}"
+        return f"<Comparison: {len(self.pairs)} nodes, tolerance {self.tolerance:g}: {verdict}>"
+
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import table
+
+        differing = [p for p in self.pairs if not p.difference <= self.tolerance]
+        shown = differing or sorted(self.pairs, key=lambda p: -p.difference)
+        rows = [
+            (p.node.name, p.node.op, _shape(p.node.shape), f"{p.difference:.1e}", p.note) for p in shown[:_IN_NOTEBOOK]
+        ]
+        return table(["node", "op", "shape", "difference", ""], rows, repr(self))
 
     @property
     def first(self) -> Pair | None:
