@@ -37,7 +37,8 @@ struct job {
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
     const float * sinks; /* may be NULL */
     float scale, softcap;
-    int64_t parts_of_keys; /* more than one: dst has them instead of batch elements, and a row's maximum and sum behind it */
+    /* More than one: dst has them instead of batch elements, and a row's maximum and sum behind it. */
+    int64_t parts_of_keys;
     int64_t group;  /* query heads that share a key/value head: row r is query r / group of its head r % group */
     int64_t blocks; /* tiles of rows */
     int64_t parts;  /* tiles of one query; 0: tiles go from one query to the next */

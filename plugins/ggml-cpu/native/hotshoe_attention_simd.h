@@ -193,7 +193,8 @@ FN void NAME(dots)(const int rows, const int half, const float * const * q, int6
         vf acc[FEW][4];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
-            const int64_t c = j + i < cols ? j + i : cols - 1; /* after the last one: rows of scores have room for more */
+            /* After the last key the same one again: rows of scores have room for more. */
+            const int64_t c = j + i < cols ? j + i : cols - 1;
             key[i] = keys + (at != NULL ? at[c] : c) * stride;
             if (run != NULL) {
                 soon(&run->keys);
@@ -264,6 +265,8 @@ typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, c
     }                                                                                                                    \
     ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                              \
     ROWS_IN_PLACE(rows, halves_in_place, 1)
+#define FEW_DOTS(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
+/* clang-format off */
 TILE(1) TILE(2) TILE(3) TILE(4)
 #if ROWS > 4
 TILE(5) TILE(6)
@@ -271,11 +274,11 @@ TILE(5) TILE(6)
 #if ROWS > 6
 TILE(7) TILE(8)
 #endif
-#define FEW_DOTS(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
 FEW_DOTS(1) FEW_DOTS(2) FEW_DOTS(3)
 #if FEW > 3
 FEW_DOTS(4)
 #endif
+/* clang-format on */
 #if ROWS > 6
 #define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6), NAME(f##_7), NAME(f##_8)}
 #elif ROWS > 4
@@ -289,7 +292,10 @@ FEW_DOTS(4)
 #define UP_TO_FEW(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3)}
 #endif
 static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = UP_TO_ROWS(tile);
-static const NAME(rows_fn) NAME(tiles_in_place)[2][ROWS + 1] = {UP_TO_ROWS(floats_in_place), UP_TO_ROWS(halves_in_place)};
+static const NAME(rows_fn) NAME(tiles_in_place)[2][ROWS + 1] = {
+    UP_TO_ROWS(floats_in_place),
+    UP_TO_ROWS(halves_in_place),
+};
 static const NAME(dots_fn) NAME(few_tiles)[2][FEW + 1] = {UP_TO_FEW(dots), UP_TO_FEW(dots_of_halves)};
 
 /* n floats at `to` from the beginning of a row of any type; whole blocks, where the type has them. */
@@ -464,7 +470,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     const struct part part = run->part;
     const int64_t batch = part.batch, dim = q->ne[0], v_dim = v->ne[0];
     const int64_t v_pad = (v_dim + W - 1) / W * W;
-    const int64_t step = job->step, first = run->first, last = run->last, from = run->all.from, cols = run->all.to - from;
+    const int64_t step = job->step, first = run->first, last = run->last;
+    const int64_t from = run->all.from, cols = run->all.to - from;
     float * const keys = scratch;
     float * const values = keys + dim * step;
     float * const scores = values + v_pad * step;
@@ -474,7 +481,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     const char * const k0 = cached_at(k, batch, kv_head, m + from);
     const char * const v0 = cached_at(v, batch, kv_head, m + from);
     const int few = run->seen_pairs < FEW_ROWS * cols;
-    const int keys_in_place = few && NAME(can_be_read)(k), values_in_place = few && NAME(can_be_read)(v) && v_dim % VL == 0;
+    const int keys_in_place = few && NAME(can_be_read)(k);
+    const int values_in_place = few && NAME(can_be_read)(v) && v_dim % VL == 0;
     const char * const from_keys = keys_in_place ? k0 : (const char *) keys;
     const char * const from_values = values_in_place ? v0 : (const char *) values;
     const size_t key_stride = keys_in_place ? k->nb[2] : dim * sizeof(float);
@@ -496,6 +504,7 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         const int64_t width = span.to - span.from;
         const int64_t row = first_row(job, block);
         const int count = (int) (first_row(job, block + 1) - row);
+        const NAME(tile_fn) tile = NAME(tiles)[count];
         const float *q_rows[ROWS], *weights[ROWS], *masks[ROWS];
         float *score_rows[ROWS], *out[ROWS], keep[ROWS], gain[ROWS];
         const char * last_mask = NULL;
@@ -537,8 +546,9 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             const int half = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + FEW - 1) / FEW;
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
-                NAME(few_tiles)[half][rows](q_rows + r, dim, which, from_keys + at * key_stride, key_stride, n_seen,
-                                            score_rows + r, job->scale, p == 0 ? run : NULL);
+                const NAME(dots_fn) dots = NAME(few_tiles)[half][rows];
+                dots(q_rows + r, dim, which, from_keys + at * key_stride, key_stride, n_seen, score_rows + r, job->scale,
+                     p == 0 ? run : NULL);
             }
             const float * whole = NULL; /* of the row before */
             for (int r = 0; r < count && which != NULL; ++r) {
@@ -552,8 +562,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
                 whole = own;
             }
         } else {
-            NAME(tiles)[count](q_rows, dim, NULL, (const char *) (keys + at * dim), W * sizeof(float), dim * W * sizeof(float),
-                               score_rows, (width + VL - 1) / VL * VL, NULL, gain);
+            tile(q_rows, dim, NULL, (const char *) (keys + at * dim), W * sizeof(float), dim * W * sizeof(float),
+                 score_rows, (width + VL - 1) / VL * VL, NULL, gain);
         }
         for (int r = 0; r < count; ++r) {
             keep[r] = NAME(weigh)(score_rows[r], few ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
@@ -568,11 +578,11 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         }
         const float * const old = *begun ? keep : NULL;
         if (values_in_place) {
-            NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count](weights, n_seen, which, from_values + at * value_stride,
-                                                                  value_stride, out, v_dim, old, gain);
+            const NAME(rows_fn) rows = NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count];
+            rows(weights, n_seen, which, from_values + at * value_stride, value_stride, out, v_dim, old, gain);
         } else {
-            NAME(tiles)[count](weights, n_seen, which, from_values + at * value_stride, value_stride,
-                               cols * W * sizeof(float), out, v_dim, old, gain);
+            tile(weights, n_seen, which, from_values + at * value_stride, value_stride, cols * W * sizeof(float), out,
+                 v_dim, old, gain);
         }
         *begun = 1;
     }

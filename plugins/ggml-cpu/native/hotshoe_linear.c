@@ -19,15 +19,18 @@ enum {
     BLOCK_STORED = 144, /* the same for weights as stored, in halves of panels */
     DEPTH_STORED = 512, /* and twice as many in bf16; 256 made F16 15 % slower */
     WHOLE = 2, /* depths that are staged at once, where a token has no more: 594 KiB */
-    SUMS = 64 << 10, /* floats, where it has: of some panels' tiles. In the result, whose rows lie far apart, BF16 was 6 % slower */
-#elif defined(__linux__) /* musl gives a thread 128 KiB of stack */
+    /* Floats, where it has: of some panels' tiles. In the result, whose rows lie far apart, BF16 was 6 % slower. */
+    SUMS = 64 << 10,
+#elif defined(__linux__)
+    /* musl gives a thread 128 KiB of stack. */
     BLOCK = 28,
     DEPTH = 256,
     BLOCK_STORED = 28,
     DEPTH_STORED = 256,
     WHOLE = 1,
     SUMS = 2 << 10,
-#else /* macOS 512 */
+#else
+    /* macOS gives 512 KiB. */
     BLOCK = 70,
     DEPTH = 384,
     BLOCK_STORED = 72,
@@ -165,28 +168,28 @@ ALWAYS_INLINE void ask(const struct ahead * a, int64_t step) {
 AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, const char * w, int64_t steps,
                                          int64_t apart, float * tile, int64_t stride, int resume, const struct ahead * ahead) {
     __m512 acc[MAX_ROWS][4];
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             acc[r][v] = resume ? _mm512_loadu_ps(tile + r * stride + v * 16) : _mm512_setzero_ps();
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
         ask(ahead, i);
         __m512i b[4];
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             b[v] = _mm512_load_si512((const void *) (w + v / 2 * apart + v % 2 * 64));
         }
-        UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
             const __m512i a = _mm512_set1_epi32(*(const int32_t *) (x + r * STRIDE));
-            UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
                 acc[r][v] = _mm512_dpbf16_ps(acc[r][v], (__m512bh) a, (__m512bh) b[v]);
             }
         }
         x += 4;
         w += 128;
     }
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             _mm512_storeu_ps(tile + r * stride + v * 16, acc[r][v]);
         }
     }
@@ -195,32 +198,32 @@ AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, c
 AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * x, const char * w, int64_t steps,
                                    int64_t apart, float * tile, int64_t stride, int resume, const struct ahead * ahead) {
     __m512 acc[MAX_ROWS][4];
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             acc[r][v] = resume ? _mm512_loadu_ps(tile + r * stride + v * 16) : _mm512_setzero_ps();
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
         ask(ahead, i);
         __m512 b[4];
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             b[v] = half ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + v / 2 * apart + v % 2 * 32)))
                         : _mm512_load_ps((const float *) (w + v / 2 * apart + v % 2 * 64));
         }
-        UNROLL for (int p = 0; p < panels && half; ++p) { /* 8 tokens: 77 GFLOP/s become 95 */
+        UNROLL_FOR(int p = 0; p < panels && half; ++p) { /* 8 tokens: 77 GFLOP/s become 95 */
             _mm_prefetch(w + p * apart + 2048, _MM_HINT_T0);
         }
-        UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
             const __m512 a = _mm512_set1_ps(*(const float *) (x + r * STRIDE));
-            UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
                 acc[r][v] = _mm512_fmadd_ps(a, b[v], acc[r][v]);
             }
         }
         x += 4;
         w += half ? 64 : 128;
     }
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             _mm512_storeu_ps(tile + r * stride + v * 16, acc[r][v]);
         }
     }
@@ -230,8 +233,8 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * 
 AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, const char * w, int64_t steps, float * tile,
                                  int64_t stride, int resume, const struct ahead * ahead) {
     __m256 acc[6][2];
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2; ++v) {
             acc[r][v] = _mm256_setzero_ps();
         }
     }
@@ -240,7 +243,7 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
         const __m256 b0 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
         const __m256 b1 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 16)))
                                : _mm256_load_ps((const float *) (w + 32));
-        UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
             const __m256 value = _mm256_broadcast_ss((const float *) (x + r * STRIDE));
             acc[r][0] = _mm256_fmadd_ps(value, b0, acc[r][0]);
             acc[r][1] = _mm256_fmadd_ps(value, b1, acc[r][1]);
@@ -248,8 +251,8 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
         x += 4;
         w += step;
     }
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2; ++v) {
             const __m256 before = resume ? _mm256_loadu_ps(tile + r * stride + v * 8) : _mm256_setzero_ps();
             _mm256_storeu_ps(tile + r * stride + v * 8, _mm256_add_ps(before, acc[r][v]));
         }
@@ -279,12 +282,18 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
     call(11, 1) call(12, 1) call(13, 1) call(14, 1)
 EACH_TO_14(TILES_512)
 EACH_TO_6(TILES_512)
-TILES_256(1) TILES_256(2) TILES_256(3) TILES_256(4) TILES_256(5) TILES_256(6)
+TILES_256(1)
+TILES_256(2)
+TILES_256(3)
+TILES_256(4)
+TILES_256(5)
+TILES_256(6)
 
 /* By panels - 1 and rows. */
 #define F32_512(rows, panels) [panels - 1][rows] = f32_512_##rows##_##panels,
 #define F16_512(rows, panels) [panels - 1][rows] = f16_512_##rows##_##panels,
 #define BF16_512(rows, panels) [panels - 1][rows] = bf16_##rows##_##panels,
+
 typedef tile_fn tile_table[2][MAX_ROWS + 1];
 static const tile_table tiles_512[] = {
     {EACH_TO_14(F32_512) EACH_TO_6(F32_512)},
@@ -355,17 +364,17 @@ AVX2 ALWAYS_INLINE __m256 load_256(int format, const char * from) {
 
 AVX2 ALWAYS_INLINE void store_transposed(const __m256 * v, float * out, int width) {
     __m256 a[8], b[8];
-    UNROLL for (int i = 0; i < 8; i += 2) {
+    UNROLL_FOR(int i = 0; i < 8; i += 2) {
         a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
         a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
     }
-    UNROLL for (int i = 0; i < 8; i += 4) {
+    UNROLL_FOR(int i = 0; i < 8; i += 4) {
         b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
         b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
         b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
         b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
     }
-    UNROLL for (int i = 0; i < 4; ++i) {
+    UNROLL_FOR(int i = 0; i < 4; ++i) {
         _mm256_store_ps(out + i * width, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
         _mm256_store_ps(out + (i + 4) * width, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
     }
@@ -389,7 +398,7 @@ AVX2 ALWAYS_INLINE void columns_of(int format, const char * w, int64_t apart, in
         for (int first = 0; first < width; first += 8) {
             for (int64_t j = i; j < stop; j += 8) {
                 __m256 v[8];
-                UNROLL for (int r = 0; r < 8; ++r) {
+                UNROLL_FOR(int r = 0; r < 8; ++r) {
                     v[r] = load_256(format, row[first + r] + j * size);
                 }
                 store_transposed(v, out + j * width + first, width);
@@ -511,7 +520,8 @@ static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t f
                         round_rows(w, apart, cols, n_k, rounded);
                         columns_f32((const char *) rounded, 2 * n_k, cols, span, steps, widened);
                     } else {
-                        columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
+                        /* A pair is 4 bytes. */
+                        columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened);
                     }
                 } else {
                     w = p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;

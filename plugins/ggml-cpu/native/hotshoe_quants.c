@@ -137,7 +137,8 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
         n = min64(ROWS - row % ROWS, last - row); /* of one panel */
         const char * in = (const char *) rows + (row - first_row) * row_bytes;
         char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
-        const char * ahead = in + n * row_bytes; /* the next panel, which the processor does not see coming in 16 places at once */
+        /* The next panel, which the processor does not see coming in 16 places at once. */
+        const char * ahead = in + n * row_bytes;
         for (int64_t b = 0; b < k / q->elements; ++b) {
             for (int line = 0; line < ROWS * q->bytes; line += GROUP, ahead += GROUP) {
                 __builtin_prefetch(ahead);
@@ -264,7 +265,8 @@ static void multiply_tile(const struct block * b, int64_t tokens, const char * x
                           const uint8_t * apart, const char ** rests, float * sums, const char ** next, int lines) {
     const struct quant * q = b->q;
     const int64_t in_span = span_of(q) / q->block; /* records */
-    const int64_t x_bytes = in_span * tokens * STAGED_RECORD(q->block, q->form), w_bytes = in_span * RECORD(q->block, q->form, q->mins);
+    const int64_t x_bytes = in_span * tokens * STAGED_RECORD(q->block, q->form);
+    const int64_t w_bytes = in_span * RECORD(q->block, q->form, q->mins);
     for (int64_t first = 0, stop; first < spans; first = stop) {
         stop = b->apart ? first + 1 : spans;
         while (stop < spans && !apart[stop - 1]) {
@@ -290,8 +292,10 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
     const int direct = tokens <= b->set->direct && !b->apart;
     const int64_t most_in_tile = direct ? 1 : b->set->in_tile, tiles = (tokens + most_in_tile - 1) / most_in_tile;
     const int64_t token_record = STAGED_RECORD(q->block, q->form);
-    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * RECORD(q->block, q->form, q->mins)) * SUPERBLOCK; /* elements unpacked */
-    const int64_t superblock = SUPERBLOCK / q->block * token_record * (b->apart ? 2 : 1); /* of a token, in bytes */
+    /* Elements unpacked. */
+    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * RECORD(q->block, q->form, q->mins)) * SUPERBLOCK;
+    /* Of a token, in bytes. */
+    const int64_t superblock = SUPERBLOCK / q->block * token_record * (b->apart ? 2 : 1);
     const int64_t depth = is_whole(b) ? k : STAGED / (tokens * superblock) * SUPERBLOCK;
     const int64_t span = span_of(q);
     char * staged = s->tokens;

@@ -79,7 +79,7 @@ struct sink {
  * For records the tiles ask, which have the time. */
 INLINE void ask(struct sink * s, int lines) {
     if (s->direct && s->asks) {
-        UNROLL for (int i = 0; i < lines; ++i, s->ahead += GROUP) {
+        UNROLL_FOR(int i = 0; i < lines; ++i, s->ahead += GROUP) {
             _mm_prefetch(s->ahead, ASK_INTO);
         }
     }
