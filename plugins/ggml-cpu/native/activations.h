@@ -49,9 +49,7 @@ ALWAYS_INLINE float times_sigmoid(float x, float z) {
 }
 
 /* x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), for (1 + tanh(u))/2 = sigmoid(2u). */
-ALWAYS_INLINE float gelu_tanh(float x) {
-    return times_sigmoid(x, 1.5957691216057308f * (x + 0.044715f * x * x * x));
-}
+ALWAYS_INLINE float gelu_tanh(float x) { return times_sigmoid(x, 1.5957691216057308f * (x + 0.044715f * x * x * x)); }
 
 ALWAYS_INLINE float gelu_quick(float x) { return times_sigmoid(x, 1.702f * x); }
 

@@ -109,9 +109,9 @@ FN vf NAME(numbers)(const char * p, const int half) {
 /* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[at[i]][...]) * gain[r], for r < rows; keep NULL: out holds nothing
  * yet; at NULL: 0, 1, 2 and so on. b is in panels of W columns, `panel` bytes apart, rows of a panel ldb bytes apart; lanes up
  * to VL past cols can be read. */
-FN void NAME(columns)(const int rows, const int vectors, const int half, const float * const * a, int64_t n, const int32_t * at,
-                      const char * b, size_t ldb, float * const * out, int64_t from, int64_t part, const float * keep,
-                      const float * gain) {
+FN void NAME(columns)(const int rows, const int vectors, const int half, const float * const * a, int64_t n,
+                      const int32_t * at, const char * b, size_t ldb, float * const * out, int64_t from, int64_t part,
+                      const float * keep, const float * gain) {
     vf acc[ROWS][4];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
@@ -171,8 +171,9 @@ FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int
 }
 
 /* The same with rows of b that are not in panels; cols is a multiple of VL. */
-FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * at, const char * b,
-                            size_t ldb, float * const * out, int64_t cols, const float * keep, const float * gain) {
+FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * at,
+                            const char * b, size_t ldb, float * const * out, int64_t cols, const float * keep,
+                            const float * gain) {
     const int wide = rows * 4 <= ROWS * 2 ? 4 : 2;
     const size_t vector = VL * (half ? 2 : 4);
     int64_t from = 0;
@@ -186,8 +187,8 @@ FN void NAME(rows_in_place)(const int rows, const int half, const float * const 
 
 /* Scores of few rows for the keys at[0], at[1] and so on (NULL: all), without a transposed copy of the keys, which are
  * `stride` bytes apart: floats, or half floats in whole vectors. run: or NULL, where the next keys have been asked for. */
-FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * at, const char * keys,
-                   size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
+FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * at,
+                   const char * keys, size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
     for (int64_t j = 0; j < cols; j += 4) {
         const char * key[4];
         vf acc[FEW][4];
@@ -239,31 +240,31 @@ FN void NAME(dots)(const int rows, const int half, const float * const * q, int6
 }
 
 /* One function for each number of rows, so that the accumulators have names and stay in registers. */
-typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, size_t, float * const *,
+typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, size_t,
+                              float * const *, int64_t, const float *, const float *);
+typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *,
                               int64_t, const float *, const float *);
-typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *, int64_t,
-                              const float *, const float *);
-typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, int64_t, float * const *,
-                              float, struct run *);
-#define ROWS_IN_PLACE(rows, name, half)                                                                                  \
-    TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b,       \
-                                           size_t ldb, float * const * out, int64_t cols, const float * keep,            \
-                                           const float * gain) {                                                         \
-        NAME(rows_in_place)(rows, half, a, n, at, b, ldb, out, cols, keep, gain);                                        \
+typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, int64_t,
+                              float * const *, float, struct run *);
+#define ROWS_IN_PLACE(rows, name, half)                                                                            \
+    TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b, \
+                                           size_t ldb, float * const * out, int64_t cols, const float * keep,      \
+                                           const float * gain) {                                                   \
+        NAME(rows_in_place)(rows, half, a, n, at, b, ldb, out, cols, keep, gain);                                  \
     }
-#define DOTS(rows, name, half)                                                                                           \
-    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * at, const char * keys,  \
-                                           size_t stride, int64_t cols, float * const * out, float gain,                 \
-                                           struct run * run) {                                                           \
-        NAME(dots)(rows, half, q, dim, at, keys, stride, cols, out, gain, run);                                          \
+#define DOTS(rows, name, half)                                                                                  \
+    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * at,            \
+                                           const char * keys, size_t stride, int64_t cols, float * const * out, \
+                                           float gain, struct run * run) {                                      \
+        NAME(dots)(rows, half, q, dim, at, keys, stride, cols, out, gain, run);                                 \
     }
-#define TILE(rows)                                                                                                       \
-    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b,         \
-                                         size_t ldb, size_t panel, float * const * out, int64_t cols,                    \
-                                         const float * keep, const float * gain) {                                       \
-        NAME(tile)(rows, a, n, at, b, ldb, panel, out, cols, keep, gain);                                                \
-    }                                                                                                                    \
-    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                              \
+#define TILE(rows)                                                                                               \
+    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b, \
+                                         size_t ldb, size_t panel, float * const * out, int64_t cols,            \
+                                         const float * keep, const float * gain) {                               \
+        NAME(tile)(rows, a, n, at, b, ldb, panel, out, cols, keep, gain);                                        \
+    }                                                                                                            \
+    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                      \
     ROWS_IN_PLACE(rows, halves_in_place, 1)
 #define FEW_DOTS(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
 /* clang-format off */
@@ -278,9 +279,9 @@ FEW_DOTS(1) FEW_DOTS(2) FEW_DOTS(3)
 #if FEW > 3
 FEW_DOTS(4)
 #endif
-/* clang-format on */
 #if ROWS > 6
-#define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6), NAME(f##_7), NAME(f##_8)}
+#define UP_TO_ROWS(f) \
+    {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6), NAME(f##_7), NAME(f##_8)}
 #elif ROWS > 4
 #define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6)}
 #else
@@ -297,6 +298,7 @@ static const NAME(rows_fn) NAME(tiles_in_place)[2][ROWS + 1] = {
     UP_TO_ROWS(halves_in_place),
 };
 static const NAME(dots_fn) NAME(few_tiles)[2][FEW + 1] = {UP_TO_FEW(dots), UP_TO_FEW(dots_of_halves)};
+/* clang-format on */
 
 /* n floats at `to` from the beginning of a row of any type; whole blocks, where the type has them. */
 FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t n) {
@@ -334,7 +336,8 @@ static int NAME(can_be_read)(const struct ggml_tensor * t) {
 }
 
 /* keys (cols, dim) to panels (ceil(cols / W), dim, W), zeros beyond cols up to a multiple of VL. */
-TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type type, size_t stride, int64_t cols, int64_t dim) {
+TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type type, size_t stride, int64_t cols,
+                                   int64_t dim) {
     const int64_t wide = (cols + VL - 1) / VL * VL;
 #if VL > 1
     float unpacked[4][MAX_DIM];
@@ -369,7 +372,8 @@ TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type ty
 }
 
 /* values (cols, dim) to panels (ceil(dim / W), cols, W), zeros beyond dim. */
-TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type type, size_t stride, int64_t cols, int64_t dim) {
+TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type type, size_t stride, int64_t cols,
+                                     int64_t dim) {
     if (type != GGML_TYPE_F32 && type != GGML_TYPE_F16) {
         float row[MAX_DIM + W] = {0};
         for (int64_t j = 0; j < cols; ++j, v += stride) {
@@ -394,7 +398,8 @@ TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type 
 }
 
 /* The keys that one of the rows sees, and how many: NULL and all of them, or a list in `at`. */
-TARGET static const int32_t * NAME(visible)(int rows, const float * const * masks, int64_t cols, int32_t * at, int64_t * n) {
+TARGET static const int32_t * NAME(visible)(int rows, const float * const * masks, int64_t cols, int32_t * at,
+                                            int64_t * n) {
     float most[SCRATCH_FLOATS / CHUNK + VL];
     *n = cols;
     if (masks[0] == NULL) {
@@ -476,7 +481,7 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     float * const values = keys + dim * step;
     float * const scores = values + v_pad * step;
     float * const shown = scores + ROWS * step; /* masks of half floats as floats */
-    int32_t list[SCRATCH_FLOATS / CHUNK]; /* more than step */
+    int32_t list[SCRATCH_FLOATS / CHUNK];       /* more than step */
 
     const char * const k0 = cached_at(k, batch, kv_head, m + from);
     const char * const v0 = cached_at(v, batch, kv_head, m + from);
@@ -534,7 +539,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         char * const begun = run->begun + (kv_head - run->first_head) * (last - first) + block - first;
         if (!*begun) {
             for (int r = 0; r < count; ++r) {
-                const float * const sink = job->sinks != NULL ? job->sinks + kv_head * job->group + (row + r) % job->group : NULL;
+                const float * const sink =
+                    job->sinks != NULL ? job->sinks + kv_head * job->group + (row + r) % job->group : NULL;
                 top[r] = sink != NULL ? *sink : -INFINITY;
                 sum[r] = sink != NULL ? 1.0f : 0.0f;
             }
@@ -547,8 +553,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
                 const NAME(dots_fn) dots = NAME(few_tiles)[half][rows];
-                dots(q_rows + r, dim, which, from_keys + at * key_stride, key_stride, n_seen, score_rows + r, job->scale,
-                     p == 0 ? run : NULL);
+                dots(q_rows + r, dim, which, from_keys + at * key_stride, key_stride, n_seen, score_rows + r,
+                     job->scale, p == 0 ? run : NULL);
             }
             const float * whole = NULL; /* of the row before */
             for (int r = 0; r < count && which != NULL; ++r) {

@@ -7,21 +7,21 @@
 typedef void (*row_fn)(float *, const float *, const float *, int64_t);
 
 /* dst = act(a) or act(a) * up, for every activation that is straight-line code. */
-#define ACTIVATION(name, isa, target)                                                                       \
-    target static void name##_##isa(float * dst, const float * a, const float * up, int64_t n) {            \
-        if (up == NULL) {                                                                                   \
-            for (int64_t i = 0; i < n; ++i) {                                                               \
-                dst[i] = name(a[i]);                                                                        \
-            }                                                                                               \
-            return;                                                                                         \
-        }                                                                                                   \
-        for (int64_t i = 0; i < n; ++i) {                                                                   \
-            dst[i] = name(a[i]) * up[i];                                                                    \
-        }                                                                                                   \
+#define ACTIVATION(name, isa, target)                                                            \
+    target static void name##_##isa(float * dst, const float * a, const float * up, int64_t n) { \
+        if (up == NULL) {                                                                        \
+            for (int64_t i = 0; i < n; ++i) {                                                    \
+                dst[i] = name(a[i]);                                                             \
+            }                                                                                    \
+            return;                                                                              \
+        }                                                                                        \
+        for (int64_t i = 0; i < n; ++i) {                                                        \
+            dst[i] = name(a[i]) * up[i];                                                         \
+        }                                                                                        \
     }
-#define ACTIVATIONS(isa, target)       \
-    ACTIVATION(gelu_erf, isa, target)  \
-    ACTIVATION(gelu_tanh, isa, target) \
+#define ACTIVATIONS(isa, target)        \
+    ACTIVATION(gelu_erf, isa, target)   \
+    ACTIVATION(gelu_tanh, isa, target)  \
     ACTIVATION(gelu_quick, isa, target) \
     ACTIVATION(softplus, isa, target)
 

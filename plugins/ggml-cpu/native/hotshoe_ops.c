@@ -78,19 +78,19 @@ struct span {
     int64_t n;
 };
 
-#define EACH2(Out, In, expression)                                  \
-    for (int64_t i = 0; i < p->n; ++i) {                            \
-        const In x = *(const In *) (p->src[0] + i * p->s[0]);       \
-        const In y = *(const In *) (p->src[1] + i * p->s[1]);       \
-        ((Out *) p->dst)[i] = (expression);                         \
-    }                                                               \
+#define EACH2(Out, In, expression)                            \
+    for (int64_t i = 0; i < p->n; ++i) {                      \
+        const In x = *(const In *) (p->src[0] + i * p->s[0]); \
+        const In y = *(const In *) (p->src[1] + i * p->s[1]); \
+        ((Out *) p->dst)[i] = (expression);                   \
+    }                                                         \
     break
 
-#define EACH1(Out, In, expression)                                  \
-    for (int64_t i = 0; i < p->n; ++i) {                            \
-        const In x = *(const In *) (p->src[0] + i * p->s[0]);       \
-        ((Out *) p->dst)[i] = (expression);                         \
-    }                                                               \
+#define EACH1(Out, In, expression)                            \
+    for (int64_t i = 0; i < p->n; ++i) {                      \
+        const In x = *(const In *) (p->src[0] + i * p->s[0]); \
+        ((Out *) p->dst)[i] = (expression);                   \
+    }                                                         \
     break
 
 static void floats(const struct span * p, int32_t op) {

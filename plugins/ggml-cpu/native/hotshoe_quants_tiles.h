@@ -13,7 +13,8 @@
 /* 16 numbers times `scale`, rounded. */
 INLINE __m128i rounded(__m256 a, __m256 b, float scale) {
     const __m256 by = _mm256_set1_ps(scale);
-    const __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, by)), _mm256_cvtps_epi32(_mm256_mul_ps(b, by)));
+    const __m256i both =
+        _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, by)), _mm256_cvtps_epi32(_mm256_mul_ps(b, by)));
     const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
     return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
 }
@@ -34,7 +35,8 @@ INLINE float largest_of(const float * x, int n) {
 }
 
 /* Rows of n numbers, a multiple of `span`, into the places of token `token` of `tokens`. zero: the weights' code for 0. */
-INLINE void stage(int block, int span, int form, int zero, const float * x, int64_t n, int tokens, int token, char * out) {
+INLINE void stage(int block, int span, int form, int zero, const float * x, int64_t n, int tokens, int token,
+                  char * out) {
     const int record = tokens * STAGED_RECORD(block, form), width = form == FORM_S16 ? 8 : 4;
     float scale = 0, inverse = 0;
     out += token * 4;
@@ -109,8 +111,8 @@ ISA static float most_scale(const float * x, int64_t k) {
 }
 
 #define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
-#define STAGE(name, block, span, form)                                                                                 \
-    ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); }                     \
+#define STAGE(name, block, span, form)                                                             \
+    ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); } \
     ISA static void name##_rest(STAGE_ARGS) { (void) n, stage_rest(block, span, form, zero, x, tokens, token, out); }
 STAGE(stage_32, 32, 32, FORM_OF_6)
 STAGE(stage_k_32, 32, SPAN, FORM_OF_6)
@@ -120,8 +122,8 @@ STAGE(stage_k_8, 32, SPAN, FORM_OF_8)
 
 /* --- tiles ---------------------------------------------------------------------------------------- */
 
-INLINE void tile(int tokens, int block, int span, int form, int mins, const char * x, const char * w, int64_t n, float * sums,
-                 const char * ahead, int lines) {
+INLINE void tile(int tokens, int block, int span, int form, int mins, const char * x, const char * w, int64_t n,
+                 float * sums, const char * ahead, int lines) {
     const int staged = tokens * STAGED_RECORD(block, form), wide = form == FORM_S16;
     /* vpmaddwd takes pairs: the even and the odd ones of a group by turns. */
     const int steps = wide ? block / 2 : block / 4;
@@ -163,9 +165,11 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
             }
             const float * scales = (const float *) (w + CODE_BYTES(block, form));
             UNROLL_FOR(int t = 0; t < tokens; ++t) {
-                const floats sum_of_codes = mins ? as_floats(four_bytes(numbers + (2 * tokens + t) * 4)) : V(setzero_ps)();
+                const floats sum_of_codes =
+                    mins ? as_floats(four_bytes(numbers + (2 * tokens + t) * 4)) : V(setzero_ps)();
                 UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                    of_span[t][h] = V(fmadd_ps)(in_floats(form, sum[t][h]), V(load_ps)(scales + h * LANES), of_span[t][h]);
+                    of_span[t][h] =
+                        V(fmadd_ps)(in_floats(form, sum[t][h]), V(load_ps)(scales + h * LANES), of_span[t][h]);
                     if (mins) {
                         total[t][h] = V(fmadd_ps)(V(load_ps)(scales + ROWS + h * LANES), sum_of_codes, total[t][h]);
                     }
@@ -187,9 +191,9 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
 }
 
 #define TILE_ARGS const char *x, const char *w, int64_t n, float *sums, const char *ahead, int lines
-#define TILE(tokens, name, ...)                                                                                        \
+#define TILE(tokens, name, ...) \
     ISA static void name##_##tokens(TILE_ARGS) { tile(tokens, __VA_ARGS__, x, w, n, sums, ahead, lines); }
-#define FOUR_TILES(name, ...)                                                                                          \
+#define FOUR_TILES(name, ...) \
     TILE(1, name, __VA_ARGS__) TILE(2, name, __VA_ARGS__) TILE(3, name, __VA_ARGS__) TILE(4, name, __VA_ARGS__)
 /* clang-format off */
 #if LANES == 16

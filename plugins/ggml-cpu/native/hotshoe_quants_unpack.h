@@ -83,7 +83,8 @@ INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
         UNROLL_FOR(int half = 0; half < PARTS; ++half) {
             const ints e = bytes_widened(in + half * LANES);
             const ints normal = V(slli_epi32)(V(sub_epi32)(e, V(set1_epi32)(1)), 23); /* not above 0 where e < 2: */
-            const ints tiny = V(sllv_epi32)(V(set1_epi32)(0x00200000), V(min_epi32)(e, V(set1_epi32)(2))); /* 2^-128, 2^-127 */
+            const ints tiny =
+                V(sllv_epi32)(V(set1_epi32)(0x00200000), V(min_epi32)(e, V(set1_epi32)(2))); /* 2^-128, 2^-127 */
             const ints scale = V(max_epi32)(normal, tiny);
             open_record(s, 0, 0);
             take_looked_up(s, 0, in + ROWS, half, table_of(fp4_table));
@@ -136,7 +137,8 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
                     const ints both = stream(s, in + at_codes, 8 * j + g, half);
                     ints first = low(both, 15), second = high(both, 4, 15);
                     if (fifth) {
-                        const ints two = V(srl_epi16)(words(in + FIFTHS + g * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(2 * j));
+                        const ints two =
+                            V(srl_epi16)(words(in + FIFTHS + g * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(2 * j));
                         first = first | low(V(slli_epi16)(two, 4), 16);
                         second = second | low(V(slli_epi16)(two, 3), 16);
                     }
@@ -209,8 +211,8 @@ INLINE void take_two_bits(struct sink * s, const char * in, const char * third, 
     UNROLL_FOR(int g = 0; g < 4; ++g) {
         const int word = 4 * part + g;
         const ints four = stream(s, in + 8 * side * GROUP, word, half);
-        const ints bits = third ? V(srl_epi16)(words(third + word * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(4 * side))
-                                   : zeros();
+        const ints bits =
+            third ? V(srl_epi16)(words(third + word * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(4 * side)) : zeros();
         UNROLL_FOR(int j = 0; j < 4; ++j) {
             ints code = high(four, 2 * j, 3);
             if (third) {
@@ -258,7 +260,8 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
             const char * packed = in + SCALES + half * 4 * LANES;
             const ints a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
             UNROLL_FOR(int side = 0; side < 2; ++side) {
-                const ints scales[2] = { /* 4 bits in a and b, two more in c; counted from -32 */
+                const ints scales[2] = {
+                    /* 4 bits in a and b, two more in c; counted from -32 */
                     (side ? high(a, 4, 15) : low(a, 15)) | (side ? low(c, 48) : low(V(slli_epi16)(c, 4), 48)),
                     (side ? high(b, 4, 15) : low(b, 15)) | (side ? high(c, 2, 48) : low(V(slli_epi16)(c, 2), 48)),
                 };
@@ -310,20 +313,20 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 /* --- of each type two functions: into records, and into sums of one token ---------------------------- */
 
-#define TYPE(name, block, form, mins, asks, body)                                                                            \
-    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
-        struct sink storing = {0, 0, block, form, mins, out, 0, {{0}}, {0}, {{0}}, 0}, *s = &storing;                          \
-        body;                                                                                                          \
-    }                                                                                                                  \
-    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                        \
-        struct sink summing = {1, asks, block, form, mins, 0, x, {{0}}, {0}, {{0}}, 0}, *s = &summing;                            \
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                                              \
-            summing.total[half] = V(loadu_ps)(sums + half * LANES);                                                    \
-        }                                                                                                              \
-        body;                                                                                                          \
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                                              \
-            V(storeu_ps)(sums + half * LANES, summing.total[half]);                                                    \
-        }                                                                                                              \
+#define TYPE(name, block, form, mins, asks, body)                                                      \
+    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                            \
+        struct sink storing = {0, 0, block, form, mins, out, 0, {{0}}, {0}, {{0}}, 0}, *s = &storing;  \
+        body;                                                                                          \
+    }                                                                                                  \
+    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {        \
+        struct sink summing = {1, asks, block, form, mins, 0, x, {{0}}, {0}, {{0}}, 0}, *s = &summing; \
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                               \
+            summing.total[half] = V(loadu_ps)(sums + half * LANES);                                    \
+        }                                                                                              \
+        body;                                                                                          \
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                               \
+            V(storeu_ps)(sums + half * LANES, summing.total[half]);                                    \
+        }                                                                                              \
     }
 TYPE(q4_0, 32, FORM_OF_6, 0, 0, nibbles(s, in, n, 0))
 TYPE(q4_1, 32, FORM_OF_6, 1, 0, nibbles(s, in, n, 0))
