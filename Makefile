@@ -85,7 +85,7 @@ clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist plugins/*/build
 
 $(VENV)/.venv:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"hotshoe needs Python 3.10 or later; this is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hotshoe needs Python 3.11 or later; this is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@

@@ -23,7 +23,7 @@ from hotshoe_core.tensors.quants import can_quantize, dequantize, quantize
 from hotshoe_core.tensors.tensor import Shape, Tensor
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from hotshoe_core.graphs.graph import Graph
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from hotshoe.kvcache import LayerSpec
     from hotshoe.models.batch import Batch
