@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hotshoe.kvcache import LayerSpec
-    from hotshoe.models.batch import Batch
     from hotshoe.nn import Module
+    from hotshoe.nn.batch import Batch
     from hotshoe.placement import PlacementReport
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
