@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-cpu)
 RPC_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-rpc)
+NATIVE := $(shell git ls-files --cached --others --exclude-standard 'plugins/*/native/*.[ch]' 'plugins/*/native/*.[ch]pp')
 VULKAN_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-vulkan)
 ARGS ?=
 # One more than cores: tests wait a tenth of their time, for child processes and time limits.
@@ -57,15 +58,17 @@ sanitize: $(VENV)/.test ## run the conformance kit and the kernels' tests on a p
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_sigbus=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		$(BIN)/python -m pytest --capture=sys tests/ggml $(ARGS)
 
-lint: $(VENV)/.lint ## ruff, mypy, and the longest files
+lint: $(VENV)/.lint ## ruff, mypy, clang-format, and the longest files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	$(BIN)/mypy
 	$(BIN)/python tools/longest_files.py
 
 format: $(VENV)/.lint ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
 
 bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/loader.py
