@@ -14,6 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-cpu)
 RPC_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-rpc)
+NATIVE := $(shell git ls-files --cached --others --exclude-standard 'plugins/*/native/*.[ch]' 'plugins/*/native/*.[ch]pp')
 VULKAN_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-vulkan)
 ARGS ?=
 # One worker more than cores: tests wait for child processes and time limits a tenth of their time.
@@ -57,9 +58,10 @@ sanitize: $(VENV)/.test ## build the plugin with sanitizers; run the conformance
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_sigbus=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		$(BIN)/python -m pytest --capture=sys tests/ggml $(ARGS)
 
-lint: $(VENV)/.lint ## check code and texts: ruff, mypy, plain English, the longest files
+lint: $(VENV)/.lint ## check code and texts: ruff, clang-format, mypy, plain English, the longest files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	$(BIN)/mypy
 	$(BIN)/python tools/plain_english.py
 	$(BIN)/python tools/longest_files.py
@@ -67,6 +69,7 @@ lint: $(VENV)/.lint ## check code and texts: ruff, mypy, plain English, the long
 format: $(VENV)/.lint ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
 
 bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/loader.py
@@ -86,7 +89,7 @@ clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist plugins/*/build examples/models/all-MiniLM-* examples/models/SmolLM2-*
 
 $(VENV)/.venv:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and f"hotshoe needs Python 3.10 or later; this is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hotshoe needs Python 3.11 or later; this is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@

@@ -450,7 +450,7 @@ class Tensor:
         return TABLE["set_rows"](self, indices, rows)
 
 
-def constant(array: np.ndarray[Any, Any] | Sequence[float], name: str = "constant") -> Tensor:
+def constant(array: np.ndarray[Any, Any] | np.generic | Sequence[float], name: str = "constant") -> Tensor:
     """A leaf whose value is known when the graph is built. It can be used in any context."""
     if isinstance(array, Tensor):
         raise GraphError(f"{array!r} is a Tensor already; expected an array or numbers", hint="use it as it is")
