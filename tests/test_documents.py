@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import plots
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.options import PROBE_VARIABLE
 from tests.zoo.animals import ANIMALS
@@ -21,6 +22,8 @@ DOCUMENTS = sorted(
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "tests").glob("*.md"),
         *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "plugins").glob("*/*.md"),
+        ROOT / "benchmarks" / "NOTES.md",
     ]
 )
 
@@ -37,10 +40,21 @@ def test_the_list_of_ops_is_current_and_whole() -> None:
     assert "(missing)" not in (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), target
+
+
+def test_every_plot_is_current_and_its_numbers_are_in_the_page() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for name, result in plots.results().items():
+        target = ROOT / "docs" / "plots" / f"{name}.svg"
+        assert target.read_text(encoding="utf-8") == plots.draw(result), "run: python benchmarks/plots.py"
+        assert result["date"] in page
+        for row in result["rows"]:
+            for value in (v for v in row.values() if isinstance(v, list)):
+                assert re.search(rf"(?<![\d.]){value[0]:g}(?![\d])", page), f"{name}: {row['name']}: {value[0]:g}"
 
 
 LOADER = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")
