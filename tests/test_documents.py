@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from benchmarks import plots
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.options import PROBE_VARIABLE
+from tests.support.smollm2 import require_smollm2
 from tests.zoo.animals import ANIMALS
 
 ROOT = Path(__file__).parents[1]
@@ -55,6 +57,50 @@ def test_every_plot_is_current_and_its_numbers_are_in_the_page() -> None:
         for row in result["rows"]:
             for value in (v for v in row.values() if isinstance(v, list)):
                 assert re.search(rf"(?<![\d.]){value[0]:g}(?![\d])", page), f"{name}: {row['name']}: {value[0]:g}"
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=range(4))
+def test_the_readmes_code_runs_as_it_stands(
+    code: str,
+    minilm_gguf: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+    models = tmp_path / "examples" / "models"  # as `make demo` leaves it
+    models.mkdir(parents=True)
+    for path, name in (
+        (require_smollm2(), "SmolLM2-135M-Instruct.Q4_1"),
+        (minilm_gguf("q8_0"), "all-MiniLM-L6-v2-q8_0"),
+    ):
+        (models / f"{name}.gguf").symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    for expected in re.findall(r"print\(.*  # (.*)$", code, re.MULTILINE):
+        start = re.split(r"[ (:]", expected)[0]  # the rest depends on the machine
+        assert start in printed
+
+
+def test_the_readmes_commands_exist() -> None:
+    known = set(
+        re.findall(
+            r"^ {4}([a-z-]+)",
+            subprocess.run(
+                [sys.executable, "-m", "hotshoe", "--help"], capture_output=True, text=True, check=True
+            ).stdout,
+            re.MULTILINE,
+        )
+    )
+    used = set(re.findall(r"\bhotshoe ([a-z-]+) [^`\n]*[./]", README)) | set(
+        re.findall(r"^hotshoe ([a-z-]+)", README, re.MULTILINE)
+    )
+    assert used
+    assert used <= known
 
 
 LOADER = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")
