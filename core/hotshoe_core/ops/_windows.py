@@ -9,10 +9,8 @@ import numpy as np
 
 from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops.movement import concat
-from hotshoe_core.ops.rules import F32
+from hotshoe_core.ops.rules import F32, Array
 from hotshoe_core.tensors.tensor import Shape, Tensor, constant
-
-Array = np.ndarray[Any, Any]
 
 
 def integers(name: str, value: Any, n: int, *, least: int) -> tuple[int, ...]:

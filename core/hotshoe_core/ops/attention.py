@@ -116,7 +116,7 @@ def _heads_first(x: Tensor) -> Tensor:
     return x.permute(*range(b), b + 1, b, b + 2)
 
 
-SectionLayout = Literal["contiguous", "interleaved", "restarting"]
+_SectionLayout = Literal["contiguous", "interleaved", "restarting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class RoPE:
     beta_slow: float = 1.0
     original_context: int = 0
     sections: tuple[int, ...] = ()
-    section_layout: SectionLayout = "contiguous"
+    section_layout: _SectionLayout = "contiguous"
 
     def frequencies(self) -> np.ndarray[Any, Any]:
         """Radians per position of each pair, float32 of shape (dim / 2,)."""
@@ -216,8 +216,8 @@ def _check_config(config: RoPE, head_dim: int) -> None:
             raise ShapeError(f"{name} is {getattr(config, name)!r}; expected a number")
     if not all(isinstance(n, numbers.Integral) for n in (config.dim, config.original_context, *config.sections)):
         raise ShapeError(f"{config}: expected integers as dim, original_context and sections")
-    if not isinstance(config.section_layout, str) or config.section_layout not in get_args(SectionLayout):
-        known = ", ".join(get_args(SectionLayout))
+    if not isinstance(config.section_layout, str) or config.section_layout not in get_args(_SectionLayout):
+        known = ", ".join(get_args(_SectionLayout))
         raise ShapeError(f"section_layout is {config.section_layout!r}; expected one of {known}")
     if not -(2**31) <= config.original_context < 2**31:
         raise ShapeError(f"original_context is {config.original_context}; expected an integer of 32 bits")

@@ -15,13 +15,9 @@ import numpy as np
 from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops._windows import gather, integers, split_batch, transposed_windows, window_sizes, windows
 from hotshoe_core.ops.matrix import linear
-from hotshoe_core.ops.rules import F32, composite, require_float
+from hotshoe_core.ops.rules import F32, Sizes, composite, require_float
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Rule, Shape, Tensor
-
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "im2col"]
-
-Sizes = int | Sequence[int]
 
 
 def _geometry(attrs: dict[str, Any], n: int) -> tuple[Shape, Shape, Shape]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops.rules import (
+    Array,
     binary,
     binary_number,
     broadcast,
@@ -27,8 +28,6 @@ from hotshoe_core.ops.rules import (
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
 from hotshoe_core.tensors.tensor import Shape, Tensor, constant
-
-Array = np.ndarray[Any, Any]
 
 
 @primitive(binary_number)

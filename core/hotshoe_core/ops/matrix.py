@@ -11,6 +11,7 @@ from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops.elementwise import where
 from hotshoe_core.ops.rules import (
     F32,
+    Array,
     broadcast,
     broadcast_rows,
     by_row,
@@ -22,8 +23,6 @@ from hotshoe_core.ops.rules import (
 )
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Shape, Tensor, constant
-
-Array = np.ndarray[Any, Any]
 
 
 def _matmul_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:

@@ -12,6 +12,7 @@ from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops.rules import (
     F32,
     I32,
+    Array,
     along_last,
     broadcast,
     broadcast_rows,
@@ -24,8 +25,6 @@ from hotshoe_core.ops.rules import (
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
 from hotshoe_core.tensors.tensor import Shape, Tensor
-
-Array = np.ndarray[Any, Any]
 
 
 def _same_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:

@@ -23,11 +23,7 @@ from hotshoe_core.ops.rules import F32, composite, require_finite, require_float
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Rule, Shape, Tensor
 
-__all__ = [
-    "Recurrence", "gated_delta_rule", "gated_linear_attention", "rwkv_wkv6", "rwkv_wkv7", "ssm_conv", "ssm_scan",
-]  # fmt: skip
-
-Value = Any  # a Tensor, or a NumPy array in the reference backend
+_Value = Any  # a Tensor, or a NumPy array in the reference backend
 
 
 class Recurrence(NamedTuple):
@@ -49,7 +45,7 @@ def _recurrence(rule: Rule, *, like: str) -> Callable[[Callable[..., Any]], Call
 
     def add(body: Callable[..., Any]) -> Callable[..., Recurrence]:
         @functools.wraps(body)
-        def packed(*operands: Value, **attrs: Any) -> Value:
+        def packed(*operands: _Value, **attrs: Any) -> _Value:
             y, state = body(*operands, **attrs)
             return _join([y.reshape(-1), state.reshape(-1)], 0)
 
@@ -72,19 +68,19 @@ def _recurrence(rule: Rule, *, like: str) -> Callable[[Callable[..., Any]], Call
 # What the bodies are written with, for Tensors and for arrays
 
 
-def _exp(x: Value) -> Value:
+def _exp(x: _Value) -> _Value:
     return x.exp() if isinstance(x, Tensor) else np.exp(x)
 
 
-def _softplus(x: Value) -> Value:
+def _softplus(x: _Value) -> _Value:
     return x.softplus() if isinstance(x, Tensor) else np.logaddexp(x, np.float32(0))
 
 
-def _join(parts: list[Value], axis: int) -> Value:
+def _join(parts: list[_Value], axis: int) -> _Value:
     return concat(*parts, axis=axis) if isinstance(parts[0], Tensor) else np.concatenate(parts, axis)
 
 
-def _steps(step: Callable[..., tuple[Value, Value]], state: Value, *series: Value) -> Recurrence:
+def _steps(step: Callable[..., tuple[_Value, _Value]], state: _Value, *series: _Value) -> Recurrence:
     """One step after the other: ``step(state, *each series at this time)`` gives (y, state). Series: (n_seqs, t, …)."""
     ys = []
     for t in range(series[0].shape[1]):
@@ -165,7 +161,7 @@ def ssm_scan(
     dt = _softplus(dt) if dt_softplus else dt
     rates = A.reshape(heads, -1)
 
-    def step(h: Value, x: Value, dt: Value, b: Value, c: Value) -> tuple[Value, Value]:
+    def step(h: _Value, x: _Value, dt: _Value, b: _Value, c: _Value) -> tuple[_Value, _Value]:
         decay = _exp(dt[..., None] * rates)  # (n, heads, 1 or d_state)
         given = (x * dt[..., None]).reshape(n, groups, -1, 1)
         h = (h * decay[:, :, None]).reshape(n, groups, -1, d_state)  # the heads of a group in one axis
@@ -226,7 +222,7 @@ def gated_delta_rule(
     k_heads, dk = k.shape[2:]
     decay = _exp(g).reshape(n, -1, heads, g.shape[-1] if g.ndim == 4 else 1)
 
-    def step(s: Value, q: Value, k: Value, v: Value, decay: Value, beta: Value) -> tuple[Value, Value]:
+    def step(s: _Value, q: _Value, k: _Value, v: _Value, decay: _Value, beta: _Value) -> tuple[_Value, _Value]:
         s = (s * decay[:, :, None]).reshape(n, k_heads, -1, dk)  # the heads that share a key in one axis
         k = k[:, :, None]
         error = v - (s * k).sum(-1).reshape(n, heads, dv)
@@ -257,7 +253,7 @@ def gated_linear_attention(
     (n_seqs, t, heads, dv) and the new state. scale: ``1 / √dk``, if None.
     """
 
-    def step(s: Value, q: Value, k: Value, v: Value, decay: Value) -> tuple[Value, Value]:
+    def step(s: _Value, q: _Value, k: _Value, v: _Value, decay: _Value) -> tuple[_Value, _Value]:
         s = s * decay[..., None] + k[..., None] * v[:, :, None]
         return (s * q[..., None]).sum(-2) * scale, s
 
@@ -285,7 +281,7 @@ def rwkv_wkv6(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tens
     (heads, dk), state S (n_seqs, heads, dk, dv). Gives y (n_seqs, t, heads, dv) and the new state.
     """
 
-    def step(s: Value, r: Value, k: Value, v: Value, w: Value) -> tuple[Value, Value]:
+    def step(s: _Value, r: _Value, k: _Value, v: _Value, w: _Value) -> tuple[_Value, _Value]:
         new = k[..., None] * v[:, :, None]  # (n, heads, dk, dv)
         y = ((s + new * u[..., None]) * r[..., None]).sum(-2)
         return y, s * w[..., None] + new
@@ -311,7 +307,7 @@ def rwkv_wkv7(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, 
     (n_seqs, t, heads, dv) and the new state.
     """
 
-    def step(s: Value, r: Value, w: Value, k: Value, v: Value, a: Value, b: Value) -> tuple[Value, Value]:
+    def step(s: _Value, r: _Value, w: _Value, k: _Value, v: _Value, a: _Value, b: _Value) -> tuple[_Value, _Value]:
         removed = (s * a[:, :, None]).sum(-1)  # (n, heads, dv)
         s = s * w[:, :, None] + removed[..., None] * b[:, :, None] + v[..., None] * k[:, :, None]
         return (s * r[:, :, None]).sum(-1), s

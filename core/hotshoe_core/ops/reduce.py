@@ -10,6 +10,7 @@ from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops.rules import (
     F32,
     I32,
+    Array,
     along_last,
     broadcast,
     broadcast_rows,
@@ -24,9 +25,6 @@ from hotshoe_core.ops.rules import (
 )
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Axis, Shape, Tensor
-
-Array = np.ndarray[Any, Any]
-
 
 # ``axis`` is one axis, several, or None for all, as in NumPy.
 

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
 from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops._windows import gather, integers, split_batch, window_sizes, windows
-from hotshoe_core.ops.rules import F32, composite, require_float
+from hotshoe_core.ops.rules import F32, Array, Sizes, composite, require_float
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Rule, Shape, Tensor, constant
-
-__all__ = ["avg_pool1d", "avg_pool2d", "interpolate", "max_pool1d", "max_pool2d"]
-
-Array = np.ndarray[Any, Any]
-Sizes = int | Sequence[int]
-
 
 # Pooling
 

@@ -10,13 +10,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.op import Op, RowOperands
 from hotshoe_core.tensors.tensor import TABLE, Axis, Rule, Shape, Tensor
 
 F32, I32 = DType.F32, DType.I32
-
+Array = np.ndarray[Any, Any]
+Sizes = int | Sequence[int]  # one integer for all spatial axes, or one for each
 
 Row = Callable[[Callable[..., Any]], Op]
 _ROW_OPERANDS: dict[Rule, RowOperands] = {}
