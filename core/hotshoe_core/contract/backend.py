@@ -241,7 +241,7 @@ class Backend(ABC):
             )
         return placement
 
-    def home(self, tensor: Tensor) -> str:
+    def device_of_tensor(self, tensor: Tensor) -> str:
         """The device that holds a weight or state of this backend."""
         return self.placement.of_state(tensor.layer) if tensor.op == "state" else self.placement.device(tensor.layer)
 

@@ -166,7 +166,7 @@ class MultiDeviceConformance:
         assert set(report.on(last).cache) == {1}
         assert set(report.on(first).cache) == set(range(N_LAYERS)) - {1}
         assert {0, 1} <= set(report.on(first).weights)
-        assert [self.backend.home(state) for state in model.states[:2]] == [first, last]
+        assert [self.backend.device_of_tensor(state) for state in model.states[:2]] == [first, last]
         ctx, _ = model.build()
         ctx.reserve()
         rows = {p.layer: p.device for p in ctx.placements() if p.op == "set_rows"}
