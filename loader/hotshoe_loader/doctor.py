@@ -64,8 +64,8 @@ class _Examiner:
         machine = self._machine
         version = ".".join(map(str, machine.python))
         text = f"{version}, {machine.bits} bits, for {machine.platform} on {machine.machine}"
-        if machine.python < (3, 10, 0):
-            yield Finding("python", "todo", text, "install Python 3.10 or later, and hotshoe in it")
+        if machine.python < (3, 11, 0):
+            yield Finding("python", "todo", text, "install Python 3.11 or later, and hotshoe in it")
         elif machine.bits < 64:
             why = "its programs may use 4 GiB at most, and no plugin is built for it"
             yield Finding("python", "todo", f"{text}: {why}", "install a 64-bit Python, and hotshoe in it")

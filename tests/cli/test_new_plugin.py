@@ -114,7 +114,7 @@ def test_the_files_are_formatted(tmp_path: Path) -> None:
         pytest.skip("needs ruff, which `make lint` installs")
     for kind in KINDS:
         assert main(["new-plugin", "acme-npu", f"--{kind}", "--output", str(tmp_path / kind)]) == 0
-    own = ["line-length = 120", "target-version = 'py310'", "src = ['*', '*/tests']"]
+    own = ["line-length = 120", "target-version = 'py311'", "src = ['*', '*/tests']"]
     (tmp_path / "ruff.toml").write_text("\n".join([*own, "lint.select = ['B', 'E', 'F', 'UP']", ""]))
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run([ruff, *command, "--no-cache", "."], cwd=tmp_path, capture_output=True, text=True)

@@ -253,7 +253,7 @@ def test_a_gpu_plugin_without_a_gpu(box, outcome):
     ("options", "step"),
     [
         ({"bits": 32}, "install a 64-bit Python"),
-        ({"python": (3, 9, 1)}, "install Python 3.10 or later"),
+        ({"python": (3, 10, 14)}, "install Python 3.11 or later"),
     ],
 )
 def test_python_comes_first(box, options, step):

@@ -23,7 +23,7 @@ from hotshoe_core.tensors.quants import can_quantize, dequantize, quantize
 from hotshoe_core.tensors.tensor import Shape, Tensor
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from hotshoe_core.graphs.graph import Graph
 
@@ -46,6 +46,8 @@ class WeightData:
     """
 
     name: str
+    """The tensor's name in the file."""
+
     shape: Shape
     dtype: DType
 
@@ -63,6 +65,14 @@ class WeightData:
 
     A backend may keep it in a larger layout that multiplies faster.
     """
+
+    variant: str = ""
+    """Distinguishes loads of one tensor: the name of the device, if layers of several devices read the tensor."""
+
+    @property
+    def key(self) -> str:
+        """The key of the weight's tensor in the result of ``Backend.load``; unique among the weights of one call."""
+        return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def __post_init__(self) -> None:
         require_sizes(f"weight {self.name!r}", self.shape)
@@ -283,7 +293,7 @@ class Backend(ABC):
     def load(
         self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
     ) -> dict[str, Tensor]:
-        """Load weights, each on the device ``placement.of_weight(…)``; returns a tensor for each name.
+        """Load weights, each on the device ``placement.of_weight(…)``; returns a tensor for each ``key``.
 
         placement: becomes ``self.placement``, which later states and graphs follow; None keeps the current one, at
         first all on the first device. progress: called in the caller's thread with fractions that never decrease; the

@@ -60,7 +60,7 @@ def name_problem(name: object) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Device:
     """One piece of hardware that a provider offers.
 
@@ -104,6 +104,14 @@ class Device:
 
     def __post_init__(self) -> None:
         self.check()
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name}: {self.description or self.type.value} ({self.provider})>"
+
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import device_table
+
+        return device_table([self])
 
     def check(self) -> None:
         """Raise PluginError unless every field is valid. The loader calls it again for devices that a plugin made."""

@@ -67,8 +67,13 @@ class DeviceMemory:
     @property
     def total(self) -> int:
         """Bytes on this device, with any status."""
-        parts = (*self.weights.values(), *self.cache.values(), self.graph)
-        return sum(m.size for m in parts)
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Bytes of the weights, of the cache and of the graph."""
+        weights, cache = (sum(m.size for m in amounts.values()) for amounts in (self.weights, self.cache))
+        return weights, cache, self.graph.size
 
     @property
     def failed(self) -> bool:
@@ -87,7 +92,7 @@ class DeviceMemory:
         return [*found, "graph"] if self.graph.status is AllocationStatus.FAILED else found
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class BackendMemory:
     """The memory of all devices of a backend."""
 
@@ -119,8 +124,7 @@ class BackendMemory:
         lines = []
         for d in self.devices:
             failed = " FAILED" if d.failed else ""
-            weights = sum(m.size for m in d.weights.values())
-            cache = sum(m.size for m in d.cache.values())
+            weights, cache, _ = d.sizes
             input_part = f", {format_bytes(d.input_weights.size)} of them the input's" if d.input_weights.size else ""
             lines.append(
                 f"{d.device}: {format_bytes(d.total)}{failed} "
@@ -132,3 +136,12 @@ class BackendMemory:
                 for dtype, (in_file, here) in sorted(d.larger.items())
             ]
         return "\n".join(lines) or "nothing allocated"
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{d.device} {format_bytes(d.total)}{' FAILED' if d.failed else ''}" for d in self.devices)
+        return f"<BackendMemory: {sizes or 'nothing allocated'}>"
+
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import memory_table
+
+        return memory_table((d.device, *d.sizes, 0) for d in self.devices)

@@ -19,7 +19,7 @@ from hotshoe_core.tensors.leaf_checks import require_leaf
 from hotshoe_core.tensors.tensor import TABLE, Tensor, require_tensor
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from hotshoe_core.contract.backend import Backend, Executable, NodePlacement
     from hotshoe_core.contract.memory import Memory

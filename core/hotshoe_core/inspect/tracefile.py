@@ -21,7 +21,7 @@ import numpy as np
 from hotshoe_core.errors import TraceError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Node", "Statistics", "Trace", "measure", "read_trace", "write_trace"]
 

@@ -464,7 +464,7 @@ class Tensor:
         return TABLE["set_rows"](self, indices, rows)
 
 
-def constant(array: np.ndarray[Any, Any] | Sequence[float], name: str = "constant") -> Tensor:
+def constant(array: np.ndarray[Any, Any] | np.generic | Sequence[float], name: str = "constant") -> Tensor:
     """A leaf whose value is known when the graph is built; any context can use it. Python floats become F32.
 
     Raises GraphError for a Tensor, ShapeError for an empty array, DTypeError for a NumPy type without an element type.

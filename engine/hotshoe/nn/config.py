@@ -14,7 +14,7 @@ from hotshoe_core.gguf import GGUFArray, Metadata
 from hotshoe_core.ops import RoPE
 
 if typing.TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 __all__ = ["Config", "TextConfig", "TransformerConfig", "derived", "key", "rope_key"]
 

@@ -13,7 +13,7 @@ from hotshoe_core.errors import GraphError
 from hotshoe_core.errors.arguments import integer
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from hotshoe.runner.engine import Engine
 

@@ -19,7 +19,7 @@ import numpy as np
 from hotshoe_core.errors import GrammarError, MissingPackageError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from hotshoe.tokenizers import Tokenizer
 

@@ -106,7 +106,7 @@ def unpacked(into: Path) -> Path:
             with tarfile.open(cached_archive()) as tar:
                 if hasattr(tarfile, "data_filter"):
                     tar.extractall(scratch, filter="data")
-                else:  # Python before 3.10.12; the archive's hash has been checked
+                else:  # Python before 3.11.4; the archive's hash has been checked
                     tar.extractall(scratch)
             os.replace(next(Path(scratch).iterdir()), tree)
     return tree

@@ -15,7 +15,7 @@ from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml._native import ffi, kernels, lib
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
     from hotshoe_ggml.lowering import Builder
 
