@@ -11,7 +11,7 @@ from hotshoe_core import ops
 from hotshoe_core.contract.backend import Backend, Placement, WeightData
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.eager.adapter import EagerBackend
-from hotshoe_core.eager.reference import DEVICE, numpy_library
+from hotshoe_core.eager.reference import numpy_library, reference_device
 from hotshoe_core.errors import BackendError, InsufficientMemoryError, PlacementError
 from hotshoe_core.graphs.context import Context
 from hotshoe_core.ops import linear, swiglu
@@ -141,4 +141,5 @@ def test_memory_of_a_step_is_given_back() -> None:
 def test_one_library_a_device() -> None:
     with pytest.raises(BackendError, match=r"got 2 device\(s\) and libraries for 1"):
         EagerBackend("numpy", fake_devices(2), BackendParams(), numpy_library())
-    assert EagerBackend("numpy", DEVICE, BackendParams(), numpy_library()).devices == (DEVICE,)
+    device = reference_device()
+    assert EagerBackend("numpy", device, BackendParams(), numpy_library()).devices == (device,)

@@ -180,7 +180,7 @@ class MultiDeviceConformance:
         both = [replace(output, layer=INPUT), replace(output, variant=self.names[-1])]
         loaded = self.backend.load(both, self.split())
         assert [t.name for t in loaded.values()] == ["output", "output"]
-        assert [self.backend.home(loaded[w.key]) for w in both] == [self.names[0], self.names[-1]]
+        assert [self.backend.device_of_tensor(loaded[w.key]) for w in both] == [self.names[0], self.names[-1]]
         self.backend.release(list(loaded.values()))
 
     def test_free_memory_is_that_of_each_device(self) -> None:

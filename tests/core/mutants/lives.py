@@ -18,7 +18,7 @@ from hotshoe_core.contract.backend import Backend, NodePlacement, Placement
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
 from hotshoe_core.eager.adapter import EagerBackend, EagerExecutable
-from hotshoe_core.eager.reference import DEVICE, numpy_library
+from hotshoe_core.eager.reference import numpy_library, reference_device
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
@@ -474,7 +474,7 @@ def mutants() -> dict[str, Mutant]:
 
 
 def over_numpy(params: BackendParams) -> EagerBackend:
-    return EagerBackend("mutant", DEVICE, params, numpy_library())
+    return EagerBackend("mutant", reference_device(), params, numpy_library())
 
 
 def _over_fakes(params: BackendParams) -> EagerBackend:
