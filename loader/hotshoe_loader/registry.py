@@ -65,6 +65,13 @@ class Registry:
     def __repr__(self) -> str:
         return f"<Registry: {', '.join(device.name for device in self.devices) or 'no device'}>"
 
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import Html, device_table, table
+
+        rows = [(v.candidate, v.outcome.value, v.reason, v.hint or "") for v in self.verdicts]
+        verdicts = table(["candidate", "outcome", "reason", "next step"], rows)
+        return Html(device_table(self.devices, self.why() if self.devices else "no device") + verdicts)
+
     @property
     def devices(self) -> tuple[Device, ...]:
         """Every usable device, best first. Its memory was read in the probe, which may be of an earlier start."""

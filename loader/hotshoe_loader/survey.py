@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hotshoe_core.contract.device import Device
-from hotshoe_core.eager.reference import DEVICE
+from hotshoe_core.eager.reference import reference_device
 from hotshoe_loader import cache
 from hotshoe_loader.activate import UsableProvider
 from hotshoe_loader.admit import admit_libraries, admit_plugins
@@ -87,7 +87,7 @@ def take_survey(options: Options, refresh: bool = False) -> Survey:
     last = reference(policy)
     verdicts.append(last)
     if last.outcome.usable:
-        usable.append(UsableProvider(last.candidate, (DEVICE,)))
+        usable.append(UsableProvider(last.candidate, (reference_device(),)))
     # A plugin of this project may be blocked before it is installed. Another name that matches nothing may be a typo.
     notes = [f"{option}={name!r} matched nothing" for option, name in policy.unmatched if known(name) is None]
     providers = {provider.name: provider for provider in usable}

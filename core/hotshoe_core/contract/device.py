@@ -60,7 +60,7 @@ def name_problem(name: object) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Device:
     """One piece of hardware a provider offers.
 
@@ -87,6 +87,14 @@ class Device:
 
     def __post_init__(self) -> None:
         self.check()
+
+    def __repr__(self) -> str:
+        return f"<Device {self.name}: {self.description or self.type.value} ({self.provider})>"
+
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import device_table
+
+        return device_table([self])
 
     def check(self) -> None:
         """Raises PluginError unless every field is what it must be. The loader asks again what a plugin made."""

@@ -58,8 +58,13 @@ class DeviceMemory:
     @property
     def total(self) -> int:
         """Bytes on this device, whatever their status."""
-        parts = (*self.weights.values(), *self.cache.values(), self.graph)
-        return sum(m.size for m in parts)
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """Bytes of the weights, of the cache and of the graph."""
+        weights, cache = (sum(m.size for m in amounts.values()) for amounts in (self.weights, self.cache))
+        return weights, cache, self.graph.size
 
     @property
     def failed(self) -> bool:
@@ -77,7 +82,7 @@ class DeviceMemory:
         return [*found, "graph"] if self.graph.status is AllocationStatus.FAILED else found
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class BackendMemory:
     """The breakdown over all devices of a backend."""
 
@@ -108,8 +113,7 @@ class BackendMemory:
         lines = []
         for d in self.devices:
             failed = " FAILED" if d.failed else ""
-            weights = sum(m.size for m in d.weights.values())
-            cache = sum(m.size for m in d.cache.values())
+            weights, cache, _ = d.sizes
             of_input = f", {format_bytes(d.input_weights.size)} of them the input's" if d.input_weights.size else ""
             lines.append(
                 f"{d.device}: {format_bytes(d.total)}{failed} "
@@ -121,3 +125,12 @@ class BackendMemory:
                 for dtype, (in_file, here) in sorted(d.larger.items())
             ]
         return "\n".join(lines) or "nothing allocated"
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{d.device} {format_bytes(d.total)}{' FAILED' if d.failed else ''}" for d in self.devices)
+        return f"<BackendMemory: {sizes or 'nothing allocated'}>"
+
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import memory_table
+
+        return memory_table((d.device, *d.sizes, 0) for d in self.devices)

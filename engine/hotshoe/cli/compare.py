@@ -13,6 +13,7 @@ import numpy as np
 
 from hotshoe.cli._names import match
 from hotshoe.cli.inspect import printable
+from hotshoe.cli.tables import table
 from hotshoe_core.errors import TraceError
 from hotshoe_core.inspect.tracefile import Node, Statistics, Trace, measure, read_trace
 
@@ -20,6 +21,7 @@ __all__ = ["Comparison", "Pair", "add_parser", "compare", "run"]
 
 _BEFORE, _AFTER = 3, 6  # rows of the table around the first node that parts
 _NAMED = 3  # names listed in a line
+_IN_NOTEBOOK = 20  # rows
 
 Array = np.ndarray[Any, Any]
 
@@ -74,6 +76,20 @@ class Comparison(NamedTuple):
     pairs: list[Pair]
     apart: list[Pair]
     unmatched: list[str]
+
+    def __repr__(self) -> str:
+        verdict = "all agree" if self.first is None else f"the first difference is at {printable(self.first.node.name)}"
+        return f"<Comparison: {len(self.pairs)} nodes, tolerance {self.tolerance:g}: {verdict}>"
+
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import table
+
+        differing = [p for p in self.pairs if not p.difference <= self.tolerance]
+        shown = differing or sorted(self.pairs, key=lambda p: -p.difference)
+        rows = [
+            (p.node.name, p.node.op, _shape(p.node.shape), f"{p.difference:.1e}", p.note) for p in shown[:_IN_NOTEBOOK]
+        ]
+        return table(["node", "op", "shape", "difference", ""], rows, repr(self))
 
     @property
     def first(self) -> Pair | None:
@@ -291,16 +307,13 @@ def _in_layer(node: Node) -> str:
     return f" ({printable(node.op)}{where})"
 
 
-def _table(pairs: Sequence[Pair], tolerance: float) -> Iterator[str]:
-    rows = [("node", "shape", "difference", "")]
+def _table(pairs: Sequence[Pair], tolerance: float) -> list[str]:
+    rows = []
     for p in pairs:
         marks = [] if p.difference <= tolerance else ["parts"]
         marks += [] if p.other == p.node.name else [f"= {p.other}"]
-        rows.append((p.node.name, _shape(p.node.shape), f"{p.difference:.1e}", ", ".join(marks)))
-    widths = [max(len(printable(r[i])) for r in rows) for i in range(3)]
-    for name, shape, difference, mark in rows:
-        line = f"{printable(name):<{widths[0]}}  {shape:<{widths[1]}}  {difference:>{widths[2]}}  {printable(mark)}"
-        yield line.rstrip()
+        rows.append((printable(p.node.name), _shape(p.node.shape), f"{p.difference:.1e}", printable(", ".join(marks))))
+    return table(("node", "shape", "difference", ""), rows, "<<><")
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -30,7 +30,7 @@ class Part(NamedTuple):
     cache: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """Where a model would lie.
 
@@ -67,6 +67,17 @@ class Plan:
                     found.append(Part(name, d.device, weights, cache))
         return tuple(found)
 
+    def __repr__(self) -> str:
+        names = ", ".join(device.name for device in self.devices)
+        verdict = "fits" if self.fits else "does not fit"
+        return f"<Plan: {self.architecture}, n_ctx={self.n_ctx}, on {names}: {verdict}>"
+
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import memory_table
+
+        rows = [(d.name, *self.memory.on(d.name).sizes, self.free.get(d.name, 0)) for d in self.devices]
+        return memory_table(rows, f"{self.file}\n{self!r}", free=True)
+
     def to_json(self) -> dict[str, Any]:
         """What ``json.dumps`` takes."""
         return {
@@ -82,9 +93,7 @@ class Plan:
                     "name": d.name,
                     "type": d.type.value,
                     "free": self.free.get(d.name, 0),
-                    "weights": sum(m.size for m in self.memory.on(d.name).weights.values()),
-                    "cache": sum(m.size for m in self.memory.on(d.name).cache.values()),
-                    "graph": self.memory.on(d.name).graph.size,
+                    **dict(zip(("weights", "cache", "graph"), self.memory.on(d.name).sizes)),
                     "total": self.memory.on(d.name).total,
                 }
                 for d in self.devices

@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
+from hotshoe_core.errors.text import printable
 
 if TYPE_CHECKING:
     from typing import Self
 
     from hotshoe.kvcache import LayerSpec
-    from hotshoe.models.batch import Batch
     from hotshoe.nn import Module
+    from hotshoe.nn.batch import Batch
     from hotshoe.placement import PlacementReport
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
@@ -79,7 +80,10 @@ class LoadedModel:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The weights in use by their names in the file, for ``hotshoe_core.dump``."""
+        """The weights in use by their names in the file, for ``hotshoe_core.dump``.
+
+        A tensor of the file that several devices read is here once.
+        """
         bound = (getattr(p.module, p.attribute) for p in self._model.parameters())
         return {t.name: t for t in bound if t is not None}
 
@@ -139,7 +143,13 @@ class LoadedModel:
 
     def __repr__(self) -> str:
         name = self.metadata.get("general.name", self.metadata.architecture)
-        return f"<{type(self).__name__} {name} n_ctx={self.n_ctx} on {self.device.name}>"
+        return f"<{type(self).__name__} {printable(str(name), 60)} n_ctx={self.n_ctx} on {self.device.name}>"
+
+    def _repr_html_(self) -> str:
+        from hotshoe_core.contract.html import memory_table
+
+        rows = [] if self._closed else [(d.device, *d.sizes, 0) for d in self.memory().devices]
+        return memory_table(rows, f"{self!r}{' (closed)' if self._closed else ''}\n{self.why}")
 
     @property
     def _lock(self) -> Any:
