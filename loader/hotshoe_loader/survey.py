@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hotshoe_core.contract.device import Device
-from hotshoe_core.eager.reference import DEVICE
+from hotshoe_core.eager.reference import reference_device
 from hotshoe_loader import cache
 from hotshoe_loader.activate import Offer, imported_version, prints_to_log
 from hotshoe_loader.builtin import not_installed, reference
@@ -240,7 +240,7 @@ class _Judge:
         devices = [*self._names.devices.values()]
         if last.outcome.usable:
             self._offers[last.candidate] = Offer(last.candidate)
-            devices.append(DEVICE)
+            devices.append(reference_device())
         # A published plugin may be blocked without being there; another name that met nothing may be a slip.
         notes = [f"{option}={name!r} met nothing" for option, name in self._policy.unmet if known(name) is None]
         for verdict in self._verdicts:

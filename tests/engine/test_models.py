@@ -12,7 +12,7 @@ import pytest
 import hotshoe
 from hotshoe.convert import convert
 from hotshoe.kvcache import UncachedView
-from hotshoe.models.batch import Batch
+from hotshoe.nn.batch import Batch
 from hotshoe.tasks import Task
 from hotshoe_core import DType
 from tests.support.forward import Forward

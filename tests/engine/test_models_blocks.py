@@ -11,8 +11,8 @@ import pytest
 
 from hotshoe import nn
 from hotshoe.kvcache import UncachedView
-from hotshoe.models.batch import Batch
 from hotshoe.nn import Linear, MixtureOfExperts, Module, layers, parameter, tensor
+from hotshoe.nn.batch import Batch
 from hotshoe_core import DType, Tensor, constant
 from hotshoe_core.eager.reference import open_reference
 

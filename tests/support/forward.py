@@ -15,8 +15,8 @@ import numpy as np
 import hotshoe
 from hotshoe.families import find_model
 from hotshoe.kvcache import AttentionSpec
-from hotshoe.models.batch import Batch
 from hotshoe.nn import bind
+from hotshoe.nn.batch import Batch
 from hotshoe.tasks import Task
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.gguf import GGUFFile

@@ -42,21 +42,37 @@ EXPERT_OPS = frozenset({"linear_experts", "add_experts"})
 class WeightData:
     """One weight as a file holds it.
 
-    data: its bytes as a flat uint8 array, usually a view of a mapped file. uses: the ops that will read it
-    ("linear", "take", "mul", …), which decide whether it may be repacked. layer: -1 for what is read before the
-    first layer, n_layers for what is read after the last. compute_bound: it multiplies many rows at once, as in an
-    encoder, so that arithmetic and not memory is the limit: a backend may keep it in a larger layout that
-    multiplies faster. Raises ShapeError if data is not as long as shape and dtype say: native code would read
-    beyond it.
+    Raises ShapeError if ``data`` is not as long as shape and dtype need: native code would read beyond it.
     """
 
     name: str
+    """The tensor's name in the file."""
+
     shape: Shape
     dtype: DType
+
     data: np.ndarray[Any, Any]
+    """Its bytes as a flat uint8 array, usually a view of a mapped file."""
+
     uses: tuple[str, ...] = ()
+    """The ops that will read it ("linear", "take", "mul", …). They decide whether a backend may repack it."""
+
     layer: int = -1
+    """-1 if it is read before the first layer, n_layers if it is read after the last."""
+
     compute_bound: bool = False
+    """It multiplies many rows at once, as in an encoder: arithmetic is the limit, not memory.
+
+    A backend may keep it in a larger layout that multiplies faster.
+    """
+
+    variant: str = ""
+    """Distinguishes several loads of one tensor: the device's name, if layers of several devices read the tensor."""
+
+    @property
+    def key(self) -> str:
+        """What ``Backend.load`` returns the weight's tensor under. Unique among the weights of one call."""
+        return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def __post_init__(self) -> None:
         require_sizes(f"weight {self.name!r}", self.shape)
@@ -253,7 +269,7 @@ class Backend(ABC):
     def load(
         self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
     ) -> dict[str, Tensor]:
-        """Take weights in, each on the device that ``placement.of_weight`` says; returns a tensor for each name.
+        """Take weights in, each on the device that ``placement.of_weight`` says; returns a tensor for each ``key``.
 
         placement: becomes ``self.placement``, by which later states and graphs go; None for the one there is, at
         first all on the first device. progress: called in the caller's thread, with fractions that do not fall; the

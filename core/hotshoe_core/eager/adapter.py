@@ -213,7 +213,7 @@ class EagerBackend(Backend):
             try:
                 total, done = sum(w.data.nbytes for w in weights) or 1, 0
                 for w in weights:
-                    loaded[w.name] = self._load(w)
+                    loaded[w.key] = self._load(w)
                     done += w.data.nbytes
                     if progress is not None:
                         progress(done / total)

@@ -11,21 +11,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe_core.contract.device import API_VERSION, BackendParams, Device, DeviceType
+from hotshoe_core.contract.host_memory import host_memory
 
 if TYPE_CHECKING:
     from hotshoe_core.contract.backend import Backend
     from hotshoe_core.eager.adapter import EagerLibrary
     from hotshoe_core.tensors.dtypes import DType
 
-__all__ = ["DEVICE", "ReferenceProvider", "numpy_library", "open_reference"]
+__all__ = ["ReferenceProvider", "numpy_library", "open_reference", "reference_device"]
 
-DEVICE = Device(
-    name="reference",
-    type=DeviceType.CPU,
-    provider="reference",
-    family="reference",
-    description="NumPy, for checking: slow",
-)
+
+def reference_device() -> Device:
+    """The device of this backend, with the memory that the computer has available now."""
+    memory = host_memory()
+    return Device(
+        name="reference",
+        type=DeviceType.CPU,
+        provider="reference",
+        family="reference",
+        description="NumPy, for checking: slow",
+        memory_total=memory.total if memory else 0,
+        memory_free=memory.available if memory else 0,
+    )
 
 
 class ReferenceProvider:
@@ -39,7 +46,7 @@ class ReferenceProvider:
         return None
 
     def devices(self, library: Path | None) -> Sequence[Device]:
-        return [DEVICE]
+        return [reference_device()]
 
     def open(self, devices: Sequence[Device], params: BackendParams) -> Backend:
         return open_reference(params)
@@ -49,7 +56,7 @@ def open_reference(params: BackendParams | None = None) -> Backend:
     """The NumPy backend."""
     from hotshoe_core.eager.adapter import EagerBackend
 
-    return EagerBackend("reference", DEVICE, params or BackendParams(), numpy_library())
+    return EagerBackend("reference", reference_device(), params or BackendParams(), numpy_library())
 
 
 def numpy_library() -> EagerLibrary:

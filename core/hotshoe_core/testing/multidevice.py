@@ -175,6 +175,14 @@ class MultiDeviceConformance:
         ctx.close()
         model.close()
 
+    def test_one_tensor_is_loaded_on_two_devices(self) -> None:
+        output = weights()[-1]
+        both = [replace(output, layer=INPUT), replace(output, variant=self.names[-1])]
+        loaded = self.backend.load(both, self.split())
+        assert [t.name for t in loaded.values()] == ["output", "output"]
+        assert [self.backend.home(loaded[w.key]) for w in both] == [self.names[0], self.names[-1]]
+        self.backend.release(list(loaded.values()))
+
     def test_free_memory_is_that_of_each_device(self) -> None:
         free = self.backend.memory_free()
         assert set(free) == set(self.names)

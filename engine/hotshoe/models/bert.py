@@ -8,8 +8,8 @@ from typing import Any
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
-from hotshoe.models.batch import Batch
 from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, key, layers, submodule, tensor
+from hotshoe.nn.batch import Batch
 from hotshoe.tasks import Task
 from hotshoe_core import Tensor
 from hotshoe_core.errors import WeightsError

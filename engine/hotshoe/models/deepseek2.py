@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.models.batch import Batch
 from hotshoe.nn import (
     ExpertConfig,
     GatedMLP,
@@ -28,6 +27,7 @@ from hotshoe.nn import (
     submodule,
     tensor,
 )
+from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor, ops
 from hotshoe_core.ops import RoPE
 

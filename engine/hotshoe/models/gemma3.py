@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.models.batch import Batch
 from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, key, layers, rope_key, submodule, tensor
+from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import RecurrentSpec, RecurrentView
-from hotshoe.models.batch import Batch
 from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, submodule, tensor
+from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor, ops
 
 

@@ -11,7 +11,7 @@ from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.ops import RoPE
 
 if TYPE_CHECKING:
-    from hotshoe.models.batch import Batch
+    from hotshoe.nn.batch import Batch
 
 __all__ = ["Attention", "FusedAttention", "NormedAttention"]
 

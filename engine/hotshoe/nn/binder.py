@@ -62,18 +62,21 @@ def bind(
     for name, p in chosen:
         read.setdefault((name, placement.of_weight(p.read_in, (p.use,))), []).append(p)
     weights, bound = [], {}
+    loaded: set[str] = set()
     for (name, device), parameters in read.items():
         info = file.tensors[name]
-        called = f"{name} ({device})" if name in bound else name
         uses = tuple(dict.fromkeys(p.use for p in parameters))
-        bound[called] = parameters
         first = parameters[0]
         layer = first.layer if placement.of_weight(first.layer, uses) == device else first.read_in
-        weights.append(WeightData(called, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound))
+        variant = device if name in loaded else ""
+        weight = WeightData(name, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
+        loaded.add(name)
+        weights.append(weight)
+        bound[weight.key] = parameters
     tensors = backend.load(weights, placement, progress)
-    for called, parameters in bound.items():
+    for key, parameters in bound.items():
         for p in parameters:
-            setattr(p.module, p.attribute, tensors[called])
+            setattr(p.module, p.attribute, tensors[key])
     model.drop_missing_modules()
 
 

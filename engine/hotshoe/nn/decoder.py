@@ -11,7 +11,7 @@ from hotshoe.nn.module import Module, layers, tensor
 from hotshoe_core import Tensor, scope
 
 if TYPE_CHECKING:
-    from hotshoe.models.batch import Batch
+    from hotshoe.nn.batch import Batch
 
 __all__ = ["Backbone", "Block", "Decoder", "PreNormBlock"]
 

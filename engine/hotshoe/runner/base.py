@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from hotshoe.kvcache import LayerSpec
-    from hotshoe.models.batch import Batch
     from hotshoe.nn import Module
+    from hotshoe.nn.batch import Batch
     from hotshoe.placement import PlacementReport
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
@@ -80,7 +80,10 @@ class LoadedModel:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The weights in use by their names in the file, for ``hotshoe_core.dump``."""
+        """The weights in use by their names in the file, for ``hotshoe_core.dump``.
+
+        A tensor of the file that several devices read is here once.
+        """
         bound = (getattr(p.module, p.attribute) for p in self._model.parameters())
         return {t.name: t for t in bound if t is not None}
 

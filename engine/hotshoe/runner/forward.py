@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
-from hotshoe.models.batch import Batch
+from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import Items, SpanRow
 from hotshoe.runner.prefix import Part

@@ -9,7 +9,7 @@ import numpy as np
 
 from hotshoe.kvcache import AttentionSpec, UncachedView
 from hotshoe.kvcache.cells import Reach
-from hotshoe.models.batch import Batch
+from hotshoe.nn.batch import Batch
 from hotshoe.runner.base import LoadedModel
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.pooling import Pooling, pooling_weights

@@ -77,7 +77,7 @@ class GgmlExecutable(Executable):
             buffer = TensorBuffer(len(constants))
             self._constants.append(buffer)
             for i, t in enumerate(constants):
-                self._native[t] = buffer.add(f"{t.name}.{i}", t.shape, t.dtype)
+                self._native[t] = buffer.add(t, f"{t.name}.{i}", t.shape, t.dtype)
             buffer.allocate(unit.buffer_type, dry=self._dry)
             for t in constants if not self._dry else ():
                 _set(self._native[t], np.ascontiguousarray(t.attrs["value"]))
