@@ -16,6 +16,7 @@ from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.options import PROBE_VARIABLE
 from tests.support.smollm2 import require_smollm2
 from tests.zoo.animals import ANIMALS
+from tools import site_hooks
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
@@ -101,6 +102,41 @@ def test_the_readmes_commands_exist() -> None:
     )
     assert used
     assert used <= known
+
+
+def test_the_site_lists_every_page() -> None:
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")} | set(site_hooks.PAGES.values())
+    assert {path.relative_to(ROOT).as_posix() for path in DOCUMENTS} - {*site_hooks.PAGES} <= {
+        f"docs/{name}" for name in listed
+    }
+
+
+def test_links_on_the_site_lead_to_pages() -> None:
+    site_hooks.on_config({"nav": []})
+
+    class Page:
+        class file:  # noqa: N801  (as MkDocs calls it)
+            src_uri = "plugins/mlx.md"
+
+    text = "[a](../../README.md), [b](../../docs/models.md#x), [`c`](../../core/hotshoe_core/gguf/__init__.py), [d](../x)"
+    expected = "[a](../index.md), [b](../models.md#x), [`c`](../reference/hotshoe_core.gguf.md), d"
+    assert site_hooks.on_page_markdown(text, Page) == expected
+
+
+FLOW = (ROOT / "docs" / "flow.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "target"), sorted(set(re.findall(r"\[`([\w.]+)`\]\(([^)#]+)\)", FLOW))))
+def test_the_names_that_the_page_of_flows_links_to_exist(name: str, target: str) -> None:
+    last = name.rpartition(".")[2]
+    code = (ROOT / "docs" / target).read_text(encoding="utf-8")
+    assert re.search(rf"^\s*((def|class) {last}\b|{last}\s*[:=])", code, re.MULTILINE), f"{target} has no {name}"
+
+
+def test_no_flow_has_more_than_ten_lines() -> None:
+    for flow in FLOW.split("\n## ")[1:]:
+        assert len(re.findall(r"^\d+\. ", flow, re.MULTILINE)) <= 10, flow.splitlines()[0]
 
 
 LOADER = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")

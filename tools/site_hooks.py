@@ -93,7 +93,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 def on_post_page(output: str, **_: Any) -> str:
     """Replace the only script from another address, which the search needs in a page of a folder."""
     worker = (ROOT / "tools" / "site_worker.js").read_text(encoding="utf-8")
-    return output.replace('<script src="https://unpkg.com/iframe-worker/shim"></script>', f"<script>\n{worker}</script>")
+    return output.replace(
+        '<script src="https://unpkg.com/iframe-worker/shim"></script>', f"<script>\n{worker}</script>"
+    )
 
 
 def on_post_template(output_content: str, **_: Any) -> str:
