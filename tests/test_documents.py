@@ -119,8 +119,8 @@ def test_links_on_the_site_lead_to_pages() -> None:
         class file:  # noqa: N801  (as MkDocs calls it)
             src_uri = "plugins/mlx.md"
 
-    text = "[a](../../README.md), [b](../../docs/models.md#x), [`c`](../../core/hotshoe_core/gguf/__init__.py), [d](../x)"
-    expected = "[a](../index.md), [b](../models.md#x), [`c`](../reference/hotshoe_core.gguf.md), d"
+    text = "[a](../../README.md), [b](../../docs/ops.md#x), [`c`](../../core/hotshoe_core/gguf/__init__.py), [d](../x)"
+    expected = "[a](../index.md), [b](../ops.md#x), [`c`](../reference/hotshoe_core.gguf.md), d"
     assert site_hooks.on_page_markdown(text, Page) == expected
 
 
