@@ -80,7 +80,10 @@ class LoadedModel:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The weights in use by their names in the file, for ``hotshoe_core.dump``."""
+        """The weights in use by their names in the file, for ``hotshoe_core.dump``.
+
+        A tensor of the file that several devices read is here once.
+        """
         bound = (getattr(p.module, p.attribute) for p in self._model.parameters())
         return {t.name: t for t in bound if t is not None}
 
