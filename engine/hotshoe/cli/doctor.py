@@ -46,15 +46,15 @@ def run(args: argparse.Namespace) -> int:
     # the report below says what the loader would warn of
     logging.getLogger("hotshoe.loader").addHandler(logging.NullHandler())
     devices: Sequence[Device] = ()
-    why = unmet = None
+    why = require_error = None
     try:
         registry = load_all(refresh=True)  # a remembered result may be the problem
     except DeviceNotFoundError as missing:
-        unmet, verdicts = str(missing), missing.verdicts
+        require_error, verdicts = str(missing), missing.verdicts
     else:
         devices, verdicts = registry.devices, registry.verdicts
         why = registry.why() if devices else None
-    diagnosis = examine(Machine(), devices, verdicts, unmet)
+    diagnosis = examine(Machine(), devices, verdicts, require_error)
     if args.json:
         report = {
             "hotshoe": hotshoe.__version__,

@@ -43,8 +43,8 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the file, and print what it holds. Raises as ``hotshoe.quantize.collect_importance`` does."""
     import hotshoe
+    from hotshoe.atomic_file import check_target
     from hotshoe.loading import task_of
-    from hotshoe.outfile import check_target
     from hotshoe.quantize import collect_importance
     from hotshoe.runner.params import RunnerParams
 
