@@ -21,7 +21,7 @@ HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t fir
                                      const void * rows, void * packed);
 
 /* As hotshoe_linear for a packed weight, with the ggml type in params->format. One row is multiplied at the memory's speed;
- * several rows share what was unpacked (docs/performance.md has the numbers). Activations are rounded to 8 bits, with a scale
+ * several rows share what was unpacked (benchmarks/NOTES.md has the numbers). Activations are rounded to 8 bits, with a scale
  * in F32 for every 32 of them, or for every 128 if the type has blocks of 256. A row of the result depends on its row of x
  * only: not on the other rows, the number of threads, or the instruction set.
  * separate_outliers: a number is an outlier if it is ten times as large as the root mean square of its row. Numbers that

@@ -10,7 +10,7 @@ enum { PARTS = ROWS / LANES }; /* vectors for the rows of a panel */
 
 /* With one token, weights come at the memory's speed. The processor itself prefetches a plain sequence of reads, but only to
  * the end of a page, so each block prefetches one line of the next page. Prefetching every line instead costs a third of the
- * speed where pages are large (docs/performance.md).
+ * speed where pages are large (benchmarks/NOTES.md).
  * Some types read a block in several places at once. They prefetch every line (the `asks` of their sink): PREFETCH_INTO is
  * the cache level, PREFETCH_AHEAD the distance in bytes. Into L1, which can wait for few lines at a time, Q6_K came at
  * 9 GB/s a core and Q3_K at 7; now they come at 21 and 16. */
