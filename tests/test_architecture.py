@@ -192,3 +192,28 @@ def test_there_is_no_circle_of_imports(package: str) -> None:
 
 def test_a_circle_is_seen() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+# What the loader knows of ggml
+
+# The modules outside loader/hotshoe_loader/ggml that import from it, and what they import.
+KNOWS_GGML = {
+    "activate": {"libraries", "score"},
+    "admit": {"file_names", "verdicts", "without_plugin"},
+    "cache": {"file_names"},
+    "child_steps": {"abi", "child_steps", "vet"},
+    "explain": {"file_names"},
+    "survey": {"known_folders", "verdicts", "without_plugin"},
+    "vet_files": {"file_names"},
+}
+
+
+def test_few_modules_of_the_loader_import_its_knowledge_of_ggml() -> None:
+    """Its docstring says why the loader knows ggml. A new import needs a line in the list above."""
+    prefix = f"{LOADER}.ggml"
+    found: dict[str, set[str]] = {}
+    for path in sorted(packages()[LOADER].glob("*.py")):
+        names = {name for _, name in imports(ast.parse(path.read_text(encoding="utf-8")))}
+        if inner := {name.removeprefix(prefix).lstrip(".") for name in names if f"{name}.".startswith(f"{prefix}.")}:
+            found[path.stem] = inner
+    assert found == KNOWS_GGML

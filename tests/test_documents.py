@@ -1,4 +1,4 @@
-"""Documents say what is there."""
+"""The documents agree with the code: lists are current, links and named files exist, code runs as it stands."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from hotshoe_core.contract.backend import Backend, CacheConfig, Executable, NodePlacement, Placement, WeightData
     from hotshoe_core.contract.device import API_VERSION, BackendParams, Device, DeviceType, Provider
     from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, DeviceMemory, Memory
-    from hotshoe_core.eager.adapter import EagerBackend, EagerLibrary
+    from hotshoe_core.eager.adapter import EagerBackend
+    from hotshoe_core.eager.library import EagerLibrary
     from hotshoe_core.graphs.context import Context
     from hotshoe_core.graphs.graph import Graph
     from hotshoe_core.graphs.splits import Splits
@@ -35,7 +36,8 @@ _HOME = {
     "contract.backend": ("Backend", "CacheConfig", "Executable", "NodePlacement", "Placement", "WeightData"),
     "contract.device": ("API_VERSION", "BackendParams", "Device", "DeviceType", "Provider"),
     "contract.memory": ("AllocationStatus", "BackendMemory", "DeviceMemory", "Memory"),
-    "eager.adapter": ("EagerBackend", "EagerLibrary"),
+    "eager.adapter": ("EagerBackend",),
+    "eager.library": ("EagerLibrary",),
     "graphs.context": ("Context",),
     "graphs.graph": ("Graph",),
     "graphs.splits": ("Splits",),

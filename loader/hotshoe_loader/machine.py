@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hotshoe_core.contract.host_memory import HostMemory, host_memory
+
 __all__ = ["Cpu", "Driver", "Gpu", "Machine", "Node"]
 
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
@@ -167,23 +169,9 @@ class Machine:
         return Cpu(fields.get("model name") or self.machine, frozenset(features))
 
     @functools.cached_property
-    def memory(self) -> tuple[int, int] | None:
-        """Bytes of memory this process may have, and those free; None where the system has no /proc/meminfo."""
-        rows = re.findall(r"^(\w+):\s+(\d+) kB", self.read("/proc/meminfo"), re.MULTILINE)
-        kilobytes = {str(name): int(number) for name, number in rows}
-        if "MemTotal" not in kilobytes:
-            return None
-        total = kilobytes["MemTotal"] << 10
-        free = kilobytes.get("MemAvailable", kilobytes["MemTotal"]) << 10
-        for limit, usage in (
-            ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-            ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-        ):
-            words, used = self.read(limit).strip(), self.read(usage).strip()
-            if words.isdigit() and int(words) < total:  # "max", or a number past all memory: no limit
-                total = int(words)
-                free = min(free, total - int(used) if used.isdigit() else total)
-        return total, max(free, 0)
+    def memory(self) -> HostMemory | None:
+        """The memory that this process may use; None if the system does not say."""
+        return host_memory(str(self.root))
 
     @functools.cached_property
     def container(self) -> str | None:

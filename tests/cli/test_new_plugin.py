@@ -45,8 +45,8 @@ def test_what_a_name_becomes(name: str, expected: tuple[str, str, str]) -> None:
         ("a" * 49, "1 to 48"),
         ("3d", "no name in Python"),
         ("class", "no name in Python"),
-        ("auto", "a meaning of its own"),
-        ("gpu", "a meaning of its own"),
+        ("auto", "is reserved"),
+        ("gpu", "is reserved"),
         ("json", "Python's own"),
         ("tests", "of its own beside"),
         ("numpy", "another package already"),
@@ -174,7 +174,7 @@ def test_stamping_says_which_ggml(tmp_path: Path) -> None:
     (source / "CMakeLists.txt").write_text("".join(f"set(GGML_VERSION_{k} {v})\n" for k, v in parts.items()))
     subprocess.run([sys.executable, tmp_path / "new" / "stamp.py", source], check=True)
 
-    from hotshoe_loader.ggml.cores import built_from
+    from hotshoe_loader.ggml.abi import built_from
     from hotshoe_loader.manifest import read_manifest
 
     built = built_from(read_manifest(tmp_path / "new" / "acme_npu" / "hotshoe-plugin.json"))

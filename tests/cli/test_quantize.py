@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gguf
@@ -70,13 +71,14 @@ def test_a_dry_run_prints_each_tensor_and_writes_nothing(
     assert main(["quantize", "dense.gguf", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted(tmp_path.iterdir()) == before
-    assert lines[0].split() == ["output.weight", "4", "x", "256", "2.0", "KiB", "->", "840", "B", "f16", "->", "q6_k"]
-    assert next(line for line in lines if "output_norm" in line).split()[1:] == ["256", "1.0", "KiB", "f32"]
-    assert len(lines) == len(types(dense)) + 1
+    assert lines[0].split() == ["tensor", "shape", "type", "new", "type", "size", "new", "size"]
+    assert lines[1].split() == ["output.weight", "4", "x", "256", "f16", "q6_k", "2.0", "KiB", "840", "B"]
+    assert next(line for line in lines if "output_norm" in line).split()[1:] == ["256", "f32", "1.0", "KiB"]
+    assert len(lines) == len(types(dense)) + 2
     assert lines[-1].startswith("q4_k_m: ")
     assert lines[-1].endswith(" bits a weight")
     assert main(["quantize", "dense.gguf", "--dry-run", "--type", "iq2_xs"]) == 0
-    assert "iq2_xs  needs an importance matrix" in capsys.readouterr().out
+    assert re.search(r" iq2_xs .* needs an importance matrix\n", capsys.readouterr().out)
 
 
 def test_errors_are_messages(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from hotshoe.cli._names import match
 from hotshoe.cli.inspect import printable
+from hotshoe.cli.tables import table
 from hotshoe_core.errors import TraceError
 from hotshoe_core.inspect.tracefile import Node, Statistics, Trace, measure, read_trace
 
@@ -306,16 +307,13 @@ def _in_layer(node: Node) -> str:
     return f" ({printable(node.op)}{where})"
 
 
-def _table(pairs: Sequence[Pair], tolerance: float) -> Iterator[str]:
-    rows = [("node", "shape", "difference", "")]
+def _table(pairs: Sequence[Pair], tolerance: float) -> list[str]:
+    rows = []
     for p in pairs:
         marks = [] if p.difference <= tolerance else ["parts"]
         marks += [] if p.other == p.node.name else [f"= {p.other}"]
-        rows.append((p.node.name, _shape(p.node.shape), f"{p.difference:.1e}", ", ".join(marks)))
-    widths = [max(len(printable(r[i])) for r in rows) for i in range(3)]
-    for name, shape, difference, mark in rows:
-        line = f"{printable(name):<{widths[0]}}  {shape:<{widths[1]}}  {difference:>{widths[2]}}  {printable(mark)}"
-        yield line.rstrip()
+        rows.append((printable(p.node.name), _shape(p.node.shape), f"{p.difference:.1e}", printable(", ".join(marks))))
+    return table(("node", "shape", "difference", ""), rows, "<<><")
 
 
 def _shape(shape: Sequence[int]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.devices import show
+from hotshoe.cli.tables import table
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend, BackendParams, DType
@@ -161,16 +162,14 @@ def _tables(matrix: Mapping[str, Mapping[DType, set[str]]], dtypes: Sequence[DTy
     rows = {op: row for op, row in rows.items() if row}
     rest = list(dtypes)
     while rest:
-        first = max(map(len, rows))
-        columns: dict[DType, int] = {}
+        columns: list[DType] = []
+        free = _WIDTH - max(map(len, rows))
         while rest:
-            width = max(len(rest[0].name), *(len(row.get(rest[0], "")) for row in rows.values()))
-            if columns and first + sum(columns.values()) + len(columns) + 1 + width > _WIDTH:
+            free -= 1 + max(len(rest[0].name), *(len(row.get(rest[0], "")) for row in rows.values()))
+            if columns and free < 0:
                 break
-            columns[rest.pop(0)] = width
+            columns.append(rest.pop(0))
+        shown = {op: row for op, row in rows.items() if not row.keys().isdisjoint(columns)}
+        lines = [(op, *(row.get(d, "") for d in columns)) for op, row in shown.items()]
         yield ""
-        yield " ".join([" " * first, *(d.name.ljust(width) for d, width in columns.items())]).rstrip()
-        for op, row in rows.items():
-            if columns.keys() & row.keys():
-                cells = (row.get(d, "").ljust(width) for d, width in columns.items())
-                yield " ".join([op.ljust(first), *cells]).rstrip()
+        yield from table(("", *(d.name for d in columns)), lines, "<" * (1 + len(columns)), gap=1)

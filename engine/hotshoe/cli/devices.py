@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hotshoe.cli.tables import table
 from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import DeviceNotFoundError
 from hotshoe_core.errors.text import printable
@@ -107,16 +108,17 @@ def _report(
 
 
 def _table(devices: Sequence[Device]) -> Iterator[str]:
-    rows = [("NAME", "TYPE", "MEMORY", "PROVIDER", "LIBRARY")]
+    rows = []
     for device in devices:
         library = device.library.stem if device.library else "-"
         rows.append((device.name, device.type.value, _memory(device), device.provider, library))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for place, row in enumerate(rows):
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        # The description on a line of its own: some drivers' names alone fill half of the width.
-        if place and devices[place - 1].description:
-            yield from wrap(devices[place - 1].description, "    ")
+    head, *lines = table(("NAME", "TYPE", "MEMORY", "PROVIDER", "LIBRARY"), rows, "<<<<<")
+    yield head
+    for device, line in zip(devices, lines, strict=True):
+        yield line
+        # The description has a line of its own: some drivers' names alone fill half of the width.
+        if device.description:
+            yield from wrap(device.description, "    ")
 
 
 def _memory(device: Device) -> str:

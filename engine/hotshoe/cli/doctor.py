@@ -43,15 +43,15 @@ def run(args: argparse.Namespace) -> int:
     # What the loader would warn of is said below, in full.
     logging.getLogger("hotshoe.loader").addHandler(logging.NullHandler())
     devices: Sequence[Device] = ()
-    why = unmet = None
+    why = require_error = None
     try:
         registry = load_all(refresh=True)  # what was remembered may be what is wrong
     except DeviceNotFoundError as missing:
-        unmet, verdicts = str(missing), missing.verdicts
+        require_error, verdicts = str(missing), missing.verdicts
     else:
         devices, verdicts = registry.devices, registry.verdicts
         why = registry.why() if devices else None
-    diagnosis = examine(Machine(), devices, verdicts, unmet)
+    diagnosis = examine(Machine(), devices, verdicts, require_error)
     if args.json:
         report = {
             "hotshoe": hotshoe.__version__,

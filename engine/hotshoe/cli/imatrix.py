@@ -32,8 +32,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Writes the file, and prints what is in it. Raises what ``hotshoe.quantize.collect_importance`` raises."""
     import hotshoe
+    from hotshoe.atomic_file import check_target
     from hotshoe.loading import task_of
-    from hotshoe.outfile import check_target
     from hotshoe.quantize import collect_importance
     from hotshoe.runner.params import RunnerParams
 

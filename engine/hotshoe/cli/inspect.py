@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hotshoe.cli.tables import table
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.errors.text import format_bytes
 from hotshoe_core.gguf import GGUFArray, GGUFFile, TensorInfo, ValueType
@@ -93,7 +94,7 @@ def render(report: dict[str, Any], width: int = 80) -> str:
             (t["type"], str(t["n_tensors"]), f"{t['n_parameters']:,}", format_bytes(t["bytes"]), f"{t['share']:.1%}")
             for t in report["types"]
         ]
-        parts.append(_table(("type", "tensors", "parameters", "size", "share"), rows, "<>>>>"))
+        parts.append("\n".join(table(("type", "tensors", "parameters", "size", "share"), rows, "<>>>>")))
     if metadata := report.get("metadata"):
         parts.append(_metadata(metadata, width))
     if tensors := report.get("tensors"):
@@ -101,7 +102,7 @@ def render(report: dict[str, Any], width: int = 80) -> str:
             (printable(t["name"]), t["type"], " x ".join(map(str, t["shape"])) or "scalar", format_bytes(t["bytes"]))
             for t in tensors
         ]
-        parts.append(_table(("tensor", "type", "shape", "size"), tensor_rows, "<<<>"))
+        parts.append("\n".join(table(("tensor", "type", "shape", "size"), tensor_rows, "<<<>")))
     return "\n\n".join(parts)
 
 
@@ -235,9 +236,3 @@ def _list(items: list[Any], *, more: bool = False) -> str:
 
 def _scalar(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else printable(str(value))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
-    widths = [max(len(r[i]) for r in (head, *rows)) for i in range(len(head))]
-    cells = ([f"{c:{a}{w}}" for c, a, w in zip(row, align, widths, strict=True)] for row in (head, *rows))
-    return "\n".join("  ".join(row).rstrip() for row in cells)

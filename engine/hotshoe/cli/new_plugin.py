@@ -98,12 +98,12 @@ def _refuse_taken(name: str, names: Names, kind: str) -> None:
     """Raises OptionError for a name that is this project's, or that of something that is installed."""
     from hotshoe import families
     from hotshoe_core.contract.plugin import ENTRY_POINT_GROUP
-    from hotshoe_core.eager.reference import DEVICE
+    from hotshoe_core.eager.reference import ReferenceProvider
     from hotshoe_loader.catalog import owner_of_device, owner_of_provider
     from hotshoe_loader.find import find_entry_points
 
     owner = owner_of_provider(names.plugin) or owner_of_device(names.plugin)
-    if owner is not None or names.plugin in _OURS | {DEVICE.name}:
+    if owner is not None or names.plugin in _OURS | {ReferenceProvider.name}:
         raise _refused(name, f"it is a name of {owner.distribution if owner else 'hotshoe'}, installed or not")
     group = families.MODELS if kind == "family" else ENTRY_POINT_GROUP
     for entry in find_entry_points([group])[group]:

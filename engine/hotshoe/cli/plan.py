@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hotshoe.cli.devices import show, show_json, wrap
@@ -15,6 +15,7 @@ from hotshoe.cli.generating import (
     placement_params,
     runner_params,
 )
+from hotshoe.cli.tables import table
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import PlacementError
 from hotshoe_core.errors.text import format_bytes
@@ -97,7 +98,7 @@ def _report(plan: Plan) -> Iterator[str]:
     yield f"{plan.file}: {plan.architecture}, {plan.n_layers} layers, context {plan.n_ctx}{cache}"
     yield ""
     rows = [(p.layer, p.device, _size(p.weights), _size(p.cache)) for p in plan.parts]
-    yield from _table(("LAYER", "DEVICE", "WEIGHTS", "CACHE"), rows, "<<>>")
+    yield from table(("LAYER", "DEVICE", "WEIGHTS", "CACHE"), rows, "<<>>")
     yield ""
     totals = []
     for device in plan.devices:
@@ -109,7 +110,7 @@ def _report(plan: Plan) -> Iterator[str]:
         totals.append(
             (device.name, *map(_size, sums), _size(memory.graph.size), _size(memory.total), _size(free), verdict)
         )
-    yield from _table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", ""), totals, "<>>>>><")
+    yield from table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", ""), totals, "<>>>>><")
     yield ""
     yield "It fits." if plan.fits else "It does not fit."
     for moved in plan.moved:
@@ -118,9 +119,3 @@ def _report(plan: Plan) -> Iterator[str]:
 
 def _size(n: int) -> str:
     return format_bytes(n) if n else "-"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    for row in (head, *rows):
-        yield "  ".join(f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths, strict=True)).rstrip()

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotshoe.cli.tables import table
+
 if TYPE_CHECKING:
     from hotshoe.quantize import QuantizationPlan, QuantizeParams
 
@@ -101,7 +103,7 @@ def _params(args: argparse.Namespace) -> QuantizeParams:
 
 
 def _print(plan: QuantizationPlan) -> None:
-    """One line a tensor, and the sum."""
+    """Print one line for each tensor, then the sum. A tensor that keeps its type has no new one."""
     from hotshoe_core.errors.text import format_bytes, legible
 
     rows = [
@@ -109,17 +111,14 @@ def _print(plan: QuantizationPlan) -> None:
             legible(change.name),
             " x ".join(map(str, change.shape)),
             change.old.name.lower(),
-            change.new.name.lower() + "  needs an importance matrix" * change.lacks_importance,
+            change.new.name.lower() if change.new != change.old else "",
             format_bytes(change.nbytes_old),
-            format_bytes(change.nbytes_new),
+            format_bytes(change.nbytes_new) if change.new != change.old else "",
+            "needs an importance matrix" if change.lacks_importance else "",
         )
         for change in plan.changes
     ]
-    name, shape, old, _, before, after = (max(len(row[i]) for row in rows) for i in range(6))
-    for row in rows:
-        sizes = f"{row[4]:>{before}} -> {row[5]:>{after}}" if row[2] != row[3] else f"{row[4]:>{before}}"
-        types = f"{row[2]:>{old}} -> {row[3]}" if row[2] != row[3] else f"{row[2]:>{old}}"
-        print(f"{row[0]:<{name}}  {row[1]:>{shape}}  {sizes:<{before + after + 4}}  {types}")
+    print(*table(("tensor", "shape", "type", "new type", "size", "new size", ""), rows, "<><<>><"), sep="\n")
     print(
         f"{plan.file_type.name}: {format_bytes(plan.nbytes_old)} -> {format_bytes(plan.nbytes_new)}, "
         f"{plan.bits_per_weight:.2f} bits a weight"

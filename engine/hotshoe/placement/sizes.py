@@ -65,8 +65,8 @@ def measure(build: Build, n_layers: int, config: CacheConfig) -> ModelSizes:
         model = build(paper, placement)
         model.reserve()
         here, apart = (paper.memory().on(name) for name in (_HERE, _APART))
-        twice = [t for name, t in model.weights.items() if name.endswith(f" ({_APART})")]  # as the binder calls them
-        tied = sum(t.dtype.nbytes(t.shape) for t in twice)
+        total = sum(memory.size for device in (here, apart) for memory in device.weights.values())
+        tied = total - sum(t.nbytes for t in model.weights.values())  # ``weights`` has each tensor of the file once
     layers = [
         LayerSizes(_size(here.weights, i), _size(here.cache, i), _size(apart.weights, i)) for i in range(n_layers)
     ]

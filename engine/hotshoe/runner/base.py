@@ -97,7 +97,10 @@ class LoadedModel:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The weights in use by their names in the file. ``hotshoe_core.dump`` prints them."""
+        """The weights in use by their names in the file. ``hotshoe_core.dump`` prints them.
+
+        A tensor of the file that several devices read is listed once.
+        """
         bound = (getattr(p.module, p.attribute) for p in self._model.parameters())
         return {t.name: t for t in bound if t is not None}
 

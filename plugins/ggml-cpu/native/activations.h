@@ -12,11 +12,12 @@
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 #endif
 
-/* Before a loop whose length is known once its function is inlined: no copy of it stays. */
+/* A loop whose length is known once its function is inlined: it is unrolled completely. */
 #if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)") /* a plain one was done by two, before inlining: half the speed */
+/* A plain unroll was done by two, before inlining: half the speed. */
+#define UNROLL_FOR(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL_FOR(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
 #endif
 
 /* 2^y for y in [-126, 128): adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits; 2^(y - n) is a polynomial. */
@@ -48,9 +49,7 @@ ALWAYS_INLINE float times_sigmoid(float x, float z) {
 }
 
 /* x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), for (1 + tanh(u))/2 = sigmoid(2u). */
-ALWAYS_INLINE float gelu_tanh(float x) {
-    return times_sigmoid(x, 1.5957691216057308f * (x + 0.044715f * x * x * x));
-}
+ALWAYS_INLINE float gelu_tanh(float x) { return times_sigmoid(x, 1.5957691216057308f * (x + 0.044715f * x * x * x)); }
 
 ALWAYS_INLINE float gelu_quick(float x) { return times_sigmoid(x, 1.702f * x); }
 

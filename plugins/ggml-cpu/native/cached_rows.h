@@ -28,12 +28,14 @@ ROWS_AVX2 void half_block(float * to, const char * block, enum ggml_type type, i
             uint16_t bits;
             memcpy(&bits, at + 2 * upper, 2);
             const __m128i each = _mm_set1_epi64x((int64_t) 0x8040201008040201);
-            const __m128i spread = _mm_shuffle_epi8(_mm_set1_epi16((int16_t) bits), _mm_set_epi64x(0x0101010101010101, 0));
+            const __m128i spread =
+                _mm_shuffle_epi8(_mm_set1_epi16((int16_t) bits), _mm_set_epi64x(0x0101010101010101, 0));
             const __m128i set = _mm_cmpeq_epi8(_mm_and_si128(spread, each), each);
             codes = _mm_or_si128(codes, _mm_and_si128(set, _mm_set1_epi8(16)));
         }
         if (type == GGML_TYPE_IQ4_NL) {
-            codes = _mm_shuffle_epi8(_mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), codes);
+            codes = _mm_shuffle_epi8(
+                _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113), codes);
         } else if (!has_min) {
             codes = _mm_sub_epi8(codes, _mm_set1_epi8(fifth ? 16 : 8));
         }
@@ -46,16 +48,17 @@ ROWS_AVX2 void half_block(float * to, const char * block, enum ggml_type type, i
     _mm256_storeu_ps(to + 8, has_min ? _mm256_fmadd_ps(second, scale, least) : _mm256_mul_ps(second, scale));
 }
 
-#define BLOCKS(name, bytes)                                                                                              \
-    case GGML_TYPE_##name:                                                                                               \
-        for (int64_t i = 0; i < n; i += 32) {                                                                            \
-            half_block(to + i, row + i / 32 * (bytes), GGML_TYPE_##name, 0);                                             \
-            half_block(to + i + 16, row + i / 32 * (bytes), GGML_TYPE_##name, 1);                                        \
-        }                                                                                                                \
+#define BLOCKS(name, bytes)                                                       \
+    case GGML_TYPE_##name:                                                        \
+        for (int64_t i = 0; i < n; i += 32) {                                     \
+            half_block(to + i, row + i / 32 * (bytes), GGML_TYPE_##name, 0);      \
+            half_block(to + i + 16, row + i / 32 * (bytes), GGML_TYPE_##name, 1); \
+        }                                                                         \
         break;
 
 /* The first n floats of a row; n is a multiple of 32 where the type has blocks. */
-__attribute__((target("avx2,fma,f16c"))) static void cached_row(float * to, const char * row, enum ggml_type type, int64_t n) {
+__attribute__((target("avx2,fma,f16c"))) static void cached_row(float * to, const char * row, enum ggml_type type,
+                                                                int64_t n) {
     switch (type) {
         BLOCKS(Q8_0, 34)
         BLOCKS(Q4_0, 18)

@@ -29,15 +29,17 @@ PER_THREAD float scratch[SCRATCH_FLOATS];
 static const float zeros[MAX_DIM];
 #define TIMES8(x) x, x, x, x, x, x, x, x
 static const uint16_t hidden_f16[CHUNK] = {TIMES8(0xFC00), TIMES8(0xFC00), TIMES8(0xFC00), TIMES8(0xFC00)}; /* -inf */
-static const uint32_t hidden_f32[CHUNK] = {TIMES8(0xFF800000), TIMES8(0xFF800000), TIMES8(0xFF800000), TIMES8(0xFF800000)};
+static const uint32_t hidden_f32[CHUNK] = {TIMES8(0xFF800000), TIMES8(0xFF800000), TIMES8(0xFF800000),
+                                           TIMES8(0xFF800000)};
 
 /* What the threads share: computed by each for itself. */
 struct job {
     struct ggml_tensor * dst;
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
-    const float * sinks; /* may be NULL */
+    const float * sinks;                        /* may be NULL */
     float scale, softcap;
-    int64_t parts_of_keys; /* more than one: dst has them instead of batch elements, and a row's maximum and sum behind it */
+    /* More than one: dst has them instead of batch elements, and a row's maximum and sum behind it. */
+    int64_t parts_of_keys;
     int64_t group;  /* query heads that share a key/value head: row r is query r / group of its head r % group */
     int64_t blocks; /* tiles of rows */
     int64_t parts;  /* tiles of one query; 0: tiles go from one query to the next */
@@ -110,7 +112,8 @@ ALWAYS_INLINE const char * mask_row(const struct ggml_tensor * mask, int64_t m, 
 }
 
 static int all_hidden(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
-    return memcmp(row + from * mask->nb[0], mask->type == GGML_TYPE_F16 ? (const void *) hidden_f16 : (const void *) hidden_f32,
+    return memcmp(row + from * mask->nb[0],
+                  mask->type == GGML_TYPE_F16 ? (const void *) hidden_f16 : (const void *) hidden_f32,
                   (to - from) * mask->nb[0]) == 0;
 }
 
@@ -145,9 +148,10 @@ static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int
     return n;
 }
 
-static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, int64_t block, int64_t m, int64_t cols) {
+static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, int64_t block, int64_t m,
+                        int64_t cols) {
     if (job->mask == NULL) {
-        return (struct span) {0, cols, cols, 1};
+        return (struct span){0, cols, cols, 1};
     }
     struct span all = {cols, 0, 0, 0};
     const char * last = NULL;
@@ -158,7 +162,8 @@ static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, 
         }
         last = mask;
         struct span own = {0, cols, 0, 0};
-        while (own.from < all.from && all_hidden(job->mask, mask, own.from, own.from + CHUNK < cols ? own.from + CHUNK : cols)) {
+        while (own.from < all.from &&
+               all_hidden(job->mask, mask, own.from, own.from + CHUNK < cols ? own.from + CHUNK : cols)) {
             own.from += CHUNK;
         }
         if (own.from >= cols) {
@@ -171,7 +176,7 @@ static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, 
         all.to = own.to > all.to ? own.to : all.to;
     }
     if (all.from >= all.to) {
-        return (struct span) {0, 0, 0, 0};
+        return (struct span){0, 0, 0, 0};
     }
     all.plain = 1;
     last = NULL;
@@ -230,23 +235,23 @@ typedef float v4 __attribute__((vector_size(16)));
 #define SHUFFLE4(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 typedef int32_t v4i __attribute__((vector_size(16)));
-#define SHUFFLE4(a, b, ...) __builtin_shuffle(a, b, (v4i) {__VA_ARGS__})
+#define SHUFFLE4(a, b, ...) __builtin_shuffle(a, b, (v4i){__VA_ARGS__})
 #endif
-#define TRANSPOSE4(to, ld, p0, p1, p2, p3)                                                                               \
-    do {                                                                                                                 \
-        v4 x0, x1, x2, x3;                                                                                               \
-        memcpy(&x0, p0, 16);                                                                                             \
-        memcpy(&x1, p1, 16);                                                                                             \
-        memcpy(&x2, p2, 16);                                                                                             \
-        memcpy(&x3, p3, 16);                                                                                             \
-        const v4 a0 = SHUFFLE4(x0, x1, 0, 4, 1, 5), a1 = SHUFFLE4(x0, x1, 2, 6, 3, 7);                                   \
-        const v4 b0 = SHUFFLE4(x2, x3, 0, 4, 1, 5), b1 = SHUFFLE4(x2, x3, 2, 6, 3, 7);                                   \
-        x0 = SHUFFLE4(a0, b0, 0, 1, 4, 5), x1 = SHUFFLE4(a0, b0, 2, 3, 6, 7);                                            \
-        x2 = SHUFFLE4(a1, b1, 0, 1, 4, 5), x3 = SHUFFLE4(a1, b1, 2, 3, 6, 7);                                            \
-        memcpy(to, &x0, 16);                                                                                             \
-        memcpy((to) + (ld), &x1, 16);                                                                                    \
-        memcpy((to) + 2 * (ld), &x2, 16);                                                                                \
-        memcpy((to) + 3 * (ld), &x3, 16);                                                                                \
+#define TRANSPOSE4(to, ld, p0, p1, p2, p3)                                             \
+    do {                                                                               \
+        v4 x0, x1, x2, x3;                                                             \
+        memcpy(&x0, p0, 16);                                                           \
+        memcpy(&x1, p1, 16);                                                           \
+        memcpy(&x2, p2, 16);                                                           \
+        memcpy(&x3, p3, 16);                                                           \
+        const v4 a0 = SHUFFLE4(x0, x1, 0, 4, 1, 5), a1 = SHUFFLE4(x0, x1, 2, 6, 3, 7); \
+        const v4 b0 = SHUFFLE4(x2, x3, 0, 4, 1, 5), b1 = SHUFFLE4(x2, x3, 2, 6, 3, 7); \
+        x0 = SHUFFLE4(a0, b0, 0, 1, 4, 5), x1 = SHUFFLE4(a0, b0, 2, 3, 6, 7);          \
+        x2 = SHUFFLE4(a1, b1, 0, 1, 4, 5), x3 = SHUFFLE4(a1, b1, 2, 3, 6, 7);          \
+        memcpy(to, &x0, 16);                                                           \
+        memcpy((to) + (ld), &x1, 16);                                                  \
+        memcpy((to) + 2 * (ld), &x2, 16);                                              \
+        memcpy((to) + 3 * (ld), &x3, 16);                                              \
     } while (0)
 
 #define SUFFIX generic
@@ -260,12 +265,14 @@ ALWAYS_INLINE v4 max4(v4 a, v4 b) {
     return (v4) (((v4mask) a & more) | ((v4mask) b & ~more));
 }
 ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
-    return (v4) {n > 0 ? p[0] : rest, n > 1 ? p[1] : rest, n > 2 ? p[2] : rest, n > 3 ? p[3] : rest};
+    return (v4){n > 0 ? p[0] : rest, n > 1 ? p[1] : rest, n > 2 ? p[2] : rest, n > 3 ? p[3] : rest};
 }
 #define VMAX(a, b) max4(a, b)
 #define SUM(v) ((v)[0] + (v)[1] + ((v)[2] + (v)[3]))
-#define SUM4(p, a, b, c, d, x) ((p)[0] = SUM(a) * (x), (p)[1] = SUM(b) * (x), (p)[2] = SUM(c) * (x), (p)[3] = SUM(d) * (x))
-#define MAX(v) (max4(max4(v, SHUFFLE4(v, v, 1, 0, 3, 2)), max4(SHUFFLE4(v, v, 2, 3, 0, 1), SHUFFLE4(v, v, 3, 2, 1, 0)))[0])
+#define SUM4(p, a, b, c, d, x) \
+    ((p)[0] = SUM(a) * (x), (p)[1] = SUM(b) * (x), (p)[2] = SUM(c) * (x), (p)[3] = SUM(d) * (x))
+#define MAX(v) \
+    (max4(max4(v, SHUFFLE4(v, v, 1, 0, 3, 2)), max4(SHUFFLE4(v, v, 2, 3, 0, 1), SHUFFLE4(v, v, 3, 2, 1, 0)))[0])
 #define LOAD_PART(p, n, rest) part4(p, n, rest)
 #include "hotshoe_attention_simd.h"
 #undef SUFFIX
@@ -412,7 +419,7 @@ static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x 
 static int look(struct run * run, int64_t m, int64_t kv_head) {
     const struct job * const job = run->job;
     const int64_t left = run->part.to - m, cols = left < job->step ? left : job->step;
-    run->all = (struct span) {cols, 0, 0, 0};
+    run->all = (struct span){cols, 0, 0, 0};
     run->seen_pairs = 0;
     for (int64_t block = run->first; block < run->last; ++block) {
         const struct span own = seen(job, run->part.batch, kv_head, block, m, cols);
@@ -437,8 +444,10 @@ static void end(const struct run * run, int64_t kv_head) {
             continue;
         }
         for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
-            const int64_t n = row / job->group, h = kv_head * job->group + row % job->group, place = place_of(run, kv_head, row);
-            float * const out = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->part.at * dst->nb[3]);
+            const int64_t n = row / job->group, h = kv_head * job->group + row % job->group,
+                          place = place_of(run, kv_head, row);
+            float * const out =
+                (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->part.at * dst->nb[3]);
             const float nothing = job->sinks != NULL || job->parts_of_keys > 1 ? 0.0f : NAN;
             const float gain = begun && !run->at_once ? 1.0f / run->total[place] : 1.0f;
             for (int64_t d = 0; d < v_dim; ++d) {
@@ -455,7 +464,7 @@ static void end(const struct run * run, int64_t kv_head) {
 static struct ahead rows_from(const struct run * run, const struct ggml_tensor * t, int64_t i) {
     const int64_t heads = run->last_head - run->first_head;
     const char * const at = cached_at(t, run->part.batch, run->first_head, i);
-    return (struct ahead) {at, row_bytes(t), heads, heads, t->nb[1], t->nb[2] - heads * t->nb[1]};
+    return (struct ahead){at, row_bytes(t), heads, heads, t->nb[1], t->nb[2] - heads * t->nb[1]};
 }
 
 /* What is asked for next: keys and values of the run's heads, from number i on. */
@@ -603,6 +612,7 @@ void hotshoe_rms_norm(struct ggml_tensor * dst, int ith, int nth, void * userdat
     const float * weight = params->has_weight ? dst->src[1]->data : NULL;
     const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
     for (int64_t r = rows * ith / nth; r < rows * (ith + 1) / nth; ++r) {
-        kernels->rms_row((float *) row_at(dst, r), (const float *) row_at(dst->src[0], r), weight, dst->ne[0], params->eps);
+        kernels->rms_row((float *) row_at(dst, r), (const float *) row_at(dst->src[0], r), weight, dst->ne[0],
+                         params->eps);
     }
 }

@@ -109,9 +109,9 @@ FN vf NAME(numbers)(const char * p, const int half) {
 /* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[at[i]][...]) * gain[r], for r < rows; keep NULL: out holds nothing
  * yet; at NULL: 0, 1, 2 and so on. b is in panels of W columns, `panel` bytes apart, rows of a panel ldb bytes apart; lanes up
  * to VL past cols can be read. */
-FN void NAME(columns)(const int rows, const int vectors, const int half, const float * const * a, int64_t n, const int32_t * at,
-                      const char * b, size_t ldb, float * const * out, int64_t from, int64_t part, const float * keep,
-                      const float * gain) {
+FN void NAME(columns)(const int rows, const int vectors, const int half, const float * const * a, int64_t n,
+                      const int32_t * at, const char * b, size_t ldb, float * const * out, int64_t from, int64_t part,
+                      const float * keep, const float * gain) {
     vf acc[ROWS][4];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
@@ -171,8 +171,9 @@ FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int
 }
 
 /* The same with rows of b that are not in panels; cols is a multiple of VL. */
-FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * at, const char * b,
-                            size_t ldb, float * const * out, int64_t cols, const float * keep, const float * gain) {
+FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * at,
+                            const char * b, size_t ldb, float * const * out, int64_t cols, const float * keep,
+                            const float * gain) {
     const int wide = rows * 4 <= ROWS * 2 ? 4 : 2;
     const size_t vector = VL * (half ? 2 : 4);
     int64_t from = 0;
@@ -186,14 +187,15 @@ FN void NAME(rows_in_place)(const int rows, const int half, const float * const 
 
 /* Scores of few rows for the keys at[0], at[1] and so on (NULL: all), without a transposed copy of the keys, which are
  * `stride` bytes apart: floats, or half floats in whole vectors. run: or NULL, where the next keys have been asked for. */
-FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * at, const char * keys,
-                   size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
+FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * at,
+                   const char * keys, size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
     for (int64_t j = 0; j < cols; j += 4) {
         const char * key[4];
         vf acc[FEW][4];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
-            const int64_t c = j + i < cols ? j + i : cols - 1; /* after the last one: rows of scores have room for more */
+            /* After the last key the same one again: rows of scores have room for more. */
+            const int64_t c = j + i < cols ? j + i : cols - 1;
             key[i] = keys + (at != NULL ? at[c] : c) * stride;
             if (run != NULL) {
                 soon(&run->keys);
@@ -238,32 +240,34 @@ FN void NAME(dots)(const int rows, const int half, const float * const * q, int6
 }
 
 /* One function for each number of rows, so that the accumulators have names and stay in registers. */
-typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, size_t, float * const *,
+typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, size_t,
+                              float * const *, int64_t, const float *, const float *);
+typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *,
                               int64_t, const float *, const float *);
-typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *, int64_t,
-                              const float *, const float *);
-typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, int64_t, float * const *,
-                              float, struct run *);
-#define ROWS_IN_PLACE(rows, name, half)                                                                                  \
-    TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b,       \
-                                           size_t ldb, float * const * out, int64_t cols, const float * keep,            \
-                                           const float * gain) {                                                         \
-        NAME(rows_in_place)(rows, half, a, n, at, b, ldb, out, cols, keep, gain);                                        \
+typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, int64_t,
+                              float * const *, float, struct run *);
+#define ROWS_IN_PLACE(rows, name, half)                                                                            \
+    TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b, \
+                                           size_t ldb, float * const * out, int64_t cols, const float * keep,      \
+                                           const float * gain) {                                                   \
+        NAME(rows_in_place)(rows, half, a, n, at, b, ldb, out, cols, keep, gain);                                  \
     }
-#define DOTS(rows, name, half)                                                                                           \
-    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * at, const char * keys,  \
-                                           size_t stride, int64_t cols, float * const * out, float gain,                 \
-                                           struct run * run) {                                                           \
-        NAME(dots)(rows, half, q, dim, at, keys, stride, cols, out, gain, run);                                          \
+#define DOTS(rows, name, half)                                                                                  \
+    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * at,            \
+                                           const char * keys, size_t stride, int64_t cols, float * const * out, \
+                                           float gain, struct run * run) {                                      \
+        NAME(dots)(rows, half, q, dim, at, keys, stride, cols, out, gain, run);                                 \
     }
-#define TILE(rows)                                                                                                       \
-    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b,         \
-                                         size_t ldb, size_t panel, float * const * out, int64_t cols,                    \
-                                         const float * keep, const float * gain) {                                       \
-        NAME(tile)(rows, a, n, at, b, ldb, panel, out, cols, keep, gain);                                                \
-    }                                                                                                                    \
-    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                              \
+#define TILE(rows)                                                                                               \
+    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b, \
+                                         size_t ldb, size_t panel, float * const * out, int64_t cols,            \
+                                         const float * keep, const float * gain) {                               \
+        NAME(tile)(rows, a, n, at, b, ldb, panel, out, cols, keep, gain);                                        \
+    }                                                                                                            \
+    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                      \
     ROWS_IN_PLACE(rows, halves_in_place, 1)
+#define FEW_DOTS(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
+/* clang-format off */
 TILE(1) TILE(2) TILE(3) TILE(4)
 #if ROWS > 4
 TILE(5) TILE(6)
@@ -271,13 +275,13 @@ TILE(5) TILE(6)
 #if ROWS > 6
 TILE(7) TILE(8)
 #endif
-#define FEW_DOTS(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
 FEW_DOTS(1) FEW_DOTS(2) FEW_DOTS(3)
 #if FEW > 3
 FEW_DOTS(4)
 #endif
 #if ROWS > 6
-#define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6), NAME(f##_7), NAME(f##_8)}
+#define UP_TO_ROWS(f) \
+    {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6), NAME(f##_7), NAME(f##_8)}
 #elif ROWS > 4
 #define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4), NAME(f##_5), NAME(f##_6)}
 #else
@@ -289,8 +293,12 @@ FEW_DOTS(4)
 #define UP_TO_FEW(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3)}
 #endif
 static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = UP_TO_ROWS(tile);
-static const NAME(rows_fn) NAME(tiles_in_place)[2][ROWS + 1] = {UP_TO_ROWS(floats_in_place), UP_TO_ROWS(halves_in_place)};
+static const NAME(rows_fn) NAME(tiles_in_place)[2][ROWS + 1] = {
+    UP_TO_ROWS(floats_in_place),
+    UP_TO_ROWS(halves_in_place),
+};
 static const NAME(dots_fn) NAME(few_tiles)[2][FEW + 1] = {UP_TO_FEW(dots), UP_TO_FEW(dots_of_halves)};
+/* clang-format on */
 
 /* n floats at `to` from the beginning of a row of any type; whole blocks, where the type has them. */
 FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t n) {
@@ -328,7 +336,8 @@ static int NAME(can_be_read)(const struct ggml_tensor * t) {
 }
 
 /* keys (cols, dim) to panels (ceil(cols / W), dim, W), zeros beyond cols up to a multiple of VL. */
-TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type type, size_t stride, int64_t cols, int64_t dim) {
+TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type type, size_t stride, int64_t cols,
+                                   int64_t dim) {
     const int64_t wide = (cols + VL - 1) / VL * VL;
 #if VL > 1
     float unpacked[4][MAX_DIM];
@@ -363,7 +372,8 @@ TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type ty
 }
 
 /* values (cols, dim) to panels (ceil(dim / W), cols, W), zeros beyond dim. */
-TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type type, size_t stride, int64_t cols, int64_t dim) {
+TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type type, size_t stride, int64_t cols,
+                                     int64_t dim) {
     if (type != GGML_TYPE_F32 && type != GGML_TYPE_F16) {
         float row[MAX_DIM + W] = {0};
         for (int64_t j = 0; j < cols; ++j, v += stride) {
@@ -388,7 +398,8 @@ TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type 
 }
 
 /* The keys that one of the rows sees, and how many: NULL and all of them, or a list in `at`. */
-TARGET static const int32_t * NAME(visible)(int rows, const float * const * masks, int64_t cols, int32_t * at, int64_t * n) {
+TARGET static const int32_t * NAME(visible)(int rows, const float * const * masks, int64_t cols, int32_t * at,
+                                            int64_t * n) {
     float most[SCRATCH_FLOATS / CHUNK + VL];
     *n = cols;
     if (masks[0] == NULL) {
@@ -464,17 +475,19 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     const struct part part = run->part;
     const int64_t batch = part.batch, dim = q->ne[0], v_dim = v->ne[0];
     const int64_t v_pad = (v_dim + W - 1) / W * W;
-    const int64_t step = job->step, first = run->first, last = run->last, from = run->all.from, cols = run->all.to - from;
+    const int64_t step = job->step, first = run->first, last = run->last;
+    const int64_t from = run->all.from, cols = run->all.to - from;
     float * const keys = scratch;
     float * const values = keys + dim * step;
     float * const scores = values + v_pad * step;
     float * const shown = scores + ROWS * step; /* masks of half floats as floats */
-    int32_t list[SCRATCH_FLOATS / CHUNK]; /* more than step */
+    int32_t list[SCRATCH_FLOATS / CHUNK];       /* more than step */
 
     const char * const k0 = cached_at(k, batch, kv_head, m + from);
     const char * const v0 = cached_at(v, batch, kv_head, m + from);
     const int few = run->seen_pairs < FEW_ROWS * cols;
-    const int keys_in_place = few && NAME(can_be_read)(k), values_in_place = few && NAME(can_be_read)(v) && v_dim % VL == 0;
+    const int keys_in_place = few && NAME(can_be_read)(k);
+    const int values_in_place = few && NAME(can_be_read)(v) && v_dim % VL == 0;
     const char * const from_keys = keys_in_place ? k0 : (const char *) keys;
     const char * const from_values = values_in_place ? v0 : (const char *) values;
     const size_t key_stride = keys_in_place ? k->nb[2] : dim * sizeof(float);
@@ -496,6 +509,7 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         const int64_t width = span.to - span.from;
         const int64_t row = first_row(job, block);
         const int count = (int) (first_row(job, block + 1) - row);
+        const NAME(tile_fn) tile = NAME(tiles)[count];
         const float *q_rows[ROWS], *weights[ROWS], *masks[ROWS];
         float *score_rows[ROWS], *out[ROWS], keep[ROWS], gain[ROWS];
         const char * last_mask = NULL;
@@ -525,7 +539,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         char * const begun = run->begun + (kv_head - run->first_head) * (last - first) + block - first;
         if (!*begun) {
             for (int r = 0; r < count; ++r) {
-                const float * const sink = job->sinks != NULL ? job->sinks + kv_head * job->group + (row + r) % job->group : NULL;
+                const float * const sink =
+                    job->sinks != NULL ? job->sinks + kv_head * job->group + (row + r) % job->group : NULL;
                 top[r] = sink != NULL ? *sink : -INFINITY;
                 sum[r] = sink != NULL ? 1.0f : 0.0f;
             }
@@ -537,8 +552,9 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             const int half = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + FEW - 1) / FEW;
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
-                NAME(few_tiles)[half][rows](q_rows + r, dim, which, from_keys + at * key_stride, key_stride, n_seen,
-                                            score_rows + r, job->scale, p == 0 ? run : NULL);
+                const NAME(dots_fn) dots = NAME(few_tiles)[half][rows];
+                dots(q_rows + r, dim, which, from_keys + at * key_stride, key_stride, n_seen, score_rows + r,
+                     job->scale, p == 0 ? run : NULL);
             }
             const float * whole = NULL; /* of the row before */
             for (int r = 0; r < count && which != NULL; ++r) {
@@ -552,8 +568,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
                 whole = own;
             }
         } else {
-            NAME(tiles)[count](q_rows, dim, NULL, (const char *) (keys + at * dim), W * sizeof(float), dim * W * sizeof(float),
-                               score_rows, (width + VL - 1) / VL * VL, NULL, gain);
+            tile(q_rows, dim, NULL, (const char *) (keys + at * dim), W * sizeof(float), dim * W * sizeof(float),
+                 score_rows, (width + VL - 1) / VL * VL, NULL, gain);
         }
         for (int r = 0; r < count; ++r) {
             keep[r] = NAME(weigh)(score_rows[r], few ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
@@ -568,11 +584,11 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         }
         const float * const old = *begun ? keep : NULL;
         if (values_in_place) {
-            NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count](weights, n_seen, which, from_values + at * value_stride,
-                                                                  value_stride, out, v_dim, old, gain);
+            const NAME(rows_fn) rows = NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count];
+            rows(weights, n_seen, which, from_values + at * value_stride, value_stride, out, v_dim, old, gain);
         } else {
-            NAME(tiles)[count](weights, n_seen, which, from_values + at * value_stride, value_stride,
-                               cols * W * sizeof(float), out, v_dim, old, gain);
+            tile(weights, n_seen, which, from_values + at * value_stride, value_stride, cols * W * sizeof(float), out,
+                 v_dim, old, gain);
         }
         *begun = 1;
     }

@@ -7,21 +7,21 @@
 typedef void (*row_fn)(float *, const float *, const float *, int64_t);
 
 /* dst = act(a) or act(a) * up, for every activation that is straight-line code. */
-#define ACTIVATION(name, isa, target)                                                                       \
-    target static void name##_##isa(float * dst, const float * a, const float * up, int64_t n) {            \
-        if (up == NULL) {                                                                                   \
-            for (int64_t i = 0; i < n; ++i) {                                                               \
-                dst[i] = name(a[i]);                                                                        \
-            }                                                                                               \
-            return;                                                                                         \
-        }                                                                                                   \
-        for (int64_t i = 0; i < n; ++i) {                                                                   \
-            dst[i] = name(a[i]) * up[i];                                                                    \
-        }                                                                                                   \
+#define ACTIVATION(name, isa, target)                                                            \
+    target static void name##_##isa(float * dst, const float * a, const float * up, int64_t n) { \
+        if (up == NULL) {                                                                        \
+            for (int64_t i = 0; i < n; ++i) {                                                    \
+                dst[i] = name(a[i]);                                                             \
+            }                                                                                    \
+            return;                                                                              \
+        }                                                                                        \
+        for (int64_t i = 0; i < n; ++i) {                                                        \
+            dst[i] = name(a[i]) * up[i];                                                         \
+        }                                                                                        \
     }
-#define ACTIVATIONS(isa, target)       \
-    ACTIVATION(gelu_erf, isa, target)  \
-    ACTIVATION(gelu_tanh, isa, target) \
+#define ACTIVATIONS(isa, target)        \
+    ACTIVATION(gelu_erf, isa, target)   \
+    ACTIVATION(gelu_tanh, isa, target)  \
     ACTIVATION(gelu_quick, isa, target) \
     ACTIVATION(softplus, isa, target)
 
@@ -103,7 +103,8 @@ void hotshoe_activation(struct ggml_tensor * dst, int ith, int nth, void * userd
     const struct ggml_tensor * up = dst->src[1];
     const row_fn row = activation(*(const int32_t *) userdata);
     const int64_t rows = rows_of(a), width = a->ne[0];
-    const int narrow = rows < 4 * (int64_t) nth; /* few rows, as in decoding: share out 64-byte lines of each row instead */
+    /* Few rows, as in decoding: share out 64-byte lines of each row instead. */
+    const int narrow = rows < 4 * (int64_t) nth;
     int64_t first, last;
     share(narrow ? (width + 15) / 16 : rows, ith, nth, &first, &last);
     const int64_t from = narrow ? first * 16 : 0;

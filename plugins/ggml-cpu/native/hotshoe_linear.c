@@ -12,22 +12,25 @@
 enum {
     PANEL = 32,
     HALF = PANEL / 2,
-    MAX_ROWS = 14,           /* of a tile; 6 without AVX-512 */
+    MAX_ROWS = 14, /* of a tile; 6 without AVX-512 */
 #if defined(__GLIBC__)
-    BLOCK = 112, /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
-    DEPTH = 384, /* their features at once; 256 made F32 3 % slower */
+    BLOCK = 112,        /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
+    DEPTH = 384,        /* their features at once; 256 made F32 3 % slower */
     BLOCK_STORED = 144, /* the same for weights as stored, in halves of panels */
     DEPTH_STORED = 512, /* and twice as many in bf16; 256 made F16 15 % slower */
-    WHOLE = 2, /* depths that are staged at once, where a token has no more: 594 KiB */
-    SUMS = 64 << 10, /* floats, where it has: of some panels' tiles. In the result, whose rows lie far apart, BF16 was 6 % slower */
-#elif defined(__linux__) /* musl gives a thread 128 KiB of stack */
+    WHOLE = 2,          /* depths that are staged at once, where a token has no more: 594 KiB */
+    /* Floats, where it has: of some panels' tiles. In the result, whose rows lie far apart, BF16 was 6 % slower. */
+    SUMS = 64 << 10,
+#elif defined(__linux__)
+    /* musl gives a thread 128 KiB of stack. */
     BLOCK = 28,
     DEPTH = 256,
     BLOCK_STORED = 28,
     DEPTH_STORED = 256,
     WHOLE = 1,
     SUMS = 2 << 10,
-#else /* macOS 512 */
+#else
+    /* macOS gives 512 KiB. */
     BLOCK = 70,
     DEPTH = 384,
     BLOCK_STORED = 72,
@@ -163,84 +166,87 @@ ALWAYS_INLINE void ask(const struct ahead * a, int64_t step) {
 }
 
 AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, const char * w, int64_t steps,
-                                         int64_t apart, float * tile, int64_t stride, int resume, const struct ahead * ahead) {
+                                         int64_t apart, float * tile, int64_t stride, int resume,
+                                         const struct ahead * ahead) {
     __m512 acc[MAX_ROWS][4];
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             acc[r][v] = resume ? _mm512_loadu_ps(tile + r * stride + v * 16) : _mm512_setzero_ps();
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
         ask(ahead, i);
         __m512i b[4];
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             b[v] = _mm512_load_si512((const void *) (w + v / 2 * apart + v % 2 * 64));
         }
-        UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
             const __m512i a = _mm512_set1_epi32(*(const int32_t *) (x + r * STRIDE));
-            UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
                 acc[r][v] = _mm512_dpbf16_ps(acc[r][v], (__m512bh) a, (__m512bh) b[v]);
             }
         }
         x += 4;
         w += 128;
     }
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             _mm512_storeu_ps(tile + r * stride + v * 16, acc[r][v]);
         }
     }
 }
 
 AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * x, const char * w, int64_t steps,
-                                   int64_t apart, float * tile, int64_t stride, int resume, const struct ahead * ahead) {
+                                   int64_t apart, float * tile, int64_t stride, int resume,
+                                   const struct ahead * ahead) {
     __m512 acc[MAX_ROWS][4];
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             acc[r][v] = resume ? _mm512_loadu_ps(tile + r * stride + v * 16) : _mm512_setzero_ps();
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
         ask(ahead, i);
         __m512 b[4];
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             b[v] = half ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + v / 2 * apart + v % 2 * 32)))
                         : _mm512_load_ps((const float *) (w + v / 2 * apart + v % 2 * 64));
         }
-        UNROLL for (int p = 0; p < panels && half; ++p) { /* 8 tokens: 77 GFLOP/s become 95 */
+        UNROLL_FOR(int p = 0; p < panels && half; ++p) { /* 8 tokens: 77 GFLOP/s become 95 */
             _mm_prefetch(w + p * apart + 2048, _MM_HINT_T0);
         }
-        UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
             const __m512 a = _mm512_set1_ps(*(const float *) (x + r * STRIDE));
-            UNROLL for (int v = 0; v < 2 * panels; ++v) {
+            UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
                 acc[r][v] = _mm512_fmadd_ps(a, b[v], acc[r][v]);
             }
         }
         x += 4;
         w += half ? 64 : 128;
     }
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2 * panels; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
             _mm512_storeu_ps(tile + r * stride + v * 16, acc[r][v]);
         }
     }
 }
 
 /* Half a panel; step: bytes from one k to the next. */
-AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, const char * w, int64_t steps, float * tile,
-                                 int64_t stride, int resume, const struct ahead * ahead) {
+AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, const char * w, int64_t steps,
+                                 float * tile, int64_t stride, int resume, const struct ahead * ahead) {
     __m256 acc[6][2];
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2; ++v) {
             acc[r][v] = _mm256_setzero_ps();
         }
     }
     for (int64_t i = 0; i < steps; ++i) {
         ask(ahead, i);
-        const __m256 b0 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
+        const __m256 b0 =
+            half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
         const __m256 b1 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 16)))
                                : _mm256_load_ps((const float *) (w + 32));
-        UNROLL for (int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
             const __m256 value = _mm256_broadcast_ss((const float *) (x + r * STRIDE));
             acc[r][0] = _mm256_fmadd_ps(value, b0, acc[r][0]);
             acc[r][1] = _mm256_fmadd_ps(value, b1, acc[r][1]);
@@ -248,43 +254,60 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
         x += 4;
         w += step;
     }
-    UNROLL for (int r = 0; r < rows; ++r) {
-        UNROLL for (int v = 0; v < 2; ++v) {
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2; ++v) {
             const __m256 before = resume ? _mm256_loadu_ps(tile + r * stride + v * 8) : _mm256_setzero_ps();
             _mm256_storeu_ps(tile + r * stride + v * 8, _mm256_add_ps(before, acc[r][v]));
         }
     }
 }
 
-#define TILE_ARGS const char *x, const char *w, int64_t steps, int64_t apart, float *tile, int64_t stride, int resume, const struct ahead *ahead
-#define TILES_512(rows, panels)                                                                                        \
-    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 0, x, w, steps, apart, tile, stride, resume, ahead); } \
-    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) { tile_512(rows, panels, 1, x, w, steps, apart, tile, stride, resume, ahead); } \
-    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) { tile_bf16(rows, panels, x, w, steps, apart, tile, stride, resume, ahead); }
-#define TILES_256(rows)                                                                                                \
-    AVX2 static void f32_256_##rows(TILE_ARGS) {                                                                       \
-        (void) apart;                                                                                                  \
-        tile_256(rows, 0, 128, x, w, steps, tile, stride, resume, ahead);                                                     \
-        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF, stride, resume, ahead);                                         \
-    }                                                                                                                  \
-    AVX2 static void f16_256_##rows(TILE_ARGS) {                                                                       \
-        (void) apart;                                                                                                  \
-        tile_256(rows, 1, 64, x, w, steps, tile, stride, resume, ahead);                                                      \
-        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF, stride, resume, ahead);                                          \
-    }                                                                                                                  \
-    AVX2 static void half_256_##rows(TILE_ARGS) { (void) apart; tile_256(rows, 0, 64, x, w, steps, tile, stride, resume, ahead); }
+#define TILE_ARGS                                                                                        \
+    const char *x, const char *w, int64_t steps, int64_t apart, float *tile, int64_t stride, int resume, \
+        const struct ahead *ahead
+#define TILES_512(rows, panels)                                                     \
+    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) {                       \
+        tile_512(rows, panels, 0, x, w, steps, apart, tile, stride, resume, ahead); \
+    }                                                                               \
+    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) {                       \
+        tile_512(rows, panels, 1, x, w, steps, apart, tile, stride, resume, ahead); \
+    }                                                                               \
+    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) {                     \
+        tile_bf16(rows, panels, x, w, steps, apart, tile, stride, resume, ahead);   \
+    }
+#define TILES_256(rows)                                                               \
+    AVX2 static void f32_256_##rows(TILE_ARGS) {                                      \
+        (void) apart;                                                                 \
+        tile_256(rows, 0, 128, x, w, steps, tile, stride, resume, ahead);             \
+        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF, stride, resume, ahead); \
+    }                                                                                 \
+    AVX2 static void f16_256_##rows(TILE_ARGS) {                                      \
+        (void) apart;                                                                 \
+        tile_256(rows, 1, 64, x, w, steps, tile, stride, resume, ahead);              \
+        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF, stride, resume, ahead);  \
+    }                                                                                 \
+    AVX2 static void half_256_##rows(TILE_ARGS) {                                     \
+        (void) apart;                                                                 \
+        tile_256(rows, 0, 64, x, w, steps, tile, stride, resume, ahead);              \
+    }
 #define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
-#define EACH_TO_14(call)                                                                                               \
-    call(1, 1) call(2, 1) call(3, 1) call(4, 1) call(5, 1) call(6, 1) call(7, 1) call(8, 1) call(9, 1) call(10, 1)     \
-    call(11, 1) call(12, 1) call(13, 1) call(14, 1)
+#define EACH_TO_14(call)                                                                                           \
+    call(1, 1) call(2, 1) call(3, 1) call(4, 1) call(5, 1) call(6, 1) call(7, 1) call(8, 1) call(9, 1) call(10, 1) \
+        call(11, 1) call(12, 1) call(13, 1) call(14, 1)
 EACH_TO_14(TILES_512)
 EACH_TO_6(TILES_512)
-TILES_256(1) TILES_256(2) TILES_256(3) TILES_256(4) TILES_256(5) TILES_256(6)
+TILES_256(1)
+TILES_256(2)
+TILES_256(3)
+TILES_256(4)
+TILES_256(5)
+TILES_256(6)
 
 /* By panels - 1 and rows. */
 #define F32_512(rows, panels) [panels - 1][rows] = f32_512_##rows##_##panels,
 #define F16_512(rows, panels) [panels - 1][rows] = f16_512_##rows##_##panels,
 #define BF16_512(rows, panels) [panels - 1][rows] = bf16_##rows##_##panels,
+
 typedef tile_fn tile_table[2][MAX_ROWS + 1];
 static const tile_table tiles_512[] = {
     {EACH_TO_14(F32_512) EACH_TO_6(F32_512)},
@@ -355,17 +378,17 @@ AVX2 ALWAYS_INLINE __m256 load_256(int format, const char * from) {
 
 AVX2 ALWAYS_INLINE void store_transposed(const __m256 * v, float * out, int width) {
     __m256 a[8], b[8];
-    UNROLL for (int i = 0; i < 8; i += 2) {
+    UNROLL_FOR(int i = 0; i < 8; i += 2) {
         a[i] = _mm256_unpacklo_ps(v[i], v[i + 1]);
         a[i + 1] = _mm256_unpackhi_ps(v[i], v[i + 1]);
     }
-    UNROLL for (int i = 0; i < 8; i += 4) {
+    UNROLL_FOR(int i = 0; i < 8; i += 4) {
         b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
         b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
         b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
         b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
     }
-    UNROLL for (int i = 0; i < 4; ++i) {
+    UNROLL_FOR(int i = 0; i < 4; ++i) {
         _mm256_store_ps(out + i * width, _mm256_permute2f128_ps(b[i], b[i + 4], 0x20));
         _mm256_store_ps(out + (i + 4) * width, _mm256_permute2f128_ps(b[i], b[i + 4], 0x31));
     }
@@ -373,7 +396,8 @@ AVX2 ALWAYS_INLINE void store_transposed(const __m256 * v, float * out, int widt
 
 /* Of rows as stored: `width` of them from w on, of which n exist; the columns of others repeat the last and are used by
  * nobody. Some k of all rows, then the next: what is written to is asked for, and written whole. */
-AVX2 ALWAYS_INLINE void columns_of(int format, const char * w, int64_t apart, int n, int width, int64_t steps, float * out) {
+AVX2 ALWAYS_INLINE void columns_of(int format, const char * w, int64_t apart, int n, int width, int64_t steps,
+                                   float * out) {
     enum { AT_ONCE = 32 };
     const int size = format == HOTSHOE_LINEAR_F32 ? 4 : 2;
     const char * row[PANEL];
@@ -389,7 +413,7 @@ AVX2 ALWAYS_INLINE void columns_of(int format, const char * w, int64_t apart, in
         for (int first = 0; first < width; first += 8) {
             for (int64_t j = i; j < stop; j += 8) {
                 __m256 v[8];
-                UNROLL for (int r = 0; r < 8; ++r) {
+                UNROLL_FOR(int r = 0; r < 8; ++r) {
                     v[r] = load_256(format, row[first + r] + j * size);
                 }
                 store_transposed(v, out + j * width + first, width);
@@ -411,8 +435,9 @@ AVX2 static void columns_bf16(COLUMNS_ARGS) { columns_of(HOTSHOE_LINEAR_BF16, w,
 static void (*const columns_as_f32[])(COLUMNS_ARGS) = {columns_f32, columns_f16, columns_bf16};
 
 typedef void (*finish_fn)(const float *, int64_t, int, int, const float *, int, const float *, float *, int64_t);
-#define FINISH_ARGS                                                                                                    \
-    const float *tile, int64_t stride, int rows, int cols, const float *bias, int gelu, const float *residual, float *dst, int64_t m
+#define FINISH_ARGS                                                                                            \
+    const float *tile, int64_t stride, int rows, int cols, const float *bias, int gelu, const float *residual, \
+        float *dst, int64_t m
 ALWAYS_INLINE void finish(int width, FINISH_ARGS) {
     float own[PANEL] = {0}; /* the bias, with zeros beyond the last column */
     if (bias) {
@@ -429,7 +454,9 @@ AVX512 static void finish_512(FINISH_ARGS) { finish(PANEL, tile, stride, rows, c
 /* --- the op ---------------------------------------------------------------------------------------- */
 
 static int format_of(enum ggml_type type) {
-    return type == GGML_TYPE_F32 ? HOTSHOE_LINEAR_F32 : type == GGML_TYPE_F16 ? HOTSHOE_LINEAR_F16 : HOTSHOE_LINEAR_BF16;
+    return type == GGML_TYPE_F32   ? HOTSHOE_LINEAR_F32
+           : type == GGML_TYPE_F16 ? HOTSHOE_LINEAR_F16
+                                   : HOTSHOE_LINEAR_BF16;
 }
 
 /* One product: x by a weight that is packed, or as stored. */
@@ -445,7 +472,12 @@ struct product {
 static struct product product_of(const struct ggml_tensor * dst, const struct hotshoe_linear_params * p) {
     const struct ggml_tensor * stored = p->packed ? 0 : dst->src[1];
     struct ggml_tensor * const * more = dst->src + (stored ? 2 : 1);
-    struct product of = {.x = dst->src[0], .stored = stored, .packed = (const char *) p->packed, .y = (float *) dst->data, .k = p->k, .m = p->m};
+    struct product of = {.x = dst->src[0],
+                         .stored = stored,
+                         .packed = (const char *) p->packed,
+                         .y = (float *) dst->data,
+                         .k = p->k,
+                         .m = p->m};
     of.bias = p->has_bias ? (const float *) more[0]->data : 0;
     of.residual = p->has_residual ? (const float *) more[p->has_bias ? 1 : 0]->data : 0;
     of.format = stored ? format_of(stored->type) : p->format;
@@ -458,9 +490,9 @@ static struct product product_of(const struct ggml_tensor * dst, const struct ho
 }
 
 /* Tokens [t0, t1) by some panels. are_staged: whether the last call had the same tokens, and `staged`. */
-static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t first_panel, int64_t last_panel, char * staged,
-                     int are_staged) {
-    _Alignas(64) float widened[DEPTH_STORED * PANEL]; /* 64 KiB */
+static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t first_panel, int64_t last_panel,
+                     char * staged, int are_staged) {
+    _Alignas(64) float widened[DEPTH_STORED * PANEL];        /* 64 KiB */
     _Alignas(64) uint16_t rounded[2 * DEPTH_STORED * PANEL]; /* as many */
     _Alignas(64) float sums[SUMS];
 
@@ -511,7 +543,8 @@ static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t f
                         round_rows(w, apart, cols, n_k, rounded);
                         columns_f32((const char *) rounded, 2 * n_k, cols, span, steps, widened);
                     } else {
-                        columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened); /* a pair: 4 bytes */
+                        /* A pair is 4 bytes. */
+                        columns_as_f32[pairs ? HOTSHOE_LINEAR_F32 : format](w, apart, cols, span, steps, widened);
                     }
                 } else {
                     w = p->packed + column / PANEL * panel_bytes + k0 * PANEL * bytes;
@@ -534,18 +567,20 @@ static void multiply(const struct product * p, int64_t t0, int64_t t1, int64_t f
                     }
                     /* Straight into the result, where the whole tile has room there and nothing else follows. */
                     const int direct = cols == width * span && !finishing;
-                    float * tile = direct ? out : sums + (k_blocks > 1 ? (column - start) * tokens + (r0 - t0) * width * span : 0);
+                    float * tile =
+                        direct ? out : sums + (k_blocks > 1 ? (column - start) * tokens + (r0 - t0) * width * span : 0);
                     const int64_t stride = direct ? m : width * span;
                     if (stored && next_column < limit) { /* each tile asks for some of the rows */
                         const int64_t r = span * i / n_tiles, there = min64(span, limit - next_column);
                         ahead.first = (const char *) stored->data + (next_column + r) * apart + next_k * bytes;
                         ahead.rows = (int) (min64(span * (i + 1) / n_tiles, there) - r);
                     }
-                    (*tiles)[width - 1][rows](here + (r0 - t0) * STRIDE, w, steps, panel_bytes, tile, stride, k0 != 0, &ahead);
+                    (*tiles)[width - 1][rows](here + (r0 - t0) * STRIDE, w, steps, panel_bytes, tile, stride, k0 != 0,
+                                              &ahead);
                     for (int part = 0; part < width && end && !direct; ++part) {
                         const int64_t at = column + part * span;
-                        finish_tile(tile + part * span, stride, rows, (int) min64(span, m - at), bias ? bias + at : 0, gelu,
-                                    residual ? residual + r0 * m + at : 0, out + part * span, m);
+                        finish_tile(tile + part * span, stride, rows, (int) min64(span, m - at), bias ? bias + at : 0,
+                                    gelu, residual ? residual + r0 * m + at : 0, out + part * span, m);
                     }
                 }
                 column += width * span;
@@ -570,7 +605,8 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
         for (; from < to; from = stop) {
             const int64_t block = from / panels, before = block * panels;
             stop = min64(to, before + panels);
-            multiply(&p, n * block / blocks, n * (block + 1) / blocks, from - before, stop - before, staged, block == last);
+            multiply(&p, n * block / blocks, n * (block + 1) / blocks, from - before, stop - before, staged,
+                     block == last);
             last = block;
         }
     }

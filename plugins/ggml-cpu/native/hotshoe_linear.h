@@ -17,16 +17,16 @@ enum hotshoe_linear_activation {
 
 /* The op's userdata: lives as long as the graph. */
 struct hotshoe_linear_params {
-    const void * packed;  /* NULL: the weight is src[1], as a file has it */
-    const void * gate;    /* of hotshoe_quants and _experts: NULL, or another weight of the same size and type */
-    int64_t k, m;       /* input and output features */
-    int32_t format;     /* enum hotshoe_linear_format; of a weight in F16 as a file has it, BF16 rounds it to that */
-    int32_t activation; /* enum hotshoe_linear_activation */
+    const void * packed; /* NULL: the weight is src[1], as a file has it */
+    const void * gate;   /* of hotshoe_quants and _experts: NULL, or another weight of the same size and type */
+    int64_t k, m;        /* input and output features */
+    int32_t format;      /* enum hotshoe_linear_format; of a weight in F16 as a file has it, BF16 rounds it to that */
+    int32_t activation;  /* enum hotshoe_linear_activation */
     int32_t has_bias;
     int32_t has_residual;
-    int32_t avx2_only; /* 0; 1 in tests: not AVX-512, where that is there (F32, F16, and hotshoe_quants) */
+    int32_t avx2_only;      /* 0; 1 in tests: not AVX-512, where that is there (F32, F16, and hotshoe_quants) */
     int32_t outliers_apart; /* of hotshoe_quants and _experts */
-    int64_t n_experts; /* of hotshoe_quants_experts: packed weights of k by m, one after the other */
+    int64_t n_experts;      /* of hotshoe_quants_experts: packed weights of k by m, one after the other */
 };
 
 /* A mask of 1 << format: what is fast on this CPU. 0 where there is no kernel for it: then call none of the others. */

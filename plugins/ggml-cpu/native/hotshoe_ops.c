@@ -78,19 +78,19 @@ struct span {
     int64_t n;
 };
 
-#define EACH2(Out, In, expression)                                  \
-    for (int64_t i = 0; i < p->n; ++i) {                            \
-        const In x = *(const In *) (p->src[0] + i * p->s[0]);       \
-        const In y = *(const In *) (p->src[1] + i * p->s[1]);       \
-        ((Out *) p->dst)[i] = (expression);                         \
-    }                                                               \
+#define EACH2(Out, In, expression)                            \
+    for (int64_t i = 0; i < p->n; ++i) {                      \
+        const In x = *(const In *) (p->src[0] + i * p->s[0]); \
+        const In y = *(const In *) (p->src[1] + i * p->s[1]); \
+        ((Out *) p->dst)[i] = (expression);                   \
+    }                                                         \
     break
 
-#define EACH1(Out, In, expression)                                  \
-    for (int64_t i = 0; i < p->n; ++i) {                            \
-        const In x = *(const In *) (p->src[0] + i * p->s[0]);       \
-        ((Out *) p->dst)[i] = (expression);                         \
-    }                                                               \
+#define EACH1(Out, In, expression)                            \
+    for (int64_t i = 0; i < p->n; ++i) {                      \
+        const In x = *(const In *) (p->src[0] + i * p->s[0]); \
+        ((Out *) p->dst)[i] = (expression);                   \
+    }                                                         \
     break
 
 static void floats(const struct span * p, int32_t op) {
@@ -121,7 +121,7 @@ static void integers(const struct span * p, const struct hotshoe_pointwise_param
         case HOTSHOE_SUB: EACH2(int32_t, int32_t, wrap_sub(x, y));
         case HOTSHOE_MUL: EACH2(int32_t, int32_t, wrap_mul(x, y));
         case HOTSHOE_ABS: EACH1(int32_t, int32_t, x < 0 ? wrap_sub(0, x) : x);
-        case HOTSHOE_CLAMP: EACH1(int32_t, int32_t, x < low ? low : x > high ? high : x);
+        case HOTSHOE_CLAMP: EACH1(int32_t, int32_t, (x < low) ? low : ((x > high) ? high : x));
     }
 }
 
@@ -219,7 +219,8 @@ void hotshoe_few_rows(struct ggml_tensor * dst, int ith, int nth, void * userdat
     int64_t first, last;
     share(rows_of(dst) * pieces, ith, nth, &first, &last);
     for (int64_t unit = first; unit < last; ++unit) {
-        const int64_t r = unit / pieces, column = unit % pieces * PIECE, columns = n - column < PIECE ? n - column : PIECE;
+        const int64_t r = unit / pieces, column = unit % pieces * PIECE;
+        const int64_t columns = n - column < PIECE ? n - column : PIECE;
         const float * by = (const float *) row_like(a, dst, r);
         const char * row = row_like(b, dst, r - r % dst->ne[1]) + column * 4; /* the first */
         float sums[PIECE] = {0};
@@ -312,7 +313,8 @@ static void sort(const struct ranking * by, int32_t * at, int64_t n, int depth) 
                 swap(middle, &at[0]);
             }
         }
-        const int32_t pivot = *middle; /* at[0] stands before it and at[n - 1] after it: neither scan runs out of the row */
+        /* at[0] stands before the pivot and at[n - 1] after it: neither scan runs out of the row. */
+        const int32_t pivot = *middle;
         int64_t i = 0, j = n - 1;
         while (i <= j) {
             while (before(by, at[i], pivot)) {

@@ -91,7 +91,8 @@ __attribute__((target("avx2"))) static void turn_8(const char * rows, int64_t ap
     }
     for (int i = 0; i < 4; ++i) {
         _mm256_storeu_si256((__m256i *) (out + i * GROUP), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
-        _mm256_storeu_si256((__m256i *) (out + (i + 4) * GROUP), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31));
+        _mm256_storeu_si256((__m256i *) (out + (i + 4) * GROUP),
+                            _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31));
     }
 }
 
@@ -137,7 +138,8 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
         n = min64(ROWS - row % ROWS, last - row); /* of one panel */
         const char * in = (const char *) rows + (row - first_row) * row_bytes;
         char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
-        const char * ahead = in + n * row_bytes; /* the next panel, which the processor does not see coming in 16 places at once */
+        /* The next panel, which the processor does not see coming in 16 places at once. */
+        const char * ahead = in + n * row_bytes;
         for (int64_t b = 0; b < k / q->elements; ++b) {
             for (int line = 0; line < ROWS * q->bytes; line += GROUP, ahead += GROUP) {
                 __builtin_prefetch(ahead);
@@ -179,8 +181,9 @@ static const struct quant_set * best_set(void) {
     return &QUANTS_FORCED;
 #endif
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw")) {
+    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw")) {
         return &hotshoe_quants_avx512_vnni;
     }
 #if defined(HOTSHOE_AVX_VNNI)
@@ -221,8 +224,8 @@ static int is_whole(const struct block * b) { return b->tokens * token_bytes_of(
 static int64_t span_of(const struct quant * q) { return q->elements == SUPERBLOCK ? SPAN : q->elements; }
 
 /* Stages what rounding leaves of the spans with outliers of a tile: elements [k0, k1) of `rows` tokens, which are staged. */
-static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t t0, int rows, const char * staged, char * rests,
-                        uint8_t * apart) {
+static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t t0, int rows, const char * staged,
+                        char * rests, uint8_t * apart) {
     static const float none[SPAN];
     const struct quant * q = b->q;
     const int64_t span = span_of(q), bytes = span / q->block * rows * STAGED_RECORD(q->block, q->form);
@@ -264,7 +267,8 @@ static void multiply_tile(const struct block * b, int64_t tokens, const char * x
                           const uint8_t * apart, const char ** rests, float * sums, const char ** next, int lines) {
     const struct quant * q = b->q;
     const int64_t in_span = span_of(q) / q->block; /* records */
-    const int64_t x_bytes = in_span * tokens * STAGED_RECORD(q->block, q->form), w_bytes = in_span * RECORD(q->block, q->form, q->mins);
+    const int64_t x_bytes = in_span * tokens * STAGED_RECORD(q->block, q->form);
+    const int64_t w_bytes = in_span * RECORD(q->block, q->form, q->mins);
     for (int64_t first = 0, stop; first < spans; first = stop) {
         stop = b->apart ? first + 1 : spans;
         while (stop < spans && !apart[stop - 1]) {
@@ -290,8 +294,10 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
     const int direct = tokens <= b->set->direct && !b->apart;
     const int64_t most_in_tile = direct ? 1 : b->set->in_tile, tiles = (tokens + most_in_tile - 1) / most_in_tile;
     const int64_t token_record = STAGED_RECORD(q->block, q->form);
-    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * RECORD(q->block, q->form, q->mins)) * SUPERBLOCK; /* elements unpacked */
-    const int64_t superblock = SUPERBLOCK / q->block * token_record * (b->apart ? 2 : 1); /* of a token, in bytes */
+    /* Elements unpacked. */
+    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * RECORD(q->block, q->form, q->mins)) * SUPERBLOCK;
+    /* Of a token, in bytes. */
+    const int64_t superblock = SUPERBLOCK / q->block * token_record * (b->apart ? 2 : 1);
     const int64_t depth = is_whole(b) ? k : STAGED / (tokens * superblock) * SUPERBLOCK;
     const int64_t span = span_of(q);
     char * staged = s->tokens;
@@ -319,7 +325,8 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
             const int64_t panel = turn / weights, column = panel * ROWS;
             const int is_gate = b->gate && turn % 2 == 0; /* first */
             const int cols = (int) min64(ROWS, b->m - column);
-            const char * w = (is_gate ? b->gate : b->packed) + panel * panel_bytes + ROWS * (k0 / q->elements) * q->bytes;
+            const char * w =
+                (is_gate ? b->gate : b->packed) + panel * panel_bytes + ROWS * (k0 / q->elements) * q->bytes;
             for (int64_t at = k0, elements; at < k1; at += elements) {
                 elements = min64(at_once, k1 - at);
                 const int64_t bytes = ROWS * (elements / q->elements) * q->bytes;
@@ -356,7 +363,8 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
                         if (at == k0) {
                             rests[i] = staged + (tokens + t0) * token_bytes;
                         }
-                        multiply_tile(b, rows, from, unpacked, spans, apart, &rests[i], tile_sums, &next, next < last ? lines : 0);
+                        multiply_tile(b, rows, from, unpacked, spans, apart, &rests[i], tile_sums, &next,
+                                      next < last ? lines : 0);
                     }
                     if (out && b->gate) {
                         b->set->gate(b->activation, sums[1] + t0 * ROWS, rows, tile_sums);
@@ -364,7 +372,8 @@ static void multiply(const struct block * b, struct staged * s, int are_staged) 
                     if (out) {
                         const int adding = finishing && b->residual[t0]; /* all tokens have one, or none */
                         b->set->finish(tile_sums, rows, cols, column, finishing && b->bias ? b->bias + column : 0,
-                                       finishing && b->activation == HOTSHOE_LINEAR_GELU_ERF, adding ? b->residual + t0 : 0, b->y + t0);
+                                       finishing && b->activation == HOTSHOE_LINEAR_GELU_ERF,
+                                       adding ? b->residual + t0 : 0, b->y + t0);
                     }
                 }
                 w += bytes;
@@ -427,7 +436,8 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
 /* The first place from i on, of n, where expert e is named; n if there is none. */
 __attribute__((target("avx2"))) static int64_t next_of(const int32_t * chosen, int64_t i, int64_t n, int32_t e) {
     for (; i + 8 <= n; i += 8) {
-        const __m256i equal = _mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *) (chosen + i)), _mm256_set1_epi32(e));
+        const __m256i equal =
+            _mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *) (chosen + i)), _mm256_set1_epi32(e));
         const int found = _mm256_movemask_ps(_mm256_castsi256_ps(equal));
         if (found) {
             return i + __builtin_ctz((unsigned) found);
@@ -482,7 +492,8 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
             for (int64_t i = next_of(chosen, 0, n, e); t < t1 && !same; ++t, i = next_of(chosen, i + 1, n, e)) {
                 if (t >= t0) {
                     const int64_t row = i / used, which = x->ne[1] == 1 ? 0 : i % used;
-                    b.x[t - t0] = (const float *) ((const char *) x->data + row * (int64_t) x->nb[2] + which * (int64_t) x->nb[1]);
+                    b.x[t - t0] = (const float *) ((const char *) x->data + row * (int64_t) x->nb[2] +
+                                                   which * (int64_t) x->nb[1]);
                     b.y[t - t0] = (float *) dst->data + i * p->m;
                 }
             }

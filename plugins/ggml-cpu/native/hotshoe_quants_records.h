@@ -79,7 +79,7 @@ struct sink {
  * For records the tiles ask, which have the time. */
 INLINE void ask(struct sink * s, int lines) {
     if (s->direct && s->asks) {
-        UNROLL for (int i = 0; i < lines; ++i, s->ahead += GROUP) {
+        UNROLL_FOR(int i = 0; i < lines; ++i, s->ahead += GROUP) {
             _mm_prefetch(s->ahead, ASK_INTO);
         }
     }
@@ -100,7 +100,9 @@ INLINE ints stream(struct sink * s, const char * p, int word, int half) {
     return words(p + word * GROUP + half * 4 * LANES);
 }
 
-INLINE const char * staged_at(const struct sink * s, int record) { return s->x + record * STAGED_RECORD(s->block, s->form); }
+INLINE const char * staged_at(const struct sink * s, int record) {
+    return s->x + record * STAGED_RECORD(s->block, s->form);
+}
 INLINE void open_record(struct sink * s, int slot, int record) {
     if (s->direct) {
         const int start = STAGED_RECORD(s->block, s->form) - 8;
@@ -127,7 +129,8 @@ INLINE void take(struct sink * s, int slot, int record, int group, int half, int
         }
         return;
     }
-    char * out = s->out + record * RECORD(s->block, s->form, s->mins) + (wide ? 2 : 1) * (group * GROUP + half * 4 * LANES);
+    char * out =
+        s->out + record * RECORD(s->block, s->form, s->mins) + (wide ? 2 : 1) * (group * GROUP + half * 4 * LANES);
     store_words(out, wide ? even : codes);
     if (wide) {
         store_words(out + 32, odd);

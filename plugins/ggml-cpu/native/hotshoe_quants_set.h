@@ -44,13 +44,13 @@ struct field {
 };
 
 struct quant {
-    int type;              /* enum ggml_type */
-    int elements, bytes;   /* of a block of the file */
+    int type;               /* enum ggml_type */
+    int elements, bytes;    /* of a block of the file */
     struct field fields[2]; /* of a block of the file, in its order */
-    int block, form, mins; /* of a record: see hotshoe_quants_unpack.h */
+    int block, form, mins;  /* of a record: see hotshoe_quants_unpack.h */
     int zero;
     stage_fn stage, stage_rest; /* the rest: what rounding leaves of the numbers of one span */
-    const tile_fn * tiles; /* by the number of tokens */
+    const tile_fn * tiles;      /* by the number of tokens */
     void (*unpack)(const char * in, int64_t n, char * records);
     void (*multiply)(const char * in, int64_t n, const char * x, float * sums); /* by one token */
 };

@@ -13,7 +13,8 @@
 /* 16 numbers times `scale`, rounded. */
 INLINE __m128i rounded(__m256 a, __m256 b, float scale) {
     const __m256 by = _mm256_set1_ps(scale);
-    const __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, by)), _mm256_cvtps_epi32(_mm256_mul_ps(b, by)));
+    const __m256i both =
+        _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, by)), _mm256_cvtps_epi32(_mm256_mul_ps(b, by)));
     const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
     return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
 }
@@ -22,7 +23,7 @@ INLINE __m128i rounded(__m256 a, __m256 b, float scale) {
 INLINE float largest_of(const float * x, int n) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i most[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    UNROLL for (int j = 0; j < n / 8; ++j) { /* as integers NaN is above infinity, which is above all numbers */
+    UNROLL_FOR(int j = 0; j < n / 8; ++j) { /* as integers NaN is above infinity, which is above all numbers */
         const __m256i v = _mm256_castps_si256(_mm256_loadu_ps(x + 8 * j));
         most[j % 2] = _mm256_max_epi32(most[j % 2], _mm256_and_si256(v, magnitude));
     }
@@ -34,7 +35,8 @@ INLINE float largest_of(const float * x, int n) {
 }
 
 /* Rows of n numbers, a multiple of `span`, into the places of token `token` of `tokens`. zero: the weights' code for 0. */
-INLINE void stage(int block, int span, int form, int zero, const float * x, int64_t n, int tokens, int token, char * out) {
+INLINE void stage(int block, int span, int form, int zero, const float * x, int64_t n, int tokens, int token,
+                  char * out) {
     const int record = tokens * STAGED_RECORD(block, form), width = form == FORM_S16 ? 8 : 4;
     float scale = 0, inverse = 0;
     out += token * 4;
@@ -45,17 +47,17 @@ INLINE void stage(int block, int span, int form, int zero, const float * x, int6
             inverse = largest > 1e-36f ? 127 / largest : 0; /* finite; what is smaller counts as 0 */
         }
         __m128i codes[2], pairs = _mm_setzero_si128();
-        UNROLL for (int j = 0; j < block / 16; ++j) {
+        UNROLL_FOR(int j = 0; j < block / 16; ++j) {
             codes[j] = rounded(_mm256_loadu_ps(x + 16 * j), _mm256_loadu_ps(x + 16 * j + 8), inverse);
             pairs = _mm_add_epi16(pairs, _mm_maddubs_epi16(_mm_set1_epi8(1), codes[j]));
         }
-        UNROLL for (int j = 0; j < block / 16; ++j) {
+        UNROLL_FOR(int j = 0; j < block / 16; ++j) {
             const int wide = form == FORM_S16;
             const __m128i even = _mm_srai_epi16(_mm_slli_epi16(codes[j], 8), 8), odd = _mm_srai_epi16(codes[j], 8);
             int32_t four[4], other[4]; /* a group each */
             _mm_storeu_si128((__m128i *) four, wide ? even : codes[j]);
             _mm_storeu_si128((__m128i *) other, odd);
-            UNROLL for (int g = 0; g < 4; ++g) {
+            UNROLL_FOR(int g = 0; g < 4; ++g) {
                 char * to = out + (4 * j + g) * tokens * width;
                 memcpy(to, &four[g], 4);
                 if (wide) {
@@ -64,7 +66,8 @@ INLINE void stage(int block, int span, int form, int zero, const float * x, int6
             }
         }
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
-        pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1)); /* of elements 0 and 1 of each group, of 2 and 3 */
+        /* Of elements 0 and 1 of each group, and of 2 and 3. */
+        pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1));
         const int32_t two = _mm_cvtsi128_si32(pairs), all = (int16_t) two + (two >> 16);
         const int32_t in_pairs = _mm_cvtsi128_si32(_mm_mullo_epi16(pairs, _mm_set1_epi16((short) -zero)));
         const int32_t start = form == FORM_DOT ? -zero * all : in_pairs;
@@ -81,7 +84,7 @@ INLINE void stage_rest(int block, int span, int form, int zero, const float * x,
     float rest[SPAN];
     const float largest = largest_of(x, span), inverse = largest > 1e-36f ? 127 / largest : 0;
     const __m256 scale = _mm256_set1_ps(largest * (1.0f / 127));
-    UNROLL for (int i = 0; i < span; i += 16) {
+    UNROLL_FOR(int i = 0; i < span; i += 16) {
         const __m128i codes = rounded(_mm256_loadu_ps(x + i), _mm256_loadu_ps(x + i + 8), inverse);
         const __m256 first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
         const __m256 second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes)));
@@ -94,7 +97,7 @@ INLINE void stage_rest(int block, int span, int form, int zero, const float * x,
 ISA static float most_scale(const float * x, int64_t k) {
     __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
     for (int64_t i = 0; i < k; i += 32) { /* in the same order with each instruction set */
-        UNROLL for (int j = 0; j < 4; ++j) {
+        UNROLL_FOR(int j = 0; j < 4; ++j) {
             const __m256 v = _mm256_loadu_ps(x + i + 8 * j);
             sums[j] = _mm256_fmadd_ps(v, v, sums[j]);
         }
@@ -108,8 +111,8 @@ ISA static float most_scale(const float * x, int64_t k) {
 }
 
 #define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
-#define STAGE(name, block, span, form)                                                                                 \
-    ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); }                     \
+#define STAGE(name, block, span, form)                                                             \
+    ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); } \
     ISA static void name##_rest(STAGE_ARGS) { (void) n, stage_rest(block, span, form, zero, x, tokens, token, out); }
 STAGE(stage_32, 32, 32, FORM_OF_6)
 STAGE(stage_k_32, 32, SPAN, FORM_OF_6)
@@ -119,86 +122,91 @@ STAGE(stage_k_8, 32, SPAN, FORM_OF_8)
 
 /* --- tiles ---------------------------------------------------------------------------------------- */
 
-INLINE void tile(int tokens, int block, int span, int form, int mins, const char * x, const char * w, int64_t n, float * sums,
-                 const char * ahead, int lines) {
+INLINE void tile(int tokens, int block, int span, int form, int mins, const char * x, const char * w, int64_t n,
+                 float * sums, const char * ahead, int lines) {
     const int staged = tokens * STAGED_RECORD(block, form), wide = form == FORM_S16;
-    const int steps = wide ? block / 2 : block / 4; /* vpmaddwd takes pairs: the even and the odd ones of a group by turns */
+    /* vpmaddwd takes pairs: the even and the odd ones of a group by turns. */
+    const int steps = wide ? block / 2 : block / 4;
     floats total[MOST_IN_TILE][PARTS], of_span[MOST_IN_TILE][PARTS];
-    UNROLL for (int t = 0; t < tokens; ++t) {
-        UNROLL for (int h = 0; h < PARTS; ++h) {
+    UNROLL_FOR(int t = 0; t < tokens; ++t) {
+        UNROLL_FOR(int h = 0; h < PARTS; ++h) {
             total[t][h] = V(loadu_ps)(sums + t * ROWS + h * LANES);
         }
     }
     for (const char * end = w + n * RECORD(block, form, mins); w < end;) {
-        UNROLL for (int t = 0; t < tokens; ++t) {
-            UNROLL for (int h = 0; h < PARTS; ++h) {
+        UNROLL_FOR(int t = 0; t < tokens; ++t) {
+            UNROLL_FOR(int h = 0; h < PARTS; ++h) {
                 of_span[t][h] = V(setzero_ps)();
             }
         }
         for (int r = 0; r < span / block; ++r, x += staged, w += RECORD(block, form, mins)) {
             const char * numbers = x + staged - tokens * 12;
             ints sum[MOST_IN_TILE][PARTS];
-            UNROLL for (int t = 0; t < tokens; ++t) {
-                UNROLL for (int h = 0; h < PARTS; ++h) {
+            UNROLL_FOR(int t = 0; t < tokens; ++t) {
+                UNROLL_FOR(int h = 0; h < PARTS; ++h) {
                     sum[t][h] = wide ? zeros() : four_bytes(numbers + (tokens + t) * 4);
                 }
             }
             for (int line = 0; line < lines; ++line, ahead += GROUP) {
                 _mm_prefetch(ahead, ASK_INTO);
             }
-            UNROLL for (int step = 0; step < steps; ++step) {
+            UNROLL_FOR(int step = 0; step < steps; ++step) {
                 const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
                 ints rows[PARTS];
-                UNROLL for (int h = 0; h < PARTS; ++h) {
+                UNROLL_FOR(int h = 0; h < PARTS; ++h) {
                     rows[h] = words(codes + h * (wide ? 64 : 32));
                 }
-                UNROLL for (int t = 0; t < tokens; ++t) {
+                UNROLL_FOR(int t = 0; t < tokens; ++t) {
                     const ints a = four_bytes(x + (step * tokens + t) * 4);
-                    UNROLL for (int h = 0; h < PARTS; ++h) {
+                    UNROLL_FOR(int h = 0; h < PARTS; ++h) {
                         sum[t][h] = add_products(form, sum[t][h], rows[h], a);
                     }
                 }
             }
             const float * scales = (const float *) (w + CODE_BYTES(block, form));
-            UNROLL for (int t = 0; t < tokens; ++t) {
-                const floats sum_of_codes = mins ? as_floats(four_bytes(numbers + (2 * tokens + t) * 4)) : V(setzero_ps)();
-                UNROLL for (int h = 0; h < PARTS; ++h) {
-                    of_span[t][h] = V(fmadd_ps)(in_floats(form, sum[t][h]), V(load_ps)(scales + h * LANES), of_span[t][h]);
+            UNROLL_FOR(int t = 0; t < tokens; ++t) {
+                const floats sum_of_codes =
+                    mins ? as_floats(four_bytes(numbers + (2 * tokens + t) * 4)) : V(setzero_ps)();
+                UNROLL_FOR(int h = 0; h < PARTS; ++h) {
+                    of_span[t][h] =
+                        V(fmadd_ps)(in_floats(form, sum[t][h]), V(load_ps)(scales + h * LANES), of_span[t][h]);
                     if (mins) {
                         total[t][h] = V(fmadd_ps)(V(load_ps)(scales + ROWS + h * LANES), sum_of_codes, total[t][h]);
                     }
                 }
             }
         }
-        UNROLL for (int t = 0; t < tokens; ++t) {
+        UNROLL_FOR(int t = 0; t < tokens; ++t) {
             const floats token = as_floats(four_bytes(x - (3 * tokens - t) * 4));
-            UNROLL for (int h = 0; h < PARTS; ++h) {
+            UNROLL_FOR(int h = 0; h < PARTS; ++h) {
                 total[t][h] = V(fmadd_ps)(of_span[t][h], token, total[t][h]);
             }
         }
     }
-    UNROLL for (int t = 0; t < tokens; ++t) {
-        UNROLL for (int h = 0; h < PARTS; ++h) {
+    UNROLL_FOR(int t = 0; t < tokens; ++t) {
+        UNROLL_FOR(int h = 0; h < PARTS; ++h) {
             V(storeu_ps)(sums + t * ROWS + h * LANES, total[t][h]);
         }
     }
 }
 
 #define TILE_ARGS const char *x, const char *w, int64_t n, float *sums, const char *ahead, int lines
-#define TILE(tokens, name, ...)                                                                                        \
+#define TILE(tokens, name, ...) \
     ISA static void name##_##tokens(TILE_ARGS) { tile(tokens, __VA_ARGS__, x, w, n, sums, ahead, lines); }
-#define FOUR_TILES(name, ...)                                                                                          \
+#define FOUR_TILES(name, ...) \
     TILE(1, name, __VA_ARGS__) TILE(2, name, __VA_ARGS__) TILE(3, name, __VA_ARGS__) TILE(4, name, __VA_ARGS__)
+/* clang-format off */
 #if LANES == 16
-#define TILES(name, ...)                                                                                               \
-    FOUR_TILES(name, __VA_ARGS__)                                                                                      \
-    TILE(5, name, __VA_ARGS__) TILE(6, name, __VA_ARGS__) TILE(7, name, __VA_ARGS__) TILE(8, name, __VA_ARGS__)        \
+#define TILES(name, ...)                                                                                        \
+    FOUR_TILES(name, __VA_ARGS__)                                                                               \
+    TILE(5, name, __VA_ARGS__) TILE(6, name, __VA_ARGS__) TILE(7, name, __VA_ARGS__) TILE(8, name, __VA_ARGS__) \
     static const tile_fn name[] = {0, name##_1, name##_2, name##_3, name##_4, name##_5, name##_6, name##_7, name##_8};
 #else
-#define TILES(name, ...)                                                                                               \
-    FOUR_TILES(name, __VA_ARGS__)                                                                                      \
+#define TILES(name, ...)          \
+    FOUR_TILES(name, __VA_ARGS__) \
     static const tile_fn name[] = {0, name##_1, name##_2, name##_3, name##_4};
 #endif
+/* clang-format on */
 /* By block, span, form and whether there are minimums. */
 TILES(tiles_32, 32, 32, FORM_OF_6, 0)
 TILES(tiles_32_mins, 32, 32, FORM_OF_6, 1)
@@ -222,7 +230,7 @@ ISA static void finish(const float * sums, int64_t n, int cols, int64_t column, 
     }
     if (!gelu && !residual && cols == ROWS) {
         for (int64_t t = 0; t < n; ++t) {
-            UNROLL for (int h = 0; h < PARTS; ++h) {
+            UNROLL_FOR(int h = 0; h < PARTS; ++h) {
                 const floats sum = V(loadu_ps)(sums + t * ROWS + h * LANES);
                 V(storeu_ps)(dst[t] + column + h * LANES, V(add_ps)(sum, V(loadu_ps)(own + h * LANES)));
             }
@@ -248,22 +256,25 @@ ISA static void gate(int activation, const float * gates, int64_t n, float * sum
 
 /* --- the set ---------------------------------------------------------------------------------------- */
 
-#define BOTH(stage) stage, stage##_rest
+/* clang-format off */
+#define FUNCTIONS(stage, tiles, type) stage, stage##_rest, tiles, unpack_##type, multiply_##type
 static const struct quant quants[] = {
-    {GGML_TYPE_Q4_0, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_6, 0, 8, BOTH(stage_32), tiles_32, unpack_q4_0, multiply_q4_0},
-    {GGML_TYPE_Q4_1, 32, 20, {{2, 2}, {4, 4}}, 32, FORM_OF_6, 1, 8, BOTH(stage_32), tiles_32_mins, unpack_q4_1, multiply_q4_1},
-    {GGML_TYPE_Q5_0, 32, 22, {{1, 2}, {5, 4}}, 32, FORM_OF_6, 0, 16, BOTH(stage_32), tiles_32, unpack_q5_0, multiply_q5_0},
-    {GGML_TYPE_Q5_1, 32, 24, {{2, 2}, {5, 4}}, 32, FORM_OF_6, 1, 16, BOTH(stage_32), tiles_32_mins, unpack_q5_1, multiply_q5_1},
-    {GGML_TYPE_Q8_0, 32, 34, {{1, 2}, {8, 4}}, 32, FORM_OF_8, 0, 128, BOTH(stage_8), tiles_8, unpack_q8_0, multiply_q8_0},
-    {GGML_TYPE_IQ4_NL, 32, 18, {{1, 2}, {4, 4}}, 32, FORM_OF_8, 0, 128, BOTH(stage_8), tiles_8, unpack_iq4_nl, multiply_iq4_nl},
-    {GGML_TYPE_MXFP4, 32, 17, {{1, 1}, {4, 4}}, 32, FORM_OF_6, 0, 12, BOTH(stage_32), tiles_32, unpack_mxfp4, multiply_mxfp4},
-    {GGML_TYPE_Q2_K, 256, 84, {{20, 4}, {2, 2}}, 16, FORM_OF_6, 1, 0, BOTH(stage_k_16), tiles_k_16_mins, unpack_q2_k, multiply_q2_k},
-    {GGML_TYPE_Q3_K, 256, 110, {{27, 4}, {1, 2}}, 16, FORM_OF_6, 0, 4, BOTH(stage_k_16), tiles_k_16, unpack_q3_k, multiply_q3_k},
-    {GGML_TYPE_Q4_K, 256, 144, {{2, 2}, {35, 4}}, 32, FORM_OF_6, 1, 8, BOTH(stage_k_32), tiles_k_32_mins, unpack_q4_k, multiply_q4_k},
-    {GGML_TYPE_Q5_K, 256, 176, {{2, 2}, {43, 4}}, 32, FORM_OF_6, 1, 16, BOTH(stage_k_32), tiles_k_32_mins, unpack_q5_k, multiply_q5_k},
-    {GGML_TYPE_Q6_K, 256, 210, {{52, 4}, {1, 2}}, 16, FORM_OF_6, 0, 32, BOTH(stage_k_16), tiles_k_16, unpack_q6_k, multiply_q6_k},
-    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}}, 32, FORM_OF_8, 0, 128, BOTH(stage_k_8), tiles_k_8, unpack_iq4_xs, multiply_iq4_xs},
+    /* type, elements, bytes and fields of a block of the file; block, form, mins and zero of a record */
+    {GGML_TYPE_Q4_0,    32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_6, 0,   8, FUNCTIONS(stage_32,  tiles_32,        q4_0)},
+    {GGML_TYPE_Q4_1,    32,  20, {{2, 2}, {4, 4}},   32, FORM_OF_6, 1,   8, FUNCTIONS(stage_32,  tiles_32_mins,   q4_1)},
+    {GGML_TYPE_Q5_0,    32,  22, {{1, 2}, {5, 4}},   32, FORM_OF_6, 0,  16, FUNCTIONS(stage_32,  tiles_32,        q5_0)},
+    {GGML_TYPE_Q5_1,    32,  24, {{2, 2}, {5, 4}},   32, FORM_OF_6, 1,  16, FUNCTIONS(stage_32,  tiles_32_mins,   q5_1)},
+    {GGML_TYPE_Q8_0,    32,  34, {{1, 2}, {8, 4}},   32, FORM_OF_8, 0, 128, FUNCTIONS(stage_8,   tiles_8,         q8_0)},
+    {GGML_TYPE_IQ4_NL,  32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_8, 0, 128, FUNCTIONS(stage_8,   tiles_8,         iq4_nl)},
+    {GGML_TYPE_MXFP4,   32,  17, {{1, 1}, {4, 4}},   32, FORM_OF_6, 0,  12, FUNCTIONS(stage_32,  tiles_32,        mxfp4)},
+    {GGML_TYPE_Q2_K,   256,  84, {{20, 4}, {2, 2}},  16, FORM_OF_6, 1,   0, FUNCTIONS(stage_k_16,tiles_k_16_mins, q2_k)},
+    {GGML_TYPE_Q3_K,   256, 110, {{27, 4}, {1, 2}},  16, FORM_OF_6, 0,   4, FUNCTIONS(stage_k_16,tiles_k_16,      q3_k)},
+    {GGML_TYPE_Q4_K,   256, 144, {{2, 2}, {35, 4}},  32, FORM_OF_6, 1,   8, FUNCTIONS(stage_k_32,tiles_k_32_mins, q4_k)},
+    {GGML_TYPE_Q5_K,   256, 176, {{2, 2}, {43, 4}},  32, FORM_OF_6, 1,  16, FUNCTIONS(stage_k_32,tiles_k_32_mins, q5_k)},
+    {GGML_TYPE_Q6_K,   256, 210, {{52, 4}, {1, 2}},  16, FORM_OF_6, 0,  32, FUNCTIONS(stage_k_16,tiles_k_16,      q6_k)},
+    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}},  32, FORM_OF_8, 0, 128, FUNCTIONS(stage_k_8, tiles_k_8,       iq4_xs)},
 };
+/* clang-format on */
 
 const struct quant_set SET = {
     .quants = quants,

@@ -26,10 +26,10 @@ INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
     const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? GROUP : 0);
     for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * GROUP) {
         open_block(s, in, 0);
-        UNROLL for (int half = 0; half < PARTS; ++half) {
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {
             const ints bits = fifth ? words(in + at_bits + half * 4 * LANES) : zeros();
             open_record(s, 0, 0);
-            UNROLL for (int w = 0; w < 4; ++w) {
+            UNROLL_FOR(int w = 0; w < 4; ++w) {
                 const ints both = stream(s, in + at_codes, w, half);
                 ints first = low(both, 15), second = high(both, 4, 15);
                 if (fifth) {
@@ -55,7 +55,7 @@ static const int8_t fp4_table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10,
 
 INLINE ints table_of(const int8_t * numbers) { return in_each_lane(_mm_loadu_si128((const __m128i *) numbers)); }
 INLINE void take_looked_up(struct sink * s, int record, const char * in, int half, ints table) {
-    UNROLL for (int w = 0; w < 4; ++w) {
+    UNROLL_FOR(int w = 0; w < 4; ++w) {
         const ints both = stream(s, in, w, half);
         take(s, 0, record, w, half, V(shuffle_epi8)(table, low(both, 15)));
         take(s, 0, record, 4 + w, half, V(shuffle_epi8)(table, high(both, 4, 15)));
@@ -65,7 +65,7 @@ INLINE void take_looked_up(struct sink * s, int record, const char * in, int hal
 INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 4 * GROUP) {
         open_block(s, in, 0);
-        UNROLL for (int half = 0; half < PARTS; ++half) {
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {
             open_record(s, 0, 0);
             take_looked_up(s, 0, in + ROWS * 2, half, of_8_bits(table_of(iq4_table)));
             close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
@@ -80,10 +80,11 @@ INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
 INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * GROUP) {
         open_block(s, in, 0);
-        UNROLL for (int half = 0; half < PARTS; ++half) {
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {
             const ints e = bytes_widened(in + half * LANES);
             const ints normal = V(slli_epi32)(V(sub_epi32)(e, V(set1_epi32)(1)), 23); /* not above 0 where e < 2: */
-            const ints tiny = V(sllv_epi32)(V(set1_epi32)(0x00200000), V(min_epi32)(e, V(set1_epi32)(2))); /* 2^-128, 2^-127 */
+            const ints tiny =
+                V(sllv_epi32)(V(set1_epi32)(0x00200000), V(min_epi32)(e, V(set1_epi32)(2))); /* 2^-128, 2^-127 */
             const ints scale = V(max_epi32)(normal, tiny);
             open_record(s, 0, 0);
             take_looked_up(s, 0, in + ROWS, half, table_of(fp4_table));
@@ -98,9 +99,9 @@ INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
 INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 8 * GROUP) {
         open_block(s, in, 0);
-        UNROLL for (int half = 0; half < PARTS; ++half) {
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {
             open_record(s, 0, 0);
-            UNROLL for (int g = 0; g < 8; ++g) {
+            UNROLL_FOR(int g = 0; g < 8; ++g) {
                 take(s, 0, 0, g, half, of_8_bits(stream(s, in + ROWS * 2, g, half)));
             }
             close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
@@ -132,11 +133,12 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
             for (int j = 0; j < 4; ++j) { /* unrolled, all that is done ahead for the scales would be spilled */
                 open_record(s, 0, 2 * j);
                 open_record(s, 1, 2 * j + 1);
-                UNROLL for (int g = 0; g < 8; ++g) {
+                UNROLL_FOR(int g = 0; g < 8; ++g) {
                     const ints both = stream(s, in + at_codes, 8 * j + g, half);
                     ints first = low(both, 15), second = high(both, 4, 15);
                     if (fifth) {
-                        const ints two = V(srl_epi16)(words(in + FIFTHS + g * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(2 * j));
+                        const ints two =
+                            V(srl_epi16)(words(in + FIFTHS + g * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(2 * j));
                         first = first | low(V(slli_epi16)(two, 4), 16);
                         second = second | low(V(slli_epi16)(two, 3), 16);
                     }
@@ -145,7 +147,7 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
                 }
                 const __m128i shift = _mm_cvtsi32_si128(16 * (j % 2));
                 const ints pair = V(srl_epi32)(scales[j / 2], shift), min_pair = V(srl_epi32)(mins[j / 2], shift);
-                UNROLL for (int i = 0; i < 2; ++i) {
+                UNROLL_FOR(int i = 0; i < 2; ++i) {
                     const floats scale = V(mul_ps)(d, byte_of(pair, i)), least = V(mul_ps)(d_min, byte_of(min_pair, i));
                     close_record(s, i, 2 * j + i, half, scale, V(fmsub_ps)(scale, zero, least));
                 }
@@ -169,11 +171,11 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
         for (int half = 0; half < PARTS; ++half) {
             const floats d = halves(in + D + half * 2 * LANES);
             for (int side = 0; side < 2; ++side) {
-                UNROLL for (int part = 0; part < 2; ++part) {
-                    UNROLL for (int j = 0; j < 4; ++j) {
+                UNROLL_FOR(int part = 0; part < 2; ++part) {
+                    UNROLL_FOR(int j = 0; j < 4; ++j) {
                         open_record(s, 2 * j + part, 8 * side + 2 * j + part);
                     }
-                    UNROLL for (int g = 0; g < 4; ++g) {
+                    UNROLL_FOR(int g = 0; g < 4; ++g) {
                         const int word = 4 * part + g;
                         const ints a = stream(s, in + 16 * side * GROUP, word, half);
                         const ints b = stream(s, in + 16 * side * GROUP, 8 + word, half);
@@ -184,14 +186,14 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
                             high(a, 4, 15) | low(top, 48),
                             high(b, 4, 15) | high(top, 2, 48),
                         };
-                        UNROLL for (int j = 0; j < 4; ++j) {
+                        UNROLL_FOR(int j = 0; j < 4; ++j) {
                             take(s, 2 * j + part, 8 * side + 2 * j + part, g, half, codes[j]);
                         }
                     }
                 }
                 const char * at_scales = in + SCALES + 2 * side * GROUP;
                 const ints scales[2] = {stream(s, at_scales, 0, half), stream(s, at_scales, 1, half)};
-                UNROLL for (int r = 0; r < 8; ++r) {
+                UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(mul_ps)(d, signed_byte_of(scales[r / 4], r % 4));
                     close_record(s, r, 8 * side + r, half, scale, V(setzero_ps)());
                 }
@@ -206,12 +208,12 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
 /* Codes of 2 bits, and perhaps third ones, of 4 sub-blocks: in each half 8 words, sub-block j's at bits 2j; third bits in 8
  * words, those of sub-block j of half `side` at bit 4 * side + j of each byte. */
 INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int side, int part, int half) {
-    UNROLL for (int g = 0; g < 4; ++g) {
+    UNROLL_FOR(int g = 0; g < 4; ++g) {
         const int word = 4 * part + g;
         const ints four = stream(s, in + 8 * side * GROUP, word, half);
-        const ints bits = third ? V(srl_epi16)(words(third + word * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(4 * side))
-                                   : zeros();
-        UNROLL for (int j = 0; j < 4; ++j) {
+        const ints bits =
+            third ? V(srl_epi16)(words(third + word * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(4 * side)) : zeros();
+        UNROLL_FOR(int j = 0; j < 4; ++j) {
             ints code = high(four, 2 * j, 3);
             if (third) {
                 code = code | low(j < 2 ? V(slli_epi16)(bits, 2 - j) : V(srli_epi16)(bits, j - 2), 4);
@@ -228,15 +230,15 @@ INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
         for (int half = 0; half < PARTS; ++half) {
             const floats d = halves(in + D + half * 2 * LANES), d_min = halves(in + D + 2 * ROWS + half * 2 * LANES);
             for (int side = 0; side < 2; ++side) {
-                UNROLL for (int part = 0; part < 2; ++part) {
-                    UNROLL for (int j = 0; j < 4; ++j) {
+                UNROLL_FOR(int part = 0; part < 2; ++part) {
+                    UNROLL_FOR(int j = 0; j < 4; ++j) {
                         open_record(s, 2 * j + part, 8 * side + 2 * j + part);
                     }
                     take_two_bits(s, in + CODES, 0, side, part, half);
                 }
                 const char * at_both = in + 2 * side * GROUP; /* 4 bits of scale below 4 bits of minimum */
                 const ints both[2] = {stream(s, at_both, 0, half), stream(s, at_both, 1, half)};
-                UNROLL for (int r = 0; r < 8; ++r) {
+                UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(mul_ps)(d, byte_of(low(both[r / 4], 15), r % 4));
                     const floats least = V(mul_ps)(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
                     close_record(s, r, 8 * side + r, half, scale, V(sub_ps)(V(setzero_ps)(), least));
@@ -257,18 +259,19 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
             const floats d = halves(in + D + half * 2 * LANES);
             const char * packed = in + SCALES + half * 4 * LANES;
             const ints a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
-            UNROLL for (int side = 0; side < 2; ++side) {
-                const ints scales[2] = { /* 4 bits in a and b, two more in c; counted from -32 */
+            UNROLL_FOR(int side = 0; side < 2; ++side) {
+                const ints scales[2] = {
+                    /* 4 bits in a and b, two more in c; counted from -32 */
                     (side ? high(a, 4, 15) : low(a, 15)) | (side ? low(c, 48) : low(V(slli_epi16)(c, 4), 48)),
                     (side ? high(b, 4, 15) : low(b, 15)) | (side ? high(c, 2, 48) : low(V(slli_epi16)(c, 2), 48)),
                 };
-                UNROLL for (int part = 0; part < 2; ++part) {
-                    UNROLL for (int j = 0; j < 4; ++j) {
+                UNROLL_FOR(int part = 0; part < 2; ++part) {
+                    UNROLL_FOR(int j = 0; j < 4; ++j) {
                         open_record(s, 2 * j + part, 8 * side + 2 * j + part);
                     }
                     take_two_bits(s, in + CODES, in, side, part, half);
                 }
-                UNROLL for (int r = 0; r < 8; ++r) {
+                UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats six = V(sub_ps)(byte_of(scales[r / 4], r % 4), V(set1_ps)(32));
                     close_record(s, r, 8 * side + r, half, V(mul_ps)(d, six), V(setzero_ps)());
                 }
@@ -310,20 +313,20 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 /* --- of each type two functions: into records, and into sums of one token ---------------------------- */
 
-#define TYPE(name, block, form, mins, asks, body)                                                                            \
-    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
-        struct sink storing = {0, 0, block, form, mins, out, 0, {{0}}, {0}, {{0}}, 0}, *s = &storing;                          \
-        body;                                                                                                          \
-    }                                                                                                                  \
-    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                        \
-        struct sink summing = {1, asks, block, form, mins, 0, x, {{0}}, {0}, {{0}}, 0}, *s = &summing;                            \
-        UNROLL for (int half = 0; half < PARTS; ++half) {                                                              \
-            summing.total[half] = V(loadu_ps)(sums + half * LANES);                                                    \
-        }                                                                                                              \
-        body;                                                                                                          \
-        UNROLL for (int half = 0; half < PARTS; ++half) {                                                              \
-            V(storeu_ps)(sums + half * LANES, summing.total[half]);                                                    \
-        }                                                                                                              \
+#define TYPE(name, block, form, mins, asks, body)                                                      \
+    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                            \
+        struct sink storing = {0, 0, block, form, mins, out, 0, {{0}}, {0}, {{0}}, 0}, *s = &storing;  \
+        body;                                                                                          \
+    }                                                                                                  \
+    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {        \
+        struct sink summing = {1, asks, block, form, mins, 0, x, {{0}}, {0}, {{0}}, 0}, *s = &summing; \
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                               \
+            summing.total[half] = V(loadu_ps)(sums + half * LANES);                                    \
+        }                                                                                              \
+        body;                                                                                          \
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                               \
+            V(storeu_ps)(sums + half * LANES, summing.total[half]);                                    \
+        }                                                                                              \
     }
 TYPE(q4_0, 32, FORM_OF_6, 0, 0, nibbles(s, in, n, 0))
 TYPE(q4_1, 32, FORM_OF_6, 1, 0, nibbles(s, in, n, 0))

@@ -40,7 +40,8 @@ static inline int token_parts(int64_t n, int64_t panels, int nth, double stage, 
 static inline int32_t * position_in(struct ggml_tensor * dst) {
     return dst->op_params + GGML_MAX_OP_PARAMS / sizeof(int32_t) - 2;
 }
-static inline int take_units(int32_t * position, int64_t total, int64_t least, int nth, int64_t * first, int64_t * last) {
+static inline int take_units(int32_t * position, int64_t total, int64_t least, int nth, int64_t * first,
+                             int64_t * last) {
     const int64_t seen = __atomic_load_n(position, __ATOMIC_RELAXED);
     const int64_t share = (total - seen) / (2 * nth), size = share > least ? share : least; /* less and less */
     *first = seen < total ? __atomic_fetch_add(position, (int32_t) size, __ATOMIC_RELAXED) : total;

@@ -58,8 +58,8 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * cgra
 // hold it live on: the next use of the server connects anew, and finds it restarted, if it was.
 struct server {
     std::weak_ptr<socket_t> sock;
-    uint64_t                failures = 0;
-    std::string             why;
+    uint64_t failures = 0;
+    std::string why;
 };
 static std::mutex servers_mutex;
 static std::map<std::string, server> servers;
@@ -72,7 +72,8 @@ static std::shared_ptr<socket_t> require_socket(const std::string & endpoint) {
     }
     std::string host;
     int port;
-    auto sock = parse_endpoint(endpoint, host, port) && rpc_transport_init() ? socket_t::connect(host.c_str(), port) : nullptr;
+    auto sock =
+        parse_endpoint(endpoint, host, port) && rpc_transport_init() ? socket_t::connect(host.c_str(), port) : nullptr;
     if (sock == nullptr || !negotiate_hello(sock)) {
         throw backend_failure("no server answers at " + endpoint);
     }

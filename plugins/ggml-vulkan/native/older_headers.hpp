@@ -7,20 +7,20 @@ namespace vk {
 enum class LayerSettingTypeEXT : int32_t { eBool32 = 0 };
 
 struct LayerSettingEXT {
-    const char *        pLayerName;
-    const char *        pSettingName;
+    const char * pLayerName;
+    const char * pSettingName;
     LayerSettingTypeEXT type;
-    uint32_t            valueCount;
-    const void *        pValues;
+    uint32_t valueCount;
+    const void * pValues;
 };
 
 struct LayerSettingsCreateInfoEXT {
     explicit LayerSettingsCreateInfoEXT(const std::vector<LayerSettingEXT> & settings)
         : settingCount(uint32_t(settings.size())), pSettings(settings.data()) {}
 
-    VkStructureType         sType = VkStructureType(1000496000); // VK_STRUCTURE_TYPE_LAYER_SETTINGS_CREATE_INFO_EXT
-    const void *            pNext = nullptr;
-    uint32_t                settingCount;
+    VkStructureType sType = VkStructureType(1000496000); // VK_STRUCTURE_TYPE_LAYER_SETTINGS_CREATE_INFO_EXT
+    const void * pNext = nullptr;
+    uint32_t settingCount;
     const LayerSettingEXT * pSettings;
 };
 } // namespace vk

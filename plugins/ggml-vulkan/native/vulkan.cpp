@@ -43,9 +43,9 @@ static std::ostream & messages() {
 
 // Of each device, by ggml's name for it: how often it failed, why the last time, and whether it is unusable since.
 struct device_state {
-    uint64_t    failures = 0;
+    uint64_t failures = 0;
     std::string why;
-    bool        lost = false;
+    bool lost = false;
 };
 static std::mutex states_mutex;
 static std::map<std::string, device_state> states;
@@ -85,7 +85,8 @@ static void add_software_devices() {
     }
     const auto devices = vk_instance.instance.enumeratePhysicalDevices();
     for (size_t i = 0; i < devices.size() && vk_instance.device_indices.size() < GGML_VK_MAX_DEVICES; ++i) {
-        if (devices[i].getProperties().deviceType == vk::PhysicalDeviceType::eCpu && ggml_vk_device_is_supported(devices[i])) {
+        if (devices[i].getProperties().deviceType == vk::PhysicalDeviceType::eCpu &&
+            ggml_vk_device_is_supported(devices[i])) {
             vk_instance.device_indices.push_back(i);
             vk_instance.device_supports_membudget.push_back(false); // it has the machine's memory
         }
@@ -105,14 +106,15 @@ static bool is_llvmpipe(VkDevice device) {
     return false;
 }
 
-static VKAPI_ATTR void VKAPI_CALL update_all_bindings(
-        VkDevice device, uint32_t n, const VkWriteDescriptorSet * writes, uint32_t n_copies, const VkCopyDescriptorSet * copies) {
+static VKAPI_ATTR void VKAPI_CALL update_all_bindings(VkDevice device, uint32_t n, const VkWriteDescriptorSet * writes,
+                                                      uint32_t n_copies, const VkCopyDescriptorSet * copies) {
     update_descriptor_sets(device, n, writes, n_copies, copies);
     if (!is_llvmpipe(device)) {
         return;
     }
     for (uint32_t i = 0; i < n; ++i) {
-        for (uint32_t binding = writes[i].dstBinding + writes[i].descriptorCount; binding < MAX_PARAMETER_COUNT; ++binding) {
+        for (uint32_t binding = writes[i].dstBinding + writes[i].descriptorCount; binding < MAX_PARAMETER_COUNT;
+             ++binding) {
             VkWriteDescriptorSet write = writes[i];
             write.dstBinding = binding;
             write.descriptorCount = 1; // its first buffer once more
@@ -122,14 +124,16 @@ static VKAPI_ATTR void VKAPI_CALL update_all_bindings(
 }
 
 static enum ggml_backend_dev_type device_type(ggml_backend_dev_t device) {
-    return is_software(device) ? GGML_BACKEND_DEVICE_TYPE_ACCEL : ggml_backend_vk_device_get_type(device); // never the default
+    return is_software(device) ? GGML_BACKEND_DEVICE_TYPE_ACCEL
+                               : ggml_backend_vk_device_get_type(device); // never the default
 }
 
 // ggml's shaders that copy blocks read rows that begin between two of the device's alignments from the wrong place.
 static bool supports_op(ggml_backend_dev_t device, const ggml_tensor * op) {
     const bool copies = op->op == GGML_OP_CPY || op->op == GGML_OP_DUP || op->op == GGML_OP_CONT;
     if (copies && ggml_is_quantized(op->src[0]->type)) {
-        const size_t alignment = ggml_backend_vk_buffer_type_get_alignment(ggml_backend_vk_device_get_buffer_type(device));
+        const size_t alignment =
+            ggml_backend_vk_buffer_type_get_alignment(ggml_backend_vk_device_get_buffer_type(device));
         if (op->src[0]->view_offs % alignment != 0) {
             return false;
         }
@@ -166,7 +170,7 @@ static ggml_backend_t init_backend(ggml_backend_dev_t device, const char * param
 static void abandon_graph(ggml_backend_vk_context * context) {
     context->device->device.waitIdle();
     if (context->almost_ready_fence_pending) {
-        context->device->device.resetFences({ context->almost_ready_fence });
+        context->device->device.resetFences({context->almost_ready_fence});
         context->almost_ready_fence_pending = false;
     }
     context->submit_pending = false;
@@ -283,7 +287,7 @@ extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backen
         /* .get_device       = */ [](ggml_backend_reg_t, size_t) -> ggml_backend_dev_t { return nullptr; },
         /* .get_proc_address = */ get_proc_address,
     };
-    static ggml_backend_reg without = { GGML_BACKEND_API_VERSION, none, nullptr };
+    static ggml_backend_reg without = {GGML_BACKEND_API_VERSION, none, nullptr};
     guard_interfaces();
     try {
         ggml_vk_instance_init();
@@ -300,7 +304,7 @@ extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backen
         }
         return reg;
     } catch (const std::exception & error) {
-        states[""] = { 1, error.what(), true };
+        states[""] = {1, error.what(), true};
         return &without;
     }
 }

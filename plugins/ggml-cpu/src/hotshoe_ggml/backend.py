@@ -28,7 +28,7 @@ from hotshoe_ggml.scheduler import Scheduler
 from hotshoe_ggml.transfer import Meter
 from hotshoe_ggml.unit import Unit
 from hotshoe_ggml.units import open_units
-from hotshoe_ggml.weights import WeightBuffer, hold, load_weights, product_name
+from hotshoe_ggml.weights import Layout, WeightBuffer, hold, load_weights
 
 __all__ = ["GgmlBackend"]
 
@@ -89,13 +89,14 @@ class GgmlBackend(Backend):
                 if isinstance(e, OutOfMemory):
                     raise self._insufficient(e.device or unit.name, "weights", e.size, e.layer) from None
                 raise
-            where = {name: b for b in buffers for name in b.tensors}
+            buffer_of = {layout: b for b in buffers for layout in b.tensors}
             self._placement = placement
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
                 device = placement.of_weight(w.layer, w.uses)
-                loaded[w.name] = self._hold(tensor, device, where[w.name], where.get(product_name(w.name)))
+                first, second = Layout(w.key), Layout(w.key, of_product=True)
+                loaded[w.key] = self._hold(tensor, w.key, device, buffer_of[first], buffer_of.get(second))
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -105,25 +106,27 @@ class GgmlBackend(Backend):
             require_leaf("state", name, shape, dtype, layer)
             unit = self.unit(self.placement.of_state(layer))
             try:
-                buffer = state_buffer(unit, shape, dtype, name, dry=not self.params.allocate)
+                buffer = state_buffer(unit, Layout(name), name, shape, dtype, dry=not self.params.allocate)
             except OutOfMemory as e:
                 raise self._insufficient(unit.name, "cache", e.size, layer) from None
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            return self._hold(tensor, unit.name, buffer)
+            return self._hold(tensor, name, unit.name, buffer)
 
-    def _hold(self, tensor: Tensor, device: str, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Tensor:
-        """``product``: where the layout for products lies, if it is one of its own."""
-        tensor.owner, tensor.handle = self, hold(tensor.name, buffer, product)
+    def _hold(
+        self, tensor: Tensor, key: str, device: str, buffer: WeightBuffer, product: WeightBuffer | None = None
+    ) -> Tensor:
+        """``product``: the buffer of the second layout, if there is one."""
+        tensor.owner, tensor.handle = self, hold(key, buffer, product)
         held = [buffer]
-        size = buffer.nbytes(tensor.name)
+        size = buffer.nbytes(Layout(key))
         if product is not None:
             # in one mapping they are the same pages
-            size += product.nbytes(product_name(tensor.name)) if product is not buffer else 0
+            size += product.nbytes(Layout(key, of_product=True)) if product is not buffer else 0
             held.append(product)
         self._held[tensor] = (device, held, size)
         return tensor
 
-    def home(self, tensor: Tensor) -> str:
+    def device_of_tensor(self, tensor: Tensor) -> str:
         return self._held[tensor][0]
 
     def release(self, tensors: Sequence[Tensor]) -> None:
@@ -252,7 +255,7 @@ class GgmlBackend(Backend):
         report = self.memory()
         report.fail(device, what, size, layer)
         return InsufficientMemoryError(
-            f"{device} has no {format_bytes(size)} for the {what}",
+            f"{device} cannot allocate {format_bytes(size)} for the {what}",
             memory=report,
             hint=_SMALLER,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,18 +42,19 @@ class TensorBuffer:
     def __init__(self, n_tensors: int) -> None:
         self.context = NativeContext(n_tensors)
         self.buffer: Any = ffi.NULL
-        self.tensors: dict[str, Any] = {}
+        self.tensors: dict[Hashable, Any] = {}
         self.rearranged = False
         self._held: list[Any] = []
         self._ahead: ReadAhead | None = None
         self._left = n_tensors
 
-    def add(self, name: str, shape: tuple[int, ...], dtype: DType) -> Any:
+    def add(self, key: Hashable, name: str, shape: tuple[int, ...], dtype: DType) -> Any:
+        """A new tensor, which ``tensors`` has under ``key``. Raises DTypeError if ggml lays the type out otherwise."""
         if lib().ggml_row_size(dtype.id, dtype.block_size) != dtype.block_bytes:
             raise DTypeError(f"{name}: {dtype.name} is laid out otherwise in this ggml than in GGUF files")
         tensor = lib().ggml_new_tensor(self.context.pointer, dtype.id, 4, extents(shape))
         lib().ggml_set_name(tensor, name.encode()[:63])
-        self.tensors[name] = tensor
+        self.tensors[key] = tensor
         return tensor
 
     def allocate(self, buffer_type: Any, *, dry: bool) -> None:
@@ -69,30 +70,31 @@ class TensorBuffer:
             if self.buffer == ffi.NULL:
                 raise OutOfMemory(g.ggml_backend_alloc_ctx_tensors_from_buft_size(self.context.pointer, buffer_type))
 
-    def lie_in(self, device: Any, places: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Have the tensors lie there, in one piece of the host's memory. Raises OutOfMemory if the device refuses."""
+    def use_memory(self, device: Any, pairs: Sequence[tuple[Any, np.ndarray[Any, Any]]]) -> None:
+        """Give each tensor its part of one piece of the host's memory. Raises OutOfMemory if the device refuses."""
         g = lib()
-        start = min(map(address, places.values()))
-        size = max(address(place) + place.nbytes for place in places.values()) - start
-        largest = max(place.nbytes for place in places.values())
-        self._held.extend(places.values())
+        parts = [part for _, part in pairs]
+        start = min(map(address, parts))
+        size = max(address(part) + part.nbytes for part in parts) - start
+        largest = max(part.nbytes for part in parts)
+        self._held.extend(parts)
         self.buffer = g.ggml_backend_dev_buffer_from_host_ptr(device, ffi.cast("void *", start), size, largest)
         if self.buffer == ffi.NULL:
             raise OutOfMemory(size)
-        for name, place in places.items():
-            g.ggml_backend_tensor_alloc(self.buffer, self.tensors[name], ffi.cast("void *", address(place)))
+        for tensor, part in pairs:
+            g.ggml_backend_tensor_alloc(self.buffer, tensor, ffi.cast("void *", address(part)))
 
-    def map_pages(self, device: Any, weights: Sequence[WeightData]) -> None:
-        """Use the pages the weights lie in, which are one mapping. Raises OutOfMemory if the device refuses."""
-        self.lie_in(device, {w.name: w.data for w in weights})
+    def map_pages(self, device: Any, pairs: Sequence[tuple[Any, WeightData]]) -> None:
+        """Let each tensor use its weight's pages, all of one mapping. Raises OutOfMemory if the device refuses."""
+        self.use_memory(device, [(tensor, w.data) for tensor, w in pairs])
         # those that every token reads whole; of an embedding or an expert it takes a part
-        whole = [w.data for w in weights if w.uses == ("linear",)]
+        whole = [w.data for _, w in pairs if w.uses == ("linear",)]
         if whole:
             self._ahead = ReadAhead(np.frombuffer(memory_owner(whole[0]), np.uint8), whole)
 
-    def nbytes(self, name: str) -> int:
-        """What the tensor takes in this buffer, padding of its layout included."""
-        tensor = self.tensors[name]
+    def nbytes(self, key: Hashable) -> int:
+        """Bytes that the tensor takes in this buffer, including the padding of its layout."""
+        tensor = self.tensors[key]
         return int(lib().ggml_backend_buft_get_alloc_size(lib().ggml_backend_buffer_get_type(self.buffer), tensor))
 
     def release_one(self) -> None:
@@ -111,7 +113,9 @@ class TensorBuffer:
         self._held.clear()
 
 
-def state_buffer(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> TensorBuffer:
+def state_buffer(
+    unit: Unit, key: Hashable, name: str, shape: tuple[int, ...], dtype: DType, *, dry: bool
+) -> TensorBuffer:
     """One zeroed tensor in a buffer of its own. Raises OutOfMemory.
 
     Where the device computes in the host's memory, pages are taken as they are written: of a long context those used.
@@ -119,11 +123,11 @@ def state_buffer(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *,
     buffer = TensorBuffer(1)
     g = lib()
     try:
-        tensor = buffer.add(name, shape, dtype)
+        tensor = buffer.add(key, name, shape, dtype)
         if unit.maps_pages and not dry and g.ggml_backend_buft_is_host(unit.buffer_type):
             nbytes = int(g.ggml_nbytes(tensor))
             try:
-                buffer.lie_in(unit.handle, {name: zeros(max(nbytes, 1))})
+                buffer.use_memory(unit.handle, [(tensor, zeros(max(nbytes, 1)))])
             except MemoryError:
                 raise OutOfMemory(nbytes) from None
         else:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from hotshoe_ggml.lowering import extents
 from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner, run_all, zeros
 from hotshoe_ggml.unit import Unit
 
-__all__ = ["PackedBuffer", "WeightBuffer", "as_read", "hold", "load_weights", "product_name"]
+__all__ = ["Layout", "PackedBuffer", "WeightBuffer", "as_read", "hold", "load_weights"]
 
 
 class Rearranged:
@@ -56,10 +56,25 @@ class DualLayout:
         self.linear = linear
 
 
-def hold(name: str, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Any:
-    """The handle of a weight or state in ``buffer``. product: where its layout for products lies, if it has two."""
-    handle = Rearranged(buffer.tensors[name]) if buffer.rearranged else buffer.tensors[name]
-    return handle if product is None else DualLayout(handle, hold(product_name(name), product))
+class Layout(NamedTuple):
+    """One of the layouts that a weight is kept in: it is the key of a tensor in a buffer."""
+
+    key: str
+    """The weight's, see WeightData."""
+
+    of_product: bool = False
+    """Whether it is a second layout, which only products read."""
+
+
+def hold(key: str, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Any:
+    """The handle of a weight or state in ``buffer``. product: where its second layout is, if it has one."""
+    handle = _handle(buffer, Layout(key))
+    return handle if product is None else DualLayout(handle, _handle(product, Layout(key, of_product=True)))
+
+
+def _handle(buffer: WeightBuffer, layout: Layout) -> Any:
+    tensor = buffer.tensors[layout]
+    return Rearranged(tensor) if buffer.rearranged else tensor
 
 
 def as_read(weight: Tensor, handle: Any, op: str, operand: int) -> Any:
@@ -78,32 +93,31 @@ def as_read(weight: Tensor, handle: Any, op: str, operand: int) -> Any:
     )
 
 
-def split_by_use(weights: Sequence[WeightData]) -> list[WeightData]:
-    """A weight with products among its uses and others becomes two, the product's named by ``product_name``."""
-    parts = []
-    for w in weights:
-        rest = tuple(u for u in w.uses if u != "linear")
-        if rest and len(rest) < len(w.uses):
-            parts.append(dataclasses.replace(w, uses=rest))
-            parts.append(dataclasses.replace(w, name=product_name(w.name), uses=("linear",)))
-        else:
-            parts.append(w)
-    return parts
+class _Part(NamedTuple):
+    """A layout, and the weight with the uses of that layout only."""
+
+    layout: Layout
+    weight: WeightData
 
 
-def product_name(name: str) -> str:
-    return f"{name} (product)"
+def _layouts(w: WeightData, *, split: bool) -> list[_Part]:
+    """The weight with the uses of each layout that it is kept in. split: products may have a layout of their own."""
+    others = tuple(use for use in w.uses if use != "linear")
+    if not split or not others or len(others) == len(w.uses):
+        return [_Part(Layout(w.key), w)]
+    products = dataclasses.replace(w, uses=("linear",))
+    return [_Part(Layout(w.key), dataclasses.replace(w, uses=others)), _Part(Layout(w.key, of_product=True), products)]
 
 
 class PackedBuffer:
     """One weight in the layout of our own product, as a buffer of one tensor."""
 
-    def __init__(self, name: str, packed: PackedWeight) -> None:
-        self.tensors = {name: packed}
+    def __init__(self, layout: Layout, packed: PackedWeight) -> None:
+        self.tensors = {layout: packed}
         self.rearranged = False  # as a PackedWeight says itself
         self._size = packed.nbytes
 
-    def nbytes(self, name: str) -> int:
+    def nbytes(self, layout: Layout) -> int:
         return self._size
 
     def release_one(self) -> None:
@@ -120,22 +134,22 @@ def load_weights(
     unit: Unit, weights: Sequence[WeightData], *, mmap: bool, repack: bool | Literal["engine"], dry: bool, meter: Meter
 ) -> list[WeightBuffer]:
     """All weights of a device, in as few buffers as their kinds allow. Raises OutOfMemory, and then holds nothing."""
-    groups: dict[tuple[str, int], tuple[Any, list[WeightData]]] = {}
+    groups: dict[tuple[str, int], tuple[Any, list[_Part]]] = {}
     buffers: list[WeightBuffer] = []
     layouts = unit.layouts() if repack else []
     packs = unit.packs if repack is True else lambda w: False
-    if layouts or (repack is True and unit.own_kernels):
-        weights = split_by_use(weights)
-    own: list[WeightData] = []
-    for w in weights:
+    split = bool(layouts) or (repack is True and unit.own_kernels)
+    own: list[_Part] = []
+    for part in (part for w in weights for part in _layouts(w, split=split)):
+        w = part.weight
         if packs(w):
-            own.append(w)
+            own.append(part)
             continue
         layout = next((each for each in layouts if _fits(unit.handle, each, w)), unit.buffer_type)
         plain = layout is unit.buffer_type
         owner = memory_owner(w.data) if mmap and plain and not dry and unit.maps_pages and _mappable(w) else None
         key = ("mapped", id(owner)) if owner is not None else ("copied", int(ffi.cast("uintptr_t", layout)))
-        groups.setdefault(key, (layout, []))[1].append(w)
+        groups.setdefault(key, (layout, []))[1].append(part)
     try:
         for (kind, _), (layout, members) in groups.items():
             buffer = TensorBuffer(len(members))
@@ -150,13 +164,13 @@ def load_weights(
 
 
 def _fill(
-    unit: Unit, buffer: TensorBuffer, kind: str, layout: Any, weights: list[WeightData], dry: bool, meter: Meter
+    unit: Unit, buffer: TensorBuffer, kind: str, layout: Any, parts: list[_Part], dry: bool, meter: Meter
 ) -> None:
-    for w in weights:
-        buffer.add(w.name, w.shape, w.dtype)
+    weights = [part.weight for part in parts]
+    tensors = [buffer.add(part.layout, w.name, w.shape, w.dtype) for part, w in zip(parts, weights)]
     try:
         if kind == "mapped":
-            buffer.map_pages(unit.handle, weights)
+            buffer.map_pages(unit.handle, list(zip(tensors, weights)))
         else:
             buffer.allocate(layout, dry=dry)
     except OutOfMemory as e:
@@ -165,12 +179,12 @@ def _fill(
     lib().ggml_backend_buffer_set_usage(buffer.buffer, lib().GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
     buffer.rearranged = layout is not unit.buffer_type
     if kind == "copied" and not dry:
-        copy_all([(buffer.tensors[w.name], w.data) for w in weights], meter, unit.n_copying, buffer.rearranged)
+        copy_all([(tensor, w.data) for tensor, w in zip(tensors, weights)], meter, unit.n_copying, buffer.rearranged)
     else:
         meter.add(sum(w.data.nbytes for w in weights))
 
 
-def _pack_all(unit: Unit, weights: list[WeightData], dry: bool, meter: Meter, buffers: list[WeightBuffer]) -> None:
+def _pack_all(unit: Unit, parts: list[_Part], dry: bool, meter: Meter, buffers: list[WeightBuffer]) -> None:
     """Several at a time, the largest first: none is left for one thread alone at the end."""
 
     def after(part: np.ndarray[Any, Any]) -> None:
@@ -181,11 +195,11 @@ def _pack_all(unit: Unit, weights: list[WeightData], dry: bool, meter: Meter, bu
         part = memory[start : start + packed.nbytes]
         packed.pack(part, before=lambda first, stop: pages.take(start + first, start + stop), after=after)
 
-    largest_first = sorted(weights, key=lambda w: -w.data.nbytes)
-    all_packed = [unit.packed(w) for w in largest_first]
-    buffers += [PackedBuffer(w.name, packed) for w, packed in zip(largest_first, all_packed)]
+    largest_first = sorted(parts, key=lambda part: -part.weight.data.nbytes)
+    all_packed = [unit.packed(part.weight) for part in largest_first]
+    buffers += [PackedBuffer(part.layout, packed) for part, packed in zip(largest_first, all_packed)]
     if dry:
-        meter.add(sum(w.data.nbytes for w in weights))
+        meter.add(sum(part.weight.data.nbytes for part in parts))
         return
     sizes = (-(-packed.nbytes // PACKED_ALIGNMENT) * PACKED_ALIGNMENT for packed in all_packed)
     starts = list(itertools.accumulate(sizes, initial=0))
@@ -194,7 +208,7 @@ def _pack_all(unit: Unit, weights: list[WeightData], dry: bool, meter: Meter, bu
         pages = FreshPages(memory)
         run_all([functools.partial(pack, *job) for job in zip(all_packed, starts)], unit.n_copying)
     except MemoryError:
-        raise OutOfMemory(starts[-1], unit.name, largest_first[0].layer) from None
+        raise OutOfMemory(starts[-1], unit.name, largest_first[0].weight.layer) from None
     enlarge_pages(memory)
 
 

@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from hotshoe_core.contract.device import Device
-from hotshoe_core.eager.adapter import EagerLibrary
+from hotshoe_core.eager.library import EagerLibrary
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Shape
 from hotshoe_mlx._accepts import ACCEPTS

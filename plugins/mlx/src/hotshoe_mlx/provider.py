@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe_core.contract.device import BackendParams, Device, DeviceType
+from hotshoe_core.contract.host_memory import host_memory
 from hotshoe_core.contract.plugin import hookimpl
 from hotshoe_core.errors.text import printable
 
@@ -54,6 +55,8 @@ class MlxProvider:
     def _cpu(self, mx: Any) -> Device:
         """An accelerator to the loader, which ranks those after the CPU plugins: MLX is not made for CPUs."""
         limit = mx.get_memory_limit()
+        free = max(0, limit - mx.get_active_memory())
+        host = host_memory()
         return Device(
             name="mlx:cpu",
             type=DeviceType.ACCEL,
@@ -61,7 +64,7 @@ class MlxProvider:
             family=self.family,
             description=printable(f"{mx.device_info(mx.cpu).get('device_name', 'CPU')}, MLX on the CPU", 256),
             memory_total=limit,
-            memory_free=max(0, limit - mx.get_active_memory()),
+            memory_free=min(free, host.available) if host else free,
             properties={"index": 0, "kind": "cpu", "version": _version(mx)},
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
+from hotshoe_core.contract.host_memory import host_memory
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.cpu.packed import (
     DenseWeight,
@@ -59,6 +60,11 @@ class CpuUnit(Unit):
     def packed(self, weight: WeightData) -> PackedWeight:
         format = pack_format(weight, bf16=self._bf16)
         return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
+
+    def memory_free(self) -> int:
+        """What the computer has available: ggml says that all of its memory is free."""
+        memory = host_memory()
+        return memory.available if memory else 0
 
     def close(self) -> None:
         super().close()

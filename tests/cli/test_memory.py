@@ -1,0 +1,44 @@
+"""Free memory: the devices, a plan and the doctor give one answer, that of ``host_memory``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import hotshoe
+from hotshoe.cli import main
+from hotshoe_core.contract.host_memory import host_memory
+
+
+def near(free: int) -> bool:
+    """Whether these bytes are what the host has available: less than all, and about as much a moment later."""
+    memory = host_memory()
+    assert memory is not None
+    return free < memory.total and abs(free - memory.available) < memory.total // 4
+
+
+def test_devices_in_the_hosts_memory_say_what_is_available(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--json"]) == 0
+    devices = {d["name"]: d for d in json.loads(capsys.readouterr().out)["devices"]}
+    memory = host_memory()
+    assert memory is not None
+    for name in devices.keys() & {"cpu", "reference"}:
+        assert devices[name]["memory_total"] == memory.total
+        assert near(devices[name]["memory_free"]), name
+
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
+def test_an_opened_device_says_what_is_available(name: str) -> None:
+    registry = hotshoe.load_all()
+    if name not in {d.name for d in registry.devices}:
+        pytest.skip(f"{name} is not installed")
+    with registry.open(name) as backend:
+        assert near(backend.memory_free()[name])
+
+
+def test_a_plan_counts_with_what_is_available(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(data / "bert-tiny-llamacpp.gguf"), "--device", "reference", "--json"]) == 0
+    (device,) = json.loads(capsys.readouterr().out)["devices"]
+    assert near(device["free"])
