@@ -89,4 +89,4 @@ def test_what_cannot_be_run(capsys):
     assert "gpu:7" in capsys.readouterr().err
     done = conform("reference", "-k", "nothing_is_called_so")
     assert done.returncode == 2
-    assert "chooses no test" in done.stderr
+    assert "matches no test" in done.stderr

@@ -2,13 +2,15 @@
 
 Most names in this package are Ops, rows of the table; calling one records a node. A recurrence is a function around its
 row, because it returns two tensors (a Recurrence). ``arange``, ``full``, ``zeros`` and ``ones`` make constants.
-The table itself is ``hotshoe_core.tensors.tensor.TABLE``.
+``TABLE`` is the table itself, every Op by name.
 
 The package exports what its op modules define without a leading underscore, so an op is named in one place only.
 """
 
 import importlib
 from typing import TYPE_CHECKING
+
+from hotshoe_core.tensors.tensor import TABLE as TABLE
 
 if TYPE_CHECKING:
     from hotshoe_core.ops.arrange import *
