@@ -323,7 +323,9 @@ def test_a_matrix_of_another_model(dense: Path, tmp_path: Path) -> None:
     ):
         quantize_model(dense, tmp_path / "out.gguf", params=QuantizeParams(imatrix=other))
     wide = ImportanceMatrix({"blk.0.attn_q.weight": Importance(np.ones((1, 512), "f4"), np.ones(1, "f4"))})
-    with pytest.raises(ConversionError, match=r"512 values for blk.0.attn_q.weight; expected 256: it is of another"):
+    with pytest.raises(
+        ConversionError, match=r"512 values for blk.0.attn_q.weight; expected 256: it belongs to another"
+    ):
         quantize_model(dense, tmp_path / "out.gguf", params=QuantizeParams(imatrix=wide))
 
 
