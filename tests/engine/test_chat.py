@@ -325,7 +325,7 @@ def test_roles_a_template_names_are_known() -> None:
 def test_what_would_be_ignored_is_an_error(given: dict[str, Any]) -> None:
     with pytest.raises(ChatTemplateError, match=f"does not use '{next(iter(given))}'"):
         ChatTemplate(STYLES["chatml"]).render([U | {"content": "x"}], **given)
-    with pytest.raises(ChatTemplateError, match="'bos_token' cannot be given"):
+    with pytest.raises(ChatTemplateError, match="'bos_token' cannot be passed"):
         ChatTemplate(STYLES["chatml"]).render([U | {"content": "x"}], bos_token="x")
 
 

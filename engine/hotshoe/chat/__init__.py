@@ -9,6 +9,6 @@ memory.
 """
 
 from hotshoe.chat._template import ChatTemplate
-from hotshoe.chat.fallback import NAMES, from_metadata, named
+from hotshoe.chat.fallback import NAMES, from_metadata, from_source, named
 
-__all__ = ["NAMES", "ChatTemplate", "from_metadata", "named"]
+__all__ = ["NAMES", "ChatTemplate", "from_metadata", "from_source", "named"]

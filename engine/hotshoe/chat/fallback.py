@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from hotshoe.chat._template import ChatTemplate
 from hotshoe_core.errors import ChatTemplateError, did_you_mean
 
-__all__ = ["NAMES", "ChatVocabulary", "from_metadata", "named"]
+__all__ = ["NAMES", "ChatVocabulary", "from_metadata", "from_source", "named"]
 
 
 class ChatVocabulary(Protocol):
@@ -158,6 +158,11 @@ def named(name: str, tokenizer: ChatVocabulary) -> ChatTemplate:
     return ChatTemplate(_SOURCES[name], *_bos_and_eos(tokenizer), name=f"the chat template {name!r} of hotshoe")
 
 
+def from_source(source: str, tokenizer: ChatVocabulary, *, name: str) -> ChatTemplate:
+    """Make a template from Jinja2 source. ``name`` is used in messages. Raises ChatTemplateError if it is invalid."""
+    return ChatTemplate(source, *_bos_and_eos(tokenizer), name=f"the chat template {name!r}")
+
+
 def from_metadata(metadata: Mapping[str, Any], tokenizer: ChatVocabulary, name: str | None = None) -> ChatTemplate:
     """Return the template of a GGUF file or, if it has none, a named template that fits the vocabulary.
 
@@ -182,7 +187,8 @@ def from_metadata(metadata: Mapping[str, Any], tokenizer: ChatVocabulary, name: 
     if found is None:
         raise ChatTemplateError(
             f"the file has no {_KEY}, and its vocabulary fits none of hotshoe's chat templates",
-            hint=f"name one: {', '.join([*sorted(in_file), *NAMES])}; a base model has none and is not made for chat",
+            hint=f"name one (--chat-template NAME): {', '.join([*sorted(in_file), *NAMES])}; a base model has none and "
+            "is not made for chat",
         )
     return named(found, tokenizer)
 

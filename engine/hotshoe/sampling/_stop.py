@@ -36,11 +36,11 @@ class StopMatcher:
         if self.matched is not None:
             return ""
         text = self._held + piece
-        found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
+        found = [(first + len(stop), first, stop) for stop in self._stops if (first := text.find(stop)) >= 0]
         if found:
-            _, match_start, self.matched = min(found)
+            _, first, self.matched = min(found)
             self._held = ""
-            return text[:match_start]
+            return text[:first]
         start = next(
             (i for i in range(max(0, len(text) - self._longest + 1), len(text)) if self._begins(text, i)), None
         )
