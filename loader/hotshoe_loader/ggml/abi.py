@@ -10,7 +10,7 @@ from typing import NamedTuple
 from hotshoe_core.contract.mapped_libraries import is_same_file
 from hotshoe_core.errors.text import shown
 from hotshoe_loader.files import read_bytes
-from hotshoe_loader.manifest import FILE, Manifest, damaged, read_manifest
+from hotshoe_loader.manifest import FILE, Manifest, invalid_manifest, read_manifest
 
 __all__ = ["Abi", "Built", "abi_of_core", "abi_of_library", "built_from", "core_in", "version_in"]
 
@@ -57,7 +57,7 @@ def built_from(manifest: Manifest | None) -> Built | None:
             adopts = (earliest, latest)
         return Built(Abi(_version(fields["version"]), _version(fields["abi"]) if fields.get("abi") else None), adopts)
     except (ValueError, TypeError, KeyError) as error:
-        raise damaged(manifest.path, error) from error
+        raise invalid_manifest(manifest.path, error) from error
 
 
 def _version(value: object) -> str:
