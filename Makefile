@@ -77,7 +77,7 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/embed.py
 
 docs: $(VENV)/.docs ## build the pages and the reference of all public names into build/site
-	$(BIN)/python tools/site.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheels: $(VENV)/.test ## build the wheels into dist/ and check their contents (VULKAN=1, CUDA=1: these plugins too)
 	@HOTSHOE_CUDA_ARCHITECTURES=$${HOTSHOE_CUDA_ARCHITECTURES:-release} $(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc \

@@ -1,10 +1,14 @@
-"""The end of a test run: one line for each reason why tests were skipped, instead of one for each test."""
+"""Fixtures for tests outside the folders; the end of a run: skipped tests, one line for each reason."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 import pytest
+
+from tests.support.fixtures import minilm_folder, minilm_gguf
+
+__all__ = ["minilm_folder", "minilm_gguf", "pytest_terminal_summary"]
 
 _SHOWN, _WIDTH = 15, 130
 

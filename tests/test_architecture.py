@@ -102,6 +102,68 @@ def test_an_arrow_that_runs_down_is_allowed(package, source):
     assert not upward(package, source, {"hotshoe_ggml", "hotshoe_ggml_cuda", "hotshoe_mlx"})
 
 
+# Private names
+
+# Private imports that are left, by the importing package: the ggml plugins share hotshoe_ggml's bindings (owner: ggml).
+PRIVATE: dict[str, set[str]] = {
+    "hotshoe_ggml_rpc": {"hotshoe_ggml._native"},
+    "hotshoe_ggml_vulkan": {"hotshoe_ggml._native"},
+}
+
+
+def private_imports(package: str, source: str, known: set[str]) -> set[str]:
+    """The modules and names with a leading underscore that ``source`` imports from other packages of ``known``."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{name}" for name in names if name.startswith("_"))]
+        for name in names:
+            top, *rest = name.split(".")
+            if top in known and top != package and any(part.startswith("_") for part in rest):
+                found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("package", packages())
+def test_packages_import_only_public_names_of_each_other(package: str) -> None:
+    found = packages()
+    wrong: set[str] = set()
+    for path in found[package].rglob("*.py"):
+        wrong |= private_imports(package, path.read_text(encoding="utf-8"), set(found))
+    assert wrong <= PRIVATE.get(package, set())
+
+
+def test_a_private_import_is_seen() -> None:
+    known = {CORE, LOADER}
+    assert private_imports(LOADER, "from hotshoe_core.gguf._file import x", known) == {"hotshoe_core.gguf._file"}
+    assert private_imports(LOADER, "from hotshoe_core.ops import _x", known) == {"hotshoe_core.ops._x"}
+    assert private_imports(LOADER, "import hotshoe_core.gguf._file", known) == {"hotshoe_core.gguf._file"}
+    assert private_imports(CORE, "from hotshoe_core.gguf._file import x", known) == set()
+
+
+# The folders of core
+
+CORE_FOLDERS = ("errors", "tensors", "gguf", "ops", "graphs", "contract", "eager", "inspect", "testing")
+
+
+def test_the_folders_of_core_import_only_folders_before_them() -> None:
+    """At run time, also inside functions. What only type checkers read is named in core's docstring."""
+    folder = packages()[CORE]
+    assert {path.name for path in folder.iterdir() if path.is_dir()} - {"__pycache__"} == set(CORE_FOLDERS)
+    known = modules(folder)
+    wrong = []
+    for name, path in known.items():
+        if name == CORE:
+            continue
+        floor = CORE_FOLDERS.index(name.split(".")[1])
+        for other in needed(path, set(known)) - {CORE}:
+            if CORE_FOLDERS.index(other.split(".")[1]) > floor:
+                wrong.append(f"{name} imports {other}")
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [

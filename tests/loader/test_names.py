@@ -114,7 +114,7 @@ def test_what_a_device_may_be_called_is_said(site, name, type):
     found = verdict(registry, "bad")
     assert found.outcome is Outcome.INCOMPATIBLE_API
     assert "Device.name: " in found.reason
-    assert "lower-case letters" in found.reason or "a meaning of its own" in found.reason or "not a str" in found.reason
+    assert "lower-case letters" in found.reason or "is reserved" in found.reason or "not a str" in found.reason
     assert "'cuda:0'" in found.hint
     assert found.reason.isprintable()
     assert len(found.reason) < 500

@@ -74,7 +74,7 @@ def test_devices_may_come_from_a_generator(site):
         ("Provider", "an instance, as in [Provider()]; it is the class"),
         ("Provider(0)", "Provider.name must be a str, and a name; it is 0"),
         ("Provider('')", "Provider.name must be a str"),
-        ("Provider('auto')", "'auto' is a word with a meaning of its own"),
+        ("Provider('auto')", "'auto' is reserved"),
         ("Provider('A b')", "Provider.name"),
         ("Provider('\\x1b[1m')", r"it is '\x1b[1m'"),
         ("Provider('x', None)", "Provider.family must be a str, and a name; it is missing"),

@@ -341,7 +341,7 @@ BROKEN = (
         "peacock",
         "calls its device by the word for all of the best",
         ("incompatible-api",),
-        ("'gpu' is a word with a meaning of its own", "acme-npu:1"),
+        ("'gpu' is reserved", "acme-npu:1"),
         after="Provider.devices = lambda self, library: [Device('gpu', DeviceType.CPU, 'peacock', 'peacock')]",
     ),
     Animal(

@@ -12,7 +12,7 @@ from hotshoe_core.contract.backend import Executable, NodePlacement
 from hotshoe_core.contract.memory import AllocationStatus, Memory
 from hotshoe_core.errors import ClosedError, GraphError, NativeError
 from hotshoe_core.graphs.graph import Graph
-from hotshoe_core.graphs.splits import node_places
+from hotshoe_core.graphs.splits import node_devices
 from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_ggml._native import ffi, lib
 from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
@@ -102,7 +102,7 @@ class GgmlExecutable(Executable):
         fused, vanished = fuse(graph, self._is_own_product, self._is_gated_pair)
         counters, several = self._backend.counters, len(self._backend.units) > 1
         if several:
-            self._places = node_places(graph, self._backend.placement, self._backend.home)
+            self._places = node_devices(graph, self._backend.placement, self._backend.device_of_tensor)
         for node in graph.nodes:
             counters.lowered += 1
             if node in vanished:

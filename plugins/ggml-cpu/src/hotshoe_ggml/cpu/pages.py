@@ -70,7 +70,7 @@ def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
     """Have Linux put pages of 2 MiB in the place of those that ``memory`` is in; the thread that does, if one does.
 
     A token reads all weights once. Of pages of 4 KiB each must be looked up, in a virtual machine in two tables, and
-    the processor's own reading ahead ends with each: docs/performance.md has what that costs. To ask for all of them
+    the processor's own reading ahead ends with each: benchmarks/NOTES.md has what that costs. To ask for all of them
     beforehand makes loading wait where memory is in pieces, or a host has yet to give it; so those that ``FreshPages``
     did not get come later, and take a twentieth of a core where they do not come quickly.
 
