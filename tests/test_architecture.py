@@ -75,7 +75,7 @@ def test_imports_run_downward(package):
         (CORE, "from hotshoe.nn import Linear"),
         (CORE, "def f():\n    from hotshoe_loader import load_all"),
         (LOADER, "from hotshoe_ggml import x"),
-        (LOADER, "import importlib\nimportlib.import_module('hotshoe_ggml._native')"),
+        (LOADER, "import importlib\nimportlib.import_module('hotshoe_ggml.native')"),
         (LOADER, "import_module(f'hotshoe_mlx{x}')"),
         (LOADER, "import hotshoe.cli"),
         (ENGINE, "import hotshoe_ggml"),
