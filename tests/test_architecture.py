@@ -102,6 +102,62 @@ def test_an_arrow_that_runs_down_is_allowed(package, source):
     assert not upward(package, source, {"hotshoe_ggml", "hotshoe_ggml_cuda", "hotshoe_mlx"})
 
 
+# Private names
+
+
+def private_imports(package: str, source: str, known: set[str]) -> set[str]:
+    """The modules and names with a leading underscore that ``source`` imports from other packages of ``known``."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names = [module, *(f"{module}.{name}" for name in names if name.startswith("_"))]
+        for name in names:
+            top, *rest = name.split(".")
+            if top in known and top != package and any(part.startswith("_") for part in rest):
+                found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("package", packages())
+def test_packages_import_only_public_names_of_each_other(package: str) -> None:
+    found = packages()
+    wrong: set[str] = set()
+    for path in found[package].rglob("*.py"):
+        wrong |= private_imports(package, path.read_text(encoding="utf-8"), set(found))
+    assert not wrong
+
+
+def test_a_private_import_is_seen() -> None:
+    known = {CORE, LOADER}
+    assert private_imports(LOADER, "from hotshoe_core.gguf._file import x", known) == {"hotshoe_core.gguf._file"}
+    assert private_imports(LOADER, "from hotshoe_core.ops import _x", known) == {"hotshoe_core.ops._x"}
+    assert private_imports(LOADER, "import hotshoe_core.gguf._file", known) == {"hotshoe_core.gguf._file"}
+    assert private_imports(CORE, "from hotshoe_core.gguf._file import x", known) == set()
+
+
+# The folders of core
+
+CORE_FOLDERS = ("errors", "tensors", "gguf", "ops", "graphs", "contract", "eager", "inspect", "testing")
+
+
+def test_the_folders_of_core_import_only_folders_before_them() -> None:
+    """At run time, also inside functions. What only type checkers read is named in core's docstring."""
+    folder = packages()[CORE]
+    assert {path.name for path in folder.iterdir() if path.is_dir()} - {"__pycache__"} == set(CORE_FOLDERS)
+    known = modules(folder)
+    wrong = []
+    for name, path in known.items():
+        if name == CORE:
+            continue
+        floor = CORE_FOLDERS.index(name.split(".")[1])
+        for other in needed(path, set(known)) - {CORE}:
+            if CORE_FOLDERS.index(other.split(".")[1]) > floor:
+                wrong.append(f"{name} imports {other}")
+    assert not wrong, "\n".join(wrong)
+
+
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
@@ -146,12 +202,12 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
-def needed(path: Path, known: set[str]) -> set[str]:
-    """The modules of ``known`` that a module imports, inside its functions too; not what is for type checkers only."""
+def needed(path: Path, known: set[str], *, for_types: bool = False) -> set[str]:
+    """The modules of ``known`` that a module imports, also inside functions. for_types: also for type checkers only."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+        if not for_types and isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             return
         if isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names} & known
@@ -192,3 +248,64 @@ def test_there_is_no_circle_of_imports(package: str) -> None:
 
 def test_a_circle_is_seen() -> None:
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+
+
+# What the loader knows of ggml
+
+# The modules outside loader/hotshoe_loader/ggml that import from it, and what they import.
+KNOWS_GGML = {
+    "activate": {"libraries", "score"},
+    "admit": {"file_names", "verdicts", "without_plugin"},
+    "cache": {"file_names"},
+    "child_steps": {"abi", "child_steps", "vet"},
+    "explain": {"file_names"},
+    "survey": {"known_folders", "verdicts", "without_plugin"},
+    "vet_files": {"file_names"},
+}
+
+
+def test_few_modules_of_the_loader_import_its_knowledge_of_ggml() -> None:
+    """Its docstring says why the loader knows ggml. A new import needs a line in the list above."""
+    prefix = f"{LOADER}.ggml"
+    found: dict[str, set[str]] = {}
+    for path in sorted(packages()[LOADER].glob("*.py")):
+        names = {name for _, name in imports(ast.parse(path.read_text(encoding="utf-8")))}
+        if inner := {name.removeprefix(prefix).lstrip(".") for name in names if f"{name}.".startswith(f"{prefix}.")}:
+            found[path.stem] = inner
+    assert found == KNOWS_GGML
+
+
+# The ggml engine and its CPU
+
+GGML = "hotshoe_ggml"
+GGML_LEVELS = (
+    ("abi", "_gen_ffi"), ("native",), ("lowering",), ("memory",), ("unit",), ("weights", "run"), ("quirks",), ("cpu",),
+    ("open_units",), ("backend",), ("provider",),
+)  # fmt: skip
+"""The files and folders of the engine from the bottom up: a level imports only lower ones, and itself."""
+
+
+def test_only_the_opening_of_units_imports_the_cpu_of_ggml() -> None:
+    """An engine file that asks for the CPU is a branch that another device with kernels of its own would need too."""
+    found = modules(packages()[GGML])
+    users = {name for name, path in found.items() if any(f"{GGML}.cpu" in n for n in needed(path, set(found)))}
+    assert {name for name in users if not name.startswith(f"{GGML}.cpu")} == {f"{GGML}.open_units"}
+
+
+def test_ggml_has_no_circle_not_even_for_type_checkers() -> None:
+    found = modules(packages()[GGML])
+    found.pop(GGML)
+    assert circle({name: needed(path, set(found), for_types=True) for name, path in found.items()}) == []
+
+
+def test_the_levels_of_ggml() -> None:
+    found = modules(packages()[GGML])
+    found.pop(GGML)
+    level = {name: i for i, names in enumerate(GGML_LEVELS) for name in names}
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in found.items()
+        for other in needed(path, set(found), for_types=True)
+        if level[other.split(".")[1]] > level[name.split(".")[1]]
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""Documents say what is there."""
+"""The documents agree with the code: lists are current, links and named files exist, code runs as it stands."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from benchmarks import plots
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.options import PROBE_VARIABLE
+from tests.support.smollm2 import require_smollm2
 from tests.zoo.animals import ANIMALS
+from tools import site_hooks
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted(
@@ -21,6 +25,8 @@ DOCUMENTS = sorted(
         *(ROOT / "docs").glob("*.md"),
         *(ROOT / "tests").glob("*.md"),
         *(ROOT / "examples").rglob("*.md"),
+        *(ROOT / "plugins").glob("*/*.md"),
+        ROOT / "benchmarks" / "NOTES.md",
     ]
 )
 
@@ -37,10 +43,100 @@ def test_the_list_of_ops_is_current_and_whole() -> None:
     assert "(missing)" not in (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(document: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), target
+
+
+def test_every_plot_is_current_and_its_numbers_are_in_the_page() -> None:
+    page = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+    for name, result in plots.results().items():
+        target = ROOT / "docs" / "plots" / f"{name}.svg"
+        assert target.read_text(encoding="utf-8") == plots.draw(result), "run: python benchmarks/plots.py"
+        assert result["date"] in page
+        for row in result["rows"]:
+            for value in (v for v in row.values() if isinstance(v, list)):
+                assert re.search(rf"(?<![\d.]){value[0]:g}(?![\d])", page), f"{name}: {row['name']}: {value[0]:g}"
+
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL), ids=range(4))
+def test_the_readmes_code_runs_as_it_stands(
+    code: str,
+    minilm_gguf: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+    models = tmp_path / "examples" / "models"  # as `make demo` leaves it
+    models.mkdir(parents=True)
+    for path, name in (
+        (require_smollm2(), "SmolLM2-135M-Instruct.Q4_1"),
+        (minilm_gguf("q8_0"), "all-MiniLM-L6-v2-q8_0"),
+    ):
+        (models / f"{name}.gguf").symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    for expected in re.findall(r"print\(.*  # (.*)$", code, re.MULTILINE):
+        start = re.split(r"[ (:]", expected)[0]  # the rest depends on the machine
+        assert start in printed
+
+
+def test_the_readmes_commands_exist() -> None:
+    known = set(
+        re.findall(
+            r"^ {4}([a-z-]+)",
+            subprocess.run(
+                [sys.executable, "-m", "hotshoe", "--help"], capture_output=True, text=True, check=True
+            ).stdout,
+            re.MULTILINE,
+        )
+    )
+    used = set(re.findall(r"\bhotshoe ([a-z-]+) [^`\n]*[./]", README)) | set(
+        re.findall(r"^hotshoe ([a-z-]+)", README, re.MULTILINE)
+    )
+    assert used
+    assert used <= known
+
+
+def test_the_site_lists_every_page() -> None:
+    listed = set(re.findall(r"([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")} | set(site_hooks.PAGES.values())
+    assert {path.relative_to(ROOT).as_posix() for path in DOCUMENTS} - {*site_hooks.PAGES} <= {
+        f"docs/{name}" for name in listed
+    }
+
+
+def test_links_on_the_site_lead_to_pages() -> None:
+    site_hooks.on_config({"nav": []})
+
+    class Page:
+        class file:  # noqa: N801  (as MkDocs calls it)
+            src_uri = "plugins/mlx.md"
+
+    text = "[a](../../README.md), [b](../../docs/ops.md#x), [`c`](../../core/hotshoe_core/gguf/__init__.py), [d](../x)"
+    expected = "[a](../index.md), [b](../ops.md#x), [`c`](../reference/hotshoe_core.gguf.md), d"
+    assert site_hooks.on_page_markdown(text, Page) == expected
+
+
+FLOW = (ROOT / "docs" / "flow.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "target"), sorted(set(re.findall(r"\[`([\w.]+)`\]\(([^)#]+)\)", FLOW))))
+def test_the_names_that_the_page_of_flows_links_to_exist(name: str, target: str) -> None:
+    last = name.rpartition(".")[2]
+    code = (ROOT / "docs" / target).read_text(encoding="utf-8")
+    assert re.search(rf"^\s*((def|class) {last}\b|{last}\s*[:=])", code, re.MULTILINE), f"{target} has no {name}"
+
+
+def test_no_flow_has_more_than_ten_lines() -> None:
+    for flow in FLOW.split("\n## ")[1:]:
+        assert len(re.findall(r"^\d+\. ", flow, re.MULTILINE)) <= 10, flow.splitlines()[0]
 
 
 LOADER = (ROOT / "docs" / "loader.md").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ A distribution that offers one has an entry point; nothing of it is imported bef
     [project.entry-points."hotshoe.models"]        # name: general.architecture of a GGUF file
     mine = "my_package.mine:family"                # a Family
     [project.entry-points."hotshoe.converters"]    # name: architectures[0] of a config.json
-    MineForCausalLM = "my_package.convert:plan"
+    MineForCausalLM = "my_package.convert:describe"
     [project.entry-points."hotshoe.tokenizers"]    # name: tokenizer.ggml.model
     mine = "my_package.tokenizer:build"
 """

@@ -32,7 +32,7 @@ from hotshoe_core.gguf import GGUFFile
 from hotshoe_loader import load_all
 
 if TYPE_CHECKING:
-    from hotshoe.nn import Module
+    from hotshoe.nn import Config, Module
     from hotshoe.runner.base import LoadedModel
     from hotshoe.runner.embedder import EmbeddingModel
     from hotshoe.runner.reranker import RerankModel
@@ -236,23 +236,10 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
             raise ModelError(f"{file.path}: {name} is {value!r}, but {task.words} has no key/value cache")
 
 
-def _config(file: GGUFFile, architecture: type[Module]) -> Any:
-    """The config by the model's own class for it."""
-    kind = getattr(architecture, "Config", None)
+def _config(file: GGUFFile, architecture: type[Module]) -> Config:
+    """Read the config of a file, as an instance of the class that the model annotates ``config`` with."""
+    config = architecture.config_type().from_metadata(file.metadata)
     where = f"{architecture.__module__}.{architecture.__qualname__}"
-    if not hasattr(kind, "from_metadata"):
-        raise ModelDefinitionError(
-            f"{where}.Config is {kind!r}; expected a class with from_metadata(metadata)",
-            hint="write `Config = Config` in the model's body, of a class derived from hotshoe.nn.TextConfig",
-        )
-    assert kind is not None
-    config = kind.from_metadata(file.metadata)
-    for name in ("n_layers", "n_ctx", "dim"):
-        if not isinstance(getattr(config, name, None), int):
-            raise ModelDefinitionError(
-                f"{kind.__module__}.{kind.__qualname__} has no {name}: int, which every model's config needs",
-                hint="derive it from hotshoe.nn.Config, or from hotshoe.nn.TextConfig",
-            )
     if architecture.task is Task.TEXT and not hasattr(architecture, "cache_spec"):
         raise ModelDefinitionError(
             f"{where} has no cache_spec(), which says what each layer keeps between steps",

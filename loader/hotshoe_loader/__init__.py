@@ -1,21 +1,35 @@
-"""hotshoe's loader: finds compute backends, judges each one, ranks their devices, opens a backend.
+"""hotshoe's loader: finds compute backends, tests each one, ranks their devices, and opens backends.
 
     load_all(prefer=, require=, block=, allow=, paths=, system=, ggml=, timeout=, refresh=)  ->  Registry
 
-Names are imported on first use: ``import hotshoe_loader`` costs nothing and finds nothing.
+Names are imported on first use: ``import hotshoe_loader`` imports nothing else and searches nothing.
 
-    load      load_all: options, and one registry for each set of them
-    survey    the four stages in order, a verdict for every candidate:
-    find        what is there, by metadata only
-    vet         what may be used, before its code runs: by names here, by files in vet_files
-    probe       what it is worth: trial runs vet_files and probe in a child process (children), cache keeps the report
-    names       who may be called what
-    rank        which device comes first
-    ggml/     all that concerns ggml's native libraries, at each of these stages
-    registry  Registry: the devices, the verdicts; select, open, unload, reload
-    activate  a plugin that passed comes into this process, when a backend of it is opened
-    explain   the same in words; doctor: and what to do about it
-    catalog   the plugins this project publishes, for "pip install ..."
+Public modules, which the engine may import:
+
+    find           what is installed: the entry points of every distribution
+    options        the options of load_all, and how names are compared
+    catalog        the plugins of this project, with the command that installs each
+    child_process  whether this program can start child processes of its own interpreter
+    verdict        Verdict and Outcome: the result for one candidate
+    doctor         what is wrong on this machine, and what to do next
+    machine        the facts about this machine that the doctor reads
+
+How load_all works. Each stage returns what passed and the verdicts on the rest; survey joins them:
+
+    load      one registry for each set of options
+    survey      runs the stages in this order:
+    find          1. what is there, by metadata and file names only
+    vet           2. what may be used, by its names; vet_files: by its files, in the child process
+    probe         3. a test of each plugin in a child process (child_process → child_main → child_steps), or the report
+                     that an earlier start kept (cache)
+    admit         4. what this process can use: unique names (names), one ggml
+    rank          5. the order of the devices
+    registry  Registry: the devices and verdicts; select, open, unload, reload
+    activate    imports a plugin into this process when a backend of it is opened
+    explain     texts about devices and verdicts
+
+    ggml/     what the loader knows about ggml's native libraries. It knows ggml by name, because every ggml calls its
+              base library libggml-base.so.0: a process can load one only, and only the loader sees all plugins
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Brings a plugin that passed its probe into this process: when a backend of it is opened, and once.
+"""Imports a plugin that passed its probe into this process, when the first backend of it is opened.
 
-What it does may change what belongs to the user: see process_changes. What it prints in Python goes to the logger
-"hotshoe.plugin"; that of other threads passes. What native code prints by itself is not caught: redirecting
-descriptors 1 and 2 would catch other threads' output too.
+What the plugin changes in the process is put back (see process_changes). What it prints through Python on this thread
+goes to the logger "hotshoe.plugin". Output of native code is not redirected: that would need descriptors 1 and 2, which
+other threads use too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from hotshoe_core.contract.device import BackendParams, Device, Provider
 from hotshoe_core.errors import BackendError, HotshoeError, PluginError
 from hotshoe_core.errors.text import printable
-from hotshoe_loader.contract import backend_problem
+from hotshoe_loader.contract_checks import backend_problem
 from hotshoe_loader.files import file_state
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected
@@ -31,33 +31,35 @@ from hotshoe_loader.verdict import Outcome, Rejected
 if TYPE_CHECKING:
     from hotshoe_core.contract.backend import Backend
 
-__all__ = ["Offer", "changes_by", "imported_version", "open_backend", "backends_over", "prints_to_log"]
+__all__ = ["UsableProvider", "backends_over", "changes_by", "imported_version", "open_backend", "prints_to_log"]
 
 logger = logging.getLogger("hotshoe.loader")
 _printed = logging.getLogger("hotshoe.plugin")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
-    """A provider that can be had. ``plugin`` is None for the reference.
-
-    files: the native files that come into this process with it, as they were when they were tested (see file_state).
-    ggml: the folder of an adopted set, or "". drives: the backend whose libraries no plugin brings, where this is one.
-    forget: removes the kept probe.
-    """
+class UsableProvider:
+    """A provider that passed every stage, and what opening it needs."""
 
     name: str
+    devices: tuple[Device, ...]
     plugin: PluginCandidate | None = None
+    """None for the reference backend."""
     library: Path | None = None
+    """The native library to use; None for a provider without libraries."""
     files: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """The native files that it loads, with their state when they were tested (see ``file_state``)."""
     ggml: str = ""
-    drives: str = ""
+    """The folder of the adopted set of ggml libraries, or ""."""
+    driven_backend: str = ""
+    """The backend whose libraries have no plugin of their own; "" if the libraries are the plugin's."""
     forget: Callable[[], None] = lambda: None
+    """Remove the kept report of its probe."""
 
 
 @dataclass(slots=True)
 class _Imported:
-    """A plugin that was imported here."""
+    """A plugin that was imported into this process."""
 
     version: str
     module: object
@@ -66,16 +68,16 @@ class _Imported:
 
 
 _lock = threading.RLock()
-_imported: dict[tuple[str, str], _Imported] = {}  # by the entry point's value and its place on sys.path
+_imported: dict[tuple[str, str], _Imported] = {}  # by the entry point's value and its folder on sys.path
 _changes: dict[tuple[str, str], list[str]] = {}
-_native: set[str] = set()  # native files that are in this process by now
-_manager: Any = None  # pluggy's; made for the first plugin, as importing it costs 20 ms
+_native: set[str] = set()  # native files that are loaded in this process
+_manager: Any = None  # pluggy's manager, created for the first plugin, because importing pluggy takes 20 ms
 _backends: weakref.WeakSet[Backend] = weakref.WeakSet()
 _streams = threading.RLock()
 
 
 def _after_fork() -> None:
-    """In the child: a thread of the parent may have held a lock."""
+    """In the forked child: make new locks, because a thread of the parent may have held the old ones."""
     global _lock, _streams
     _lock, _streams = threading.RLock(), threading.RLock()
 
@@ -84,59 +86,59 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def open_backend(offers: Sequence[Offer], devices: list[Device], params: BackendParams) -> Backend:
-    """A backend over ``devices``, opened by the first of ``offers``, which are their providers.
+def open_backend(providers: Sequence[UsableProvider], devices: list[Device], params: BackendParams) -> Backend:
+    """Open a backend over ``devices``. The first provider opens it; ``providers`` are those of all the devices.
 
-    Raises Rejected for a plugin that passed its probe and fails here, BackendError or another HotshoeError for a
-    device that cannot be opened.
+    Raises Rejected if a plugin passed its probe and fails here, and BackendError or another HotshoeError if a device
+    cannot be opened.
     """
     with _lock:
-        for offer in offers:
-            _require_unchanged(offer)
-        backend = _open(offers[0], devices, params)
-        for offer in offers:
-            _native.update(offer.files)
+        for provider in providers:
+            _require_unchanged(provider)
+        backend = _open(providers[0], devices, params)
+        for provider in providers:
+            _native.update(provider.files)
         _backends.add(backend)
         return backend
 
 
-def _require_unchanged(offer: Offer) -> None:
-    """Raises Rejected if a native file is another than the one that was tested. One that is open already stays so."""
-    for path, state in offer.files.items():
+def _require_unchanged(usable: UsableProvider) -> None:
+    """Raise Rejected if a native file was changed after its test. A file that is already loaded is not checked."""
+    for path, state in usable.files.items():
         if path not in _native and file_state(path) != tuple(state):
             raise Rejected(
                 Outcome.UNTRUSTED,
-                f"{path} is not the file that was tested: it was changed or removed since",
-                "load_all(refresh=True) tests it anew",
+                f"{path} is not the file that was tested: it was changed or removed since then",
+                "load_all(refresh=True) tests it again",
             )
 
 
-def _open(offer: Offer, devices: list[Device], params: BackendParams) -> Backend:
-    if offer.plugin is None:
+def _open(usable: UsableProvider, devices: list[Device], params: BackendParams) -> Backend:
+    if usable.plugin is None:
         from hotshoe_core.eager.reference import open_reference
 
         return open_reference(params)
-    import hotshoe_core.contract.backend  # noqa: F401 - NumPy changes warnings.filters, and that is none of the plugin's doing
+    import hotshoe_core.contract.backend  # noqa: F401 - NumPy changes warnings.filters; import it before the snapshot
     from hotshoe_loader.process_changes import ProcessChanges
 
     process = ProcessChanges()
     try:
         with prints_to_log():
-            provider = _provider(offer, offer.plugin)
-            return _opened(provider, _as_now(provider, offer, offer.plugin, devices), params)
+            provider = _provider(usable, usable.plugin)
+            return _call_open(provider, _current_devices(provider, usable, usable.plugin, devices), params)
     finally:
         changes = process.put_back()
-        known = _changes.setdefault(_key(offer.plugin), [])
+        known = _changes.setdefault(_key(usable.plugin), [])
         fresh = [change for change in changes if change not in known]
         known += fresh
         if fresh:
-            logger.info("plugin %s changed this process: %s", offer.plugin.name, "; ".join(fresh))
+            logger.info("plugin %s changed this process: %s", usable.plugin.name, "; ".join(fresh))
 
 
-def _opened(provider: Provider, devices: list[Device], params: BackendParams) -> Backend:
+def _call_open(provider: Provider, devices: list[Device], params: BackendParams) -> Backend:
     try:
         backend = provider.open(devices, params)
-    except KeyboardInterrupt:  # the user's
+    except KeyboardInterrupt:  # from the user
         raise
     except BaseException as error:  # a plugin may not end the program
         if isinstance(error, HotshoeError) and _made_printable(error):
@@ -144,7 +146,7 @@ def _opened(provider: Provider, devices: list[Device], params: BackendParams) ->
         names = ", ".join(device.name for device in devices)
         raise BackendError(
             f"provider {provider.name!r} could not open {names}: {printable(type(error).__name__)}: {_message(error)}",
-            hint="load_all(refresh=True) tests every device anew",
+            hint="load_all(refresh=True) tests every device again",
         ) from error
     problem = backend_problem(backend)
     if problem is not None:
@@ -156,7 +158,7 @@ def _opened(provider: Provider, devices: list[Device], params: BackendParams) ->
 
 
 def _made_printable(error: HotshoeError) -> bool:
-    """Makes an error's words printable in place. False for one that has none, or guards them."""
+    """Make an error's text printable in place. Return False if its text cannot be read or replaced."""
     try:
         error.message = "\n".join(printable(line, 2000) for line in str(error.message).split("\n"))
         error.hint = None if error.hint is None else printable(str(error.hint), 2000)
@@ -176,59 +178,61 @@ def _key(plugin: PluginCandidate) -> tuple[str, str]:
     return plugin.value, plugin.location
 
 
-def _provider(offer: Offer, plugin: PluginCandidate) -> Provider:
-    imported = _import(plugin, offer.ggml)
-    if offer.drives and offer.name not in imported.providers:
-        from hotshoe_loader import probe
+def _provider(usable: UsableProvider, plugin: PluginCandidate) -> Provider:
+    imported = _import(plugin, usable.ggml)
+    if usable.driven_backend and usable.name not in imported.providers:
+        from hotshoe_loader import plugin_calls
 
-        imported.providers |= _usable(probe.ask_driver(_manager, plugin, imported.module, offer.drives), plugin)
-    if offer.name not in imported.providers:
+        more = plugin_calls.ask_driver(_manager, plugin, imported.module, usable.driven_backend)
+        imported.providers |= _ready_providers(more, plugin)
+    if usable.name not in imported.providers:
         raise Rejected(
             Outcome.INCOMPATIBLE_API,
-            f"imported here it has no provider {offer.name!r}, which it had when it was tested; "
+            f"in this process it has no provider {usable.name!r}, which it had in its test; "
             f"it has {', '.join(imported.providers) or 'none'}",
             f"report it to the authors of {plugin.distribution}",
         )
-    return imported.providers[offer.name]
+    return imported.providers[usable.name]
 
 
 def _import(plugin: PluginCandidate, ggml: str) -> _Imported:
-    """The plugin's providers; imports it at the first call. Raises Rejected."""
+    """Import the plugin at the first call. Raise Rejected if that fails or if it already uses another ggml."""
     key = _key(plugin)
     if key in _imported:
-        _refuse_other_core(_imported[key], ggml)
+        _refuse_other_ggml(_imported[key], ggml)
         return _imported[key]
-    from hotshoe_loader import probe
+    from hotshoe_loader import plugin_calls
 
     global _manager
-    module = probe.import_plugin(plugin)
+    module = plugin_calls.import_plugin(plugin)
     if _manager is None:
-        _manager = probe.new_manager()
-    adopted = Path(ggml) if ggml and probe.adopts(module) else None
-    providers = _usable(probe.ask_providers(_manager, plugin, module, adopted), plugin)
+        _manager = plugin_calls.new_manager()
+    adopted = Path(ggml) if ggml and plugin_calls.can_adopt(module) else None
+    providers = _ready_providers(plugin_calls.ask_providers(_manager, plugin, module, adopted), plugin)
     _imported[key] = _Imported(plugin.version, module, providers, str(adopted or ""))
     return _imported[key]
 
 
-def _usable(providers: list[Any], plugin: PluginCandidate) -> dict[str, Provider]:
-    from hotshoe_loader import probe
+def _ready_providers(providers: list[Any], plugin: PluginCandidate) -> dict[str, Provider]:
+    """The valid providers of a plugin by name, with the ``libggml-base`` that they need loaded."""
+    from hotshoe_loader import plugin_calls
 
-    usable: dict[str, Provider] = {}
+    ready: dict[str, Provider] = {}
     for provider in providers:
-        with contextlib.suppress(Rejected):  # its probe said so too
-            probe.guarded(partial(_ready, provider, plugin), "reading its name", plugin, Outcome.CRASHED)
-            usable[provider.name] = provider
-    return usable
+        with contextlib.suppress(Rejected):  # the probe rejected it too
+            plugin_calls.guarded(partial(_prepare, provider, plugin), "reading its name", plugin, Outcome.CRASHED)
+            ready[provider.name] = provider
+    return ready
 
 
-def _ready(provider: Any, plugin: PluginCandidate) -> None:
-    """Checks a provider, and opens what its libraries need. Raises Rejected."""
-    from hotshoe_loader import probe
+def _prepare(provider: Any, plugin: PluginCandidate) -> None:
+    """Check a provider, and load the ``libggml-base`` that its libraries need. Raise Rejected if that fails."""
+    from hotshoe_loader import plugin_calls
     from hotshoe_loader.vet import Policy
     from hotshoe_loader.vet_files import vet_provider
 
     vet_provider(provider, plugin, Policy())
-    native = probe.native_libraries(provider, plugin)
+    native = plugin_calls.native_libraries(provider, plugin)
     if native is not None:
         from hotshoe_loader.ggml.libraries import ggml_libraries
         from hotshoe_loader.ggml.score import open_core
@@ -236,40 +240,42 @@ def _ready(provider: Any, plugin: PluginCandidate) -> None:
         open_core(ggml_libraries(native[1], plugin), plugin)
 
 
-def _refuse_other_core(imported: _Imported, ggml: str) -> None:
+def _refuse_other_ggml(imported: _Imported, ggml: str) -> None:
     if imported.ggml != ggml:
-        here = f"the ggml in {imported.ggml}" if imported.ggml else "the ggml of the plugin"
+        used = f"the ggml in {imported.ggml}" if imported.ggml else "the plugin's ggml"
         raise Rejected(
             Outcome.ABI_MISMATCH,
-            f"this process uses {here} already, and there can be only one; "
-            f"{f'the one in {ggml}' if ggml else 'that of the plugin'} was asked for",
-            "call load_all(ggml=...) before any backend is opened, or in a process of its own",
+            f"this process already uses {used}, and a process can use only one; "
+            f"got {f'the ggml in {ggml}' if ggml else 'the ggml of the plugin'}",
+            "call load_all(ggml=...) before a backend is opened, or in another process",
         )
 
 
-def _as_now(provider: Provider, offer: Offer, plugin: PluginCandidate, devices: list[Device]) -> list[Device]:
-    """The devices as the provider lists them now: a kept probe knows neither their memory nor if they are there."""
-    from hotshoe_loader import probe
+def _current_devices(
+    provider: Provider, usable: UsableProvider, plugin: PluginCandidate, devices: list[Device]
+) -> list[Device]:
+    """The devices as the provider lists them now: a kept report may be outdated, also about free memory."""
+    from hotshoe_loader import plugin_calls
 
-    listed = {each.name: each for each in probe.list_devices(provider, offer.library, plugin)}
-    now = []
+    listed = {device.name: device for device in plugin_calls.list_devices(provider, usable.library, plugin)}
+    current = []
     for device in devices:
         if device.provider == provider.name and device.name not in listed:
-            offer.forget()
+            usable.forget()
             raise BackendError(
-                f"device {device.name!r} was there when {provider.name!r} was tested, and is not any more; "
-                f"there is {', '.join(listed)}",
-                hint="load_all(refresh=True) looks again",
+                f"device {device.name!r} existed when {provider.name!r} was tested, but is missing now; "
+                f"found: {', '.join(listed)}",
+                hint="load_all(refresh=True) searches again",
             )
-        now.append(listed[device.name] if device.provider == provider.name else device)
-    return now
+        current.append(listed[device.name] if device.provider == provider.name else device)
+    return current
 
 
 # -- what is in this process ------------------------------------------------------------------------------
 
 
 def imported_version(plugin: PluginCandidate) -> str | None:
-    """The version of the plugin that was imported here; None if none was."""
+    """The version of the plugin that was imported into this process; None if it was not imported."""
     imported = _imported.get(_key(plugin))
     return None if imported is None else imported.version
 
@@ -280,7 +286,7 @@ def changes_by(plugin: PluginCandidate) -> list[str]:
 
 
 def backends_over(provider: str) -> list[Backend]:
-    """Backends that are open in this process over devices of ``provider``."""
+    """The open backends of this process over devices of ``provider``."""
     return [
         backend
         for backend in list(_backends)
@@ -292,7 +298,7 @@ def backends_over(provider: str) -> list[Backend]:
 
 
 class _ToLog(io.TextIOBase):
-    """A stream that logs what one thread writes, and hands on what the others do."""
+    """A stream that logs what one thread writes, and passes the output of other threads through."""
 
     def __init__(self, stream: TextIO | None) -> None:
         self._stream = stream
@@ -320,16 +326,16 @@ class _ToLog(io.TextIOBase):
 
 @contextlib.contextmanager
 def prints_to_log() -> Iterator[None]:
-    """What this thread prints through Python goes to the logger meanwhile. What it logs goes where it always does.
+    """Send what this thread prints through Python to the logger "hotshoe.plugin". What it logs is not affected.
 
-    One thread at a time: the streams are the process's, and two that changed them in turn could not put them back.
+    Only one thread at a time: the streams belong to the process, and two threads could not both put them back.
     """
     with _streams:
         before = sys.stdout, sys.stderr
         ours = _ToLog(before[0]), _ToLog(before[1])
         last = logging.lastResort
-        # Python shows warnings through it where nobody has set up logging. It writes to whatever sys.stderr is at that
-        # moment, which is about to be ours: warnings would end as notes of what was printed, which nobody sees.
+        # Without a logging configuration, Python shows warnings through lastResort, which writes to the current
+        # sys.stderr. That is about to be ours, so warnings would become INFO messages that nobody sees.
         direct = last
         if last is not None and before[1] is not None and getattr(last, "stream", None) is before[1]:
             direct = logging.StreamHandler(before[1])
@@ -339,7 +345,7 @@ def prints_to_log() -> Iterator[None]:
         try:
             yield
         finally:
-            # Streams and handlers that somebody has put in their place meanwhile are process_changes' to judge.
+            # If the plugin replaced a stream or the handler, process_changes puts it back.
             if logging.lastResort is direct:
                 logging.lastResort = last
             if sys.stdout is ours[0]:

@@ -1,4 +1,4 @@
-"""What is judged without being found: the reference backend, and plugins of this project that are not installed."""
+"""Verdicts on candidates that are not found as plugins: the reference backend, and plugins that are not installed."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ __all__ = ["not_installed", "reference"]
 
 def reference(policy: Policy) -> Verdict:
     """The verdict on the reference backend: available, unless it is blocked by its name."""
-    outcome, reason = Outcome.AVAILABLE, "NumPy, slow and right: the last resort"
-    # Its type is CPU, but block="cpu" means CPU backends, not the last resort.
-    if policy.hit(REFERENCE):
+    outcome, reason = Outcome.AVAILABLE, "built in: NumPy, slow; used if no plugin offers a device"
+    # Its device type is CPU, but block="cpu" means the CPU plugins, not the reference backend.
+    if policy.blocked(REFERENCE):
         outcome, reason = Outcome.BLOCKED, "'reference' is blocked by block= or HOTSHOE_BLOCK"
     details = {"provider": REFERENCE, "family": REFERENCE, "devices": [REFERENCE]}
     return Verdict(REFERENCE, "plugin", outcome, reason, origin="hotshoe", details=details)
 
 
 def not_installed(found: Collection[str], driven: Collection[str], installed: Mapping[str, str]) -> Iterator[Verdict]:
-    """A verdict on each plugin of ours, made for this platform, that was not found and that a user may be missing.
+    """A verdict on each plugin of this project that runs on this platform, is not installed, and may be useful.
 
-    found: distributions with an entry point. driven: backends that another plugin drives, so that nothing is missing.
-    installed: version of every distribution.
+    found: distributions with an entry point. driven: backends that another plugin already drives. installed: the
+    version of every distribution.
     """
     for entry in CATALOG:
         missing = entry.distribution not in found and entry.name not in driven
-        if entry.relevant and missing and (entry.proposed or entry.distribution in installed):
+        if entry.relevant and missing and (entry.suggest or entry.distribution in installed):
             yield _absent(entry, installed.get(entry.distribution))
 
 
 def _absent(entry: Known, version: str | None) -> Verdict:
-    """The verdict on a published plugin that offers nothing: not installed, or of a ``version`` before entry points."""
+    """The verdict on a plugin without an entry point: not installed, or a ``version`` that has no entry point."""
     details = {"backend": entry.name, "distribution": entry.distribution}
     if version is not None:
         return Verdict(
             entry.distribution,
             "plugin",
             Outcome.INCOMPATIBLE_API,
-            f"it is installed and has no entry point in the group {GROUP!r}",
+            f"it is installed, but has no entry point in the group {GROUP!r}",
             f"pip install --upgrade {entry.distribution}",
             origin=f"{entry.distribution} {version}".strip(),
             details=details,
@@ -51,7 +51,7 @@ def _absent(entry: Known, version: str | None) -> Verdict:
     sign = entry.sign
     reason = f"the plugin for {entry.offers} is not installed"
     if sign:
-        reason += f", though {sign} says that there is one"
+        reason += f", but {sign} shows that this machine has one"
     return Verdict(
         entry.distribution, "plugin", Outcome.NOT_INSTALLED, reason, entry.install, details={**details, "sign": sign}
     )

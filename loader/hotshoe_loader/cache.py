@@ -30,14 +30,14 @@ import hotshoe_loader
 from hotshoe_core.errors.text import printable
 from hotshoe_loader.files import file_state, load_json, read_text
 from hotshoe_loader.find import GROUP, PluginCandidate
-from hotshoe_loader.ggml.names import backend_files
+from hotshoe_loader.ggml.file_names import backend_files
 from hotshoe_loader.report import Job, Report
 
 __all__ = ["Cache", "folder", "state"]
 
 logger = logging.getLogger("hotshoe.loader")
 
-_FORMAT = 3
+_FORMAT = 4
 _LARGEST = 16 << 20  # bytes of an entry
 FAILURES_KEPT = 600.0  # seconds
 _UNUSED_KEPT = 30 * 86400.0

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from hotshoe_core.contract.device import BackendParams, Device, Provider
-from hotshoe_loader.contract import backend_problem
+from hotshoe_loader.contract_checks import backend_problem
 from hotshoe_loader.verdict import Outcome, Rejected
 
 __all__ = ["check_canary"]

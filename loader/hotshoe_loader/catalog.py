@@ -1,6 +1,7 @@
-"""The plugins of this project, so that one that is not installed can be named with its command.
+"""The plugins of this project, with the command that installs each.
 
-All are found, vetted, probed and ranked like a third party's. One thing is special: their names are theirs (see names).
+They are found, vetted, probed and ranked like all other plugins. The only difference: their names are reserved (see
+names).
 """
 
 from __future__ import annotations
@@ -17,55 +18,59 @@ __all__ = ["CATALOG", "Known", "by_distribution", "known", "owner_of_device", "o
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One plugin of this project. ``name`` is what a user calls it: "cuda".
-
-    published: whether it can be installed by its name; else from a checkout of hotshoe, which is all there is of it.
-    vendors: whose GPUs it drives, as Machine names them. signs: files its hardware leaves. least_driver: the oldest
-    major version of NVIDIA's driver that it runs with. proposed: whether who lacks it hears of it unasked.
-    """
+    """One plugin of this project."""
 
     name: str
+    """Its short name: "cuda"."""
     distribution: str
     type: DeviceType
     offers: str
+    """Its devices in words: "NVIDIA GPUs"."""
     platforms: tuple[str, ...]
+    """Values of sys.platform on which it runs."""
     machines: tuple[str, ...] = ()
+    """Values of platform.machine() on which it runs; () for all."""
     signs: tuple[str, ...] = ()
+    """Files that exist if the machine has its hardware."""
     vendors: tuple[str, ...] = ()
+    """The vendors of the GPUs it drives, as Machine names them."""
     least_driver: int = 0
+    """The oldest major version of NVIDIA's driver that it runs with."""
     published: bool = False
-    proposed: bool = True
+    """Whether pip can install it by name. If not, it is installed from a checkout of hotshoe."""
+    suggest: bool = True
+    """Whether a verdict suggests it to users who do not have it."""
 
     @property
     def provider(self) -> str:
-        """What its provider is called: "ggml-cuda"."""
+        """The name of its provider: "ggml-cuda"."""
         return self.distribution.removeprefix("hotshoe-")
 
     @property
     def install(self) -> str:
-        """The command."""
+        """The command that installs it."""
         if not self.published:
-            own = f"pip install ./plugins/{self.provider}"
-            return f"{own}, in a checkout of hotshoe: {self.distribution} is not published yet"
+            command = f"pip install ./plugins/{self.provider}"
+            return f"{command}, in a checkout of hotshoe: {self.distribution} is not published yet"
         return f"pip install {self.distribution}"
 
     @property
     def relevant(self) -> bool:
-        """Whether it is made for this platform; others are not worth a line to anybody."""
+        """Whether it runs on this platform. Other plugins are not mentioned."""
         if not sys.platform.startswith(self.platforms):
             return False
         return not self.machines or platform.machine().lower() in self.machines
 
     @property
     def sign(self) -> str | None:
-        """A file that says this machine has the hardware, if there is one."""
+        """A file which shows that this machine has its hardware; None if no such file exists."""
         return next((path for path in self.signs if os.path.exists(path)), None)
 
 
 _NVIDIA = ("/dev/nvidiactl", "/proc/driver/nvidia/version")
 
 CATALOG = (
-    # In the order of preference for one physical GPU: the vendor's own interface before a general one.
+    # In the order of preference for the same GPU: the vendor's own interface before a general one.
     Known(
         "cuda",
         "hotshoe-ggml-cuda",
@@ -101,27 +106,27 @@ CATALOG = (
         DeviceType.ACCEL,
         "devices of other machines, through ggml's RPC",
         ("linux", "darwin", "win32"),
-        proposed=False,
+        suggest=False,
     ),
     Known("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32"), published=True),
 )
 
 
 def known(name: str) -> Known | None:
-    """The plugin called so, by its short name or its distribution's."""
+    """The plugin with this short name or distribution; None if it is unknown."""
     return next((entry for entry in CATALOG if name in (entry.name, entry.distribution)), None)
 
 
 def by_distribution(distribution: str) -> Known | None:
-    """The plugin of this (normalised) distribution name."""
+    """The plugin with this (normalised) distribution name; None if it is unknown."""
     return next((entry for entry in CATALOG if entry.distribution == distribution), None)
 
 
 def owner_of_provider(name: str) -> Known | None:
-    """The plugin whose provider has this (normalised) name, or whose short name it is."""
+    """The plugin for which this (normalised) provider name, short name or distribution name is reserved, or None."""
     return next((entry for entry in CATALOG if name in (entry.name, entry.provider, entry.distribution)), None)
 
 
 def owner_of_device(name: str) -> Known | None:
-    """The plugin whose devices are called so: "cuda:0" is one of "cuda"."""
+    """The plugin for which this device name is reserved ("cuda:0" for the plugin "cuda"), or None."""
     return next((entry for entry in CATALOG if entry.name == name.partition(":")[0]), None)

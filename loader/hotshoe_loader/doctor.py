@@ -19,19 +19,19 @@ def examine(
     machine: Machine,
     devices: Sequence[Device],
     verdicts: Sequence[Verdict],
-    unmet: str | None = None,
+    require_error: str | None = None,
     catalog: Sequence[Known] = CATALOG,
 ) -> Diagnosis:
     """What a registry found, set against what the machine has.
 
     Args:
         devices, verdicts: the registry's.
-        unmet: the message of HOTSHOE_REQUIRE's error, where load_all raised it; then there are no devices.
+        require_error: the message of load_all's error about HOTSHOE_REQUIRE, if any; then ``devices`` is empty.
     """
     examiner = _Examiner(machine, devices, verdicts, catalog)
-    if unmet is not None:
+    if require_error is not None:
         names = ", ".join(name.strip() for name in machine.environ.get("HOTSHOE_REQUIRE", "").split(","))
-        text = "; ".join(line.strip() for line in unmet.splitlines())
+        text = "; ".join(line.strip() for line in require_error.splitlines())
         examiner.require = Finding("HOTSHOE_REQUIRE", "todo", text, f"unset HOTSHOE_REQUIRE, or make {names} available")
     # The order of what to do: nothing else helps before Python is right; then the CPU, then better devices.
     findings = [

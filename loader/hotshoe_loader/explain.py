@@ -1,4 +1,4 @@
-"""A registry's story in words: why a device, what became of a plugin, what to do. Returns text, prints nothing."""
+"""Texts about a registry: why a device is used, what happened to a plugin, what to do next. Prints nothing."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, did_you_mean
 from hotshoe_core.errors.text import printable
 from hotshoe_loader.catalog import known
-from hotshoe_loader.ggml.names import variant_of
+from hotshoe_loader.ggml.file_names import variant_of
 from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.rank import REFERENCE, matching
 from hotshoe_loader.verdict import Outcome, Verdict
 
-__all__ = ["describe", "explain", "not_found", "related", "unmet", "warning", "why"]
+__all__ = ["describe", "explain", "not_found", "related", "unmatched", "warning", "why"]
 
 _GPUS = (DeviceType.GPU, DeviceType.IGPU)
 
 
 def describe(device: Device) -> str:
-    """A device in a phrase: "cpu (ggml-cpu, zen4 variant, AMD EPYC)"."""
+    """A device with its provider and hardware: "cpu (ggml-cpu, zen4 variant, AMD EPYC)"."""
     facts = [device.provider] if device.provider != device.name else []
     if device.library is not None:
         variant = printable(variant_of(device.library))
@@ -30,29 +30,29 @@ def describe(device: Device) -> str:
 
 
 def why(device: Device, devices: Sequence[Device], verdicts: Sequence[Verdict], options: Options) -> str:
-    """One line: which device this is, and why it is the one."""
-    words = [_cause(device, devices, options)]
-    words += [f"prefer={token!r} met no device" for token in unmet(options.prefer, devices)]
+    """One line: a device, and why it is used."""
+    reasons = [_cause(device, devices, options)]
+    reasons += [f"prefer={token!r} matches no device" for token in unmatched(options.prefer, devices)]
     if device.type not in _GPUS and not any(other.type in _GPUS for other in devices):
-        words.append(_no_gpu(verdicts))
+        reasons.append(_no_gpu(verdicts))
     if device.type is DeviceType.IGPU:
-        words.append("it shares the CPU's memory, so device='cpu' may be as fast")
-    return f"{describe(device)}: {'; '.join(words)}"
+        reasons.append("it shares the CPU's memory, so device='cpu' may be as fast")
+    return f"{describe(device)}: {'; '.join(reasons)}"
 
 
 def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
     if device.name != devices[0].name:
-        return f"asked for by name; the best of {len(devices)} devices is {devices[0].name}"
+        return f"requested by name; the best of {len(devices)} devices is {devices[0].name}"
     for option, tokens in (("require", options.require), ("prefer", options.prefer)):
         token = next((token for token in tokens if device in matching(token, devices)), None)
         if token is not None:
             return f"first by {option}={token!r}"
     if device.provider == REFERENCE:
-        return "the last resort, and slow: no plugin offers a device"
+        return "slow, and used only because no plugin offers a device"
     if len(devices) == 1:
         return "the only device"
-    waiting = [other.name for other in devices if other.type is DeviceType.ACCEL and device.type is DeviceType.CPU]
-    more = f"; {', '.join(waiting)} {'are' if waiting[1:] else 'is'} used if asked for" if waiting else ""
+    unused = [other.name for other in devices if other.type is DeviceType.ACCEL and device.type is DeviceType.CPU]
+    more = f"; {', '.join(unused)} {'are' if unused[1:] else 'is'} used only if requested" if unused else ""
     return f"best of {len(devices)} devices{more}"
 
 
@@ -68,8 +68,8 @@ def _no_gpu(verdicts: Sequence[Verdict]) -> str:
 
 
 def _without_gpu(verdict: Verdict) -> str:
-    if verdict.outcome in (Outcome.AVAILABLE, Outcome.LOADED):  # an engine for GPUs, on a machine that has none
-        return f"{verdict.candidate} offers none here"
+    if verdict.outcome in (Outcome.AVAILABLE, Outcome.LOADED):  # a GPU backend on a machine without a GPU
+        return f"{verdict.candidate} finds none on this machine"
     return f"{verdict.candidate} is {verdict.outcome.value}"
 
 
@@ -78,21 +78,21 @@ def _backend_type(verdict: Verdict) -> DeviceType | None:
     return published.type if published else None
 
 
-def unmet(tokens: Iterable[str], devices: Sequence[Device]) -> list[str]:
-    """The words of ``prefer`` or ``require`` that mean no device here."""
+def unmatched(tokens: Iterable[str], devices: Sequence[Device]) -> list[str]:
+    """The names of ``prefer`` or ``require`` that match no device."""
     return [token for token in tokens if not matching(token, devices)]
 
 
 def related(token: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts on what a word may mean: a plugin, its distribution, a provider, a library, a type."""
-    word = normalise(token.partition(":")[0])
+    """The verdicts on what a name may mean: a plugin, its distribution, a provider, a library, or a device type."""
+    wanted = normalise(token.partition(":")[0])
     found = []
     for verdict in verdicts:
         kind = _backend_type(verdict)
         names = {verdict.candidate, verdict.details.get("distribution", "")}
         names |= {verdict.details.get(key, "") for key in ("provider", "family", "backend", "plugin")}
         names |= {kind.value} if kind else set()
-        if any(normalise(str(name)) in (word, f"ggml-{word}") for name in names if name):
+        if any(normalise(str(name)) in (wanted, f"ggml-{wanted}") for name in names if name):
             found.append(verdict)
     return found
 
@@ -105,7 +105,7 @@ def _lines(verdict: Verdict) -> list[str]:
 def explain(
     name: str, devices: Sequence[Device], verdicts: Sequence[Verdict], options: Options, notes: Sequence[str]
 ) -> str:
-    """The whole story, or that of one device, provider, plugin, library or type."""
+    """The text of ``Registry.explain``: about everything, or about one device, provider, plugin, library or type."""
     if name.strip():
         return _explain_one(name, devices, verdicts, options)
     lines = [f"chosen: {why(devices[0], devices, verdicts, options)}" if devices else "no device can be used"]
@@ -119,24 +119,31 @@ def explain(
     return "\n".join(lines)
 
 
-def warning(verdicts: Sequence[Verdict], offers: Collection[str]) -> str:
-    """What a user should be told unasked: what was installed to be used and is not, and names that two claim; or ""."""
+def warning(verdicts: Sequence[Verdict], providers: Collection[str]) -> str:
+    """The warning that ``load_all`` logs about broken plugins and names that are used twice; "" if all is well."""
     plugins = [verdict for verdict in verdicts if verdict.kind == "plugin"]
-    # An absent device or a block is nobody's surprise; a broken plugin is, and so is what is not who it says.
-    told = [each for each in verdicts if (each.kind == "plugin" and each.outcome.broken) or "conflict" in each.details]
-    words = [f"{verdict}{f' ({verdict.hint})' if verdict.hint else ''}" for verdict in told]
-    taken = [(each, why) for each in plugins if each.outcome.usable for why in each.details.get("dropped", ())]
-    words += [f"{each.candidate} ({each.origin}): {why}" for each, why in taken if " is taken by " in why]
-    if set(offers) == {REFERENCE}:
-        words.append(
-            "no plugin offers a device, so models run on the reference backend, which is NumPy and slow; "
-            f"{' or '.join(_first_steps(verdicts)) or 'install a plugin'}, or see load_all().explain()"
+    # Users expect a missing device and what they blocked themselves. They do not expect a broken plugin or a conflict.
+    lines = [
+        f"{verdict}{f' ({verdict.hint})' if verdict.hint else ''}"
+        for verdict in verdicts
+        if (verdict.kind == "plugin" and verdict.outcome.broken) or "conflict" in verdict.details
+    ]
+    for verdict in plugins:
+        dropped = verdict.details.get("dropped", ()) if verdict.outcome.usable else ()
+        lines += [
+            f"{verdict.candidate} ({verdict.origin}): {reason}" for reason in dropped if " is taken by " in reason
+        ]
+    if set(providers) == {REFERENCE}:
+        lines.append(
+            "no plugin offers a device, so models run on the reference backend, which is NumPy and slow. To do next: "
+            f"{' or '.join(_first_steps(verdicts)) or 'install a plugin'}; details: hotshoe doctor, "
+            "or load_all().explain()"
         )
-    return "\n".join(words)
+    return "\n".join(lines)
 
 
 def _first_steps(verdicts: Sequence[Verdict]) -> list[str]:
-    """What to do where nothing works: mend the broken, let in the blocked, install what runs everywhere."""
+    """What to do if nothing works: repair broken plugins, unblock blocked ones, install the CPU plugin. At most two."""
     hints = [
         verdict.hint for verdict in verdicts if verdict.kind == "plugin" and verdict.outcome.broken and verdict.hint
     ]
@@ -151,10 +158,10 @@ def _explain_one(name: str, devices: Sequence[Device], verdicts: Sequence[Verdic
     lines = []
     if found:
         for device in found:
-            place = [other.name for other in devices].index(device.name) + 1
-            lines.append(f"{why(device, devices, verdicts, options)} (place {place} of {len(devices)})")
+            position = [other.name for other in devices].index(device.name) + 1
+            lines.append(f"{why(device, devices, verdicts, options)} (rank {position} of {len(devices)})")
     else:
-        lines.append(f"{name}: no device answers to it")
+        lines.append(f"{name}: no device has this name, type or provider")
     about = related(name, verdicts)
     about += [
         verdict
@@ -171,9 +178,9 @@ def _explain_one(name: str, devices: Sequence[Device], verdicts: Sequence[Verdic
 
 
 def not_found(asked: str, token: str, devices: Sequence[Device], verdicts: Sequence[Verdict]) -> DeviceNotFoundError:
-    """The error for a word that means no device. ``asked``: how it came, as "device='cuda'"."""
-    there = ", ".join(f"{device.name} ({device.provider})" for device in devices) or "none"
-    message = f"{asked} asks for a device that is not there; found: {there}"
+    """The error for a name that matches no device. ``asked``: the argument, such as "device='cuda'"."""
+    found = ", ".join(f"{device.name} ({device.provider})" for device in devices) or "none"
+    message = f"{asked} matches no device; found: {found}"
     about = [verdict for verdict in related(token, verdicts) if not verdict.outcome.usable]
     for verdict in about:
         message += f"\n  {verdict}"
@@ -182,7 +189,7 @@ def not_found(asked: str, token: str, devices: Sequence[Device], verdicts: Seque
 
 
 def _remedy(verdicts: Sequence[Verdict]) -> str | None:
-    """The next step: mend what is installed and broken, else install a plugin, that of hardware seen here first."""
+    """The next step: repair what is installed and broken, else install a plugin, first one for hardware found here."""
     absent = [verdict for verdict in verdicts if verdict.outcome is Outcome.NOT_INSTALLED]
     broken = [verdict for verdict in verdicts if verdict not in absent]
     for group in (broken, [verdict for verdict in absent if verdict.details.get("sign")], absent):
@@ -193,15 +200,15 @@ def _remedy(verdicts: Sequence[Verdict]) -> str | None:
 
 
 def _next_step(token: str, devices: Sequence[Device], verdicts: Sequence[Verdict]) -> str:
-    word = token.strip().lower()
-    same = [device.name for device in devices if device.name.partition(":")[0] == word.partition(":")[0]]
+    name = token.strip().lower()
+    same = [device.name for device in devices if device.name.partition(":")[0] == name.partition(":")[0]]
     if same:
-        return f"there is {', '.join(same)}"
-    published = known(normalise(word.partition(":")[0]))
+        return f"use one of: {', '.join(same)}"
+    published = known(normalise(name.partition(":")[0]))
     if published is not None:
         if published.relevant:
             return published.install
-        return f"{published.install}, on {' or '.join(published.platforms)}; this is {sys.platform}"
-    words = {device.name for device in devices} | {device.provider for device in devices}
-    words |= {verdict.candidate for verdict in verdicts if verdict.kind == "plugin" and verdict.outcome.usable}
-    return did_you_mean(word, words)
+        return f"{published.install} (on {' or '.join(published.platforms)}; this is {sys.platform})"
+    names = {device.name for device in devices} | {device.provider for device in devices}
+    names |= {verdict.candidate for verdict in verdicts if verdict.kind == "plugin" and verdict.outcome.usable}
+    return did_you_mean(name, names)

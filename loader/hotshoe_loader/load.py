@@ -1,4 +1,4 @@
-"""``load_all``: one registry for each set of options, made once."""
+"""``load_all``: creates one registry for each set of options."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["load_all"]
 
 _lock = threading.RLock()
 _registries: dict[Options, Registry] = {}
-# Options that only rank share a survey: a plugin is not asked twice because prefer= changed.
+# Registries whose options differ in ranking only share a survey: another prefer= does not probe the plugins again.
 _surveys: dict[tuple[Any, ...], Survey] = {}
 _busy = False
 
 
 def _after_fork() -> None:
-    """In the child: a thread of the parent may have been at work."""
+    """In the forked child: make a new lock, because a thread of the parent may have held the old one."""
     global _lock, _busy
     _lock, _busy = threading.RLock(), False
 
@@ -44,39 +44,39 @@ def load_all(
     timeout: float | None = None,
     refresh: bool = False,
 ) -> Registry:
-    """Finds every compute backend that is installed, judges each, and ranks their devices.
+    """Find every installed compute backend, test each one, and rank their devices.
 
-    Each plugin is tried in a child process first, all of them side by side, and what was found out is kept in the
-    user's cache folder (HOTSHOE_CACHE_DIR, or "off") until something changes. No plugin's code runs in this
-    process before a backend of it is opened.
+    Each plugin is tested in a child process, several of them in parallel. The results are kept in the user's cache
+    folder (HOTSHOE_CACHE_DIR, or "off") until something changes. No plugin code runs in this process before a backend
+    of the plugin is opened.
 
-    A broken plugin is a verdict, not an error. With no plugin at all the reference backend remains, and a
-    warning on the logger "hotshoe.loader" says so. A second call with the same options returns the same
-    registry. May be called from several threads.
+    A broken plugin is a verdict, not an error. Without any plugin only the reference backend is left, and the logger
+    "hotshoe.loader" warns. A second call with the same options returns the same registry. Thread-safe.
 
-    The names in each option are joined by those in its environment variable, which come after the argument's.
+    Each option has an environment variable. Names in the variable are added behind those in the argument.
 
     Args:
-        prefer: devices, types, backends or providers to rank first, where they exist ("cuda", "gpu",
-            "ggml-cpu"). HOTSHOE_PREFER, separated by commas.
-        require: the same, and each must exist: nothing stands in for it. HOTSHOE_REQUIRE.
-        block: plugins, providers, native libraries, devices or types not to use. A blocked plugin is not
-            imported, a blocked library not opened. HOTSHOE_BLOCK.
-        allow: the only plugins to use, by entry point, distribution or short name ("cpu"); of libraries in ``paths``
-            that no plugin brings, their names. The reference backend needs no permission. HOTSHOE_ALLOW.
-        paths: folders with ggml libraries ("libggml-cuda.so") to use besides those of the plugins, and
-            before them where the scores are equal. HOTSHOE_PATH, separated as PATH is; absolute ones only.
-        system: search the places where Debian, Homebrew, Ollama and others keep ggml's libraries, too.
-            HOTSHOE_SYSTEM=1 where it is not given.
-        ggml: a folder that holds a whole set of ggml libraries, libggml-base too, to use in place of those of
-            hotshoe's ggml plugins, where their bindings were tested with its version; abi-mismatch otherwise. Counts
-            from the first backend that is opened, as there can be one ggml in a process. HOTSHOE_GGML.
-        timeout: seconds each plugin may take in its child process; 10 if not given. HOTSHOE_PROBE_TIMEOUT.
-        refresh: search and try again, for what was installed or changed since; the cache is not read.
+        prefer: devices, types, backends or providers to rank first if they exist ("cuda", "gpu", "ggml-cpu").
+            HOTSHOE_PREFER, separated by commas.
+        require: the same, but each must exist; it is never replaced by another device. HOTSHOE_REQUIRE.
+        block: plugins, providers, native libraries, devices or types not to use. A blocked plugin is not imported, and
+            a blocked library is not opened. HOTSHOE_BLOCK.
+        allow: the only plugins to use, by entry point, distribution or short name ("cpu"), and the only libraries
+            without a plugin. The reference backend is always allowed. HOTSHOE_ALLOW.
+        paths: folders with ggml libraries ("libggml-cuda.so") to use in addition to the plugins' own, and before them
+            if the scores are equal. HOTSHOE_PATH: absolute paths, separated as in PATH.
+        system: also search the folders where Debian, Homebrew, Ollama and others install ggml's libraries.
+            HOTSHOE_SYSTEM=1 if the argument is missing.
+        ggml: a folder with a whole set of ggml libraries, including libggml-base, to use in place of the libraries of
+            hotshoe's ggml plugins. Their bindings must be tested with its version, else the verdict is abi-mismatch.
+            Takes effect with the first backend that is opened, because a process can use one ggml only. HOTSHOE_GGML.
+        timeout: seconds that each plugin may take in its child process; 10 if not given. HOTSHOE_PROBE_TIMEOUT.
+        refresh: search and test again, without the cache, to see what was installed or changed.
 
     Raises:
-        DeviceNotFoundError: a required device is not there; carries the verdicts.
-        TypeError, OptionError: an option, or its variable, is not what it should be.
+        DeviceNotFoundError: a required device is missing; ``verdicts`` holds all verdicts.
+        TypeError: an argument has the wrong type.
+        OptionError: an argument or a variable has an invalid value.
     """
     options = Options.of(
         prefer, require, block, paths, os.environ, allow=allow, system=system, ggml=ggml, timeout=timeout
@@ -91,16 +91,17 @@ def load_all(
         elif options in _registries:  # another thread was first
             return _registries[options]
         survey = _surveys.get(_key(options)) or _survey(options, refresh)
-        registry = _registries[options] = Registry(survey, options, _look_again)
+        registry = _registries[options] = Registry(survey, options, _take_again)
         return registry
 
 
-def _look_again(registry: Registry, options: Options) -> Survey:
-    """A fresh survey for ``registry``, which ``load_all`` then returns for these options. What Registry.reload asks."""
+def _take_again(registry: Registry, options: Options) -> Survey:
+    """Take a new survey for Registry.reload. From then on, ``load_all`` returns ``registry`` for these options."""
     with _lock:
         survey = _survey(options, False)
-        for other in [each for each in _registries if _key(each) == _key(options)]:
-            del _registries[other]
+        for known in list(_registries):
+            if _key(known) == _key(options):
+                del _registries[known]
         _registries[options] = registry
         return survey
 
@@ -110,14 +111,14 @@ def _key(options: Options) -> tuple[Any, ...]:
 
 
 def _survey(options: Options, refresh: bool) -> Survey:
-    """Takes a survey and keeps it; under the lock. Raises PluginError if a plugin is what asks for it."""
+    """Take a survey and keep it; the caller holds the lock. Raise PluginError if a plugin is the caller."""
     global _busy
     if _busy or PROBE_VARIABLE in os.environ:
         raise PluginError(
-            "load_all() was called by a plugin that load_all() is just loading",
-            hint="a plugin offers providers; it must not look for others while it is imported",
+            "load_all() was called by a plugin that load_all() is loading",
+            hint="a plugin must not call load_all() while it is imported",
         )
-    importlib.invalidate_caches()  # what was installed since this process started
+    importlib.invalidate_caches()  # to see plugins installed after this process started
     _busy = True
     try:
         survey = _surveys[_key(options)] = take_survey(options, refresh)

@@ -1,13 +1,13 @@
-"""Who may be called what: names of providers and devices, given out in the order in which plugins are found.
+"""Unique names: which plugin's provider or device may use a name. Names are given in the order plugins are found.
 
-Names of this project's own plugins stay theirs, also where they are not installed: what a user means by "cpu" or
-"cuda:0" does not depend on whose entry point sorts first. Of two strangers the first in the order of names gets it;
-every such conflict is a verdict that names both, and a warning.
+The names of this project's plugins are reserved, even if those plugins are not installed: the meaning of "cpu" or
+"cuda:0" does not depend on the order of entry points. If two other plugins use one name, the first in the order of
+entry point names gets it. Each conflict is a verdict that names both plugins, and a warning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from hotshoe_core.contract.device import Device
 from hotshoe_loader.catalog import by_distribution, owner_of_device, owner_of_provider
@@ -21,51 +21,49 @@ __all__ = ["Names"]
 
 
 class Names:
-    """The names that are taken so far, and by whom."""
+    """The names in use, and the plugin that uses each."""
 
     def __init__(self) -> None:
         self._providers: dict[str, PluginCandidate] = {}
-        self._devices: dict[str, Device] = {}
-        self._owners: dict[str, PluginCandidate] = {}  # of device names
-
-    @property
-    def devices(self) -> Mapping[str, Device]:
-        return self._devices
+        self._devices: dict[str, tuple[Device, PluginCandidate]] = {}
 
     def refuse_taken(self, name: str, family: str, plugin: PluginCandidate) -> None:
-        """Raises Rejected if a provider of ``plugin`` may not be called so."""
+        """Raise Rejected if a provider of ``plugin`` may not have this name or family."""
+        rename = f"report it to the authors of {plugin.distribution}: the provider needs another name"
         if REFERENCE in (name, family):
             raise Rejected(
                 Outcome.SHADOWED,
-                f"the name {REFERENCE!r} is that of hotshoe's own last resort",
-                f"report it to the authors of {plugin.distribution}: the provider needs another name",
+                f"the name {REFERENCE!r} is reserved for hotshoe's reference backend",
+                rename,
                 conflict=["hotshoe", plugin.origin],
             )
-        own = owner_of_provider(normalise(name))
-        if own is not None and not _ours(plugin):
+        owner = owner_of_provider(normalise(name))
+        if owner is not None and not _published(plugin):
             raise Rejected(
                 Outcome.SHADOWED,
-                f"{plugin.origin} calls its provider {name!r}, which is the name of {own.distribution}",
-                f"report it to the authors of {plugin.distribution}: the provider needs another name",
-                conflict=[own.distribution, plugin.origin],
+                f"{plugin.origin} calls its provider {name!r}, which is the name of {owner.distribution}",
+                rename,
+                conflict=[owner.distribution, plugin.origin],
             )
-        owner = self._providers.get(normalise(name))
-        if owner is not None:
+        first = self._providers.get(normalise(name))
+        if first is not None:
             raise Rejected(
                 Outcome.SHADOWED,
-                f"{plugin.origin} has a provider {name!r}, and one comes from {owner.origin} already (entry point "
-                f"{owner.name!r})",
-                f"uninstall one of the two, or block={owner.distribution!r} to use this one",
-                conflict=[owner.origin, plugin.origin],
+                f"{plugin.origin} has a provider {name!r}, but {first.origin} already has one (entry point "
+                f"{first.name!r})",
+                f"uninstall one of the two, or block={first.distribution!r} to use this one",
+                conflict=[first.origin, plugin.origin],
             )
 
-    def take(self, name: str, plugin: PluginCandidate) -> None:
+    def take_provider(self, name: str, plugin: PluginCandidate) -> None:
         self._providers[normalise(name)] = plugin
 
-    def admit(self, devices: list[Device], plugin: PluginCandidate, policy: Policy) -> tuple[list[Device], list[str]]:
-        """Takes devices in whose names are free and not blocked; returns them, and why the others are not.
+    def take_devices(
+        self, devices: Sequence[Device], plugin: PluginCandidate, policy: Policy
+    ) -> tuple[list[Device], list[str]]:
+        """Take the names of the devices that are free and not blocked.
 
-        Raises Rejected if none is left.
+        Returns these devices, and for each other device why it is not used. Raises Rejected if no device is left.
         """
         kept: list[Device] = []
         blocked: list[str] = []
@@ -73,39 +71,37 @@ class Names:
         conflict: list[str] = []
         for device in devices:
             owner = self._owner_of(device, plugin)
-            if policy.device(device):
+            if policy.blocks_device(device):
                 blocked.append(f"{device.name} is blocked")
             elif owner is not None:
-                who, origin = owner
+                who, distribution = owner
                 taken.append(f"the name {device.name!r} is taken by {who}")
-                conflict.append(origin)
+                conflict.append(distribution)
             else:
-                self._devices[device.name] = device
-                self._owners[device.name] = plugin
+                self._devices[device.name] = device, plugin
                 kept.append(device)
         if kept:
             return kept, [*taken, *blocked]
         reason = "none of its devices is used: " + "; ".join([*taken, *blocked])
         if taken:
             hint = f"block={conflict[0]!r} to use this one, or report it to the authors of {plugin.distribution}"
-            if conflict[0] not in {each.distribution for each in self._owners.values()}:
+            if conflict[0] not in {owner.distribution for _, owner in self._devices.values()}:
                 hint = f"report it to the authors of {plugin.distribution}: the device needs another name"
             raise Rejected(Outcome.SHADOWED, reason, hint, conflict=[*conflict, plugin.origin])
-        raise Rejected(Outcome.BLOCKED, reason, "take it out of block= or HOTSHOE_BLOCK")
+        raise Rejected(Outcome.BLOCKED, reason, "remove it from block= or HOTSHOE_BLOCK to use it")
 
     def _owner_of(self, device: Device, plugin: PluginCandidate) -> tuple[str, str] | None:
-        """Who has a device's name, in words, and the distribution; None if it is free."""
+        """The owner of a device's name: in words, and the distribution. None if the name is free."""
         if device.name.partition(":")[0] == REFERENCE:
             return repr(REFERENCE), "hotshoe"
-        own = owner_of_device(device.name)
-        if own is not None and not _ours(plugin):
-            return f"{own.distribution}, whose devices are called so", own.distribution
-        other = self._devices.get(device.name)
-        if other is None:
+        published = owner_of_device(device.name)
+        if published is not None and not _published(plugin):
+            return f"{published.distribution}, for which it is reserved", published.distribution
+        if device.name not in self._devices:
             return None
-        owner = self._owners[device.name]
-        return f"{other.provider!r} of {owner.origin}", owner.distribution
+        first, owner = self._devices[device.name]
+        return f"{first.provider!r} of {owner.origin}", owner.distribution
 
 
-def _ours(plugin: PluginCandidate) -> bool:
+def _published(plugin: PluginCandidate) -> bool:
     return by_distribution(normalise(plugin.distribution)) is not None

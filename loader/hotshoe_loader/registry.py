@@ -1,4 +1,4 @@
-"""Registry: what ``load_all`` found, ranked; it selects devices and opens backends over them."""
+"""Registry: the ranked result of ``load_all``. It selects devices and opens backends over them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import BackendError, InputTypeError, PluginError
 from hotshoe_core.errors.arguments import listed
 from hotshoe_core.errors.text import printable
-from hotshoe_loader import explain as words
-from hotshoe_loader.activate import Offer, backends_over, changes_by, open_backend
+from hotshoe_loader import explain as texts
+from hotshoe_loader.activate import UsableProvider, backends_over, changes_by, open_backend
 from hotshoe_loader.options import Options
 from hotshoe_loader.rank import matching, rank
-from hotshoe_loader.servers import announce, endpoint_of, lent_by, withdraw
+from hotshoe_loader.servers import add_server, devices_of, endpoint_of, remove_server
 from hotshoe_loader.survey import Survey
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 
@@ -28,39 +28,39 @@ logger = logging.getLogger("hotshoe.loader")
 
 
 class Registry:
-    """The devices of this machine, best first, and a verdict on everything that could have offered one.
+    """The devices of this machine, best first, and a verdict on every candidate plugin and library.
 
-    Made by ``load_all``. It stays as it is but for what it is told to do: ``open`` brings a backend into the
-    process, ``unload`` takes devices out, ``reload`` searches again.
+    ``load_all`` creates it. It changes only when a method is called: ``open`` opens a backend, ``unload`` removes
+    devices, ``reload`` searches again.
     """
 
-    __slots__ = ("_failed", "_look_again", "_lost", "_opened", "_options", "_ranked", "_survey", "_unloaded")
+    __slots__ = ("_failed", "_lost", "_opened", "_options", "_ranked", "_survey", "_take_again", "_unloaded")
 
-    def __init__(self, survey: Survey, options: Options, look_again: Callable[[Registry, Options], Survey]) -> None:
-        """Ranks what a survey found. Raises DeviceNotFoundError if a required device is not there.
+    def __init__(self, survey: Survey, options: Options, take_again: Callable[[Registry, Options], Survey]) -> None:
+        """Rank the devices of a survey. Raise DeviceNotFoundError if a required device is missing.
 
-        look_again: takes a fresh survey for this registry; see ``reload``.
+        take_again: takes a new survey for this registry; see ``reload``.
         """
         self._options = options
-        self._look_again = look_again
-        # What became of providers since the survey: opened here; tested well and failed here; unloaded by the user.
+        self._take_again = take_again
+        # Providers that changed after the survey: opened here; failed here after a good test; unloaded by the user.
         self._opened: set[str] = set()
         self._failed: dict[str, Rejected] = {}
         self._lost: dict[str, str] = {}  # devices that went away while a backend was open on them, and why
         self._unloaded: set[str] = set()
-        self._take(survey)
+        self._use(survey)
 
-    def _take(self, survey: Survey) -> None:
+    def _use(self, survey: Survey) -> None:
         options = self._options
         ranked = rank(survey.devices, options.prefer, options.require)
-        for token in words.unmet(options.require, ranked):
-            raise words.not_found(f"require={token!r}", token, ranked, survey.verdicts)
+        for token in texts.unmatched(options.require, ranked):
+            raise texts.not_found(f"require={token!r}", token, ranked, survey.verdicts)
         self._survey, self._ranked = survey, ranked
         self._failed.clear()
         self._lost.clear()
         self._unloaded.clear()
-        for token in words.unmet(options.prefer, ranked):
-            logger.warning("prefer=%r met no device; using %s", token, self.why() if ranked else "none")
+        for token in texts.unmatched(options.prefer, ranked):
+            logger.warning("prefer=%r matches no device; using %s", token, self.why() if ranked else "none")
 
     def __repr__(self) -> str:
         return f"<Registry: {', '.join(device.name for device in self.devices) or 'no device'}>"
@@ -74,62 +74,64 @@ class Registry:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Every usable device, best first. Memory is that of the probe, which may be of an earlier start."""
+        """Every usable device, best first. Its memory was read in the probe, which may be of an earlier start."""
         gone = self._unloaded | self._failed.keys()
         return tuple(device for device in self._ranked if device.provider not in gone) if gone else self._ranked
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What became of every candidate."""
-        return tuple(map(self._now, self._survey.verdicts))
+        """The verdict on every candidate, as of now."""
+        return tuple(map(self._current, self._survey.verdicts))
 
-    def _now(self, verdict: Verdict) -> Verdict:
-        """A verdict of the survey, and what became of the candidate since."""
+    def _current(self, verdict: Verdict) -> Verdict:
+        """A verdict of the survey, updated with what happened to the candidate after it."""
         name = str(verdict.details.get("provider"))
         if not verdict.outcome.usable:
             return verdict
         if name in self._failed and verdict.kind == "plugin":
             failed = self._failed[name]
-            reason = f"it passed its test in a child process, and failed in this one: {failed.reason}"
+            reason = f"it passed its test in a child process, but failed in this process: {failed.reason}"
             details: Mapping[str, Any] = {**verdict.details, **failed.details}
             return replace(verdict, outcome=failed.outcome, reason=reason, hint=failed.hint, details=details)
         if name in self._unloaded:
-            hint = "registry.reload() offers it again"
+            hint = "registry.reload() makes it usable again"
             return replace(verdict, outcome=Outcome.BLOCKED, reason="it was unloaded by registry.unload()", hint=hint)
         if name not in self._opened:
             return verdict
-        offered = verdict.details.get("devices", ())
-        lost = [self._lost[each] for each in offered if each in self._lost] if verdict.kind == "plugin" else []
+        devices = verdict.details.get("devices", ())
+        lost = [self._lost[device] for device in devices if device in self._lost] if verdict.kind == "plugin" else []
         if lost:
-            outcome = Outcome.NO_DEVICE if len(lost) == len(offered) else Outcome.LOADED
-            hint = "load the model again when the device is back, or on another"
+            outcome = Outcome.NO_DEVICE if len(lost) == len(devices) else Outcome.LOADED
+            hint = "load the model again when the device is back, or on another device"
             return replace(verdict, outcome=outcome, reason="; ".join(lost), hint=hint)
-        offer = self._survey.offers.get(name)
-        changes = changes_by(offer.plugin) if offer and offer.plugin and verdict.kind == "plugin" else []
+        usable = self._survey.providers.get(name)
+        changes = changes_by(usable.plugin) if usable and usable.plugin and verdict.kind == "plugin" else []
         details = {**verdict.details, "changes": changes} if changes else verdict.details
         return replace(verdict, outcome=Outcome.LOADED, details=details)
 
     def explain(self, name: str = "") -> str:
-        """In words: what was found, what is used and why; of everything, or of one name.
+        """A text that says what was found, what is used, and why: about everything, or about one name.
 
-        ``name``: a device, provider, plugin, library, or a type such as "gpu".
+        name: a device, provider, plugin, library, or a type such as "gpu".
         """
-        return words.explain(name, self.devices, self.verdicts, self._options, self._survey.notes)
+        return texts.explain(name, self.devices, self.verdicts, self._options, self._survey.notes)
 
     def select(self, device: str | Iterable[str] | None = None) -> list[Device]:
-        """The devices a request means, the best or first-named first.
+        """The devices that ``device`` means, in the order of its names; devices of one name best first.
 
-        None is the best device, of those that were not lost since. A name is a device ("cpu", "cuda:0"); or a type
-        ("gpu"), a backend ("cuda"), a provider ("ggml-cuda") or a family ("ggml"), and then all devices of the provider
-        that has the best of them, and of that one's type: a model is not spread over GPUs and the CPU because a plugin
-        has both. "rpc://host:port" is all devices of that server, which is looked for if it is not known yet. Several
-        names, or one text with commas between them, are taken in their order.
+        - None: the best device that was not lost.
+        - A device's name: "cpu", "cuda:0".
+        - A type ("gpu"), backend ("cuda"), provider ("ggml-cuda") or family ("ggml"): of the best matching device's
+          provider all devices of the same type. So a model is not spread over GPUs and the CPU of one plugin.
+        - "rpc://host:port": all devices of that server. The server is searched if it is not known yet.
+        - Several names: as an iterable, or as one text separated by commas.
 
-        Raises DeviceNotFoundError, which carries the verdicts and names the next step.
+        Raises DeviceNotFoundError with the verdicts and the next step if a name matches no device, and
+        InputTypeError for another type.
         """
         if device is None:
             if not self.devices:
-                raise words.not_found("device=None", "cpu", self.devices, self.verdicts)
+                raise texts.not_found("device=None", "cpu", self.devices, self.verdicts)
             return [next((item for item in self.devices if item.name not in self._lost), self.devices[0])]
         given = [device] if isinstance(device, str) else listed("device", device, "a name or several", InputTypeError)
         if not given or not all(isinstance(token, str) for token in given):
@@ -138,33 +140,33 @@ class Registry:
         chosen: dict[str, Device] = {}
         for token in tokens:
             endpoint = endpoint_of(token)
-            found = matching(token, self.devices) if endpoint is None else self._lent_by(endpoint)
+            found = matching(token, self.devices) if endpoint is None else self._devices_of_server(endpoint)
             if not found:
-                raise words.not_found(f"device={token!r}", token, self.devices, self.verdicts)
-            # Two providers may show one physical GPU twice; devices of one provider are distinct.
+                raise texts.not_found(f"device={token!r}", token, self.devices, self.verdicts)
+            # Two providers may list the same physical GPU; the devices of one provider are distinct.
             best = found[0]
-            alike = [item for item in found if (item.provider, item.type) == (best.provider, best.type)]
-            chosen.update({item.name: item for item in alike})
+            same = [item for item in found if (item.provider, item.type) == (best.provider, best.type)]
+            chosen.update({item.name: item for item in same})
         return list(chosen.values())
 
-    def _lent_by(self, endpoint: str) -> list[Device]:
-        """The devices of a server. Raises DeviceNotFoundError if it lends none, and then it is forgotten."""
-        found = lent_by(endpoint, self.devices)
+    def _devices_of_server(self, endpoint: str) -> list[Device]:
+        """The devices of a server. If it has none, forget the server and raise DeviceNotFoundError."""
+        found = devices_of(endpoint, self.devices)
         if not found:
-            announce(endpoint)
+            add_server(endpoint)
             self.reload()
-            found = lent_by(endpoint, self.devices)
+            found = devices_of(endpoint, self.devices)
         if not found:
-            error = words.not_found(f"device='rpc://{endpoint}'", "rpc", self.devices, self.verdicts)
-            withdraw(endpoint)
+            error = texts.not_found(f"device='rpc://{endpoint}'", "rpc", self.devices, self.verdicts)
+            remove_server(endpoint)
             self.reload()
             raise error
         return found
 
     def why(self, device: str | Iterable[str] | Device | None = None) -> str:
-        """One line: the device a request means, and why that one."""
+        """One line: the device that ``device`` means (see ``select``), and why it is used."""
         chosen = [device] if isinstance(device, Device) else self.select(device)
-        line = words.why(chosen[0], self.devices, self.verdicts, self._options)
+        line = texts.why(chosen[0], self.devices, self.verdicts, self._options)
         return f"{line}; together with {', '.join(item.name for item in chosen[1:])}" if chosen[1:] else line
 
     def open(
@@ -174,18 +176,18 @@ class Registry:
         *,
         with_cpu: bool = False,
     ) -> Backend:
-        """A backend opened over the devices a request means; see ``select``. The caller closes it.
+        """Open a backend over the devices that ``device`` means; see ``select``. The caller closes it.
 
-        with_cpu: and over the CPU of their family, behind them, where there is one that was not asked for.
+        with_cpu: add the CPU of the devices' family behind them, if there is one and it is not among them.
 
-        The plugin is imported now, if it was not before. Where that fails, though it worked in a child process,
-        the next best device is opened with a warning, if nothing was asked for: no ``device`` here, and no
-        ``require`` of load_all.
+        This imports the plugin, if it is not imported yet. If a plugin that passed its test in a child process fails
+        here, the next best device is opened with a warning, but only if no device was requested: neither ``device``
+        here nor ``require`` of load_all.
 
         Raises:
-            DeviceNotFoundError: no such device; a missing GPU is never replaced by the CPU when asked for.
-            BackendError: the devices belong to different families, or the provider could not open them.
-            PluginError: the plugin worked in its child process, and does not in this one.
+            DeviceNotFoundError: no such device. The CPU never replaces a requested GPU.
+            BackendError: the devices belong to different families, or the provider cannot open them.
+            PluginError: the plugin passed its test in a child process, but failed in this process.
         """
         chosen = [device] if isinstance(device, Device) else self.select(device)
         if with_cpu:
@@ -193,7 +195,7 @@ class Registry:
         try:
             return self._open(chosen, params or BackendParams())
         except PluginError as error:
-            # A failed provider's devices are gone from self.devices, so this ends.
+            # self.devices no longer contains the failed provider's devices, so the recursion ends.
             if device is not None or self._options.require or not self.devices or chosen[0] in self.devices:
                 raise
             logger.warning("%s; using %s", error, self.why())
@@ -206,27 +208,27 @@ class Registry:
         return [*chosen, *cpus[:1]]
 
     def _open(self, chosen: list[Device], params: BackendParams) -> Backend:
-        offers = self._offers(chosen)
+        providers = self._providers(chosen)
         logger.info("opening %s", self.why(chosen[0]))
         try:
-            backend = open_backend(offers, chosen, params)
+            backend = open_backend(providers, chosen, params)
         except Rejected as rejected:
-            for offer in offers:
-                offer.forget()
-            self._failed[offers[0].name] = rejected
+            for provider in providers:
+                provider.forget()
+            self._failed[providers[0].name] = rejected
             raise PluginError(
-                f"{_names(chosen)} passed its test in a child process, and failed in this one: {rejected.reason}",
+                f"{_names(chosen)} passed its test in a child process, but failed in this process: {rejected.reason}",
                 hint=rejected.hint,
             ) from rejected
         self._opened.update(item.provider for item in chosen)
         for item in chosen:
-            self._lost.pop(item.name, None)  # it is back
+            self._lost.pop(item.name, None)  # the device is back
         backend.on_lost = self._lost.__setitem__
         _warn_of_ignored(backend, params)
         return backend
 
-    def _offers(self, chosen: list[Device]) -> list[Offer]:
-        """The providers of ``chosen``. The first one opens them all, as providers of a family share an engine."""
+    def _providers(self, chosen: list[Device]) -> list[UsableProvider]:
+        """The providers of ``chosen``. The first one opens them all, because providers of a family share an engine."""
         families = {device.family: device.name for device in chosen}
         if len(families) > 1:
             raise BackendError(
@@ -234,52 +236,54 @@ class Registry:
                 f"{', '.join(families)}; expected one family",
                 hint="open a backend for each family",
             )
-        here = {name: offer for name, offer in self._survey.offers.items() if name not in self._unloaded}
+        usable = {name: one for name, one in self._survey.providers.items() if name not in self._unloaded}
         for device in chosen:
-            if device.provider not in here:
+            if device.provider not in usable:
                 raise BackendError(
-                    f"device {device.name!r} is of provider {device.provider!r}, which is not in this registry; "
-                    f"it has: {', '.join(here)}",
-                    hint="take devices from registry.devices",
+                    f"device {device.name!r} belongs to provider {device.provider!r}, which is not in this registry; "
+                    f"it has: {', '.join(usable)}",
+                    hint="use a device of registry.devices",
                 )
-        return [here[name] for name in dict.fromkeys(device.provider for device in chosen)]
+        return [usable[name] for name in dict.fromkeys(device.provider for device in chosen)]
 
     def unload(self, name: str, *, force: bool = False) -> None:
-        """Takes the devices of a provider out of this registry: they cannot be opened any more.
+        """Remove the devices of a provider from this registry. They can no longer be opened.
 
-        ``name``: a device, backend or provider. Nothing is unmapped, as native code that was unmapped crashes later:
-        the memory of its libraries stays, that of backends and models does not.
+        name: a device, backend or provider. force: close the backends that are open over these devices.
+
+        Native libraries stay mapped, because unmapped native code may crash later. The memory of backends and models
+        is freed.
 
         Raises:
-            DeviceNotFoundError: nothing here is called so.
-            BackendError: backends over these devices are open, and ``force`` is not given, which closes them.
+            DeviceNotFoundError: ``name`` matches no device.
+            BackendError: backends over these devices are open, and ``force`` is False.
         """
         providers = {device.provider for device in self.select(name)}
         live = {id(backend): backend for provider in providers for backend in backends_over(provider)}
         if live and not force:
             raise BackendError(
                 f"{name!r} cannot be unloaded: {len(live)} open backend(s) use {_names(self.select(name))}",
-                hint="close the models that run on it, or unload(..., force=True) closes their backends under them",
+                hint="close the models that run on it, or close their backends with unload(..., force=True)",
             )
         for backend in live.values():
             backend.close()
         self._unloaded.update(providers)
 
     def reload(self) -> Registry:
-        """Searches again, in place: finds what was installed since, and offers again what was unloaded.
+        """Search again, in place: find new plugins, and make unloaded devices usable again. Returns this registry.
 
-        Backends that are open stay as they are. A plugin that was imported is not imported anew: of one that was
-        upgraded, the old version stays in this process until it ends. Returns this registry.
+        Open backends are not affected. A plugin that is already imported is not imported again: if it was upgraded,
+        the old version stays in this process until it ends.
 
-        Raises DeviceNotFoundError, and stays as it was, if a required device is not there any more.
+        Raises DeviceNotFoundError if a required device is missing now; then the registry does not change.
         """
-        self._take(self._look_again(self, self._options))
-        self._opened &= self._survey.offers.keys()
+        self._use(self._take_again(self, self._options))
+        self._opened &= self._survey.providers.keys()
         return self
 
 
 def _warn_of_ignored(backend: Backend, params: BackendParams) -> None:
-    """One warning for each parameter that was set and that the backend does not act on."""
+    """Log a warning for each parameter that was set and that the backend ignores."""
     for field in fields(BackendParams):
         value = getattr(params, field.name)
         if value != field.default and field.name not in backend.honours:

@@ -1,6 +1,6 @@
-"""What a probe found out about one plugin: plain values, which pass through a pipe and through the cache as JSON.
+"""The report of a probe on one plugin: plain values, sent through a pipe and kept in the cache as JSON.
 
-Read back, every value is checked: a plugin may write to the pipe, and a file may be damaged.
+Every value is checked when it is read: a plugin may write to the pipe, and a file may be damaged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import PluginError
 from hotshoe_core.errors.text import shown
-from hotshoe_loader.contract import checked_devices, memory_problem
+from hotshoe_loader.contract_checks import checked_devices, memory_problem
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Rejected
 
@@ -22,24 +22,24 @@ __all__ = ["Job", "LibraryReport", "ProviderReport", "Report"]
 
 @dataclass(slots=True)
 class Job:
-    """What to probe.
-
-    ggml: a folder to adopt, or "". drives: the backend whose libraries, which no plugin brings, this one is to drive in
-    place of its own; or "". skip: what earlier children died of, by the step they died at; not tried again.
-    """
+    """What to probe: one plugin, with the options that concern it."""
 
     plugin: PluginCandidate
     block: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    """Folders with more libraries, besides the plugin's own."""
     ggml: str = ""
-    drives: str = ""
+    """The folder of a foreign set of ggml libraries to adopt, or ""."""
+    driven_backend: str = ""
+    """The backend whose libraries, which have no plugin, this plugin drives in this job; "" for its own libraries."""
     skip: dict[str, Rejected] = field(default_factory=dict)
+    """Steps at which an earlier child process ended, and why; they are not tried again."""
 
     def to_json(self) -> dict[str, Any]:
         plugin = {name: getattr(self.plugin, name) for name in PluginCandidate.__slots__}
         skip = {step: rejected.to_json() for step, rejected in self.skip.items()}
-        options = {name: getattr(self, name) for name in ("block", "allow", "paths", "ggml", "drives")}
+        options = {name: getattr(self, name) for name in ("block", "allow", "paths", "ggml", "driven_backend")}
         return {"plugin": plugin, **options, "skip": skip}
 
     @staticmethod
@@ -50,18 +50,19 @@ class Job:
             tuple(data["allow"]),
             tuple(data["paths"]),
             str(data["ggml"]),
-            str(data["drives"]),
-            {step: Rejected.from_json(each) for step, each in data["skip"].items()},
+            str(data["driven_backend"]),
+            {step: Rejected.from_json(rejected) for step, rejected in data["skip"].items()},
         )
 
 
 @dataclass(slots=True)
 class LibraryReport:
-    """One native library: its score (None where it exports none), or why it is not used."""
+    """The result for one native library."""
 
     name: str
     path: str
     score: int | None = None
+    """The library's own score on this machine; None if it exports no score."""
     rejected: Rejected | None = None
     elapsed: float = 0.0
 
@@ -82,47 +83,49 @@ class LibraryReport:
 
 @dataclass(slots=True)
 class ProviderReport:
-    """One provider.
-
-    kind: of its native libraries ("ggml"), "" for none; native: their backend's name; core: the library that all of
-    them need; library: the one to use. files: size and time of core and library, as when they were vetted. dropped:
-    devices that failed their test, and why.
-    """
+    """The result for one provider."""
 
     name: str
     family: str = ""
     rejected: Rejected | None = None
     kind: str = ""
+    """The kind of its native libraries ("ggml"), or "" if it has no libraries."""
     native: str | None = None
+    """The backend's name in the libraries' file names, such as "cuda"."""
     core: str = ""
+    """Path of the library that all of them need."""
     library: str | None = None
+    """Path of the library to use."""
     libraries: list[LibraryReport] = field(default_factory=list)
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Size and time of ``core`` and ``library`` when they were vetted (see ``file_state``)."""
     devices: list[Device] = field(default_factory=list)
+    """The devices that passed their test."""
     dropped: list[str] = field(default_factory=list)
+    """For each device that failed its test, why."""
     elapsed: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         return {
             **_fields(self),
             "rejected": _rejection(self.rejected),
-            "libraries": [each.to_json() for each in self.libraries],
-            "devices": [_device_to_json(each) for each in self.devices],
+            "libraries": [library.to_json() for library in self.libraries],
+            "devices": [_device_to_json(device) for device in self.devices],
         }
 
     @staticmethod
     def from_json(data: Any) -> ProviderReport:
         name, family, library = _text(data["name"]), _text(data["family"]), data["library"]
-        libraries = [LibraryReport.from_json(each) for each in _list(data["libraries"])]
-        if library is not None and library not in [each.path for each in libraries]:
-            raise ValueError(f"its library {library!r} is none of those that were tried")
-        listed = [_device_from_json(each) for each in _list(data["devices"])]
+        libraries = [LibraryReport.from_json(entry) for entry in _list(data["libraries"])]
+        if library is not None and library not in [tested.path for tested in libraries]:
+            raise ValueError(f"its library {library!r} is not among the libraries that were tested")
+        listed = [_device_from_json(entry) for entry in _list(data["devices"])]
         devices = checked_devices(listed, name, family, None if library is None else Path(library))
         if any(map(memory_problem, devices)):
-            raise ValueError("a device has an amount of memory that does not pass a probe")
+            raise ValueError("a device has an invalid amount of memory")
         rejected = _rejected(data["rejected"])
         if rejected is None and not devices:
-            raise ValueError("a provider that was not rejected has devices")
+            raise ValueError("a provider that was not rejected must have devices")
         return ProviderReport(
             name,
             family,
@@ -134,62 +137,68 @@ class ProviderReport:
             libraries,
             {_string(path): (_whole(size), _whole(time)) for path, (size, time) in data["files"].items()},
             devices,
-            [_text(each) for each in _list(data["dropped"])],
+            [_text(reason) for reason in _list(data["dropped"])],
             _seconds(data["elapsed"]),
         )
 
 
 @dataclass(slots=True)
 class Report:
-    """One plugin. ``rejected`` is about all of it.
-
-    met: names of block= and allow= that met something. changes: what it altered in its process. folders:
-    where its libraries were looked for. environment: variables its manifest names. drives: whether it can drive
-    libraries that no plugin brings. age: seconds since the probe, None if it was made just now. tried: False where
-    there was no time left for a probe; such a report is not kept.
-    """
+    """The result for one plugin."""
 
     rejected: Rejected | None = None
+    """Why the plugin cannot be used at all."""
     providers: list[ProviderReport] = field(default_factory=list)
-    met: list[str] = field(default_factory=list)
+    matched: list[str] = field(default_factory=list)
+    """Names of block= and allow= that matched something."""
     changes: list[str] = field(default_factory=list)
+    """What the plugin changed in its process."""
     folders: list[str] = field(default_factory=list)
+    """The folders that were searched for its libraries."""
     environment: list[str] = field(default_factory=list)
-    drives: bool = False
+    """The environment variables that its manifest names."""
+    can_drive: bool = False
+    """Whether it can drive libraries without a plugin."""
     elapsed: float = 0.0
     age: float | None = None
+    """Seconds since the probe; None if it was made just now."""
     tried: bool = True
+    """False if no time was left for a probe. Such a report is not kept."""
 
     @property
     def failed(self) -> bool:
-        """Whether something in it may be otherwise soon, with nothing changed that the cache looks at."""
-        parts: list[Any] = [self, *self.providers, *(each for one in self.providers for each in one.libraries)]
+        """Whether the next probe may give another result although nothing changed that the cache compares."""
+        libraries = [library for provider in self.providers for library in provider.libraries]
+        parts: list[Report | ProviderReport | LibraryReport] = [self, *self.providers, *libraries]
         broken = any(part.rejected is not None and part.rejected.outcome.broken for part in parts)
         return broken or any(provider.dropped or not provider.devices for provider in self.providers)
 
     def to_json(self) -> dict[str, Any]:
         return {
             "rejected": _rejection(self.rejected),
-            "providers": [each.to_json() for each in self.providers],
-            **{name: getattr(self, name) for name in ("met", "changes", "folders", "environment", "drives", "elapsed")},
+            "providers": [provider.to_json() for provider in self.providers],
+            **{name: getattr(self, name) for name in (*_LISTS, "can_drive", "elapsed")},
         }
 
     @staticmethod
     def from_json(data: Any) -> Report:
-        """The report. Raises ValueError for what is none."""
+        """Return the report. Raise ValueError if ``data`` is not a valid report."""
         try:
-            providers = [ProviderReport.from_json(each) for each in _list(data["providers"])]
-            met, changes, folders, environment = (
-                [_string(each) for each in _list(data[name])] for name in ("met", "changes", "folders", "environment")
-            )
+            providers = [ProviderReport.from_json(entry) for entry in _list(data["providers"])]
+            matched, changes, folders, environment = ([_string(text) for text in _list(data[name])] for name in _LISTS)
             rejected, elapsed = _rejected(data["rejected"]), _seconds(data["elapsed"])
             if rejected is None and not providers:
-                raise ValueError("a plugin that was not rejected has providers")
-            return Report(rejected, providers, met, changes, folders, environment, _flag(data["drives"]), elapsed)
+                raise ValueError("a plugin that was not rejected must have providers")
+            return Report(
+                rejected, providers, matched, changes, folders, environment, _flag(data["can_drive"]), elapsed
+            )
         except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, PluginError) as error:
-            raise ValueError(f"no report: {type(error).__name__}: {error}") from error
-        except RecursionError:  # an enum's words about a value that is nested deeply
-            raise ValueError("no report: it is nested too deeply") from None
+            raise ValueError(f"invalid report: {type(error).__name__}: {error}") from error
+        except RecursionError:  # an enum's message about a deeply nested value
+            raise ValueError("invalid report: it is nested too deeply") from None
+
+
+_LISTS = ("matched", "changes", "folders", "environment")  # the fields of Report that hold texts, in their order
 
 
 # -- values, written and read ---------------------------------------------------------------------------------
@@ -200,7 +209,7 @@ def _fields(report: LibraryReport | ProviderReport) -> dict[str, Any]:
 
 
 def _string(value: Any) -> str:
-    """A path, say, which may hold any character but NUL."""
+    """A text such as a path, which may hold any character except NUL."""
     if not isinstance(value, str) or "\0" in value:
         raise ValueError(f"expected text, got {shown(value)}")
     return value

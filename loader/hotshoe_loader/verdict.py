@@ -1,4 +1,4 @@
-"""What became of a candidate: one of a closed list of outcomes, the reason, and the next step."""
+"""Verdicts: for each candidate one outcome of a closed list, the reason, and the next step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ Kind = Literal["plugin", "library"]
 
 
 class Outcome(enum.Enum):
-    """Every way a candidate can end.
-
-    loaded: its code is in this process and works. available: it works, and its code is not in this process
-    yet. The others: it is not used, for the reason the verdict gives.
-    """
+    """The result for one candidate. A candidate with any outcome except ``LOADED`` and ``AVAILABLE`` is not used."""
 
     LOADED = "loaded"
+    """It works, and its code is in this process."""
     AVAILABLE = "available"
+    """It works. Its code is imported when a device of it is opened."""
     NOT_INSTALLED = "not-installed"
     BLOCKED = "blocked"
     UNTRUSTED = "untrusted"
@@ -44,7 +42,7 @@ class Outcome(enum.Enum):
 
     @property
     def broken(self) -> bool:
-        """Whether something that was installed to be used cannot be, and not by anybody's wish."""
+        """Whether something is installed and cannot be used, although the user did not block it."""
         return self in _BROKEN
 
 
@@ -61,26 +59,29 @@ _BROKEN = frozenset(
     }
 )
 
-_MOST_TEXT = 4000  # characters of a reason; an exception's message may be of any length
+_MOST_TEXT = 4000  # characters of a reason; an exception's message may have any length
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one candidate plugin or native library, and why.
+    """The result for one candidate (a plugin or a native library), with the reason and the next step.
 
-    origin: the distribution with its version, or the file. elapsed: seconds spent on it. details: facts
-    for machines ("provider", "score", "devices", …): strings, numbers, or lists of strings. All text is made printable:
-    much of it is what plugins, drivers and file names say.
+    All text is made printable: much of it comes from plugins, drivers and file names.
     """
 
     candidate: str
+    """Name of the provider, plugin or library."""
     kind: Kind
     outcome: Outcome
     reason: str
     hint: str | None = None
+    """What the user can do next, such as a command; None if nothing is to be done."""
     origin: str = ""
+    """The distribution with its version, or the path of the file."""
     elapsed: float = 0.0
+    """Seconds spent on the candidate."""
     details: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """Facts for programs ("provider", "score", "devices", …): strings, numbers, or lists of strings."""
 
     def __post_init__(self) -> None:
         for name in ("candidate", "reason", "hint", "origin"):
@@ -93,7 +94,7 @@ class Verdict:
         return f"{self.candidate}: {self.outcome.value}: {self.reason}"
 
     def to_json(self) -> dict[str, Any]:
-        """The verdict as what ``json.dumps`` takes."""
+        """The verdict as plain values for ``json.dumps``."""
         return {
             "candidate": self.candidate,
             "kind": self.kind,
@@ -107,7 +108,7 @@ class Verdict:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as JSON has it, its text printable."""
+    """``value`` as plain JSON values with printable text."""
     if value is None or isinstance(value, (int, float, bool)):
         return value
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -115,8 +116,8 @@ def _plain(value: Any) -> Any:
     return printable(str(value), _MOST_TEXT)
 
 
-class Rejected(Exception):  # noqa: N818 - not an error: how a stage hands its verdict to the survey
-    """Raised by a stage about the candidate in hand; never leaves this package."""
+class Rejected(Exception):  # noqa: N818 - not an error: a stage's result for a candidate it does not pass on
+    """Raised by a stage for the candidate it looks at; never leaves this package."""
 
     def __init__(self, outcome: Outcome, reason: str, hint: str | None = None, **details: Any) -> None:
         super().__init__(reason)
@@ -125,15 +126,35 @@ class Rejected(Exception):  # noqa: N818 - not an error: how a stage hands its v
         self.hint = None if hint is None else printable(hint, _MOST_TEXT)
         self.details = {key: _plain(value) for key, value in details.items()}
 
+    def verdict(
+        self, candidate: str, kind: Kind, origin: str, elapsed: float = 0.0, details: Mapping[str, Any] | None = None
+    ) -> Verdict:
+        """The verdict on ``candidate``. ``details`` replace the rejection's own, which a plugin may have made up."""
+        merged = {**self.details, **(details or {})}
+        return Verdict(candidate, kind, self.outcome, self.reason, self.hint, origin, elapsed, merged)
+
+    def aged(self, age: float | None) -> Rejected:
+        """A rejection that says how long ago it was found, if something broken may work by now.
+
+        age: seconds since the probe; None if it was made just now.
+        """
+        if age is None or not self.outcome.broken:
+            return self
+        when = f"{age:.0f} s" if age < 120 else f"{age / 60:.0f} minutes"
+        reason = f"{self.reason} (found {when} ago; load_all(refresh=True) tests it again)"
+        aged = Rejected(self.outcome, reason, self.hint)
+        aged.details = self.details
+        return aged
+
     def to_json(self) -> dict[str, Any]:
         return {"outcome": self.outcome.value, "reason": self.reason, "hint": self.hint, "details": self.details}
 
     @staticmethod
     def from_json(data: Any) -> Rejected:
-        """The rejection. Raises ValueError, TypeError or KeyError for what is none."""
+        """Return the rejection. Raise ValueError, TypeError or KeyError if ``data`` is not a serialised rejection."""
         outcome, reason, hint, details = Outcome(data["outcome"]), data["reason"], data["hint"], data["details"]
         if not isinstance(reason, str) or not isinstance(hint, (str, type(None))) or not isinstance(details, dict):
-            raise ValueError("a rejection has a reason, perhaps a hint, and details")
+            raise ValueError("a rejection has a reason, an optional hint, and details")
         rejected = Rejected(outcome, reason, hint)
         rejected.details = {_detail(key): _plain(_checked(key, value)) for key, value in details.items()}
         return rejected
@@ -144,13 +165,13 @@ _LINES = ("traceback", "output")  # details that are shown line by line
 
 def _detail(key: object) -> str:
     if not isinstance(key, str) or not key.isidentifier():
-        raise ValueError(f"a detail is called {shown(key)}; expected a name")
+        raise ValueError(f"a detail is called {shown(key)}; expected an identifier")
     return key
 
 
 def _checked(key: str, value: Any) -> Any:
-    """A detail as ``Verdict.details`` has them. Raises ValueError for one that would fail where it is shown."""
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+    """Return a value that ``Verdict.details`` may hold. Raise ValueError for a value that could not be shown."""
+    if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return value
     if key in _LINES or not (value is None or isinstance(value, (str, int, float))):
         raise ValueError(

@@ -13,7 +13,7 @@ from hotshoe_core.contract.device import API_VERSION, name_problem
 from hotshoe_core.errors.text import printable, shown
 from hotshoe_loader.files import NotRegularError, open_regular, read_text
 from hotshoe_loader.find import PluginCandidate
-from hotshoe_loader.ggml.names import is_backend
+from hotshoe_loader.ggml.file_names import is_backend
 from hotshoe_loader.manifest import Manifest
 from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet import Policy
@@ -148,7 +148,7 @@ def vet_provider(provider: Any, plugin: PluginCandidate, policy: Policy) -> None
     for method in ("native", "devices", "open"):
         if not callable(getattr(provider, method, None)):
             raise _no_provider(f"{kind} must have a method {method}()", "it has none", plugin)
-    policy.refuse(provider.name, provider.family)
+    policy.refuse_blocked(provider.name, provider.family)
 
 
 def _no_provider(expected: str, found: str, plugin: PluginCandidate) -> Rejected:

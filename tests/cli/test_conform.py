@@ -18,14 +18,14 @@ import sys
 import numpy as np
 import hotshoe_loader
 from hotshoe.cli import main
-from hotshoe_core.eager.reference import DEVICE
+from hotshoe_core.eager.reference import reference_device
 from tests.core.mutants.patches import opened
 
 class Registry:
     def open(self, device, params=None):
         return opened(rms_norm=lambda x, weight=None, *, eps: x if weight is None else x * weight)
     def select(self, device):
-        return [DEVICE]
+        return [reference_device()]
 
 hotshoe_loader.load_all = lambda **options: Registry()
 sys.exit(main(sys.argv[1:]))
@@ -89,4 +89,4 @@ def test_what_cannot_be_run(capsys):
     assert "gpu:7" in capsys.readouterr().err
     done = conform("reference", "-k", "nothing_is_called_so")
     assert done.returncode == 2
-    assert "chooses no test" in done.stderr
+    assert "matches no test" in done.stderr

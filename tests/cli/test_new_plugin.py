@@ -43,12 +43,12 @@ def test_what_a_name_becomes(name: str, expected: tuple[str, str, str]) -> None:
         ("acme/npu", "PEP 508"),
         ("../acme", "PEP 508"),
         ("a" * 49, "1 to 48"),
-        ("3d", "no name in Python"),
-        ("class", "no name in Python"),
-        ("auto", "a meaning of its own"),
-        ("gpu", "a meaning of its own"),
-        ("json", "Python's own"),
-        ("tests", "of its own beside"),
+        ("3d", "not a name in Python"),
+        ("class", "not a name in Python"),
+        ("auto", "is reserved"),
+        ("gpu", "is reserved"),
+        ("json", "a module of Python"),
+        ("tests", "has a file or folder"),
         ("numpy", "another package already"),
         ("cuda", "a name of hotshoe-ggml-cuda"),
         ("ggml_cpu", "a name of hotshoe-ggml-cpu"),
@@ -66,7 +66,7 @@ def test_names_that_are_refused(name: str, words: str, kind: str) -> None:
 
 
 def test_a_family_of_ours_is_refused_as_a_family_only() -> None:
-    with pytest.raises(OptionError, match=r"hotshoe 0.*is installed and has it in 'hotshoe.models'") as caught:
+    with pytest.raises(OptionError, match=r"hotshoe 0.*is installed and uses this name in 'hotshoe.models'") as caught:
         names_for("llama", "family")
     assert "uninstall" not in str(caught.value.hint)  # of all of hotshoe
     assert names_for("llama", "backend").module == "llama"
@@ -131,8 +131,8 @@ def test_nothing_is_overwritten(
     capsys.readouterr()
     assert main(["new-plugin", "acme-npu", "--family"]) == 2
     err = capsys.readouterr().err
-    assert "acme-npu is there already" in err
-    assert "hint: name another by --output" in err
+    assert "acme-npu exists already" in err
+    assert "hint: name another folder with --output" in err
     assert sorted(Path("acme-npu").rglob("*")) == written
     assert (tmp_path / "acme-npu" / "pyproject.toml").read_text() == "mine"
     (tmp_path / "file").touch()
@@ -174,7 +174,7 @@ def test_stamping_says_which_ggml(tmp_path: Path) -> None:
     (source / "CMakeLists.txt").write_text("".join(f"set(GGML_VERSION_{k} {v})\n" for k, v in parts.items()))
     subprocess.run([sys.executable, tmp_path / "new" / "stamp.py", source], check=True)
 
-    from hotshoe_loader.ggml.cores import built_from
+    from hotshoe_loader.ggml.abi import built_from
     from hotshoe_loader.manifest import read_manifest
 
     built = built_from(read_manifest(tmp_path / "new" / "acme_npu" / "hotshoe-plugin.json"))

@@ -76,7 +76,7 @@ def test_a_dry_run_prints_each_tensor_and_writes_nothing(
     assert next(line for line in lines if "output_norm" in line).split()[1:] == ["256", "f32", "1.0", "KiB"]
     assert len(lines) == len(types(dense)) + 2
     assert lines[-1].startswith("q4_k_m: ")
-    assert lines[-1].endswith(" bits a weight")
+    assert lines[-1].endswith(" bits per weight")
     assert main(["quantize", "dense.gguf", "--dry-run", "--type", "iq2_xs"]) == 0
     assert re.search(r" iq2_xs .* needs an importance matrix\n", capsys.readouterr().out)
 

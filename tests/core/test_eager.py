@@ -12,7 +12,8 @@ import pytest
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device, DeviceType
-from hotshoe_core.eager.adapter import EagerBackend, EagerLibrary
+from hotshoe_core.eager.adapter import EagerBackend
+from hotshoe_core.eager.library import EagerLibrary
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import BackendError, InsufficientMemoryError, UnsupportedOpError
 from hotshoe_core.ops import swiglu

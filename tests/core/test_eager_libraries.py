@@ -15,7 +15,8 @@ import pytest
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.contract.memory import AllocationStatus
-from hotshoe_core.eager.adapter import EagerBackend, EagerLibrary
+from hotshoe_core.eager.adapter import EagerBackend
+from hotshoe_core.eager.library import EagerLibrary
 from hotshoe_core.eager.reference import numpy_library
 from hotshoe_core.errors import InsufficientMemoryError
 from hotshoe_core.ops import cast, swiglu

@@ -395,7 +395,7 @@ def test_take_along_needs_indices_with_the_axis(backend: Backend) -> None:
 
 def test_none_is_no_tensor_to_join(backend: Backend) -> None:
     x = backend.new_context().input("x", (3, 4))
-    with pytest.raises(GraphError, match="stack needs at least one tensor, and nothing else; got None among 2"):
+    with pytest.raises(GraphError, match="stack needs one tensor or more, and only tensors; got None among 2"):
         ops.stack(None, x)
 
 

@@ -19,17 +19,17 @@ from tests.support.tiny_text import make_tiny
 
 # a Llama whose heads are left as they are
 MODULE = """
-from hotshoe.convert import Checkpoint, Plan, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
-from hotshoe.tokenizers import SpacePieces, Tokenizer, Vocabulary, add_tokens, find_roles, hidden_ids
+from hotshoe.convert import Checkpoint, FileLayout, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
+from hotshoe.tokenizers import SentencePieceDecoder, Tokenizer, Vocabulary, add_tokens, find_roles, hidden_ids
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
+def describe(checkpoint: Checkpoint) -> FileLayout:
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "yarn")
-    recipes = outer_recipes(checkpoint, sizes, tied=False)
+    tensors = outer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         for name, source in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")):
-            recipes.append(as_is(f"{block}.{name}.weight", f"{layer}.{source}.weight", (sizes.dim,)))
+            tensors.append(as_is(f"{block}.{name}.weight", f"{layer}.{source}.weight", (sizes.dim,)))
         for name, source, out, into in (
             ("attn_q", "self_attn.q_proj", sizes.q, sizes.dim),
             ("attn_k", "self_attn.k_proj", sizes.kv, sizes.dim),
@@ -39,9 +39,9 @@ def plan(checkpoint: Checkpoint) -> Plan:
             ("ffn_up", "mlp.up_proj", sizes.ff, sizes.dim),
             ("ffn_down", "mlp.down_proj", sizes.dim, sizes.ff),
         ):
-            recipes += linear(f"{block}.{name}", f"{layer}.{source}", out, into)
+            tensors += linear(f"{block}.{name}", f"{layer}.{source}", out, into)
     metadata = sizes.metadata("mine") | rope.metadata("mine") | {"mine.spice": 3}
-    return make_plan(checkpoint, "mine", recipes, metadata, vocab=sizes.vocab)
+    return make_layout(checkpoint, "mine", tensors, metadata, vocab=sizes.vocab)
 
 
 def words(vocabulary: Vocabulary) -> Tokenizer:
@@ -52,8 +52,8 @@ def words(vocabulary: Vocabulary) -> Tokenizer:
     inner = Inner(models.WordLevel(ids, tokens[0]))
     inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     add_tokens(inner, vocabulary, tokens, roles.types)
-    pieces = SpacePieces(tokens, roles.types, strip=False)
-    return Tokenizer(inner, tokens, roles.special, pieces, hidden=hidden_ids(roles.types), stop_ids=roles.stop_ids)
+    decoder = SentencePieceDecoder(tokens, roles.types, strip=False)
+    return Tokenizer(inner, tokens, roles.special, decoder, hidden=hidden_ids(roles.types), stop_ids=roles.stop_ids)
 
 
 def nothing(_):
@@ -100,7 +100,7 @@ def test_a_converter_of_another_distribution(site: Site, tmp_path: Path) -> None
     folder = llama(tmp_path / "m", architectures=["MineForCausalLM"])
     with pytest.raises(UnknownArchitectureError, match="holds a MineForCausalLM, which hotshoe cannot convert"):
         convert(folder, tmp_path / "m.gguf")
-    site.install("mine", families.CONVERTERS, "MineForCausalLM", "mine_hotshoe:plan")
+    site.install("mine", families.CONVERTERS, "MineForCausalLM", "mine_hotshoe:describe")
     path = convert(folder, tmp_path / "m.gguf")
     metadata = keys(path)
     assert metadata["general.architecture"] == "mine"
@@ -123,7 +123,7 @@ def test_a_tokenizer_of_another_distribution(site: Site) -> None:
 
 def test_ours_never_silently_win(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = llama(tmp_path / "m")
-    site.install("mine", families.CONVERTERS, "LlamaForCausalLM", "mine_hotshoe:plan")
+    site.install("mine", families.CONVERTERS, "LlamaForCausalLM", "mine_hotshoe:describe")
     with pytest.raises(ModelError, match=r"claimed by 2 distributions: (.*mine.*hotshoe|.*hotshoe.*mine)"):
         convert(folder, tmp_path / "m.gguf")
     monkeypatch.setenv("HOTSHOE_BLOCK", "mine")
@@ -136,10 +136,10 @@ def test_ours_never_silently_win(site: Site, tmp_path: Path, monkeypatch: pytest
         (
             "MineForCausalLM",
             "mine_hotshoe:nothing",
-            "gave a NoneType; expected a function of a Checkpoint",
+            "returned a NoneType; expected a function of a Checkpoint",
         ),
         ("MineForCausalLM", "mine_hotshoe:absent", "has no attribute 'absent'"),
-        ("MineForCausalLM", "no_such_module:plan", "No module named 'no_such_module'"),
+        ("MineForCausalLM", "no_such_module:describe", "No module named 'no_such_module'"),
     ],
 )
 def test_a_converter_that_is_none(site: Site, tmp_path: Path, name: str, value: str, message: str) -> None:
@@ -152,7 +152,7 @@ def test_a_converter_that_is_none(site: Site, tmp_path: Path, name: str, value: 
 def test_a_tokenizer_that_is_none(site: Site) -> None:
     site.install("mine", families.TOKENIZERS, "words", "mine_hotshoe:nothing")
     with pytest.raises(
-        TokenizerError, match=r"'words' of 'hotshoe.tokenizers' gave a NoneType; expected a function of"
+        TokenizerError, match=r"'words' of 'hotshoe.tokenizers' returned a NoneType; expected a function of"
     ):
         load_tokenizer(WORDS)
 
@@ -164,7 +164,7 @@ def test_a_folder_that_states_its_model_type_only(tmp_path: Path) -> None:
     with pytest.raises(UnknownArchitectureError, match=r"holds a lama, (.|\n)*did you mean 'llama'"):
         convert(folder, tmp_path / "n.gguf")
     edit_json(folder, "config.json", model_type=...)
-    with pytest.raises(UnknownArchitectureError, match=r"holds a model of no architecture that config.json names"):
+    with pytest.raises(UnknownArchitectureError, match=r"holds a model whose architecture config.json does not name"):
         convert(folder, tmp_path / "n.gguf")
 
 
@@ -172,8 +172,8 @@ def test_every_name_that_is_promised_is_there() -> None:
     for name in hotshoe.convert.__all__:
         assert getattr(hotshoe.convert, name) is not None
     assert set(hotshoe.convert.__all__) <= set(dir(hotshoe.convert))
-    with pytest.raises(AttributeError, match="has no attribute 'recipe'"):
-        hotshoe.convert.recipe  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'source'"):
+        hotshoe.convert.source  # noqa: B018
 
 
 def test_every_entry_point_of_ours_leads_somewhere() -> None:

@@ -209,7 +209,7 @@ def test_sentencepiece_reads_the_same(spm: Path) -> None:
     ("raw", "error", "message"),
     [
         (b"", ModelFileError, "has no pieces"),
-        (b"\x0a\x7fabc", ModelFileError, "claims 127 bytes, and 3 are left"),
+        (b"\x0a\x7fabc", ModelFileError, "claims 127 bytes, but 3 are left"),
         (b"\xff" * 20, ModelFileError, "does not end"),
         (b'{"a": 1}', ModelFileError, "is not a SentencePiece model"),
         (sentencepiece_model([("a", 0.0, 9)]), ModelFileError, "a piece has the type 9"),
@@ -241,7 +241,7 @@ def _split(pattern: str, behavior: str = "Isolated") -> dict[str, Any]:
         ({"pre_tokenizer": _split("[a-z]+", "Removed")}, "a Split that is Removed"),
         ({"pre_tokenizer": LEVEL}, "splits by nothing"),
         ({"pre_tokenizer": LEVEL | {"add_prefix_space": True}}, "ByteLevel with add_prefix_space"),
-        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [LEVEL, LEVEL]}}, "something after ByteLevel"),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [LEVEL, LEVEL]}}, "a step after ByteLevel"),
         ({"pre_tokenizer": None}, "without byte_fallback"),
         ({"normalizer": {"type": "Lowercase"}}, "the normalizer is 'Lowercase'"),
     ],
@@ -265,7 +265,7 @@ def test_scores_that_cannot_stand_for_the_merges(folder: Path) -> None:
     # "er" is made first for its own sake, but by its merges only after "he" has taken the e
     own["model"]["merges"] = [["h", "e"], ["▁t", "he"], ["e", "r"], ["▁", "t"], ["▁", "he"], ["a", "r"]][3:]
     edit_json(folder, "tokenizer.json", model=own["model"])
-    with pytest.raises(ConversionError, match="does something that a GGUF file cannot say"):
+    with pytest.raises(ConversionError, match="does something that a GGUF file cannot express"):
         converted(folder)
 
 

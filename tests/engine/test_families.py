@@ -177,6 +177,6 @@ def test_a_third_party_s_tokenizer_and_converter_are_found(add: Add, folder: Cal
     add("odd-tokens", "odd = odd_tokens:build", families.TOKENIZERS, odd_tokens="build = 3\n")
     assert families.find(families.TOKENIZERS, "odd") == 3
     assert {"bert", "gpt2", "odd"} <= set(families.names(families.TOKENIZERS))
-    add("other-llama", "LlamaForCausalLM = other_llama:plan", families.CONVERTERS)
+    add("other-llama", "LlamaForCausalLM = other_llama:describe", families.CONVERTERS)
     with pytest.raises(ModelError, match=r"'LlamaForCausalLM' .*claimed by 2"):
         convert(folder("LlamaForCausalLM"), folder("LlamaForCausalLM").parent / "never.gguf")

@@ -13,7 +13,7 @@ import pytest
 
 import hotshoe
 from hotshoe import loading, nn
-from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, part, tensor
+from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, submodule, tensor
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import (
     BackendError,
@@ -75,7 +75,7 @@ def test_wrong_annotations() -> None:
         class D(Module):
             blocks: MLP = layers("blk")
 
-    with pytest.raises(ModelDefinitionError, match=r"E\.blocks: 2 classes of layers and no rule[\s\S]*kind="):
+    with pytest.raises(ModelDefinitionError, match=r"E\.blocks: 2 classes of layers, but no rule[\s\S]*kind="):
 
         class E(Module):
             blocks: list[MLP | RMSNorm] = layers("blk")
@@ -83,7 +83,7 @@ def test_wrong_annotations() -> None:
 
 def test_an_annotation_that_names_nothing() -> None:
     class Mine(Module):
-        mlp: MPL = part()  # type: ignore[name-defined]  # noqa: F821
+        mlp: MPL = submodule()  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: the annotation 'MPL' cannot be read[\s\S]*'MLP'"):
         Mine(None)
@@ -105,7 +105,7 @@ def test_a_kind_that_is_no_module() -> None:
     class Mine(Module):
         blocks: list[MLP] = layers("blk", kind=lambda config, i: None)  # type: ignore[arg-type,return-value]
 
-    with pytest.raises(ModelDefinitionError, match=r"Mine\.blocks: kind gave None for layer 0"):
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.blocks: kind returned None for layer 0"):
         Mine(Config())
 
 
@@ -113,7 +113,7 @@ def test_a_shape_for_a_module_without_weight() -> None:
     class Mine(Module):
         mlp: MLP = tensor("mlp", shape=lambda c, i: (1,))
 
-    with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: shape= is of the parameter `weight`, and MLP has none"):
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: shape= needs a parameter `weight`, but MLP has none"):
         Mine(None)
 
 
@@ -123,7 +123,9 @@ def test_a_config_field_of_unknown_origin(data: Path) -> None:
         n_things: int = 3
 
     with GGUFFile(data / "llamacpp" / "LlamaForCausalLM.gguf") as file:
-        with pytest.raises(ModelDefinitionError, match=r'Config\.n_things: nothing says[\s\S]*n_things: int = key\("'):
+        with pytest.raises(
+            ModelDefinitionError, match=r'Config\.n_things: the field does not say[\s\S]*n_things: int = key\("'
+        ):
             Config.from_metadata(file.metadata)
 
 
@@ -131,14 +133,13 @@ def test_a_config_field_of_unknown_origin(data: Path) -> None:
 
 
 class Block(nn.PreNormBlock):
-    attention: nn.Attention = part()
-    mlp: nn.GatedMLP = part()
+    attention: nn.Attention = submodule()
+    mlp: nn.GatedMLP = submodule()
 
 
 class Good(nn.Decoder):
+    config: TextConfig
     blocks: list[Block] = layers("blk")
-
-    Config = TextConfig
 
 
 @pytest.fixture
@@ -159,31 +160,49 @@ def test_no_config(load: Callable[[Any], Any]) -> None:
     class Mine(Module):
         blocks: list[Block] = layers("blk")
 
-    with pytest.raises(ModelDefinitionError, match=r"Mine\.Config is None; expected a class with from_metadata"):
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.config: has no annotation[\s\S]*write `config: Config`"):
         load(Mine)
 
 
-def test_a_config_without_sizes(load: Callable[[Any], Any]) -> None:
-    class Config:
+def test_a_config_of_another_type(load: Callable[[Any], Any]) -> None:
+    class Sizes:
         n_layers = 2
 
-        @classmethod
-        def from_metadata(cls, metadata: Any) -> Config:
-            return cls()
+    class Mine(Good):
+        config: Sizes  # type: ignore[assignment]
+
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.config: is annotated Sizes; expected a subclass of"):
+        load(Mine)
+
+
+def test_a_config_that_is_unknown(load: Callable[[Any], Any]) -> None:
+    class Mine(Good):
+        config: TextConfg  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(ModelDefinitionError, match=r"'TextConfg' cannot be read[\s\S]*did you mean 'TextConfig'"):
+        load(Mine)
+
+
+def test_a_config_that_a_function_defines(load: Callable[[Any], Any]) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config(TextConfig):
+        expert_count: int = key("expert_count", default=7)
 
     class Mine(Good):
+        config: Config
+
+    class Further(Mine):
         pass
 
-    Mine.Config = Config  # type: ignore[assignment,misc]
-    with pytest.raises(ModelDefinitionError, match=r"Config has no n_ctx: int"):
-        load(Mine)
+    assert Further.config_type() is Config
+    with load(Further) as model:
+        assert model.logits([1, 2]).shape[0] == 2
 
 
 def test_no_cache_spec(load: Callable[[Any], Any]) -> None:
     class Mine(Module):
+        config: TextConfig
         blocks: list[Block] = layers("blk")
-
-        Config = TextConfig
 
     with pytest.raises(ModelDefinitionError, match=r"Mine has no cache_spec\(\)[\s\S]*def cache_spec"):
         load(Mine)
@@ -227,14 +246,14 @@ def changed(data: Path, tmp_path: Path, name: str = "LlamaForCausalLM", **metada
         (
             {"block_count": 5},
             ModelFileError,
-            r"block_count': the model has 5 layers; the file's tensors are those of 2",
+            r"block_count': the metadata says 5 layers, but the file has tensors of 2",
         ),
         (
             {"attention__key_length": 4_000_000},
             WeightsError,
-            r"attn_\w+\.weight is \[\d+, \d+\]; the sizes .* 16000000",
+            r"attn_\w+\.weight has shape \[\d+, \d+\]; expected .* 16000000",
         ),
-        ({"attention__head_count_kv": 100_000}, WeightsError, r"attn_k\.weight is .* the sizes .*\["),
+        ({"attention__head_count_kv": 100_000}, WeightsError, r"attn_k\.weight has shape .* expected \["),
         ({"attention__head_count": 0}, WeightsError, r"attn_output.weight .* \[32, 0\]"),
         ({"attention__sliding_window": -8}, ModelFileError, r"sliding_window': is -8; expected 0"),
         ({"embedding_length": 2**40}, ModelFileError, r"embedding_length': is 1099511627776"),
@@ -266,7 +285,7 @@ def test_hyper_parameters_are_checked_before_anything_is_made(
 )
 def test_an_axis_of_one_is_not_broadcast(name: str, axis: int, data: Path, tmp_path: Path) -> None:
     path = rewrite(data / "llamacpp" / "LlamaForCausalLM.gguf", tmp_path / "m.gguf", narrow=(name, axis))
-    with pytest.raises(WeightsError, match=rf"{name} is \[.*1\]; the sizes"):
+    with pytest.raises(WeightsError, match=rf"{name} has shape \[.*1\]; expected"):
         hotshoe.load_model(path, "reference")
 
 
@@ -295,27 +314,31 @@ def test_per_layer_values_of_another_length(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "keys", "words"),
     [
-        ("MixtralForCausalLM", {"llama.expert_used_count": 5}, "5 experts used, and there are 4"),
-        ("MixtralForCausalLM", {"llama.expert_count": 3}, r"ffn_gate_inp\.weight is \[4, 32\]; the sizes .* \[3, 32\]"),
+        ("MixtralForCausalLM", {"llama.expert_used_count": 5}, "5 experts are used, but there are only 4"),
+        (
+            "MixtralForCausalLM",
+            {"llama.expert_count": 3},
+            r"ffn_gate_inp\.weight has shape \[4, 32\]; expected \[3, 32\]",
+        ),
         ("DeepseekV3ForCausalLM", {"deepseek2.expert_group_count": 3}, "8 experts do not divide into 3 equal groups"),
         (
             "DeepseekV3ForCausalLM",
             {"deepseek2.expert_group_used_count": 9},
-            "9 groups of experts used, and there are 4",
+            "9 groups of experts are used, but there are only 4",
         ),
         (
             "DeepseekV3ForCausalLM",
             {"deepseek2.expert_gating_func": 7},
             r"expert_gating_func': is 7; expected 1 \(softmax",
         ),
-        ("DeepseekV3ForCausalLM", {"deepseek2.attention.kv_lora_rank": 2**20}, r"attn_k_b\.weight is"),
-        ("Mamba2ForCausalLM", {"mamba2.ssm.state_size": 2**20}, r"ssm_conv1d\.weight is"),
+        ("DeepseekV3ForCausalLM", {"deepseek2.attention.kv_lora_rank": 2**20}, r"attn_k_b\.weight has shape"),
+        ("Mamba2ForCausalLM", {"mamba2.ssm.state_size": 2**20}, r"ssm_conv1d\.weight has shape"),
         ("Mamba2ForCausalLM", {"mamba2.ssm.conv_kernel": 1}, r"ssm\.conv_kernel': is 1; expected 2"),
-        ("Lfm2ForCausalLM", {"lfm2.shortconv.l_cache": 2**20}, r"shortconv\.conv\.weight is"),
+        ("Lfm2ForCausalLM", {"lfm2.shortconv.l_cache": 2**20}, r"shortconv\.conv\.weight has shape"),
         (
             "../bert-tiny-llamacpp",
             {"bert.context_length": 2**20},
-            r"context of 1048576 tokens, but position_embd has 64",
+            r"position_embd has 64 rows; expected 1048576",
         ),
     ],
 )
@@ -348,7 +371,7 @@ def test_more_logits_than_rows(data: Path, tmp_path: Path) -> None:
     with GGUFFile(source) as file:
         n = len(file.metadata["tokenizer.ggml.tokens"])
     rewrite(source, path, {"tokenizer.ggml.token_type": [1] + [5] * (n - 1)}, narrow=("token_embd.weight", 0))
-    with pytest.raises(WeightsError, match=rf"token_embd\.weight has 1 rows; expected {n} or more: there are as many"):
+    with pytest.raises(WeightsError, match=rf"token_embd\.weight has 1 rows; expected {n} or more: there"):
         hotshoe.load_model(path, "reference")
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotshoe.tokenizers import Tokenizer, _lazy_bpe, load_tokenizer
-from hotshoe.tokenizers._pieces import byte_letters
+from hotshoe.tokenizers._decoding import byte_letters
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS
 from hotshoe_core.errors import TokenizerError
 from hotshoe_core.gguf import GGUFFile

@@ -68,9 +68,9 @@ def test_what_is_not_installed_is_named_with_its_command_and_what_is_not_used_wi
     monkeypatch.setattr(hotshoe, "load_all", lambda: alone)
     assert run(compare, monkeypatch) == 0
     rows = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line)
-    assert rows["nobody-has-this"] == "not here: pip install it"
+    assert rows["nobody-has-this"] == "not installed: pip install it"
     for provider in {d.provider for d in everything.devices} & compare.INSTALL.keys():
-        assert rows[provider].startswith("blocked: allow= or HOTSHOE_ALLOW names nothing")
+        assert rows[provider].startswith("blocked: it is not in allow= or HOTSHOE_ALLOW, which lists nothing")
 
 
 def test_the_commands_name_packages_of_this_repository(compare: ModuleType) -> None:

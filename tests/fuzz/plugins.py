@@ -18,7 +18,7 @@ from unittest import mock
 
 from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import HotshoeError
-from hotshoe_loader import Registry, children, find, load_all, survey
+from hotshoe_loader import Registry, child_process, find, load_all, probe
 from hotshoe_loader.binary import BadLibrary, read_binary, unresolved
 from hotshoe_loader.files import read_bytes
 from tests.fuzz.fault import Fault
@@ -175,7 +175,7 @@ def _case(seed: int) -> Iterator[Case]:
         with (
             mock.patch.dict(os.environ, clean, clear=True),
             mock.patch.object(find, "_search_path", return_value=[str(case.site.path)]),
-            mock.patch.object(survey, "_probe", lambda jobs, limit: [case.site.trial(job) for job in jobs]),
+            mock.patch.object(probe, "_probe_now", lambda jobs, limit: [case.site.probe(job) for job in jobs]),
         ):
             yield case
     finally:
@@ -303,7 +303,7 @@ def libraries(rng: random.Random, case: Case) -> str:
 def wild(rng: random.Random, case: Case) -> str:
     """Through a child process: code that ends it, hangs, floods, or finds the probe's pipe."""
     case.bad(wild_code(rng, OTHER))
-    with mock.patch.object(survey, "_probe", children.run):
+    with mock.patch.object(probe, "_probe_now", child_process.run):
         registry = case.load()
     about = [each for each in registry.verdicts if each.details.get("plugin") == "bad"]
     if not about:

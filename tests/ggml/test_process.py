@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader.ggml.cores import version_in
+from hotshoe_loader.ggml.abi import version_in
 from tests.support.other_ggml import other_ggml
 
 __all__ = ["other_ggml"]
@@ -185,7 +185,7 @@ print(len(backend.load(many)))
 """)
     assert lines[0].startswith("InsufficientMemoryError: cpu has no ")
     assert lines[0].endswith("for the weights")
-    assert lines[1:] == ["InsufficientMemoryError: cpu has no 256.0 MiB for the cache", "80000"]
+    assert lines[1:] == ["InsufficientMemoryError: cpu cannot allocate 256.0 MiB for the cache", "80000"]
 
 
 @linux

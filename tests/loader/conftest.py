@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader import Registry, activate, find, load, survey
-from hotshoe_loader.ggml import judge, score
+from hotshoe_loader import Registry, activate, find, load, probe
+from hotshoe_loader.child_steps import probe_plugin
+from hotshoe_loader.ggml import score
 from hotshoe_loader.report import Job, Report
-from hotshoe_loader.trial import try_plugin
 from tests.support.fake_plugins import DRIVER, GOOD, NATIVE
 
 
@@ -54,9 +54,9 @@ class Site:
             (folder / "entry_points.txt").write_bytes(data)
         return folder
 
-    def trial(self, job: Job) -> Report:
+    def probe(self, job: Job) -> Report:
         """A probe in this process, which has not imported the plugin when a backend is opened."""
-        report = try_plugin(job)
+        report = probe_plugin(job)
         for module in self.modules:
             sys.modules.pop(module, None)
         return report
@@ -76,9 +76,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     fake = Site(path)
     monkeypatch.syspath_prepend(str(path))
     monkeypatch.setattr(find, "_search_path", lambda: [str(path)])
-    monkeypatch.setattr(survey, "_probe", lambda jobs, limit: [fake.trial(job) for job in jobs])
+    monkeypatch.setattr(probe, "_probe_now", lambda jobs, limit: [fake.probe(job) for job in jobs])
     # Probes in this process leave each test's own libggml-base in it; test_lifecycle has processes for that.
-    monkeypatch.setattr(judge, "foreign_bases", lambda core: [])
+    monkeypatch.setattr("hotshoe_loader.ggml.verdicts.foreign_bases", lambda core: [])
     monkeypatch.setattr(score, "_processor_flags", frozenset)  # scores here are made up
     for name in ("PREFER", "REQUIRE", "BLOCK", "ALLOW", "PATH", "SYSTEM", "PROBE_TIMEOUT"):
         monkeypatch.delenv(f"HOTSHOE_{name}", raising=False)
@@ -93,12 +93,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 @pytest.fixture
 def probes(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Probes run in child processes and are kept, as they are for a user. The folder they are kept in."""
-    monkeypatch.setattr(survey, "_probe", _REAL_PROBE)
+    monkeypatch.setattr(probe, "_probe_now", _REAL_PROBE)
     monkeypatch.setenv("HOTSHOE_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "probes"
 
 
-_REAL_PROBE = survey._probe
+_REAL_PROBE = probe._probe_now
 
 
 def _forget() -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import hotshoe_core
-from hotshoe_loader import cache, children, load_all, survey
+from hotshoe_loader import cache, child_process, load_all, probe
+from hotshoe_loader.find import find_plugins
+from hotshoe_loader.report import Job, Report
 from tests.loader.conftest import _forget
 from tests.support.fake_plugins import GOOD
 
@@ -25,9 +27,9 @@ def count(probes, site, monkeypatch):
 
     def run(jobs, limit):
         probed.extend(job.plugin.name for job in jobs)
-        return [site.trial(job) for job in jobs]
+        return [site.probe(job) for job in jobs]
 
-    monkeypatch.setattr(survey, "_probe", run)
+    monkeypatch.setattr(probe, "_probe_now", run)
 
     def since():
         found = list(probed)
@@ -59,7 +61,7 @@ def test_the_second_start_probes_nothing(site, count):
 def test_real_children_are_kept_too(site, probes, monkeypatch):
     site.good("acme")
     start()
-    monkeypatch.setattr(children, "run", None)
+    monkeypatch.setattr(child_process, "run", None)
     registry = start()
     with registry.open() as backend:
         assert backend.devices[0].name == "npu:0"
@@ -122,7 +124,7 @@ def test_failures_are_kept_for_a_while_and_say_so(site, count, monkeypatch):
     start()
     verdict = start().verdicts[0]
     assert count() == ["bad"]
-    assert "load_all(refresh=True) tries again" in verdict.reason
+    assert "load_all(refresh=True) tests it again" in verdict.reason
     now = time.time()
     monkeypatch.setattr(cache.time, "time", lambda: now + cache.FAILURES_KEPT + 1)
     assert "ago" not in start().verdicts[0].reason
@@ -187,8 +189,8 @@ def test_starts_at_the_same_time(site, probes, count):
     start()
     assert probes.stat().st_mode & 0o777 == 0o700
     (path,) = probes.iterdir()
-    report = survey.cache.Report.from_json(json.loads(path.read_text())["report"])
-    job = survey.Job(next(iter(survey.find_plugins().plugins)))
+    report = Report.from_json(json.loads(path.read_text())["report"])
+    job = Job(next(iter(find_plugins().plugins)))
     seen = []
 
     def work():
@@ -236,7 +238,7 @@ def test_a_device_that_is_gone_is_said_to_be(site, probes, monkeypatch):
     site.install("acme", code)
     registry = start()
     monkeypatch.setenv("FAKE_NPU", "npu:1")
-    with pytest.raises(BackendError, match="'npu:0' was there when 'acme' was tested, and is not any more") as caught:
+    with pytest.raises(BackendError, match="'npu:0' existed when 'acme' was tested, but is missing now") as caught:
         registry.open("npu:0")
     assert "refresh=True" in caught.value.hint
     assert list(probes.iterdir()) == [], "the report is dropped"

@@ -9,7 +9,7 @@ import pytest
 
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.eager.adapter import EagerBackend
-from hotshoe_core.eager.reference import DEVICE, numpy_library
+from hotshoe_core.eager.reference import numpy_library, reference_device
 from hotshoe_loader import canary
 from hotshoe_loader.verdict import Outcome, Rejected
 
@@ -55,7 +55,7 @@ def rms_norm(x, weight=None, *, eps):
 
 
 def test_what_is_right_passes():
-    canary.check_canary(Spoiled("rms_norm", lambda y: y), DEVICE)
+    canary.check_canary(Spoiled("rms_norm", lambda y: y), reference_device())
 
 
 def one_wrong(y):
@@ -79,7 +79,7 @@ SPOILS = {
 @pytest.mark.parametrize("op", OPS)
 def test_each_op_is_named_when_it_is_wrong(op, spoil):
     with pytest.raises(Rejected) as caught:
-        canary.check_canary(Spoiled(op, SPOILS[spoil]), DEVICE)
+        canary.check_canary(Spoiled(op, SPOILS[spoil]), reference_device())
     assert caught.value.outcome is Outcome.WRONG_RESULT
     assert f"reference computes wrong numbers: {op} gives [" in caught.value.reason
     assert op in caught.value.details["ops"]
@@ -87,11 +87,11 @@ def test_each_op_is_named_when_it_is_wrong(op, spoil):
 
 @pytest.mark.parametrize("op", OPS)
 def test_what_f16_rounds_is_not_wrong(op):
-    canary.check_canary(Spoiled(op, lambda y: y.astype(np.float16).astype(np.float32)), DEVICE)
+    canary.check_canary(Spoiled(op, lambda y: y.astype(np.float16).astype(np.float32)), reference_device())
 
 
 def test_an_op_that_nothing_else_is_made_of_is_blamed_alone():
     with pytest.raises(Rejected) as caught:
-        canary.check_canary(Spoiled("linear", SPOILS["1 %"]), DEVICE)
+        canary.check_canary(Spoiled("linear", SPOILS["1 %"]), reference_device())
     assert caught.value.details["ops"] == ["linear"]
     assert "wrong too" not in caught.value.reason

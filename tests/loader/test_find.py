@@ -11,7 +11,7 @@ import pytest
 
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.find import GROUP, find_plugins
-from hotshoe_loader.ggml.names import find_libraries, list_libraries
+from hotshoe_loader.ggml.file_names import find_libraries, list_libraries
 
 
 def test_the_group_is_that_of_the_contract():

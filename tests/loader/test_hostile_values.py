@@ -146,15 +146,15 @@ NESTED = json.loads("[" * 400 + "]" * 400)
         {"rejected": {**REJECTED, "outcome": NESTED, "details": {}}},
         {"rejected": None, "providers": []},
         {"folders": ["a\0b"]},
-        {"drives": 1},
+        {"can_drive": 1},
         {"elapsed": HUGE},
     ],
 )
 def test_a_report_that_would_fail_where_it_is_shown_is_none(lie):
     report = {"rejected": {**REJECTED, "details": {"traceback": ["x"], "missing": "y", "score": 1}}, "providers": []}
-    report |= {"met": [], "changes": [], "folders": [], "environment": [], "drives": True, "elapsed": 0.0}
+    report |= {"matched": [], "changes": [], "folders": [], "environment": [], "can_drive": True, "elapsed": 0.0}
     assert Report.from_json(report).to_json() == report
-    with pytest.raises(ValueError, match=r"^no report: "):
+    with pytest.raises(ValueError, match=r"^invalid report: "):
         Report.from_json({**report, **lie})
 
 

@@ -31,7 +31,7 @@ def test_the_highest_score_is_chosen(native_plugin, natives):
         "ggml-cpu-zen4": "available",
     }
     found = libraries(registry)
-    assert found["ggml-cpu-haswell"].reason == "it scores 64; ggml-cpu-zen4 scores 1984"
+    assert found["ggml-cpu-haswell"].reason == "its score is 64; ggml-cpu-zen4 has 1984"
     assert "lacks something" in found["ggml-cpu-sapphirerapids"].reason
     assert found["ggml-cpu-zen4"].details["score"] == 1984
     assert found["ggml-cpu-zen4"].origin == str(best)
@@ -85,7 +85,7 @@ def test_no_library_at_all(native_plugin, natives):
     native_plugin()
     verdict = load_all().verdicts[0]
     assert verdict.outcome is Outcome.MISSING_DEPENDENCY
-    assert "no libggml-cpu in" in verdict.reason
+    assert "libggml-cpu is missing in" in verdict.reason
     assert verdict.hint == "pip install --force-reinstall hotshoe-ggml-cpu"
 
 

@@ -116,7 +116,7 @@ def test_reload_after_all_was_unloaded(site, caplog, monkeypatch):
     registry.unload("npu:0")
     registry.unload("reference")
     assert names(registry.reload()) == ["npu:0", "reference"]
-    assert "prefer='nothing' met no device; using npu:0" in caplog.text
+    assert "prefer='nothing' matches no device; using npu:0" in caplog.text
 
 
 def test_reload_that_cannot_meet_a_requirement_changes_nothing(site):
@@ -146,7 +146,7 @@ def test_what_an_import_changes_is_given_back_and_reported(site, monkeypatch, ca
     )
     site.install("acme", code + GOOD_CODE)
     before = signal.getsignal(signal.SIGTERM), os.getcwd()
-    site.trial = lambda job, real=site.trial: _clean(real, job)  # the probe of these tests runs in this process
+    site.probe = lambda job, real=site.probe: _clean(real, job)  # the probe of these tests runs in this process
     registry = load_all()
     capfd.readouterr()
     with caplog.at_level(logging.INFO, "hotshoe"):
@@ -169,9 +169,9 @@ def test_what_an_import_changes_is_given_back_and_reported(site, monkeypatch, ca
     assert capfd.readouterr() == ("", "")
 
 
-def _clean(trial, job):
+def _clean(probe, job):
     environ, handler, folder = dict(os.environ), signal.getsignal(signal.SIGTERM), os.getcwd()
-    report = trial(job)
+    report = probe(job)
     os.environ.clear()
     os.environ.update(environ)
     signal.signal(signal.SIGTERM, handler)
@@ -279,7 +279,7 @@ def test_another_ggml_that_came_first_is_named(site, native_plugin, natives, for
     path, before = foreign
     out = in_a_process(before + "pass\n" + REPORT, path, site.path)
     line = next(line for line in out.splitlines() if line.startswith("ggml-cpu "))
-    assert line.startswith("ggml-cpu abi-mismatch another ggml is in this process already")
+    assert line.startswith("ggml-cpu abi-mismatch another ggml is already in this process")
     assert str(path) in line
     assert "separate processes" in line
     assert "reference available" in out

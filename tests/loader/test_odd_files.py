@@ -169,21 +169,21 @@ def test_a_distribution_with_two_thousand_entry_points(site):
 @pytest.mark.skipif(sys.platform != "linux", reason="starts processes")
 def test_many_plugins_have_a_budget_together(site, probes, monkeypatch):
     """Those that come too late are not tried, and say so; what was tried is kept, so the next start gets further."""
-    from hotshoe_loader import children
+    from hotshoe_loader import child_process
 
-    monkeypatch.setattr(children, "_LEAST_LIMIT", 0.0)
-    monkeypatch.setattr(children, "_SIDE_BY_SIDE", 1)
-    monkeypatch.setattr(children, "_ALL_TOGETHER", 1)
+    monkeypatch.setattr(child_process, "_MIN_TOTAL_LIMIT", 0.0)
+    monkeypatch.setattr(child_process, "_MAX_PARALLEL", 1)
+    monkeypatch.setattr(child_process, "_TOTAL_FACTOR", 1)
     for name in ("aaa", "bbb", "ccc"):
         site.install(name, "import time; time.sleep(60)")
     registry = load_all(timeout=0.5)
     found = {each.candidate: each for each in registry.verdicts}
     assert [found[name].outcome for name in ("aaa", "bbb", "ccc")] == [Outcome.TIMED_OUT] * 3
-    assert "did not come back" in found["aaa"].reason
-    assert "it was not tried: " in found["ccc"].reason
+    assert "did not finish within" in found["aaa"].reason
+    assert "it was not tested: " in found["ccc"].reason
     assert "there are 3 plugins" in found["ccc"].reason
     assert "allow=" in found["ccc"].hint
-    assert len(list(probes.iterdir())) == sum("not tried" not in found[name].reason for name in ("aaa", "bbb", "ccc"))
+    assert len(list(probes.iterdir())) == sum("not tested" not in found[name].reason for name in ("aaa", "bbb", "ccc"))
 
 
 # -- between the test and the use of it ---------------------------------------------------------------------
@@ -218,17 +218,17 @@ def test_what_is_open_already_stays_open(native_plugin, natives):
 
 
 def test_a_library_that_changes_during_its_test_is_not_used(native_plugin, natives, monkeypatch):
-    from hotshoe_loader.steps import Steps
+    from hotshoe_loader.child_state import ProbeState
 
     library = natives.variant("cpu-x64", 1)
     native_plugin()
-    try_devices = Steps.try_devices
+    test_devices = ProbeState.test_devices
 
     def changing(self, provider, path):
         os.utime(library, (1, 1))
-        return try_devices(self, provider, path)
+        return test_devices(self, provider, path)
 
-    monkeypatch.setattr(Steps, "try_devices", changing)
+    monkeypatch.setattr(ProbeState, "test_devices", changing)
     found = {each.candidate: each for each in load_all().verdicts}
     assert found["ggml-cpu-x64"].outcome is Outcome.UNTRUSTED
-    assert "was changed while it was tested" in found["ggml-cpu-x64"].reason
+    assert "was changed during its test" in found["ggml-cpu-x64"].reason

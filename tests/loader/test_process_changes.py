@@ -136,10 +136,10 @@ import sys
 from hotshoe_loader import load_all, find
 sys.path.insert(0, sys.argv[1]); find._search_path = lambda: [sys.argv[1]]
 import builtins, numpy as np
-before = sys.excepthook, builtins.open, np.geterr()
+before = sys.excepthook, builtins.input, np.geterr()
 registry = load_all()
 backend = registry.open("npu:0")
-print((sys.excepthook, builtins.open, np.geterr()) == before)
+print((sys.excepthook, builtins.input, np.geterr()) == before)
 print(*registry.verdicts[0].details["changes"], sep="\\n")
 """
 
@@ -147,7 +147,7 @@ print(*registry.verdicts[0].details["changes"], sep="\\n")
 @pytest.mark.parametrize("where", ["import", "open", "devices"])
 def test_what_a_plugin_changes_is_put_back_whenever_it_does(site, where):
     """In a program of its own: at its import, when it lists its devices, when it is opened."""
-    evil = "import sys, builtins, numpy; sys.excepthook = builtins.open = print; numpy.seterr(all='raise')"
+    evil = "import sys, builtins, numpy; sys.excepthook = builtins.input = print; numpy.seterr(all='raise')"
     code = {
         "import": f"{evil}\n{GOOD_CODE}",
         "open": GOOD_CODE.replace("        backend = open_ref", f"        {evil}\n        backend = open_ref"),
@@ -157,7 +157,7 @@ def test_what_a_plugin_changes_is_put_back_whenever_it_does(site, where):
     done = subprocess.run([sys.executable, "-c", CODE, str(site.path)], capture_output=True, text=True, check=True)
     restored, *changes = done.stdout.splitlines()
     assert restored == "True"
-    assert changes == ["builtins.open changed", "sys.excepthook changed", "NumPy's error handling (np.seterr) changed"]
+    assert changes == ["builtins.input changed", "sys.excepthook changed", "NumPy's error handling (np.seterr) changed"]
 
 
 def test_what_changes_when_it_is_opened_again_is_added(site, monkeypatch):

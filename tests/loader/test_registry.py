@@ -161,7 +161,7 @@ def test_an_unknown_device_names_the_nearest(registry):
 def test_a_device_number_too_high_names_those_that_are_there(registry):
     with pytest.raises(DeviceNotFoundError) as caught:
         registry.select("cuda:7")
-    assert caught.value.hint == "there is cuda:0, cuda:1"
+    assert caught.value.hint == "use one of: cuda:0, cuda:1"
 
 
 @pytest.mark.parametrize("name", ["cuda", "vulkan", "metal", "mlx", "cpu", "cuda:0", "hotshoe-ggml-cuda"])
@@ -202,7 +202,7 @@ def test_hardware_without_its_plugin_is_pointed_out(site, monkeypatch, tmp_path)
     seen = replace(catalog.CATALOG[0], signs=(str(tmp_path / "nvidiactl"),), platforms=("",), published=True)
     monkeypatch.setattr(builtin, "CATALOG", (seen,))
     why = load_all().why()
-    assert f"though {tmp_path / 'nvidiactl'} says that there is one (pip install hotshoe-ggml-cuda)" in why
+    assert f"but {tmp_path / 'nvidiactl'} shows that this machine has one (pip install hotshoe-ggml-cuda)" in why
 
 
 @pytest.mark.parametrize("way", ["argument", "environment"])
@@ -240,13 +240,13 @@ def test_prefer(registry, monkeypatch, way):
 def test_an_unmet_preference_is_reported(registry, caplog):
     preferring = load_all(prefer=["metal", "cpu"])
     assert names(preferring.select()) == ["cpu"]
-    assert "prefer='metal' met no device" in preferring.why()
+    assert "prefer='metal' matches no device" in preferring.why()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
 def test_why(registry):
     assert registry.why() == "cuda:0 (ggml-cuda): best of 6 devices"
-    assert registry.why("cpu") == "cpu (ggml-cpu, AMD EPYC): asked for by name; the best of 6 devices is cuda:0"
+    assert registry.why("cpu") == "cpu (ggml-cpu, AMD EPYC): requested by name; the best of 6 devices is cuda:0"
     assert registry.why("cuda").endswith("best of 6 devices; together with cuda:1")
     assert registry.why(registry.devices[-1]).startswith("reference (NumPy")
 
@@ -274,14 +274,14 @@ def test_explain_everything(registry):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("cuda", "cuda:0 (ggml-cuda): best of 6 devices (place 1 of 6)"),
-        ("cpu", "place 4 of 6"),
-        ("gpu", "vulkan:0 (ggml-vulkan): asked for by name"),
+        ("cuda", "cuda:0 (ggml-cuda): best of 6 devices (rank 1 of 6)"),
+        ("cpu", "rank 4 of 6"),
+        ("gpu", "vulkan:0 (ggml-vulkan): requested by name"),
         ("ggml-vulkan", "ggml-vulkan: available: offers vulkan:0  [hotshoe-ggml-vulkan 1.0]"),
         ("npu-plugin", "npu: available: offers npu:0"),
         (
             "metal",
-            "metal: no device answers to it\npip install ./plugins/ggml-metal, in a checkout of hotshoe: ",
+            "metal: no device has this name, type or provider\npip install ./plugins/ggml-metal, in a checkout",
         ),
         ("vulcan", "did you mean"),
     ],
@@ -370,7 +370,7 @@ def test_a_plugin_that_fails_only_here_is_a_verdict_then(site, monkeypatch):
     site.install("a", code)
     registry, requiring = load_all(), load_all(require="npu:0")
     monkeypatch.setenv("FAIL", "1")
-    with pytest.raises(PluginError, match="passed its test in a child process, and failed in this one") as caught:
+    with pytest.raises(PluginError, match="passed its test in a child process, but failed in this process") as caught:
         registry.open("npu:0")
     assert "pip install nowhere" in caught.value.hint
     assert registry.verdicts[0].outcome is Outcome.MISSING_DEPENDENCY
@@ -388,7 +388,7 @@ def test_a_plugin_that_fails_only_here_gives_way_visibly(site, monkeypatch, capl
     with registry.open() as backend:
         assert names(backend.devices) == ["reference"]
     (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "npu:0 passed its test in a child process, and failed in this one" in warning
+    assert "npu:0 passed its test in a child process, but failed in this process" in warning
     assert "using reference" in warning
 
 
@@ -396,7 +396,7 @@ def test_what_is_required_does_not_give_way(site, monkeypatch):
     site.install("a", "import os\nif 'FAIL' in os.environ: import nowhere\n" + GOOD.replace("{arguments}", ""))
     registry = load_all(require="npu:0")
     monkeypatch.setenv("FAIL", "1")
-    with pytest.raises(PluginError, match="failed in this one"):
+    with pytest.raises(PluginError, match="failed in this process"):
         registry.open()
 
 
@@ -414,6 +414,6 @@ def test_an_engine_for_gpus_that_found_none():
     from hotshoe_loader.explain import _no_gpu
 
     mlx = Verdict("mlx", "plugin", Outcome.AVAILABLE, "offers mlx:cpu", details={"backend": "mlx"})
-    assert _no_gpu([mlx]) == "no GPU: mlx offers none here"
+    assert _no_gpu([mlx]) == "no GPU: mlx finds none on this machine"
     crashed = Verdict("ggml-cuda", "plugin", Outcome.CRASHED, "…", details={"backend": "cuda"})
-    assert _no_gpu([mlx, crashed]) == "no GPU: mlx offers none here, ggml-cuda is crashed"
+    assert _no_gpu([mlx, crashed]) == "no GPU: mlx finds none on this machine, ggml-cuda is crashed"

@@ -74,7 +74,7 @@ def test_devices_may_come_from_a_generator(site):
         ("Provider", "an instance, as in [Provider()]; it is the class"),
         ("Provider(0)", "Provider.name must be a str, and a name; it is 0"),
         ("Provider('')", "Provider.name must be a str"),
-        ("Provider('auto')", "'auto' is a word with a meaning of its own"),
+        ("Provider('auto')", "'auto' is reserved"),
         ("Provider('A b')", "Provider.name"),
         ("Provider('\\x1b[1m')", r"it is '\x1b[1m'"),
         ("Provider('x', None)", "Provider.family must be a str, and a name; it is missing"),
@@ -259,7 +259,7 @@ LIES = [
     (P + "rejected", {"outcome": "loved", "reason": "", "hint": None, "details": {}}),
     (P + "rejected", {"outcome": "crashed", "reason": 3, "hint": None, "details": {}}),
     ("report.elapsed", float("inf")),
-    ("report.met", [3]),
+    ("report.matched", [3]),
     ("report.changes", None),
     ("report.changes", "abc"),
     ("report.providers", None),
@@ -274,7 +274,7 @@ LIES = [
     ("path", "value"), LIES, ids=[f"{path.rpartition('.')[2]}-{i}" for i, (path, _) in enumerate(LIES)]
 )
 def test_a_kept_report_that_lies_is_made_anew(site, probes, monkeypatch, path, value):
-    from hotshoe_loader import survey
+    from hotshoe_loader import probe
 
     site.good("acme")
     _forget()
@@ -284,7 +284,9 @@ def test_a_kept_report_that_lies_is_made_anew(site, probes, monkeypatch, path, v
     edit(data, path, value)
     entry.write_text(json.dumps(data))
     probed = []
-    monkeypatch.setattr(survey, "_probe", lambda jobs, limit: probed.extend(jobs) or [site.trial(job) for job in jobs])
+    monkeypatch.setattr(
+        probe, "_probe_now", lambda jobs, limit: probed.extend(jobs) or [site.probe(job) for job in jobs]
+    )
     _forget()
     assert load_all().devices[0].name == "npu:0"
     assert len(probed) == 1
@@ -298,7 +300,7 @@ def test_a_report_is_what_it_was(site, native_plugin, natives):
     natives.variant("cpu-x64", 1)
     natives.variant("cpu-bad", 0)
     native_plugin()
-    report = site.trial(Job(find_plugins().plugins[0]))
+    report = site.probe(Job(find_plugins().plugins[0]))
     again = Report.from_json(json.loads(json.dumps(report.to_json())))
     assert again.to_json() == report.to_json()
     assert again.providers[0].devices == report.providers[0].devices

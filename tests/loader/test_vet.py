@@ -12,7 +12,7 @@ import pytest
 from hotshoe_core.errors import OptionError
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.binary import install_hint, read_binary
-from hotshoe_loader.ggml.cores import version_in
+from hotshoe_loader.ggml.abi import version_in
 from hotshoe_loader.options import Options
 from tests.support.fake_plugins import GOOD, PROVIDER
 
@@ -36,8 +36,8 @@ def test_allow(site, monkeypatch, name, way):
         monkeypatch.setenv("HOTSHOE_ALLOW", f"other, {name}")
     registry = load_all(allow=name if way == "argument" else ())
     assert verdict(registry).outcome is Outcome.BLOCKED
-    assert "HOTSHOE_ALLOW names" in verdict(registry).reason
-    assert "add 'bad' to it" in verdict(registry).hint
+    assert "it is not in allow= or HOTSHOE_ALLOW" in verdict(registry).reason
+    assert "add 'bad' to allow=" in verdict(registry).hint
     assert [device.name for device in registry.devices] == ["npu:0", "reference"]
 
 
@@ -46,8 +46,8 @@ def test_what_is_allowed_may_still_be_blocked(site):
     assert verdict(load_all(allow="bad", block="bad")).outcome is Outcome.BLOCKED
 
 
-def test_an_allowed_name_that_met_nothing_is_noted(site):
-    assert "allow='acmme' met nothing" in load_all(allow="acmme").explain()
+def test_an_allowed_name_that_matched_nothing_is_noted(site):
+    assert "allow='acmme' matched nothing" in load_all(allow="acmme").explain()
 
 
 def test_a_published_plugin_is_allowed_by_its_short_name(site):
@@ -101,15 +101,17 @@ def test_variables_out_of_range(site, monkeypatch, name, value):
         load_all()
 
 
-def test_system_asks_for_the_known_homes(site, natives, monkeypatch):
-    from hotshoe_loader.ggml import homes
+def test_system_searches_the_known_folders(site, natives, monkeypatch):
+    from hotshoe_loader.ggml import known_folders as module
 
     natives.variant("strange", None)
-    monkeypatch.setattr(homes, "known_homes", lambda: [(natives.folder, "a package"), (natives.folder / "x", "Ollama")])
+    monkeypatch.setattr(
+        module, "known_folders", lambda: [(natives.folder, "a package"), (natives.folder / "x", "Ollama")]
+    )
     assert "ggml-strange" not in {each.candidate for each in load_all().verdicts}
     registry = load_all(system=True)
     assert verdict(registry, "ggml-strange").outcome is Outcome.NOT_INSTALLED
-    assert "Ollama names it" in verdict(registry, str(natives.folder / "x")).reason
+    assert "Ollama names this folder" in verdict(registry, str(natives.folder / "x")).reason
 
 
 # -- wheels -------------------------------------------------------------------------------------------------
@@ -368,7 +370,7 @@ def test_other_libraries_do_not_join_an_adopted_set(adopting, native_plugin, sit
     native_plugin("cuda")
     found = verdict(load_all(ggml=tmp_path / "set"), "ggml-cuda")
     assert found.outcome is Outcome.ABI_MISMATCH
-    assert "has adopted the ggml in" in found.reason
+    assert "this process uses the ggml in" in found.reason
 
 
 def test_two_ggmls_cannot_be_used_one_after_the_other(adopting, tmp_path):
@@ -377,7 +379,7 @@ def test_two_ggmls_cannot_be_used_one_after_the_other(adopting, tmp_path):
     adopting.variant("cpu-zen4", 9, folder=tmp_path / "set")
     adopting.library("libggml-base.so", 'const char version[] = "0.25.1";', folder=tmp_path / "set")
     load_all().open("cpu").close()
-    with pytest.raises(PluginError, match="there can be only one"):
+    with pytest.raises(PluginError, match="a process can use only one"):
         load_all(ggml=tmp_path / "set").open("cpu")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hotshoe.tokenizers import Tokenizer, load_tokenizer
-from hotshoe.tokenizers._pieces import byte_letters
+from hotshoe.tokenizers._decoding import byte_letters
 from hotshoe_core.gguf import GGUFFile
 
 # recorded by llama.cpp; handed to the project's developers, so absent in a plain checkout

@@ -60,9 +60,9 @@ TAME = (
         "cowbird",
         "lays a report of its own, which says nothing, into the probe's pipe",
         WORKS,
-        before='import os, sys\negg = b\'{"report": {"rejected": null, "providers": [], "met": [], '
-        '"changes": [], "folders": [], "environment": [], "elapsed": 0}}\\n\'\n'
-        "for nest in range(3, 30) if 'hotshoe_loader._child' in sys.modules else ():\n"
+        before='import os, sys\negg = b\'{"report": {"rejected": null, "providers": [], "matched": [], '
+        '"changes": [], "folders": [], "environment": [], "can_drive": false, "elapsed": 0}}\\n\'\n'
+        "for nest in range(3, 30) if 'hotshoe_loader.child_main' in sys.modules else ():\n"
         "    try: os.write(nest, egg)\n    except OSError: pass",
     ),
     Animal(
@@ -341,7 +341,7 @@ BROKEN = (
         "peacock",
         "calls its device by the word for all of the best",
         ("incompatible-api",),
-        ("'gpu' is a word with a meaning of its own", "acme-npu:1"),
+        ("'gpu' is reserved", "acme-npu:1"),
         after="Provider.devices = lambda self, library: [Device('gpu', DeviceType.CPU, 'peacock', 'peacock')]",
     ),
     Animal(

@@ -88,7 +88,7 @@ def test_a_blocked_plugin(new_environment, tmp_path):
     assert code == 1
     assert "ggml-cpu: blocked: " in text
     assert "HOTSHOE_BLOCK: is set to 'cpu,mlx'" in text
-    assert text.partition("To do next")[2].startswith((": take 'cpu' out of block= or HOTSHOE_BLOCK", " ("))
+    assert text.partition("To do next")[2].startswith((": remove 'cpu' from block= or HOTSHOE_BLOCK", " ("))
 
 
 @needs_ggml
@@ -109,7 +109,7 @@ def test_a_wheel_for_another_platform(new_environment, wheels, tmp_path):
 def test_a_requirement_that_cannot_be_met(new_environment, tmp_path):
     code, text = doctor(new_environment("require"), tmp_path, HOTSHOE_REQUIRE="cuda")
     assert code == 1
-    assert "require='cuda' asks for a device that is not there" in text
+    assert "require='cuda' matches no device" in text
     assert "To do next: unset HOTSHOE_REQUIRE, or make cuda available" in text
 
 

@@ -1,4 +1,4 @@
-"""What a backend author writes: Backend holds weights and compiles graphs, Executable runs one.
+"""What a backend author implements: Backend holds weights and compiles graphs, Executable runs one graph.
 
 A backend never sees a model and never subclasses Tensor: it receives whole graphs and lowers them.
 """
@@ -32,17 +32,17 @@ __all__ = ["Backend", "CacheConfig", "Counters", "Executable", "NodePlacement", 
 Array = np.ndarray[Any, Any]
 
 Progress = Callable[[float], None]
-"""Called with the fraction done, 0 to 1. An exception it raises cancels the work."""
+"""Called with the fraction done, 0 to 1. If it raises an exception, the work is cancelled."""
 
 EXPERT_OPS = frozenset({"linear_experts", "add_experts"})
-"""The ops whose weights are those of experts: many, of which a token reads a few."""
+"""The ops that read weights of experts. A layer has many experts, and a token reads a few of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightData:
-    """One weight as a file holds it.
+    """One weight in the format of its file.
 
-    Raises ShapeError if ``data`` is not as long as shape and dtype need: native code would read beyond it.
+    Raises ShapeError unless ``data`` has the length that ``shape`` and ``dtype`` imply: native code would read past it.
     """
 
     name: str
@@ -52,26 +52,26 @@ class WeightData:
     dtype: DType
 
     data: np.ndarray[Any, Any]
-    """Its bytes as a flat uint8 array, usually a view of a mapped file."""
+    """The bytes as a flat uint8 array, usually a view of a mapped file."""
 
     uses: tuple[str, ...] = ()
-    """The ops that will read it ("linear", "take", "mul", …). They decide whether a backend may repack it."""
+    """The ops that will read the weight ("linear", "take", "mul", …). They decide whether it may be repacked."""
 
     layer: int = -1
-    """-1 if it is read before the first layer, n_layers if it is read after the last."""
+    """-1 if it is read before the first layer, n_layers if it is read after the last one."""
 
     compute_bound: bool = False
-    """It multiplies many rows at once, as in an encoder: arithmetic is the limit, not memory.
+    """The weight multiplies many rows at once, as in an encoder, so arithmetic is the limit and not memory bandwidth.
 
     A backend may keep it in a larger layout that multiplies faster.
     """
 
     variant: str = ""
-    """Distinguishes several loads of one tensor: the device's name, if layers of several devices read the tensor."""
+    """Distinguishes loads of one tensor: the name of the device, if layers of several devices read the tensor."""
 
     @property
     def key(self) -> str:
-        """What ``Backend.load`` returns the weight's tensor under. Unique among the weights of one call."""
+        """The key of the weight's tensor in the result of ``Backend.load``; unique among the weights of one call."""
         return f"{self.name} ({self.variant})" if self.variant else self.name
 
     def __post_init__(self) -> None:
@@ -85,41 +85,47 @@ class WeightData:
 
 
 class CacheConfig(NamedTuple):
-    """What a backend wants of a KV cache.
-
-    padding: the cache length a graph sees is a multiple of this. mask_dtype: element type of the mask.
-    """
+    """The key/value cache that a backend wants."""
 
     padding: int = 1
+    """The cache length that a graph sees is a multiple of this."""
+
     mask_dtype: DType = DType.F32
+    """The element type of the attention mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which device holds which part of a model, by the devices' names.
+    """Which device holds which part of a model. Devices are given by name.
 
-    layers: of each layer; its weights, its states and its nodes are there. input: of what comes before the first
-    layer, the embedding above all. output: of what comes after the last. experts, cache: of each layer, where the
-    weights of its experts and its states are if they lie apart from it; "", and what is not named, is with the layer.
-    What reads them runs where they are: see ``hotshoe_core.graphs.splits``.
+    Nodes that read experts or states run on the device that holds those: see ``hotshoe_core.graphs.splits``.
     """
 
     input: str
+    """The device of all that comes before the first layer, mainly the embedding."""
+
     layers: tuple[str, ...] = ()
+    """The device of each layer: its weights, its states and its nodes."""
+
     output: str = ""
+    """The device of all that comes after the last layer; "" is the same as ``input``."""
+
     experts: tuple[str, ...] = ()
+    """For each layer, the device of the weights of its experts. "" or no entry: the device of the layer."""
+
     cache: tuple[str, ...] = ()
+    """For each layer, the device of its states. "" or no entry: the device of the layer."""
 
     def device(self, layer: int) -> str:
-        """The device of this layer: -1 is the input, and every number from ``len(layers)`` on the output."""
+        """The device of a layer: -1 is the input, and every number from ``len(layers)`` on is the output."""
         if layer < 0:
             return self.input
         return self.layers[layer] if layer < len(self.layers) else self.output or self.input
 
     def of_weight(self, layer: int, uses: Sequence[str]) -> str:
-        """The device of a weight of this layer that these ops read."""
-        apart = self.experts[layer] if 0 <= layer < len(self.experts) and not EXPERT_OPS.isdisjoint(uses) else ""
-        return apart or self.device(layer)
+        """The device of a weight of this layer that the ops in ``uses`` read."""
+        is_experts = 0 <= layer < len(self.experts) and not EXPERT_OPS.isdisjoint(uses)
+        return (self.experts[layer] if is_experts else "") or self.device(layer)
 
     def of_state(self, layer: int) -> str:
         """The device of a state of this layer."""
@@ -127,40 +133,46 @@ class Placement:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Every device named, in the order of the model."""
+        """Every device that is named, each once, in the order of the model."""
         named = (self.input, *self.layers, self.output, *self.experts, *self.cache)
         return tuple(dict.fromkeys(d for d in named if d))
 
 
 class NodePlacement(NamedTuple):
-    """Where one node of a graph runs.
-
-    how: "native", "decomposed", or "fallback" where the device that the placement means for it cannot run it.
-    """
+    """Where one node of a graph runs."""
 
     node: str
+    """The name of the node."""
+
     op: str
+
     device: str
+
     how: str
+    """"native", "decomposed", or "fallback" if the device that the placement intends cannot run the node."""
+
     layer: int = -1
 
 
 @dataclass(slots=True)
 class Counters:
-    """How much building a backend has done; replaying a context must leave all of it alone."""
+    """How much a backend has built. Running a context again must not change these numbers."""
 
     compiled: int = 0
+    """Graphs compiled."""
+
     lowered: int = 0
+    """Nodes lowered."""
 
 
 class Executable(ABC):
-    """A compiled graph with its memory. Tensors given to write and read are those of the compiled graph."""
+    """A compiled graph with its memory. ``write`` and ``read`` take tensors of the compiled graph."""
 
     @abstractmethod
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         """Set an input of the next run. ``array`` is contiguous and has the tensor's shape and NumPy dtype.
 
-        It stays as it is until then: an executable may keep it and copy it in the run.
+        The caller does not change the array before that run, so an executable may keep it and copy it in ``run``.
         """
 
     @abstractmethod
@@ -181,31 +193,43 @@ class Executable(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Free the graph's memory. Idempotent."""
+        """Free the graph's memory. May be called more than once."""
 
 
 class Backend(ABC):
-    """An opened engine on one or more devices. Calls from several threads are serialised by the backend.
+    """An opened engine on one or more devices. The backend serialises calls from several threads.
 
-    honours: the fields of BackendParams that have an effect here. Of the others, the loader tells a user who has set
-    them; a backend need not warn. ``load`` sets ``_placement``. strict: refuse a graph of which a node would run on
-    another device than the placement means for it; ``Context.reserve`` sees to that. on_lost: whom to tell the name of
-    a device that went away, and why, before DeviceLostError is raised; set by the registry that opened the backend.
-
-    It belongs to the process that opened it: methods call ``require_process`` before they take a lock, and
-    ``close`` in another process does nothing. ``close`` sets ``_closed``.
+    It belongs to the process that opened it: methods call ``require_process`` before they take a lock, and ``close``
+    does nothing in another process.
     """
 
     name: str
+
     devices: tuple[Device, ...]
+    """The devices it was opened on, the preferred one first."""
+
     params: BackendParams
+    """The options it was opened with."""
+
     counters: Counters
+
     honours: frozenset[str] = frozenset()
+    """The fields of BackendParams that have an effect. The loader warns a user who sets another one."""
+
     strict: bool = False
+    """Whether ``Context.reserve`` refuses a graph with a node that cannot run on the device the placement intends."""
+
     on_lost: Callable[[str, str], None] | None = None
+    """``on_lost(device, reason)`` is called just before DeviceLostError is raised. The loader's registry sets it."""
+
     _placement: Placement | None = None
+    """Set by ``load``."""
+
     _closed: bool = False
+    """Set by ``close``."""
+
     _process: int
+    """The id of the process that opened the backend."""
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Self:
         self = super().__new__(cls)
@@ -219,24 +243,24 @@ class Backend(ABC):
 
     @property
     def foreign(self) -> bool:
-        """Whether this is a copy that ``fork`` left in another process than the one that opened it."""
+        """Whether this is a copy in a process that was forked after the backend was opened."""
         return self._process != os.getpid()
 
     def require_process(self) -> None:
-        """Raises ForkedProcessError in a process forked after the backend was opened.
+        """Raise ForkedProcessError in a process that was forked after the backend was opened.
 
-        Threads do not survive a fork, and a lock that one of them held stays taken: waiting would not end.
+        Threads do not survive a fork, and a lock that one of them held stays locked: waiting for it would never end.
         """
         if self.foreign:
             raise ForkedProcessError(
                 f"the {self.name} backend was opened in process {self._process} and is used in process {os.getpid()}, "
-                "which was forked after that; its threads and its driver's connection stayed behind",
+                "which was forked later; its threads and its connection to the driver exist only in the first process",
                 hint="load the model in each process after the fork, or start processes with multiprocessing's 'spawn'",
             )
 
     @property
     def placement(self) -> Placement:
-        """Which device holds which layer, as the last ``load`` said."""
+        """Which device holds which layer: set by the last ``load``, at first all on the first device."""
         return self._placement or Placement(self.devices[0].name)
 
     def device_of(self, layer: int) -> Device:
@@ -245,7 +269,7 @@ class Backend(ABC):
         return next(d for d in self.devices if d.name == name)
 
     def require_placement(self, placement: Placement | None) -> Placement:
-        """``placement``, or the one there is. Raises BackendError if it names a device that is not opened."""
+        """``placement``, or the current one if None. Raises BackendError for a device that is not opened."""
         if placement is None:
             return self.placement
         known = [d.name for d in self.devices]
@@ -257,42 +281,42 @@ class Backend(ABC):
             )
         return placement
 
-    def home(self, tensor: Tensor) -> str:
+    def device_of_tensor(self, tensor: Tensor) -> str:
         """The device that holds a weight or state of this backend."""
         return self.placement.of_state(tensor.layer) if tensor.op == "state" else self.placement.device(tensor.layer)
 
     def memory_free(self) -> Mapping[str, int]:
-        """Bytes that each device has left now, 0 where that is not known; by the devices' names."""
+        """Free bytes of each device now, by device name; 0 if unknown."""
         return {d.name: d.memory_free for d in self.devices}
 
     @abstractmethod
     def load(
         self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
     ) -> dict[str, Tensor]:
-        """Take weights in, each on the device that ``placement.of_weight`` says; returns a tensor for each ``key``.
+        """Load weights, each on the device ``placement.of_weight(…)``; returns a tensor for each ``key``.
 
-        placement: becomes ``self.placement``, by which later states and graphs go; None for the one there is, at
-        first all on the first device. progress: called in the caller's thread, with fractions that do not fall; the
-        last is 1. Raises BackendError for a device that is not opened, InsufficientMemoryError with device and layer
-        of the failure. If it raises, for these or any other reason, nothing stays loaded.
+        placement: becomes ``self.placement``, which later states and graphs follow; None keeps the current one, at
+        first all on the first device. progress: called in the caller's thread with fractions that never decrease; the
+        last is 1. Raises BackendError for a device that is not opened, InsufficientMemoryError with device and layer of
+        the failure. If it raises any error, nothing stays loaded.
         """
 
     @abstractmethod
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
-        """A zeroed persistent tensor that graphs read and update, on the device that ``placement.of_state`` says.
+        """A persistent tensor of zeros that graphs read and update, on the device ``placement.of_state(layer)``.
 
         Raises InsufficientMemoryError.
         """
 
     @abstractmethod
     def release(self, tensors: Sequence[Tensor]) -> None:
-        """Free weights or states of this backend. Graphs that use them must be closed before."""
+        """Free weights or states of this backend. Close the graphs that use them first."""
 
     @abstractmethod
     def supports(self, node: Tensor) -> bool:
-        """Whether this node can be lowered as it is, on the device of its layer or, if it is a primitive, on another.
+        """Whether this node can be lowered: on the device of its layer or, if it is a primitive, on any device.
 
-        Core decomposes composites for which it cannot.
+        Core decomposes the composites that cannot.
         """
 
     @abstractmethod
@@ -301,43 +325,46 @@ class Backend(ABC):
 
     @abstractmethod
     def memory(self) -> BackendMemory:
-        """What is allocated now, by device and layer, graphs included.
+        """The bytes allocated now, by device and layer, graphs included.
 
-        Graphs may take turns in one buffer of a device. Then theirs is less than the sum, and falls with the last.
+        Graphs of one device may share a buffer. Then the graphs' amount is less than their sum, and it decreases when
+        the last of them is closed.
         """
 
     def cache_config(self) -> CacheConfig:
-        """What this backend wants of a KV cache."""
+        """The key/value cache that this backend wants."""
         return CacheConfig()
 
     def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
-        """Whether ``quantize_rows`` writes this type, and with ``importance`` whether it then makes use of that.
+        """Whether ``quantize_rows`` can write this type; with ``importance``, whether it also uses the importance.
 
-        By default what NumPy can, which has no way to weigh one column more than another.
+        The default is what NumPy can write; that ignores the importance.
         """
         return not importance and can_quantize(dtype)
 
     def quantize_rows(self, rows: Array, dtype: DType, importance: Array | None = None) -> Array:
-        """Rows of numbers, contiguous float32 (n, columns), in the storage of ``dtype``: uint8 (n, bytes of a row).
+        """Quantize contiguous float32 rows (n, columns) to the storage of ``dtype``: uint8 (n, bytes of a row).
 
-        importance: how much an error in each column matters, float32 (columns,); None for all alike. Where ``dtype``
-        cannot make use of it, it has no effect. Needs no weights and no graph, and may run in several threads at once.
-        Raises DTypeError for a type, ShapeError for rows that are no whole number of its blocks.
+        importance: how much an error in each column matters, float32 (columns,); None: all columns are equal. It has no
+        effect on types that cannot use it. Needs no weights and no graph, and may run in several threads at once.
+        Raises DTypeError for a type it cannot write, ShapeError if a row is not a whole number of blocks.
         """
         if not self.quantizes(dtype):
-            raise DTypeError(f"the {self.name} backend does not write {dtype.name}", hint="use one that quantizes")
+            raise DTypeError(
+                f"the {self.name} backend cannot write {dtype.name}", hint="use a backend that can quantize to it"
+            )
         return quantize(rows, dtype).reshape(len(rows), -1)
 
     def dequantize_rows(self, data: Array, dtype: DType, n_columns: int) -> Array:
-        """What ``quantize_rows`` made, or a file holds, uint8 (n, bytes of a row), as float32 (n, n_columns).
+        """Convert quantized rows, uint8 (n, bytes of a row), to float32 (n, n_columns). Inverse of ``quantize_rows``.
 
-        As free of state as ``quantize_rows``. Raises DTypeError for a type it cannot read.
+        May run in several threads at once. Raises DTypeError for a type it cannot read.
         """
         return dequantize(data.reshape(-1), dtype, (len(data), n_columns)).astype(np.float32, copy=False)
 
     @abstractmethod
     def close(self) -> None:
-        """Free everything. Idempotent; later use raises ClosedError."""
+        """Free everything. May be called more than once; later use of the backend raises ClosedError."""
 
     def new_context(self) -> Context:
         """A context to build a graph in."""

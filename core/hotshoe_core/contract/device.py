@@ -1,6 +1,6 @@
-"""Devices, and how a plugin offers them: everything the loader and a backend author share.
+"""Device, BackendParams and Provider: everything that the loader and a backend author share.
 
-Imports nothing heavy: discovery reads this file before NumPy is wanted.
+Imports nothing heavy, because discovery reads this file before NumPy is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["API_VERSION", "BackendParams", "Device", "DeviceType", "Provider", "name_problem"]
 
 API_VERSION = 1
-"""Version of the plugin contract. A Provider states the one it was written for."""
+"""Version of the plugin contract. A Provider states the version it was written for."""
 
 
 class DeviceType(enum.Enum):
@@ -40,50 +40,67 @@ _TYPES = frozenset(type.value for type in DeviceType)
 _RESERVED = _TYPES | {"all", "any", "auto", "best", "default", "none"}
 _MOST_TEXT = 512
 _MOST_PROPERTIES, _MOST_PROPERTY_TEXT = 256, 8192
-_MOST_NUMBER = 1 << 64  # Python refuses to write an int of 5,000 digits, in words or as JSON
+_MOST_NUMBER = 1 << 64  # Python refuses to print an int of 5,000 digits, as text or as JSON
 
 
 def name_problem(name: object) -> str | None:
-    """Why a provider, a family, or a device before its colon may not be called so; None if it may.
+    """Why ``name`` is invalid for a provider, a family, or a device (before its colon); None if it is valid.
 
     Users type these names, separate them by commas, and write types ("gpu") in the same places.
     """
     if not isinstance(name, str):
-        return f"it is {shown(name)}, and not a str"
+        return f"it is {shown(name)}, not a str"
     if not _NAME.fullmatch(name):
         return (
             f"it is {shown(name)}; a name is 1 to 48 lower-case letters, digits, '_', '-' or '.', and begins with a "
             "letter or digit"
         )
     if name in _RESERVED:
-        return f"{name!r} is a word with a meaning of its own, as are {', '.join(sorted(_RESERVED - {name}))}"
+        return f"{name!r} is reserved, as are {', '.join(sorted(_RESERVED - {name}))}"
     return None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Device:
-    """One piece of hardware a provider offers.
+    """One piece of hardware that a provider offers.
 
-    ``name`` is what a user types ("cpu", "cuda:0") and is unique in a registry: a name, and perhaps a colon and a
-    number or a word. A type's word may only name devices of that type: "cpu" a CPU, "gpu:0" a GPU. Memory is in bytes,
-    0 where it is not known. ``pci_id`` and ``uuid`` tell one physical device that two providers show from two devices.
-    ``library`` is the native library that drives the device, if there is one.
-
-    Raises PluginError for a field of the wrong type, a name that is none, or text with control characters
-    (``hotshoe_core.errors.text.printable`` mends what a driver says).
+    Raises PluginError for a field of the wrong type, an invalid name, or text with control characters
+    (``hotshoe_core.errors.text.printable`` escapes those in a driver's text).
     """
 
     name: str
+    """What a user types ("cpu", "cuda:0"): a name, optionally with a colon and a number or a word.
+
+    It is unique in a registry. The word of a type may only name devices of that type: "cpu" a CPU, "gpu:0" a GPU.
+    """
+
     type: DeviceType
+
     provider: str
+    """The name of the provider that offers it."""
+
     family: str
+    """The engine that drives it: one backend can be opened over devices of one family."""
+
     description: str = ""
+
     memory_total: int = 0
+    """Bytes; 0 if unknown."""
+
     memory_free: int = 0
+    """Bytes when the device was listed; 0 if unknown."""
+
     pci_id: str | None = None
+    """Identifies the physical device: two providers may offer the same one."""
+
     library: Path | None = None
+    """The native library that drives the device, if there is one."""
+
     properties: Mapping[str, str | int | bool] = field(default_factory=dict)
+    """More facts about the device, for display and for the provider itself."""
+
     uuid: str | None = None
+    """Identifies the physical device, as ``pci_id`` does."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -97,7 +114,7 @@ class Device:
         return device_table([self])
 
     def check(self) -> None:
-        """Raises PluginError unless every field is what it must be. The loader asks again what a plugin made."""
+        """Raise PluginError unless every field is valid. The loader calls it again for devices that a plugin made."""
         if not isinstance(self.type, DeviceType):
             raise _bad("type", self.type, "a DeviceType, such as DeviceType.CPU")
         self._check_name()
@@ -127,15 +144,15 @@ class Device:
     def _check_name(self) -> None:
         name, kind = self.name, self.type.value
         base, colon, number = name.partition(":") if isinstance(name, str) else (name, "", "")
-        own = base == kind or (base == "gpu" and self.type is DeviceType.IGPU)
-        if own and (colon or base == "cpu"):  # "gpu:0", or the one "cpu": what the word means anyway
+        is_type = base == kind or (base == "gpu" and self.type is DeviceType.IGPU)
+        if is_type and (colon or base == "cpu"):  # "gpu:0" or "cpu": names a device of that type
             problem = None
         else:
             problem = name_problem(base)
         if problem is None and colon and not _NUMBER.fullmatch(number):
-            problem = f"it is {shown(name)}; after the colon comes a number, or up to 16 characters of a name"
+            problem = f"it is {shown(name)}; expected a number or a name of up to 16 characters after the colon"
         if problem is not None:
-            raise PluginError(f"Device.name: {problem}", hint="call it as in 'cpu', 'cuda:0' or 'acme-npu:1'")
+            raise PluginError(f"Device.name: {problem}", hint="valid names are 'cpu', 'cuda:0' or 'acme-npu:1'")
 
 
 def _is_text(value: object, limit: int = _MOST_TEXT) -> bool:
@@ -148,27 +165,39 @@ def _bad(what: str, value: Any, expected: str) -> PluginError:
 
 @dataclass(frozen=True, slots=True)
 class BackendParams:
-    """How a backend is opened. The loader warns of each field that was set and that the backend does not honour.
+    """How a backend is opened. The loader warns about each field that was set and has no effect on the backend.
 
-    n_threads: CPU threads for compute; None for the number of physical cores.
-    mmap: use the file's pages as the weights' memory where the device allows it.
-    repack: store weights in the layout the device multiplies fastest, where there is one. "engine" takes only layouts
-    of the backend's engine: with flash_attention="on" too, hotshoe's own kernels for products and attention stay out,
-    and the engine computes as it does for other programs.
-    flash_attention: "auto" for what the backend measured to be fastest; "on" for its engine's own fused kernel;
-    "off" for scores, softmax and values one after the other.
-    matmul_precision: "stored" multiplies weights as the file has them; "bf16" lets products of many rows, as those of
-    prompts, round F16 weights, those of compute-bound models (encoders) also F32 ones, and what they are multiplied
-    with, to BF16, 2^-9 of each number, where the device is faster at that. Sums stay in F32.
-    allocate: False makes a dry run: ``memory()`` is right, nothing is allocated and nothing can run.
+    Raises BackendError for a value of the wrong type or an unknown word.
     """
 
     n_threads: int | None = None
+    """CPU threads for compute; None for the number of physical cores."""
+
     mmap: bool = True
+    """Use the file's pages as the memory of the weights, if the device can."""
+
     repack: bool | Literal["engine"] = True
+    """Store weights in the layout that the device multiplies fastest.
+
+    "engine" allows only the layouts of the backend's engine. With flash_attention="on" too, hotshoe's own kernels for
+    products and attention are not used, and the engine computes as it does in other programs.
+    """
+
     flash_attention: Literal["auto", "on", "off"] = "auto"
+    """"auto": what the backend measured to be fastest; "on": the engine's own fused kernel; "off": scores, softmax and
+    values one after the other.
+    """
+
     matmul_precision: Literal["stored", "bf16"] = "stored"
+    """"stored" multiplies weights in the type of the file.
+
+    "bf16" lets products of many rows, as for prompts, round their operands to BF16 (by at most 2^-9 of each number) if
+    the device is faster then. This applies to F16 weights and, in compute-bound models (encoders), to F32 weights.
+    Sums stay in F32.
+    """
+
     allocate: bool = True
+    """False makes a dry run: ``memory()`` is correct, but nothing is allocated and nothing can run."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.flash_attention, str) or self.flash_attention not in ("auto", "on", "off"):
@@ -176,7 +205,7 @@ class BackendParams:
         if not isinstance(self.matmul_precision, str) or self.matmul_precision not in ("stored", "bf16"):
             raise BackendError(f"matmul_precision is {described(self.matmul_precision)}; expected 'stored' or 'bf16'")
         if self.n_threads is not None:
-            integer("n_threads", self.n_threads, 0, BackendError)  # the backend knows how many there may be
+            integer("n_threads", self.n_threads, 0, BackendError)  # the backend checks the upper limit
         if not isinstance(self.repack, bool) and not (isinstance(self.repack, str) and self.repack == "engine"):
             raise BackendError(f"repack is {described(self.repack)}; expected True, False or 'engine'")
         for name in ("mmap", "allocate"):
@@ -186,30 +215,29 @@ class BackendParams:
 
 @runtime_checkable
 class Provider(Protocol):
-    """What a plugin gives the loader: it lists devices, and opens a Backend over some of them.
-
-    Providers of one ``family`` share an engine: the loader passes devices of the whole family to one
-    ``open``. A provider without native libraries returns None from ``native``, and is asked for its
-    devices with ``library=None``.
-
-    ``name`` and ``family`` are names as ``name_problem`` accepts them.
-    """
+    """What a plugin gives the loader: it lists devices, and opens a Backend over some of them."""
 
     name: str
+    """The name of the provider; ``name_problem`` says which names are valid."""
+
     family: str
+    """The name of the engine. Providers of one family share it: one ``open`` gets devices of the whole family."""
+
     api_version: int
+    """The version of the contract that the plugin was written for; see API_VERSION."""
 
     def native(self) -> object | None:
-        """What the loader must know to find and judge native libraries before one is opened; None if there are none.
+        """What the loader must know to find and check native libraries before it opens one; None without libraries.
 
-        Plain data that core gives no meaning: a mapping whose "kind" says which room of the loader understands it.
+        A mapping whose "kind" says which part of the loader understands it; core does not read it.
         """
 
     def devices(self, library: Path | None) -> Sequence[Device]:
-        """The devices present, through ``library``, the variant the loader chose.
+        """The devices that are present.
 
-        Empty if there are none; where the reason is known, DeviceNotFoundError with it and the next step.
+        library: the native library that the loader chose; None if the provider has none. Returns [] if there are no
+        devices; if the reason is known, raises DeviceNotFoundError with the reason and the next step.
         """
 
     def open(self, devices: Sequence[Device], params: BackendParams) -> Backend:
-        """An opened backend over ``devices``, the preferred one first."""
+        """Open a backend over ``devices``, the preferred one first."""

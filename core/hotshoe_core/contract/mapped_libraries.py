@@ -1,7 +1,7 @@
-"""Which native libraries are mapped into this process, by the beginning of their file names.
+"""List the native libraries that are mapped into this process; in core because loader and plugins both need it.
 
-Two builds of one library under one name cannot live in a process: what is opened later binds to whichever came
-first. The loader and a plugin both have to ask, and neither may import the other.
+Two builds of one library under one name cannot be used in one process: a library opened later binds to the first build.
+The loader and the plugins both check this, and neither may import the other.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ __all__ = ["is_same_file", "mapped_libraries"]
 def mapped_libraries(stem: str) -> list[str]:
     """Paths of mapped libraries named ``[lib]<stem>.…`` or ``[lib]<stem>-…``, each once, in the order of addresses.
 
-    Empty where the platform cannot tell. A file that was replaced on disk since, as an upgrade does, is listed by the
-    path it had.
+    Returns [] if the platform cannot list them. A file that was replaced on disk meanwhile, for example by an upgrade,
+    is listed with its old path.
     """
     if sys.platform.startswith("linux"):
         paths = _linux(stem)
@@ -32,7 +32,7 @@ def mapped_libraries(stem: str) -> list[str]:
 
 
 def is_same_file(path: str | Path, other: str | Path) -> bool:
-    """Whether two paths name one file; of files that are gone, whether the paths are equal."""
+    """Whether two paths name the same file; if a file does not exist, whether the paths are equal."""
     try:
         return os.path.samefile(path, other)
     except OSError:
@@ -42,11 +42,11 @@ def is_same_file(path: str | Path, other: str | Path) -> bool:
 def _linux(stem: str) -> list[str]:
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-            # address perms offset dev inode path: the path may hold blanks
+            # address perms offset dev inode path: the path may contain blanks
             fields = [line.rstrip("\n").split(maxsplit=5) for line in maps if stem in line]
     except OSError:
         return []
-    # " (deleted)" is Linux's mark for a file replaced under a running process
+    # Linux appends " (deleted)" if the file was replaced while the process runs
     return [field[5].removesuffix(" (deleted)") for field in fields if len(field) == 6]
 
 

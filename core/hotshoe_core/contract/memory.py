@@ -1,7 +1,7 @@
-"""What a model takes: per device and layer, weights and cache, and the compute graph.
+"""Memory reports: weights and cache by device and layer, and compute graphs by device. Sizes are in bytes.
 
-Sizes are bytes. ``BackendMemory`` is what ``backend.memory()`` returns and what InsufficientMemoryError
-carries: the amount that failed is marked, so a caller can move layers elsewhere and try again.
+``backend.memory()`` returns a BackendMemory, and InsufficientMemoryError carries one. In an error, the amount that
+failed is marked, so a caller can move layers to another device and try again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,18 @@ __all__ = ["AllocationStatus", "BackendMemory", "DeviceMemory", "Memory"]
 
 
 class AllocationStatus(enum.Enum):
-    UNALLOCATED = "unallocated"  # known, but not asked of the device yet (a dry run stays here)
+    """Whether an amount of memory was allocated."""
+
+    UNALLOCATED = "unallocated"
+    """The size is known, but it is not allocated yet. In a dry run it stays so."""
+
     FAILED = "failed"
     ALLOCATED = "allocated"
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One amount in bytes and what became of it."""
+    """One amount in bytes, and whether it was allocated."""
 
     size: int = 0
     status: AllocationStatus = AllocationStatus.UNALLOCATED
@@ -35,20 +39,25 @@ class Memory:
 
 @dataclass(slots=True)
 class DeviceMemory:
-    """Memory on one device.
-
-    ``weights`` and ``cache`` are keyed by layer: -1 is what is read before the first layer, the input embedding above
-    all, and n_layers what is read after the last. uuid: of the device, where its driver tells one. larger: by the
-    file's element type, weights that the device cannot use as they are and keeps in more bytes: those of the file, and
-    those here.
-    """
+    """Memory on one device."""
 
     device: str
+    """The name of the device."""
+
     weights: dict[int, Memory] = field(default_factory=dict)
+    """By layer: -1 is read before the first layer (mainly the embedding), n_layers after the last one."""
+
     cache: dict[int, Memory] = field(default_factory=dict)
+    """States, by layer as ``weights``."""
+
     graph: Memory = field(default_factory=Memory)
+    """Temporaries of all graphs."""
+
     uuid: str | None = None
+    """The UUID of the device, if its driver reports one."""
+
     larger: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Weights that the device stores in more bytes than the file, by their element type: (bytes in the file, here)."""
 
     @property
     def input_weights(self) -> Memory:
@@ -57,7 +66,7 @@ class DeviceMemory:
 
     @property
     def total(self) -> int:
-        """Bytes on this device, whatever their status."""
+        """Bytes on this device, with any status."""
         return sum(self.sizes)
 
     @property
@@ -68,11 +77,12 @@ class DeviceMemory:
 
     @property
     def failed(self) -> bool:
+        """Whether an allocation on this device failed."""
         return bool(self.failures)
 
     @property
     def failures(self) -> list[str]:
-        """What could not be had, in words: ``"cache of layer 3, 1.5 MiB"``, ``"graph"``."""
+        """The allocations that failed, as text: ``"cache of layer 3, 1.5 MiB"``, ``"graph"``."""
         found = [
             f"{what} of {'the input' if layer < 0 else f'layer {layer}'}, {format_bytes(memory.size)}"
             for what, by_layer in (("weights", self.weights), ("cache", self.cache))
@@ -84,12 +94,12 @@ class DeviceMemory:
 
 @dataclass(slots=True, repr=False)
 class BackendMemory:
-    """The breakdown over all devices of a backend."""
+    """The memory of all devices of a backend."""
 
     devices: list[DeviceMemory] = field(default_factory=list)
 
     def on(self, device: str) -> DeviceMemory:
-        """The entry of this device, made if there is none yet."""
+        """The entry of this device; it is added if it is missing."""
         for d in self.devices:
             if d.device == device:
                 return d
@@ -97,16 +107,17 @@ class BackendMemory:
         return self.devices[-1]
 
     def fail(self, device: str, what: Literal["weights", "cache", "graph"], size: int, layer: int = -1) -> None:
-        """Mark the amount that could not be had. What the layer or the graphs had before counts as part of it."""
+        """Mark an amount as failed. What the layer or the graphs had before is added to it."""
         entry = self.on(device)
         if what == "graph":
             entry.graph = Memory(entry.graph.size + size, AllocationStatus.FAILED)
         else:
-            where = entry.weights if what == "weights" else entry.cache
-            where[layer] = Memory(where.get(layer, Memory()).size + size, AllocationStatus.FAILED)
+            by_layer = entry.weights if what == "weights" else entry.cache
+            by_layer[layer] = Memory(by_layer.get(layer, Memory()).size + size, AllocationStatus.FAILED)
 
     @property
     def total(self) -> int:
+        """Bytes on all devices, with any status."""
         return sum(d.total for d in self.devices)
 
     def __str__(self) -> str:
@@ -114,10 +125,10 @@ class BackendMemory:
         for d in self.devices:
             failed = " FAILED" if d.failed else ""
             weights, cache, _ = d.sizes
-            of_input = f", {format_bytes(d.input_weights.size)} of them the input's" if d.input_weights.size else ""
+            input_part = f", {format_bytes(d.input_weights.size)} of them the input's" if d.input_weights.size else ""
             lines.append(
                 f"{d.device}: {format_bytes(d.total)}{failed} "
-                f"(weights {format_bytes(weights)}{of_input}, cache {format_bytes(cache)}, graph {d.graph})"
+                f"(weights {format_bytes(weights)}{input_part}, cache {format_bytes(cache)}, graph {d.graph})"
             )
             lines += [f"  failed: {what}" for what in d.failures if what != "graph"]
             lines += [

@@ -1,9 +1,9 @@
-"""The plugin contract, as pluggy hook specifications.
+"""The hooks that a plugin implements, as pluggy specifications.
 
 A distribution names a module (or object) under the entry point group ``hotshoe.backends``. The loader
-imports it only when it is wanted, and calls the hooks it implements:
+imports it only when it is needed, and calls the hooks that it implements:
 
-    from hotshoe_core.contract.plugin import hookimpl
+    from hotshoe_core import hookimpl
 
     @hookimpl
     def hotshoe_providers():
@@ -28,27 +28,27 @@ hookimpl = pluggy.HookimplMarker("hotshoe")
 
 
 class HookSpecs:
-    """Every hook a plugin may implement."""
+    """Every hook that a plugin may implement."""
 
     @hookspec
     def hotshoe_providers(self) -> Sequence[Provider]:
-        """The providers this plugin brings."""
+        """The providers of this plugin."""
         raise NotImplementedError
 
     @hookspec
     def hotshoe_adopt(self, folder: Path) -> Sequence[Provider]:
-        """Optional: the providers over a set of native libraries that this plugin did not bring.
+        """Optional: the providers over a folder of native libraries that the user names.
 
-        Called in place of ``hotshoe_providers`` where a user names the folder of such a set, once in a process and
-        before any other library of the plugin's engine is open; the loader has compared versions.
+        Called instead of ``hotshoe_providers``, once in a process, before any other library of the plugin's engine is
+        open. The loader has checked the versions.
         """
         raise NotImplementedError
 
     @hookspec
     def hotshoe_drive(self, backend: str) -> Sequence[Provider]:
-        """Optional: a provider over native libraries of the plugin's engine that no plugin brings.
+        """Optional: a provider over native libraries of the plugin's engine that do not belong to any plugin.
 
-        ``backend``: the name in their files' names, as "opencl" in ``libggml-opencl.so``, and of their devices. The
-        loader has found them; it gives ``devices`` the one to use.
+        backend: the name in their file names, such as "opencl" in ``libggml-opencl.so``, and of their devices. The
+        loader has found the libraries; it passes the one to use to ``devices``.
         """
         raise NotImplementedError

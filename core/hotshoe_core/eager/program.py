@@ -1,64 +1,69 @@
-"""A graph as a flat program for an eager library: where each node runs, what crosses devices, what is dropped when."""
+"""Compile a graph to a flat list of library calls: where nodes run, what crosses devices, what is freed when."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from hotshoe_core.contract.backend import Placement
+from hotshoe_core.eager.library import EagerLibrary, Native, Run
 from hotshoe_core.graphs.graph import Graph, is_view
-from hotshoe_core.graphs.splits import node_places
+from hotshoe_core.graphs.splits import DeviceOfTensor, node_devices
 from hotshoe_core.ops.bounds import are_within
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import TABLE, Tensor
 
-if TYPE_CHECKING:
-    from hotshoe_core.eager.adapter import EagerLibrary
-
 __all__ = ["Program", "compile_program"]
 
-Native = Any
-_SELECT = frozenset({"take", "take_along", "pad"})  # F32 too, but of few elements of what may be a large table
-NOTHING = -1  # the slot of an absent source; the last one of the environment, which stays None
+_SELECT = frozenset({"take", "take_along", "pad"})  # results are made F32, not the sources: a table may be large
+_ABSENT = -1  # the slot of an absent source: the last one of the environment, which stays None
 
 
 class Step(NamedTuple):
-    """One call: ``env[slot] = function(*sources, **attrs)``; ``dead`` slots are dropped after it."""
+    """One call: ``env[slot] = function(*sources, **attrs)``; ``sources`` are slots too."""
 
     function: Callable[..., Native]
     sources: tuple[int, ...]
     attrs: Mapping[str, Any]
     slot: int
     dead: tuple[int, ...] = ()
+    """The slots that no later step reads: they are set to None after the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What an executable runs.
+    """A compiled graph that an executable runs."""
 
-    run: takes the values of the graph's leaves; returns those of the outputs, and then the new ones of ``states``.
-    overwritten: those of the states whose rows the graph writes in place. scope: to be entered around ``run``.
-    devices: of every tensor. peak: bytes of temporaries at most, by device, as the library counts them.
-    """
+    run: Run
+    """Takes the values of the graph's leaves; returns the values of ``outputs``, then the new values of ``states``."""
 
-    run: Callable[[list[Native]], list[Native]]
     outputs: tuple[Tensor, ...]
+
     states: tuple[Tensor, ...]
+    """The states that get a new value."""
+
     overwritten: tuple[Tensor, ...]
+    """The states whose rows the graph writes in place."""
+
     scope: Callable[[], contextlib.AbstractContextManager[None]]
+    """Must be entered around ``run``."""
+
     devices: Mapping[Tensor, str]
+    """The device of every tensor."""
+
     peak: Mapping[str, int]
+    """The most bytes that temporaries take at once, by device, as the library counts them."""
 
 
 def compile_program(
-    graph: Graph, home: Callable[[Tensor], str], placement: Placement, libraries: Mapping[str, EagerLibrary]
+    graph: Graph, device_of_tensor: DeviceOfTensor, placement: Placement, libraries: Mapping[str, EagerLibrary]
 ) -> Program:
-    """The program of a graph over these devices, each with its library. ``home``: which holds a weight or state."""
-    devices = _devices(graph, home, placement, libraries)
+    """The program of a graph. ``libraries``: by device name; ``device_of_tensor``: of a weight or state."""
+    devices = _devices(graph, device_of_tensor, placement, libraries)
     builder = _Builder(graph, devices, libraries)
     for node in graph.nodes:
         builder.add(node)
@@ -68,18 +73,18 @@ def compile_program(
     run = _runner(builder.finish(set(results)), len(graph.leaves), builder.n_slots, results)
     overwritten = tuple(s for s, new in updates.items() if new in graph.in_place)
     scopes = [library.scope for library in libraries.values()]
-    scope = scopes[0] if len(scopes) == 1 else contextlib.nullcontext  # of several, each step enters its own
+    scope = scopes[0] if len(scopes) == 1 else contextlib.nullcontext  # with several devices, each step enters its own
     return Program(run, graph.outputs, tuple(updates), overwritten, scope, devices, _peak(graph, devices, libraries))
 
 
 def _devices(
-    graph: Graph, home: Callable[[Tensor], str], placement: Placement, libraries: Mapping[str, EagerLibrary]
+    graph: Graph, device_of_tensor: DeviceOfTensor, placement: Placement, libraries: Mapping[str, EagerLibrary]
 ) -> dict[Tensor, str]:
-    """Nodes are where the placement means them, if that device has the op; inputs and constants with their reader."""
-    devices = {t: home(t) for t in graph.leaves if t.op in ("weight", "state")}
-    meant = node_places(graph, placement, home)
+    """The device of each tensor: a node's intended device if it has the op; inputs and constants go with a reader."""
+    devices = {t: device_of_tensor(t) for t in graph.leaves if t.op in ("weight", "state")}
+    intended = node_devices(graph, placement, device_of_tensor)
     for node in graph.nodes:
-        device = meant[node]
+        device = intended[node]
         if not libraries[device].has(node):
             device = next(name for name, library in libraries.items() if library.has(node))
         devices[node] = device
@@ -92,7 +97,7 @@ def _devices(
 
 
 class _Builder:
-    """Steps in order, with slots for values: leaves first, then what steps make."""
+    """Builds the steps in order. Values get slots: first the leaves, then the results of the steps."""
 
     def __init__(self, graph: Graph, devices: Mapping[Tensor, str], libraries: Mapping[str, EagerLibrary]) -> None:
         self._graph = graph
@@ -105,10 +110,10 @@ class _Builder:
     def add(self, node: Tensor) -> None:
         device = self._devices[node]
         library, attrs = self._libraries[device], node.attrs
-        sources = [NOTHING if s is None else self._on(s, device) for s in node.sources]
-        for rows, at, axis in () if library.checks_indices else TABLE[node.op].indexed:
-            sources[at] = self._clipped(node, rows, at, axis, sources[at], device)
-        if "dtype" in attrs and attrs["dtype"] not in library.dtypes:  # of a cast, or of rows to be written
+        sources = [_ABSENT if s is None else self._on(s, device) for s in node.sources]
+        for rows, indices, axis in () if library.checks_indices else TABLE[node.op].indexed:
+            sources[indices] = self._clamped(node.source(indices), node.source(rows).shape[axis], device)
+        if "dtype" in attrs and attrs["dtype"] not in library.dtypes:  # a cast, or rows to be written
             sources[-1] = self._step(device, library.rounded, (sources[-1],), {"dtype": attrs["dtype"]})
             if node.op == "cast":
                 self._slots[node, device] = sources[-1]
@@ -119,41 +124,38 @@ class _Builder:
             sources = [self._in_f32(s, slot, device) for s, slot in zip(node.sources, sources)]
         slot = self._step(device, self._function(node, device), tuple(sources), attrs)
         if widened and node.op in _SELECT:
-            slot = self._in_f32(node.sources[0], slot, device)
+            slot = self._in_f32(node.source(0), slot, device)
         self._slots[node, device] = slot
 
     def _function(self, node: Tensor, device: str) -> Callable[..., Native]:
-        """What computes a node on its device."""
-        library, source = self._libraries[device], node.sources[0]
-        assert source is not None  # no op begins with an optional operand
+        """The function that computes a node on its device."""
+        library, source = self._libraries[device], node.source(0)
         if node in self._graph.in_place and node.op in library.in_place and self._devices[source] == device:
             return library.in_place[node.op]
         if node.op in ("floor_divide", "mod") and node.dtype.is_integer:
             return _divided(node.op, node.dtype, library)
         copy = library.copy
-        if node.op == "cast" and copy is not None and library.held(source.dtype) is library.held(node.dtype):
-            return lambda x, *, dtype: copy(x)  # the library's own may give x itself, which may be overwritten later
+        stored = library.stored_dtype
+        if node.op == "cast" and copy is not None and stored(source.dtype) is stored(node.dtype):
+            return lambda x, *, dtype: copy(x)  # the library's cast may return x itself, which may be overwritten later
         return library.function(node.op)
 
     def _in_f32(self, t: Tensor | None, slot: int, device: str) -> int:
-        """The slot of a float operand as F32; of any other itself."""
+        """The slot of a float operand converted to F32; ``slot`` itself for any other operand."""
         library = self._libraries[device]
-        if library.f32 is None or t is None or not t.dtype.is_float or library.held(t.dtype) is DType.F32:
+        if library.f32 is None or t is None or not t.dtype.is_float or library.stored_dtype(t.dtype) is DType.F32:
             return slot
         return self._step(device, library.f32, (slot,), {})
 
-    def _clipped(self, node: Tensor, rows: int, at: int, axis: int, slot: int, device: str) -> int:
-        """The slot of indices that a library may use unchecked."""
-        source, indices = node.sources[rows], node.sources[at]
-        assert source is not None
-        assert indices is not None
-        n = source.shape[axis]
+    def _clamped(self, indices: Tensor, n: int, device: str) -> int:
+        """The slot of ``indices`` limited to 0 … n - 1: a library may use them unchecked."""
+        slot = self._on(indices, device)
         if are_within(indices, n):
             return slot
         return self._step(device, self._libraries[device].function("clamp"), (slot,), {"min": 0, "max": n - 1})
 
     def result(self, t: Tensor) -> int:
-        """The slot of an output. What lies in a state's memory is copied: a later step may overwrite it."""
+        """The slot of an output. A value in a state's memory is copied, because a later step may overwrite it."""
         device = self._devices[t]
         library, slot = self._libraries[device], self._slots[t, device]
         if library.copy is not None and library.in_place and self._graph.state_behind(t) is not None:
@@ -161,7 +163,7 @@ class _Builder:
         return slot
 
     def update(self, state: Tensor, new: Tensor) -> int:
-        """The slot of a state's new value, on the state's device and in memory of its own."""
+        """The slot of a state's new value, on the state's device and in memory that nothing else uses."""
         device = self._devices[state]
         library, slot = self._libraries[device], self._on(new, device)
         if library.copy is not None and library.in_place and self._graph.state_behind(new) is not state:
@@ -169,23 +171,23 @@ class _Builder:
         return slot
 
     def finish(self, kept: set[int]) -> list[Step]:
-        """The steps, each with the slots that nothing reads after it."""
+        """The steps, each with its dead slots. Slots in ``kept`` never die."""
         last_use = {s: i for i, step in enumerate(self._steps) for s in step.sources}
         unread = {step.slot for step in self._steps} - last_use.keys()
         finished = []
         for i, step in enumerate(self._steps):
-            dead = {s for s in step.sources if s != NOTHING and last_use[s] == i} | ({step.slot} & unread)
+            dead = {s for s in step.sources if s != _ABSENT and last_use[s] == i} | ({step.slot} & unread)
             finished.append(step._replace(dead=tuple(dead - kept)))
         return finished
 
     def _on(self, t: Tensor, device: str) -> int:
-        """The slot of a value on a device, brought there if it is on another."""
+        """The slot of a value on a device. Adds a copy step if the value is on another device."""
         if (t, device) not in self._slots:
-            home = self._devices[t]
+            source = self._devices[t]
             receive = self._libraries[device].receive or _through_numpy(
-                self._libraries[home], self._libraries[device], t.dtype
+                self._libraries[source], self._libraries[device], t.dtype
             )
-            self._slots[t, device] = self._step(device, receive, (self._slots[t, home],), {})
+            self._slots[t, device] = self._step(device, receive, (self._slots[t, source],), {})
         return self._slots[t, device]
 
     def _step(
@@ -200,21 +202,21 @@ class _Builder:
 
 
 def _keeps_type(node: Tensor) -> bool:
-    """Whether floats keep the type that they are stored in. All else is arithmetic, and gives F32."""
+    """Whether the op keeps the type of floats. All other ops are arithmetic and give F32."""
     op = TABLE[node.op]
     return op.movement or op.overwrites or op.name in ("cast", "concat")
 
 
 def _divided(op: str, dtype: DType, library: EagerLibrary) -> Callable[[Native, Native], Native]:
-    """Division of integers that ends no process: not by 0, and not by -1, where the quotient of the least overflows."""
+    """Integer division that cannot crash: never by 0, and never by -1, where the smallest integer overflows."""
     divide, equal, where, neg = map(library.function, (op, "equal", "where", "neg"))
 
     def call(a: Native, b: Native) -> Native:
         zero, one, minus_one = (library.array(np.array(n, dtype.numpy), dtype) for n in (0, 1, -1))
         by_zero, by_minus_one = equal(b, zero), equal(b, minus_one)
         quotient_or_rest = divide(a, where(by_zero, one, where(by_minus_one, one, b)))
-        turned = neg(a) if op == "floor_divide" else zero
-        return where(by_zero, zero, where(by_minus_one, turned, quotient_or_rest))
+        negated = neg(a) if op == "floor_divide" else zero
+        return where(by_zero, zero, where(by_minus_one, negated, quotient_or_rest))
 
     return call
 
@@ -229,13 +231,11 @@ def _within(
     return call
 
 
-def _through_numpy(home: EagerLibrary, there: EagerLibrary, dtype: DType) -> Callable[[Native], Native]:
-    return lambda value: there.array(np.array(home.to_numpy(value)), dtype)
+def _through_numpy(source: EagerLibrary, target: EagerLibrary, dtype: DType) -> Callable[[Native], Native]:
+    return lambda value: target.array(np.array(source.to_numpy(value)), dtype)
 
 
-def _runner(
-    steps: Sequence[Step], n_leaves: int, n_slots: int, results: Sequence[int]
-) -> Callable[[list[Native]], list[Native]]:
+def _runner(steps: Sequence[Step], n_leaves: int, n_slots: int, results: Sequence[int]) -> Run:
     def run(given: list[Native]) -> list[Native]:
         env: list[Native] = [*given, *[None] * (n_slots - n_leaves + 1)]
         for function, sources, attrs, slot, dead in steps:
@@ -248,11 +248,11 @@ def _runner(
 
 
 def _peak(graph: Graph, devices: Mapping[Tensor, str], libraries: Mapping[str, EagerLibrary]) -> dict[str, int]:
-    """The most bytes that inputs and temporaries take at once. A view takes none, and keeps what it shows alive."""
-    owner: dict[Tensor | None, Tensor] = {}
-    last: dict[Tensor, int] = {}
+    """The most bytes that inputs and temporaries take at once. A view takes none and keeps its source alive."""
+    owner: dict[Tensor, Tensor] = {}  # the tensor in whose memory a value is
+    last: dict[Tensor, int] = {}  # of each owner: the last node that reads it
     for t in (*graph.leaves, *graph.nodes):
-        owner[t] = owner[t.sources[0]] if is_view(t) or t in graph.in_place else t
+        owner[t] = owner[t.source(0)] if is_view(t) or t in graph.in_place else t
     for i, node in enumerate(graph.nodes):
         for s in (node, *node.sources):
             if s is not None:
@@ -261,7 +261,7 @@ def _peak(graph: Graph, devices: Mapping[Tensor, str], libraries: Mapping[str, E
         last[owner[t]] = len(graph.nodes)
     ends: dict[int, list[Tensor]] = {}
     for t, i in last.items():
-        if not t.is_leaf:  # inputs stay: the next run may be fed others only
+        if not t.is_leaf:  # inputs stay: the next run may feed only some of them
             ends.setdefault(i, []).append(t)
     live = dict.fromkeys(libraries, 0)
     for t in graph.inputs:

@@ -1,7 +1,7 @@
-"""The reference backend: NumPy, always there, slow and right.
+"""The reference backend: NumPy, always available, slow and correct.
 
-It is the oracle of the conformance kit and what ``load_all()`` falls back to. Its functions are the op
-table's own: what a primitive means is what this backend does.
+It is the oracle of the conformance kit, and ``load_all()`` falls back to it. Its functions are those of the op table,
+which define what a primitive means.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hotshoe_core.contract.host_memory import host_memory
 
 if TYPE_CHECKING:
     from hotshoe_core.contract.backend import Backend
-    from hotshoe_core.eager.adapter import EagerLibrary
+    from hotshoe_core.eager.library import EagerLibrary
     from hotshoe_core.tensors.dtypes import DType
 
 __all__ = ["ReferenceProvider", "numpy_library", "open_reference", "reference_device"]
@@ -36,7 +36,7 @@ def reference_device() -> Device:
 
 
 class ReferenceProvider:
-    """Offers NumPy as a device. Imports it only when the backend is opened."""
+    """Offers NumPy as a device. Imports NumPy only when the backend is opened."""
 
     name = "reference"
     family = "reference"
@@ -60,11 +60,11 @@ def open_reference(params: BackendParams | None = None) -> Backend:
 
 
 def numpy_library() -> EagerLibrary:
-    """NumPy as a library of the adapter: the op table's own functions."""
+    """NumPy as a library for the adapter, with the functions of the op table."""
     import numpy as np
 
     import hotshoe_core.ops  # noqa: F401  (fills the table)
-    from hotshoe_core.eager.adapter import EagerLibrary
+    from hotshoe_core.eager.library import EagerLibrary
     from hotshoe_core.tensors.quants import dequantize
     from hotshoe_core.tensors.tensor import TABLE
 
@@ -72,8 +72,8 @@ def numpy_library() -> EagerLibrary:
         functions={name: op.reference for name, op in TABLE.items() if op.reference is not None},
         from_numpy=lambda array, dtype: array,
         to_numpy=np.asarray,
-        f32=lambda array: array.astype("f4"),  # NumPy would compute in float16 what the contract computes in F32
-        weight=lambda w: dequantize(w.data, w.dtype, w.shape),  # plain types in the file's own memory
+        f32=lambda array: array.astype("f4"),  # NumPy would compute in float16; the contract says F32
+        weight=lambda w: dequantize(w.data, w.dtype, w.shape),  # plain types stay in the file's memory
         in_place={"set_rows": _set_rows_in_place, "set_slice": _set_slice_in_place},
         copy=np.array,
         checks_indices=True,

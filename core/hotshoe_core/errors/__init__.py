@@ -1,38 +1,38 @@
 """Every error hotshoe raises on purpose, in one tree.
 
     HotshoeError
-    ├── ShapeError              (ValueError)   shapes that do not fit an op
-    ├── DTypeError              (TypeError)    element types that do not fit an op
-    ├── GraphError                             a graph that cannot be built, compiled or fed as asked
-    ├── CacheFullError                         no room for more tokens in the key/value cache
-    ├── ClosedError                            a context, model or backend used after close()
-    │   └── ForkedProcessError                 a backend used in a process that was forked after it was opened
-    ├── InsufficientMemoryError (MemoryError)  an allocation failed; carries the memory breakdown
+    ├── ShapeError              (ValueError)   shapes do not fit an op
+    ├── DTypeError              (TypeError)    element types do not fit an op
+    ├── GraphError                             a graph cannot be built, compiled or fed
+    ├── CacheFullError                         the key/value cache has no space for more tokens
+    ├── ClosedError                            a context, model or backend was used after close()
+    │   └── ForkedProcessError                 a backend was used in a process forked after it was opened
+    ├── InsufficientMemoryError (MemoryError)  an allocation failed; carries the memory report
     ├── BackendError                           a backend could not do what was asked
-    │   ├── UnsupportedOpError                 no lowering and no decomposition for an op
+    │   ├── UnsupportedOpError                 an op has neither a lowering nor a decomposition
     │   ├── NativeError                        a native library reported a failure
-    │   └── DeviceLostError                    a device went away: a driver's reset, a server that ended
+    │   └── DeviceLostError                    a device went away: its driver was reset, or its server ended
     ├── PluginError                            a plugin breaks the contract
-    ├── DeviceNotFoundError                    no device of that name; carries the verdicts
-    ├── OptionError             (ValueError)   an option of load_all or of a command is not what it should be
-    ├── PlacementError          (ValueError)   layers cannot lie where an option says, or an op would leave its device
+    ├── DeviceNotFoundError                    there is no device of that name; carries the verdicts
+    ├── OptionError             (ValueError)   an option of load_all or of a command is invalid
+    ├── PlacementError          (ValueError)   layers do not fit on the given devices, or an op would leave its device
     ├── ModelError                             a model could not be loaded
-    │   ├── ModelFileError                     a file or folder is not what it should be; names field and byte
+    │   ├── ModelFileError                     a file or folder is invalid; names the field and the byte
     │   ├── UnknownArchitectureError           no model implementation for the file's architecture
-    │   ├── WeightsError                       tensors missing, left over, or of the wrong shape
-    │   └── ModelDefinitionError (TypeError)   a model's class is not written as one must be
-    ├── TokenizerError                         a vocabulary that cannot be turned into a tokenizer
-    ├── InputTypeError          (TypeError)    what is no text, no list of texts, no token id or no flag
-    ├── InputTooLongError       (ValueError)   more tokens than the context holds
-    ├── SamplingError           (ValueError)   sampling parameters or logits that no token can be chosen with
-    │   └── GrammarError                       a grammar that cannot be used, or a token it does not allow
-    ├── ChatTemplateError       (ValueError)   a chat template that is missing, broken, or refuses a conversation
-    ├── TraceError              (ValueError)   a trace that cannot be written, read or compared
+    │   ├── WeightsError                       tensors are missing, unexpected, or of the wrong shape
+    │   └── ModelDefinitionError (TypeError)   the class of a model is not written correctly
+    ├── TokenizerError                         a vocabulary cannot be turned into a tokenizer
+    ├── InputTypeError          (TypeError)    an argument is not a text, a list of texts, token ids or a bool
+    ├── InputTooLongError       (ValueError)   more tokens than the context can hold
+    ├── SamplingError           (ValueError)   invalid sampling parameters, or logits that no token can be chosen from
+    │   └── GrammarError                       an invalid grammar, or a token that it does not allow
+    ├── ChatTemplateError       (ValueError)   a chat template is missing or invalid, or it rejects a conversation
+    ├── TraceError              (ValueError)   a trace cannot be written, read or compared
     ├── MissingPackageError     (ImportError)  an optional package is not installed
-    └── ConversionError                        a checkpoint or file that cannot be converted or quantized
+    └── ConversionError                        a checkpoint or file cannot be converted or quantized
 
-A message says what was asked, what was found, what was expected; ``hint`` is the next step and is
-printed on a line of its own. Both are printable, whatever the names in them hold.
+A message says what was asked, what was found and what was expected. ``hint`` is the next step; it is printed on a line
+of its own. Both contain printable characters only, even if a name in them does not.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ __all__ = [
 
 
 class HotshoeError(Exception):
-    """Base of all errors raised on purpose; ``hint`` names the next step, if there is one.
+    """Base of all errors that hotshoe raises on purpose.
 
-    Whatever names a message holds, of files, tensors or devices: no control character of theirs is in it.
-    operands: of an op that was refused, its tensors; an error that was pickled has none.
+    Control characters in the names of files, tensors or devices are escaped in ``message`` and ``hint``.
     """
 
     operands: tuple[Any, ...] = ()
+    """The tensors of an op that was refused. They are lost when the error is pickled."""
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         message = legible(message)
@@ -99,25 +99,25 @@ class HotshoeError(Exception):
         return self.message if self.hint is None else f"{self.message}\n  hint: {self.hint}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # from another process, and copied: without __init__ of its class, which may want other arguments
+        # for copies and other processes: without the class's __init__, which may have other arguments
         state = {name: value for name, value in self.__dict__.items() if name != "operands"}
         return _restored, (type(self), self.message, state)
 
 
 class ShapeError(HotshoeError, ValueError):
-    """Shapes that do not fit an op. Raised where the op is written, not when it runs."""
+    """Shapes do not fit an op. Raised where the op is written, not when it runs."""
 
 
 class DTypeError(HotshoeError, TypeError):
-    """Element types that do not fit an op."""
+    """Element types do not fit an op."""
 
 
 class GraphError(HotshoeError):
-    """A graph that cannot be built, compiled or fed as asked."""
+    """A graph cannot be built, compiled or fed."""
 
 
 class CacheFullError(HotshoeError):
-    """No room for more tokens in the key/value cache."""
+    """The key/value cache has no space for more tokens."""
 
 
 class ClosedError(HotshoeError):
@@ -125,14 +125,14 @@ class ClosedError(HotshoeError):
 
 
 class ForkedProcessError(ClosedError):
-    """A backend, or a context of it, was used in a process that was forked after the backend had been opened.
+    """A backend, or a context of it, was used in a process that was forked after the backend was opened.
 
-    Its threads and its connection to a GPU's driver stayed in the parent: using it would hang or crash.
+    Its threads and its connection to a GPU's driver exist only in the parent: using it would hang or crash.
     """
 
 
 class InsufficientMemoryError(HotshoeError, MemoryError):
-    """An allocation failed. ``memory`` is the breakdown, the failed amount marked as such."""
+    """An allocation failed. ``memory`` is the memory report, in which the failed amount is marked."""
 
     def __init__(self, message: str, *, memory: BackendMemory, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -147,7 +147,7 @@ class BackendError(HotshoeError):
 
 
 class UnsupportedOpError(BackendError):
-    """The backend has no lowering for an op, and the op has no decomposition it could run."""
+    """The backend has no lowering for an op, and the op has no decomposition."""
 
 
 class NativeError(BackendError):
@@ -155,7 +155,7 @@ class NativeError(BackendError):
 
 
 class DeviceLostError(BackendError):
-    """A device went away: its driver was reset, it was pulled out, or the server that lends it ended."""
+    """A device went away: its driver was reset, it was unplugged, or the server that provides it ended."""
 
 
 class PluginError(HotshoeError):
@@ -163,7 +163,7 @@ class PluginError(HotshoeError):
 
 
 class DeviceNotFoundError(HotshoeError):
-    """No such device. ``verdicts`` says what became of each candidate."""
+    """There is no such device. ``verdicts`` gives the result for each candidate."""
 
     def __init__(self, message: str, *, verdicts: Iterable[Any] = (), hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
@@ -171,13 +171,14 @@ class DeviceNotFoundError(HotshoeError):
 
 
 class OptionError(HotshoeError, ValueError):
-    """An option of ``load_all``, or the variable that does the same, or one of a command, is not what it should be."""
+    """An option of ``load_all``, its environment variable, or an option of a command is invalid."""
 
 
 class PlacementError(HotshoeError, ValueError):
-    """Layers cannot lie where an option says; or, where that was forbidden, an op would leave its layer's device.
+    """Layers do not fit on the devices that an option gives, or an op would leave its layer's device and must not.
 
-    op, layer, device: of such an op, its name, its layer (-1: before the first) and the device it would run on.
+    ``op``, ``layer`` and ``device`` describe such an op: its name, its layer (-1: before the first one) and the device
+    that it would run on.
     """
 
     def __init__(
@@ -200,7 +201,7 @@ class ModelError(HotshoeError):
 
 
 class ModelFileError(ModelError):
-    """A file or folder is not what it should be. ``path``, ``field`` and ``offset`` (bytes) say where."""
+    """A file or folder is invalid. ``path``, ``field`` and ``offset`` (bytes) say where."""
 
     def __init__(
         self,
@@ -227,35 +228,35 @@ class UnknownArchitectureError(ModelError):
 
 
 class WeightsError(ModelError):
-    """Tensors missing, left over, or of the wrong shape."""
+    """Tensors are missing, unexpected, or of the wrong shape."""
 
 
 class ModelDefinitionError(ModelError, TypeError):
-    """A model's class is not written as one must be: its author's mistake, not that of a file or a user."""
+    """The class of a model is not written correctly: a mistake of its author, not of a file or a user."""
 
 
 class TokenizerError(HotshoeError):
-    """A vocabulary that cannot be turned into a tokenizer."""
+    """A vocabulary cannot be turned into a tokenizer."""
 
 
 class InputTypeError(HotshoeError, TypeError):
-    """What is no text, no list of texts, no token id or no flag, where one is expected."""
+    """An argument has the wrong type: expected a text, a list of texts, token ids or a bool."""
 
 
 class InputTooLongError(HotshoeError, ValueError):
-    """More tokens than the context holds."""
+    """There are more tokens than the context can hold."""
 
 
 class SamplingError(HotshoeError, ValueError):
-    """Sampling parameters that make no sense, or logits that no token can be chosen from."""
+    """Sampling parameters are invalid, or no token can be chosen from the logits."""
 
 
 class GrammarError(SamplingError):
-    """A grammar that cannot be used, or a token that it does not allow."""
+    """A grammar is invalid, or it does not allow a token."""
 
 
 class ChatTemplateError(HotshoeError, ValueError):
-    """A chat template is missing or broken, or it refuses a conversation."""
+    """A chat template is missing or invalid, or it rejects a conversation."""
 
 
 class TraceError(HotshoeError, ValueError):
@@ -267,19 +268,19 @@ class MissingPackageError(HotshoeError, ImportError):
 
 
 class ConversionError(HotshoeError):
-    """A checkpoint or file that cannot be converted or quantized as asked, or not be written."""
+    """A checkpoint or file cannot be converted, quantized or written."""
 
 
 def _restored(cls: type[HotshoeError], message: str, state: dict[str, Any]) -> HotshoeError:
-    error: HotshoeError = Exception.__new__(cls, message)  # cls.__new__ is MemoryError's, which CPython then refuses
+    error: HotshoeError = Exception.__new__(cls, message)  # CPython refuses cls.__new__ if it is MemoryError's
     HotshoeError.__init__(error, message)
     error.__dict__.update(state)
     return error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The nearest known name as ``"did you mean 'x'?"``, else the list of known names (for a hint)."""
-    import difflib  # 2 ms, which only a mistake has to pay
+    """A hint for an unknown name: ``"did you mean 'x'?"``, or the known names if none is similar."""
+    import difflib  # takes 2 ms, so only after a mistake
 
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1)

@@ -1,4 +1,4 @@
-"""Checks of what users pass: what is no integer, no iterable or no tensor is said where it was given."""
+"""Validate user arguments where they are passed; the error names the argument."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["described", "flag", "integer", "listed"]
 
 
 def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int:
-    """``value`` as an int. NumPy's are taken, bools are not. Raises ``error``, also for less than ``least``."""
+    """``value`` as an int of ``least`` or more. Accepts NumPy integers; raises ``error`` for bools and other types."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -27,14 +27,14 @@ def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int
 
 
 def flag(what: str, value: Any) -> bool:
-    """``value`` as a bool, NumPy's too. Raises InputTypeError for all else, whatever its truth."""
+    """``value`` as a bool. Accepts NumPy's bool; raises InputTypeError for any other type."""
     if isinstance(value, bool) or type(value).__name__ in ("bool", "bool_"):
         return bool(value)
     raise InputTypeError(f"{what} is {described(value)}; expected True or False")
 
 
 def listed(what: str, value: Any, expected: str, error: type[HotshoeError]) -> list[Any]:
-    """The elements of an iterable. Raises ``error`` for what is none, and for one text."""
+    """The elements of an iterable. Raises ``error`` if ``value`` is not iterable, or is a str or bytes."""
     items: Iterable[Any] | None = None
     if not isinstance(value, (str, bytes, bytearray)):
         with contextlib.suppress(TypeError):
@@ -45,5 +45,5 @@ def listed(what: str, value: Any, expected: str, error: type[HotshoeError]) -> l
 
 
 def described(value: object) -> str:
-    """What a message says of a value of any type: what it is, and of which type, in one short line."""
+    """Describe a value of any type in one short line for a message: its repr and its type."""
     return f"{shown(value, 60)} ({type(value).__name__})"

@@ -1,4 +1,4 @@
-"""Text that others wrote, made fit to be shown: no control character of it reaches a terminal or a log."""
+"""Make foreign text safe to show: escape control characters before they reach a terminal or a log."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ __all__ = ["format_bytes", "legible", "printable", "shown"]
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    r"""``text`` with every character that a terminal could act on written out: ``\x1b``, ``\n``, ``\u202e``.
+    r"""Escape every character that a terminal could act on: ``\x1b``, ``\n``, ``\u202e``.
 
-    What ``str.isprintable`` accepts stays as it is, which is all of Unicode's letters and signs. ``limit``: the most
-    characters to return; a longer text is cut and ends in "…".
+    Characters that ``str.isprintable`` accepts do not change; these are all letters and signs of Unicode. ``limit``:
+    the most characters to return; a longer text is cut and ends in "…".
     """
     if not text.isprintable():
-        text = "".join(each if each.isprintable() else _escaped(each) for each in text)
+        text = "".join(character if character.isprintable() else _escaped(character) for character in text)
     return text if limit is None or len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 def legible(text: str) -> str:
-    """``printable``, line by line: what is meant to have several lines keeps them."""
+    """Escape as ``printable`` does, but keep line breaks."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """``repr(value)``, printable and cut, of a value that others made; where it has no repr, its type."""
+    """``repr(value)``, escaped and cut to ``limit`` characters. If the repr fails, a text that names the type."""
     try:
         return printable(repr(value), limit)
-    except (Exception, SystemExit):  # its own __repr__; or an int of more digits than Python writes
+    except (Exception, SystemExit):  # from its __repr__, or an int with more digits than Python prints
         return printable(f"of type {type(value).__name__}, and cannot be shown", limit)
 
 

@@ -1,4 +1,4 @@
-"""Context: where a graph is built, compiled once, and computed again and again with new inputs."""
+"""Context: builds a graph, compiles it once, and computes it many times with new inputs."""
 
 from __future__ import annotations
 
@@ -28,14 +28,17 @@ __all__ = ["Context", "Observer"]
 
 
 class Observer(Protocol):
-    """Sees every run of every context before it happens; ``hotshoe_core.inspect.trace`` is one."""
+    """Is called before every run of every context. ``hotshoe_core.inspect.trace`` is an observer."""
 
     def before_run(self, context: Context, fed: Mapping[Tensor, np.ndarray[Any, Any]]) -> None:
-        """``context`` is compiled; ``fed`` holds the values of its inputs. States are as they were."""
+        """Called when ``context`` is compiled and about to run.
+
+        ``fed``: the values of its inputs; states are not changed yet.
+        """
 
 
 class Context:
-    """Build once, compute many.
+    """Build a graph once, compute it many times.
 
         ctx = backend.new_context()
         x = ctx.input("x", (4, 8), DType.F32)
@@ -44,11 +47,11 @@ class Context:
         ctx.compute({x: array})
         y.read()
 
-    A context may be used from several threads, one call at a time.
+    Several threads may use a context; a lock lets one call run at a time.
     """
 
     observer: ClassVar[Observer | None] = None
-    """Who is told of each run of any context in this process, if somebody is."""
+    """Called before each run of any context in this process; None for no observer."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -57,7 +60,7 @@ class Context:
         self._updates: dict[Tensor, Tensor] = {}
         self._lowered: dict[Tensor, Tensor] = {}
         self._executable: Executable | None = None
-        self._graph: Graph | None = None  # as it was compiled
+        self._graph: Graph | None = None  # the graph that was compiled
         self._bounds: dict[Tensor, _Bound] = {}
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._computed = False
@@ -67,23 +70,29 @@ class Context:
     # Building
 
     def input(self, name: str, shape: Sequence[int], dtype: DType = DType.F32) -> Tensor:
-        """A leaf fed at each compute. Raises GraphError for a name taken or a graph already compiled."""
+        """A leaf that is fed at each compute.
+
+        Raises GraphError if the name is taken or the graph is compiled, DTypeError for a type that NumPy lacks.
+        """
         self._require_open(building=True)
         require_leaf("input", name, shape, dtype)
         if name in self._inputs:
             raise GraphError(f"the context has an input called {name!r} already: {self._inputs[name]!r}")
         if dtype.numpy is None:
-            raise DTypeError(f"input {name!r}: {dtype.name} has no NumPy equivalent to feed it from")
+            raise DTypeError(f"input {name!r}: NumPy has no type for {dtype.name}")
         tensor = Tensor("input", (), {}, tuple(shape), dtype, name=name, context=self)
         self._inputs[name] = tensor
         return tensor
 
     def forward(self, *outputs: Tensor) -> Self:
-        """Add tensors to compute; they can be read afterwards."""
+        """Add tensors to compute.
+
+        They can be read after ``compute``. Raises GraphError for a tensor of another context.
+        """
         self._require_open(building=True)
         for t in outputs:
-            require_tensor("what is to be computed", t)
-            if t.context is None and not t.is_leaf:  # a leaf belongs to no context: others may read it too
+            require_tensor("the argument of forward", t)
+            if t.context is None and not t.is_leaf:  # a leaf has no context: other contexts may read it too
                 t.context = self
             elif t.context not in (None, self):
                 raise GraphError(f"{t.name} was built from the inputs of another context")
@@ -92,14 +101,14 @@ class Context:
         return self
 
     def update(self, state: Tensor, new: Tensor) -> Self:
-        """After each compute ``state`` has the value of ``new``, any tensor of its shape and type.
+        """Set ``state`` to the value of ``new`` after each compute. ``new``: any tensor of the same shape and type.
 
-        What the graph reads of ``state`` is its value before the compute, wherever it stands; ``new`` is the value
-        after. Rows that ``state.set_rows(...)`` sets are written in place where the order of the graph allows it.
-        Raises GraphError for what is no state, ShapeError for another shape or type.
+        Every read of ``state`` in the graph gives its value from before the compute. Rows set by
+        ``state.set_rows(...)`` are written in place if the order of the graph allows it. Raises GraphError if ``state``
+        is not a state, ShapeError if shape or type differ.
         """
         self._require_open(building=True)
-        require_tensor("what is to be updated", state)
+        require_tensor("the state to update", state)
         require_tensor(f"the new value of {state.name}", new)
         if state.op != "state":
             raise GraphError(f"{state!r} is a {state.op}, not a state", hint="make one with backend.state(...)")
@@ -116,34 +125,40 @@ class Context:
     # Running
 
     def reserve(self) -> Self:
-        """Compile and allocate, if that has not happened yet. Runs nothing.
+        """Compile the graph and allocate its memory, unless that was done before. Runs nothing.
 
         Raises UnsupportedOpError, InsufficientMemoryError, GraphError if there is nothing to compute, or PlacementError
-        if the backend is strict and a node cannot run where the placement means it to.
+        if the backend is strict and a node cannot run on the device that the placement intends.
         """
         self.backend.require_process()
         with self._lock:
-            self._require_open()
-            if self._executable is None:
-                if not self._outputs and not self._updates:
-                    raise GraphError("the context has nothing to compute", hint="call ctx.forward(tensor) first")
-                readable = {t: _readable(t) for t in self._outputs}
-                graph, asked = narrowed(Graph.trace(list(readable.values()), self._updates))
-                graph, lowered = lower(graph, self.backend.supports)
-                executable = self.backend.compile(graph)
-                if self.backend.strict:
-                    _require_in_place(executable)
-                self._executable, self._graph = executable, graph
-                self._lowered = {t: lowered[asked[r]] for t, r in readable.items()}
-                self._bounds = _indexed(graph)
-            return self
+            self._compiled()
+        return self
+
+    def _compiled(self) -> Executable:
+        """The executable; the first call compiles it. The caller holds the lock."""
+        self._require_open()
+        if self._executable is not None:
+            return self._executable
+        if not self._outputs and not self._updates:
+            raise GraphError("the context has nothing to compute", hint="call ctx.forward(tensor) first")
+        readable = {t: _readable(t) for t in self._outputs}
+        graph, narrow = narrowed(Graph.trace(list(readable.values()), self._updates))
+        graph, lowered = lower(graph, self.backend.supports)
+        executable = self.backend.compile(graph)
+        if self.backend.strict:
+            _require_no_fallback(executable)
+        self._executable, self._graph = executable, graph
+        self._lowered = {t: lowered[narrow[r]] for t, r in readable.items()}
+        self._bounds = _indexed(graph)
+        return executable
 
     def compute(self, feeds: Mapping[Tensor, Any] | None = None) -> Self:
-        """Run the graph with these inputs, one array for every input of the context.
+        """Run the graph with these inputs: one array for every input of the context.
 
-        Raises GraphError for a missing or foreign input, ShapeError and DTypeError for arrays that do not
-        fit. Integers are converted only where nothing is lost (int64 token ids that fit into I32, say);
-        floats are rounded to the input's type.
+        Integers are converted only without loss (for example int64 token ids that fit into I32); floats are rounded to
+        the input's type. Raises GraphError for a missing or unknown input, ShapeError and DTypeError for an array that
+        does not fit.
         """
         feeds = {} if feeds is None else feeds
         if not isinstance(feeds, Mapping):
@@ -153,13 +168,12 @@ class Context:
             )
         self.backend.require_process()
         with self._lock:
-            executable = self.reserve()._executable
-            assert executable is not None
+            executable = self._compiled()
             if len(feeds) < len(self._inputs):
                 missing = self._inputs.keys() - {getattr(t, "name", "") for t in feeds}
                 raise GraphError(f"no value for the input {', '.join(sorted(missing))}")
             for tensor, value in feeds.items():
-                require_tensor("what is fed", tensor)
+                require_tensor("an input", tensor)
                 if self._inputs.get(tensor.name) is not tensor:
                     hint = did_you_mean(tensor.name, self._inputs)
                     raise GraphError(f"{tensor!r} is not an input of this context", hint=hint)
@@ -168,7 +182,7 @@ class Context:
                 executable.write(tensor, array)
                 self._fed[tensor] = array
             self._computed = False
-            observer = self.observer  # another thread may take it away
+            observer = self.observer  # another thread may remove it
             if observer is not None:
                 observer.before_run(self, self._fed)
             executable.run()
@@ -176,28 +190,28 @@ class Context:
             return self
 
     def fed(self, tensor: Tensor) -> np.ndarray[Any, Any]:
-        """The array an input was last fed with, itself and not a copy. Raises GraphError if there is none."""
-        require_tensor("what was fed", tensor)
+        """The array that an input was last fed with, not a copy. Raises GraphError if the input has no value yet."""
+        require_tensor("the input", tensor)
         with self._lock:
             if tensor not in self._fed:
                 raise GraphError(f"{tensor!r} has no value yet", hint="call ctx.compute(...) first")
             return self._fed[tensor]
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """The value of an output, copied to a new array or to ``out``: as F32 where NumPy lacks its type (BF16, Q8_0).
+        """The value of an output in a new array, or in ``out``. A type that NumPy lacks (BF16, Q8_0) becomes F32.
 
-        Raises GraphError for a tensor that was not forwarded or before the first compute.
+        Raises GraphError if the tensor is not an output or nothing was computed yet, ShapeError if ``out`` does not
+        fit.
         """
         self.backend.require_process()
-        require_tensor("what is to be read", tensor)
+        require_tensor("the tensor to read", tensor)
         with self._lock:
             self._require_open()
             if tensor not in self._outputs:
                 raise GraphError(f"{tensor!r} is not an output", hint="pass it to ctx.forward() before computing")
             if not self._computed or self._executable is None:
                 raise GraphError(f"{tensor.name} has no value yet", hint="call ctx.compute(...) first")
-            dtype = self._lowered[tensor].dtype.numpy
-            assert dtype is not None
+            dtype = _numpy_dtype(self._lowered[tensor])
             if out is None:
                 out = np.empty(tensor.shape, dtype)
             elif not isinstance(out, np.ndarray):
@@ -212,34 +226,35 @@ class Context:
             self._executable.read(self._lowered[tensor], out)
             return out
 
-    # What there is
+    # Inspecting
 
     @property
     def inputs(self) -> Mapping[str, Tensor]:
+        """The inputs by name."""
         return dict(self._inputs)
 
     def graph(self) -> Graph:
-        """The graph as the model author wrote it, before lowering."""
+        """The graph that the model author wrote, before lowering."""
         return Graph.trace(self._outputs, self._updates)
 
     def memory(self) -> Mapping[str, Memory]:
-        """Bytes of the graph's temporaries by device, after ``reserve``; allocates nothing by itself."""
+        """Bytes of the graph's temporaries by device; empty before ``reserve``. Allocates nothing."""
         return {} if self._executable is None else self._executable.memory()
 
     def placements(self) -> Sequence[NodePlacement]:
-        """Where each node runs and how, after ``reserve``."""
+        """Where each node runs, and how; empty before ``reserve``."""
         return () if self._executable is None else self._executable.placements()
 
     def splits(self) -> Splits:
-        """The graph in runs of nodes on one device each, and what crosses between them, after ``reserve``."""
+        """The graph divided over its devices, and the values copied between them; empty before ``reserve``."""
         if self._executable is None or self._graph is None:
             return Splits((), (), ())
-        return Splits.of(self._graph, self._executable.placements(), self.backend.home)
+        return Splits.of(self._graph, self._executable.placements(), self.backend.device_of_tensor)
 
-    # The end
+    # Closing
 
     def close(self) -> None:
-        """Free the compiled graph. Idempotent."""
+        """Free the compiled graph. May be called more than once."""
         if self.backend.foreign:
             return
         with self._lock:
@@ -257,20 +272,20 @@ class Context:
 
     def _require_open(self, building: bool = False) -> None:
         if self._closed:
-            raise ClosedError("the context is closed", hint="make another with backend.new_context()")
+            raise ClosedError("the context is closed", hint="make a new one with backend.new_context()")
         if building and self._executable is not None:
-            raise GraphError("the graph is compiled and cannot grow", hint="build another in a new context")
+            raise GraphError("the graph is compiled and cannot grow", hint="build a new graph in a new context")
 
 
-def _require_in_place(executable: Executable) -> None:
-    """Raises PlacementError, and frees the executable, if a node of it runs elsewhere than the placement means."""
+def _require_no_fallback(executable: Executable) -> None:
+    """Raise PlacementError, and free the executable, if a node cannot run on the device that the placement intends."""
     for node in executable.placements():
         if node.how == "fallback":
             executable.close()
-            of = "the input" if node.layer < 0 else f"layer {node.layer}"
+            layer = "the input" if node.layer < 0 else f"layer {node.layer}"
             raise PlacementError(
-                f"{node.op} ({node.node}, {of}) would run on {node.device}: its own device has no such op, and ops "
-                "that leave their device were forbidden",
+                f"{node.op} ({node.node}, {layer}) would run on {node.device}: its own device has no such op, and "
+                "ops must not leave their device",
                 op=node.op,
                 layer=node.layer,
                 device=node.device,
@@ -283,14 +298,13 @@ def _readable(tensor: Tensor) -> Tensor:
 
 
 def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
-    """``value`` as the contiguous array ``tensor`` wants, if nothing is lost."""
-    dtype = tensor.dtype.numpy
-    assert dtype is not None
+    """``value`` as a contiguous array of the tensor's shape and type, converted without loss of integers."""
+    dtype = _numpy_dtype(tensor)
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError) as e:  # lists of unequal lengths, say
+    except (TypeError, ValueError) as e:  # for example lists of unequal lengths
         raise ShapeError(
-            f"input {tensor.name} is {list(tensor.shape)}; got {described(value)}, which is no array: {e}"
+            f"input {tensor.name} is {list(tensor.shape)}; got {described(value)}, which is not an array: {e}"
         ) from None
     if array.shape != tensor.shape:
         raise ShapeError(f"input {tensor.name} is {list(tensor.shape)}; got an array of shape {list(array.shape)}")
@@ -298,30 +312,39 @@ def _fit(tensor: Tensor, value: Any) -> np.ndarray[Any, Any]:
         whole = array.dtype.kind in "iu"
         if not whole and (array.dtype.kind, dtype.kind) != ("f", "f"):
             raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; got an array of {array.dtype}")
-        with np.errstate(all="ignore"):  # rounded to 0 or infinity, as the type has it
+        with np.errstate(all="ignore"):  # numbers outside the type's range become 0 or infinity
             given, array = array, array.astype(dtype)
         if whole and not np.array_equal(given, array):
-            raise DTypeError(f"input {tensor.name} is {tensor.dtype.name}; values of the {given.dtype} do not fit")
+            raise DTypeError(
+                f"input {tensor.name} is {tensor.dtype.name}; some values of the {given.dtype} array do not fit"
+            )
     return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
+def _numpy_dtype(tensor: Tensor) -> np.dtype[Any]:
+    dtype = tensor.dtype.numpy
+    if dtype is None:  # not reached: inputs and readable outputs have a NumPy type
+        raise DTypeError(f"NumPy has no type for {tensor!r}")
+    return dtype
+
+
 class _Bound(NamedTuple):
-    """What an index may go up to, and whose elements it counts."""
+    """The limit of an index."""
 
     n: int
+    """Indices are less than this."""
     name: str
+    """The tensor whose elements the index counts."""
 
 
 def _indexed(graph: Graph) -> dict[Tensor, _Bound]:
-    """For each input that is used as indices, the least it may go up to: native code would abort."""
+    """The smallest bound of each input that is used as indices. Checks constants at once: native code would abort."""
     bounds: dict[Tensor, _Bound] = {}
     for node in graph.nodes:
-        for source, at, axis in TABLE[node.op].indexed:
-            rows, indices = node.sources[source], node.sources[at]
-            assert rows is not None
-            assert indices is not None
+        for source, indices, axis in TABLE[node.op].indexed:
+            rows = node.source(source)
             bound = _Bound(rows.shape[axis], rows.name)
-            for leaf in origins(indices):
+            for leaf in origins(node.source(indices)):
                 if leaf.op == "input":
                     bounds[leaf] = min(bound, bounds.get(leaf, bound))
                 elif leaf.op == "constant":

@@ -1,9 +1,9 @@
-"""Graph: tensors in topological order, and the decomposition of what a backend cannot lower."""
+"""Graph: tensors in topological order, and the decomposition of ops that a backend cannot lower."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import hotshoe_core.ops  # noqa: F401  (fills the op table)
 from hotshoe_core.errors import UnsupportedOpError
@@ -13,29 +13,37 @@ __all__ = ["Graph", "is_view", "lower"]
 
 
 def is_view(t: Tensor) -> bool:
-    """Whether the value may lie in the memory of its first source."""
+    """Whether the value may be in the memory of its first source."""
     return not t.is_leaf and TABLE[t.op].movement
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a backend compiles. Every tensor stands after its sources.
+    """What a backend compiles: it computes ``nodes`` in their order, then the ``updates``.
 
-    A state read in a graph has the value from before the graph ran; ``updates`` maps a state to the tensor whose
-    value it takes afterwards. A backend computes ``nodes`` in their order, and then the updates.
-
-    in_place: nodes of ops that overwrite (set_rows) on the way from a state to its update, which may work in the
-    memory of their first source: in the order of ``nodes`` nothing reads that memory's old value after them. A
-    state whose update is such a node has its new value without a copy. decomposed: the composites core replaced,
-    as (node name, op).
+    Every read of a state in the graph gives its value from before the run.
     """
 
     nodes: tuple[Tensor, ...]
+    """The tensors to compute, each one after its sources."""
+
     leaves: tuple[Tensor, ...]
+    """Weights, states, inputs and constants."""
+
     outputs: tuple[Tensor, ...]
+
     updates: Mapping[Tensor, Tensor]
+    """For each state that the graph updates: the tensor whose value it gets after the run."""
+
     in_place: frozenset[Tensor] = frozenset()
-    decomposed: tuple[tuple[str, str], ...] = field(default=())
+    """Overwriting nodes (set_rows) between a state and its update that may work in the memory of their first source.
+
+    In the order of ``nodes``, nothing reads the old value of that memory after them. If the update of a state is such a
+    node, the state has its new value without a copy.
+    """
+
+    decomposed: tuple[tuple[str, str], ...] = ()
+    """The composites that core replaced, as (node name, op)."""
 
     @classmethod
     def trace(cls, outputs: Sequence[Tensor], updates: Mapping[Tensor, Tensor] | None = None) -> Graph:
@@ -51,26 +59,27 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
+        """The leaves that are fed at each compute."""
         return tuple(t for t in self.leaves if t.op == "input")
 
     def state_behind(self, tensor: Tensor) -> Tensor | None:
-        """The state in whose memory this value may lie, if there is one: through views and nodes in place."""
-        t: Tensor | None = tensor
-        while t is not None and (is_view(t) or t in self.in_place):
-            t = t.sources[0]
-        return t if t is not None and t.op == "state" else None
+        """The state in whose memory this value may be, through views and nodes in place; or None."""
+        t = tensor
+        while is_view(t) or t in self.in_place:
+            t = t.source(0)
+        return t if t.op == "state" else None
 
 
 def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict[Tensor, Tensor]]:
-    """Replace every composite ``supports`` refuses by its decomposition, again and again until none is left.
+    """Replace every composite that ``supports`` refuses by its decomposition, until no such composite is left.
 
-    Returns the new graph, and the tensor of it that stands for each output of the old one.
-    Raises UnsupportedOpError where a primitive is refused.
+    Returns the new graph, and for each output of the old graph the tensor that replaces it.
+    Raises UnsupportedOpError if ``supports`` refuses a primitive.
     """
     replaced: dict[Tensor, Tensor] = {}
     decomposed: list[tuple[str, str]] = []
 
-    def place(node: Tensor) -> Tensor:
+    def lowered(node: Tensor) -> Tensor:
         sources = tuple(None if s is None else replaced.get(s, s) for s in node.sources)
         if any(a is not b for a, b in zip(sources, node.sources)):
             node = Tensor(
@@ -90,11 +99,11 @@ def lower(graph: Graph, supports: Callable[[Tensor], bool]) -> tuple[Graph, dict
             expression: Tensor = op.body(*node.sources, **node.attrs)
         for inner in _topological((expression,), stop=set(node.sources)):
             if not inner.is_leaf:
-                replaced[inner] = place(inner)
+                replaced[inner] = lowered(inner)
         return replaced.get(expression, expression)
 
     for node in graph.nodes:
-        replaced[node] = place(node)
+        replaced[node] = lowered(node)
     outputs = {t: replaced.get(t, t) for t in graph.outputs}
     if not decomposed:
         return graph, outputs
@@ -108,9 +117,9 @@ def _topological(
     stop: set[Tensor | None] | None = None,
     before: Mapping[Tensor, Sequence[Tensor]] | None = None,
 ) -> list[Tensor]:
-    """Sources before what reads them, and ``before[t]`` before ``t``.
+    """Sort tensors so that sources come before the nodes that read them, and ``before[t]`` comes before ``t``.
 
-    Depth first without recursion: a deep model must not meet Python's recursion limit.
+    Depth first without recursion, because a deep model would exceed Python's recursion limit.
     """
     done: set[Tensor | None] = set(stop or ())
     done.add(None)
@@ -133,19 +142,19 @@ def _topological(
 def _plan_in_place(
     ordered: Sequence[Tensor], outputs: Sequence[Tensor], updates: Mapping[Tensor, Tensor]
 ) -> tuple[frozenset[Tensor], dict[Tensor, list[Tensor]]]:
-    """Which overwriting nodes may work in place, and the nodes that must be computed before each of them.
+    """The overwriting nodes that may work in place, and the nodes that must be computed before each of them.
 
-    A node may overwrite its source if all that reads the source's value can be computed earlier: if the value is
-    not wanted after the graph has run, and none of its readers depends on the node itself.
+    A node may overwrite its source if all readers of the source's value can be computed earlier: if the value is not
+    needed after the run, and no reader depends on the node itself.
     """
-    steps = [node for state, new in updates.items() for node in _steps(state, new)]
-    if not steps:
+    writes = [node for state, new in updates.items() for node in _writes(state, new)]
+    if not writes:
         return frozenset(), {}
-    owner: dict[Tensor | None, Tensor] = {}  # in whose memory a value lies, as far as views go
-    readers: dict[Tensor, list[tuple[Tensor, int]]] = {}  # of that memory: the node, and which source
+    owner: dict[Tensor, Tensor] = {}  # the tensor in whose memory a value is, as far as views go
+    readers: dict[Tensor, list[tuple[Tensor, int]]] = {}  # of that memory: the node, and the index of the source
     for t in ordered:
         if is_view(t):
-            owner[t] = owner[t.sources[0]]
+            owner[t] = owner[t.source(0)]
             continue
         owner[t] = t
         for i, source in enumerate(t.sources):
@@ -154,8 +163,8 @@ def _plan_in_place(
     kept = {owner[t] for t in (*outputs, *updates.values())}
     in_place: set[Tensor] = set()
     before: dict[Tensor, list[Tensor]] = {}
-    for node in steps:
-        value = owner[node.sources[0]]
+    for node in writes:
+        value = owner[node.source(0)]
         others = [r for r, i in readers[value] if (r, i) != (node, 0)]
         if value not in kept and not _depend(others, node, before):
             in_place.add(node)
@@ -164,18 +173,18 @@ def _plan_in_place(
     return frozenset(in_place), before
 
 
-def _steps(state: Tensor, new: Tensor) -> list[Tensor]:
-    """The overwriting nodes that lead from ``state`` to ``new``; none if ``new`` is made in another way."""
-    steps = []
-    t: Tensor | None = new
-    while t is not None and not t.is_leaf and TABLE[t.op].overwrites:
-        steps.append(t)
-        t = t.sources[0]
-    return steps[::-1] if t is state else []
+def _writes(state: Tensor, new: Tensor) -> list[Tensor]:
+    """The overwriting nodes that lead from ``state`` to ``new``, in order; [] if other nodes lead there."""
+    writes = []
+    t = new
+    while not t.is_leaf and TABLE[t.op].overwrites:
+        writes.append(t)
+        t = t.source(0)
+    return writes[::-1] if t is state else []
 
 
 def _depend(tensors: Sequence[Tensor], node: Tensor, before: Mapping[Tensor, Sequence[Tensor]]) -> bool:
-    """Whether one of ``tensors`` is ``node`` or must be computed after it."""
+    """Whether one of ``tensors`` is ``node``, or must be computed after it."""
     seen: set[Tensor | None] = {None}
     pending: list[Tensor | None] = list(tensors)
     while pending:

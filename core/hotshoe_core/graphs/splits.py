@@ -1,8 +1,9 @@
-"""Where the nodes of a graph run, by the placement of a model's parts; and what crosses between devices.
+"""Which device runs each node of a graph, and which values cross between devices.
 
-A node runs on the device of its layer. What reads a part of the layer that lies apart, its states or the weights of its
-experts, runs where that part is; and so does what only goes on with such a result, until a weight of the layer or a
-value of its own device is read. Bytes cross where a device reads what another has computed.
+A node runs on the device of its layer, with one exception. Parts of a layer can be on another device: its states, or
+the weights of its experts. A node that reads such a part runs where the part is. So do the nodes that only continue
+with its result, until one reads a weight of the layer or a value of the layer's device. A value crosses when a device
+reads what another device computed.
 """
 
 from __future__ import annotations
@@ -18,54 +19,62 @@ from hotshoe_core.tensors.tensor import Tensor
 if TYPE_CHECKING:
     from hotshoe_core.contract.backend import NodePlacement, Placement
 
-__all__ = ["Crossing", "Split", "Splits", "node_places"]
+__all__ = ["Crossing", "DeviceOfTensor", "Split", "Splits", "node_devices"]
 
-Home = Callable[[Tensor], str]
+DeviceOfTensor = Callable[[Tensor], str]
 """The device that holds a weight or state."""
 
 
-def node_places(graph: Graph, placement: Placement, home: Home) -> dict[Tensor, str]:
-    """The device that the placement means for each node, whether it has the op or not."""
-    places: dict[Tensor, str] = {}
-    behind: dict[Tensor, Tensor] = {t: t for t in graph.leaves if t.op in ("weight", "state")}
+def node_devices(graph: Graph, placement: Placement, device_of_tensor: DeviceOfTensor) -> dict[Tensor, str]:
+    """The device that the placement intends for each node. That device may lack the op."""
+    devices: dict[Tensor, str] = {}
+    leaf_of: dict[Tensor, Tensor] = {t: t for t in graph.leaves if t.op in ("weight", "state")}
     for node in graph.nodes:
-        held = [behind[s] for s in node.sources if s is not None and s in behind]
-        if node.sources and node.sources[0] in behind and (is_view(node) or node in graph.in_place):
-            behind[node] = behind[node.sources[0]]  # it lies in that one's memory
-        places[node] = _place(node, held, places, placement, home)
-    return places
+        leaves = [leaf_of[s] for s in node.sources if s is not None and s in leaf_of]
+        if (is_view(node) or node in graph.in_place) and node.source(0) in leaf_of:
+            leaf_of[node] = leaf_of[node.source(0)]  # the node's value is in that leaf's memory
+        devices[node] = _node_device(node, leaves, devices, placement, device_of_tensor)
+    return devices
 
 
-def _place(node: Tensor, held: Sequence[Tensor], places: dict[Tensor, str], placement: Placement, home: Home) -> str:
-    """held: the weights and states that the node reads."""
-    own = placement.device(node.layer)
-    for leaf in held:
-        where = home(leaf)
-        if where != own and (leaf.op == "state" or where != placement.device(leaf.layer)):
-            return where
-    before = [s for s in node.sources if s is not None and s in places]
-    if not before:
-        return own
-    if node.layer < 0:  # of no layer, such as what moves a cache's rows
-        return places[before[0]]
-    first = places[before[0]]
-    apart = not held and all(s.layer == node.layer and places[s] == first for s in before)
-    return first if apart else own
+def _node_device(
+    node: Tensor,
+    leaves: Sequence[Tensor],
+    devices: dict[Tensor, str],
+    placement: Placement,
+    device_of_tensor: DeviceOfTensor,
+) -> str:
+    """``leaves``: the weights and states that the node reads; ``devices``: of the nodes before it."""
+    layer_device = placement.device(node.layer)
+    for leaf in leaves:
+        device = device_of_tensor(leaf)
+        if device != layer_device and (leaf.op == "state" or device != placement.device(leaf.layer)):
+            return device
+    computed = [s for s in node.sources if s is not None and s in devices]
+    if not computed:
+        return layer_device
+    first = devices[computed[0]]
+    if node.layer < 0:  # belongs to no layer: it moves rows of a cache, for example
+        return first
+    continues = not leaves and all(s.layer == node.layer and devices[s] == first for s in computed)
+    return first if continues else layer_device
 
 
 class Split(NamedTuple):
-    """Nodes that run one after the other on one device. first: the name of the first of them."""
+    """Consecutive nodes that run on one device."""
 
     device: str
     first: str
+    """The name of the first node."""
     n_nodes: int
 
 
 class Crossing(NamedTuple):
-    """A value that one device holds and another reads, brought there once in each run. kind: its op, or "weight"."""
+    """A value that one device holds and another device reads. It is copied once in each run."""
 
     value: str
     kind: str
+    """The op of the value; "weight" or "state" for such a leaf."""
     source: str
     target: str
     nbytes: int
@@ -73,45 +82,44 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """A graph over its devices. nodes: where each runs; crossings: what is brought from one device to another.
-
-    Inputs, which come from the host, are not counted; nor is what an engine copies besides.
-    """
+    """A graph divided over its devices."""
 
     nodes: tuple[NodePlacement, ...]
+    """Where each node runs."""
+
     splits: tuple[Split, ...]
+
     crossings: tuple[Crossing, ...]
+    """The values copied between devices. Inputs, which come from the host, and an engine's own copies do not count."""
 
     @classmethod
-    def of(cls, graph: Graph, placements: Sequence[NodePlacement], home: Home) -> Splits:
-        """The splits of a graph whose nodes run as ``placements`` says, in its order."""
-        where = {t: home(t) for t in graph.leaves if t.op in ("weight", "state")}
+    def of(cls, graph: Graph, placements: Sequence[NodePlacement], device_of_tensor: DeviceOfTensor) -> Splits:
+        """The splits of a graph. ``placements``: where each of ``graph.nodes`` runs, in their order."""
+        devices = {t: device_of_tensor(t) for t in graph.leaves if t.op in ("weight", "state")}
         splits: list[Split] = []
         crossings: dict[tuple[Tensor, str], Crossing] = {}
-        for node, placed in zip(graph.nodes, placements):
-            source = node.sources[0] if node.sources else None
-            if is_view(node) and source is not None and source in where:
-                where[node] = where[source]  # nothing moves before somebody reads it
+        for node, placement in zip(graph.nodes, placements):
+            if is_view(node) and node.source(0) in devices:
+                devices[node] = devices[node.source(0)]  # the value moves only when a node reads the view
                 continue
-            where[node] = placed.device
-            if splits and splits[-1].device == placed.device:
+            device = devices[node] = placement.device
+            if splits and splits[-1].device == device:
                 splits[-1] = splits[-1]._replace(n_nodes=splits[-1].n_nodes + 1)
             else:
-                splits.append(Split(placed.device, placed.node, 1))
+                splits.append(Split(device, placement.node, 1))
             for s in node.sources:
-                if s is not None and where.get(s, placed.device) != placed.device:
-                    nbytes = s.dtype.nbytes(s.shape)
-                    crossings[s, placed.device] = Crossing(s.name, s.op, where[s], placed.device, nbytes)
+                if s is not None and devices.get(s, device) != device:
+                    crossings[s, device] = Crossing(s.name, s.op, devices[s], device, s.nbytes)
         return cls(tuple(placements), tuple(splits), tuple(crossings.values()))
 
     @property
     def nbytes(self) -> int:
-        """Bytes that cross in each run."""
+        """Bytes copied between devices in each run."""
         return sum(c.nbytes for c in self.crossings)
 
     @property
     def fallbacks(self) -> tuple[NodePlacement, ...]:
-        """The nodes that run on another device than the placement means, which has no such op."""
+        """The nodes that run on another device than intended, because the intended one lacks the op."""
         return tuple(n for n in self.nodes if n.how == "fallback")
 
     def __str__(self) -> str:

@@ -1,217 +1,37 @@
-"""The op table: every op a model may use, as functions over Tensors.
+"""The op table: every op that a model may use, as functions over Tensors.
 
-Each name here is an Op, a row of the table: call it to record a node. A recurrence is a function around its row,
-because it gives two tensors, a Recurrence. The table itself is ``hotshoe_core.tensors.tensor.TABLE``.
+Most names in this package are Ops, rows of the table; calling one records a node. A recurrence is a function around its
+row, because it returns two tensors (a Recurrence). ``arange``, ``full``, ``zeros`` and ``ones`` make constants.
+``TABLE`` is the table itself, every Op by name.
+
+The package exports what its op modules define without a leading underscore, so an op is named in one place only.
 """
 
-from hotshoe_core.ops.arrange import (
-    arange,
-    diag,
-    flip,
-    full,
-    one_hot,
-    ones,
-    repeat,
-    roll,
-    stack,
-    tile,
-    tril,
-    triu,
-    zeros,
-)
-from hotshoe_core.ops.attention import RoPE, attention, rope
-from hotshoe_core.ops.convolution import conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d, im2col
-from hotshoe_core.ops.elementwise import (
-    abs_,
-    add,
-    affine,
-    cast,
-    ceil,
-    clamp,
-    clamped_swiglu,
-    cos,
-    div,
-    equal,
-    exp,
-    floor,
-    floor_divide,
-    geglu,
-    gelu,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    log,
-    maximum,
-    minimum,
-    mod,
-    mul,
-    neg,
-    not_equal,
-    reciprocal,
-    reglu,
-    relu,
-    round_,
-    rsqrt,
-    sigmoid,
-    sign,
-    silu,
-    sin,
-    softplus,
-    sqr,
-    sqrt,
-    sub,
-    swiglu,
-    tanh,
-    where,
-)
-from hotshoe_core.ops.matrix import add_experts, linear, linear_experts, matmul, solve_lower, solve_triangular
-from hotshoe_core.ops.movement import (
-    argmax,
-    argsort,
-    concat,
-    expand,
-    pad,
-    permute,
-    reshape,
-    set_rows,
-    set_slice,
-    slice_,
-    take,
-    take_along,
-    top_k,
-)
-from hotshoe_core.ops.recurrent import (
-    Recurrence,
-    gated_delta_rule,
-    gated_linear_attention,
-    rwkv_wkv6,
-    rwkv_wkv7,
-    ssm_conv,
-    ssm_scan,
-)
-from hotshoe_core.ops.reduce import (
-    argmin,
-    cumsum,
-    group_norm,
-    l2_norm,
-    layer_norm,
-    max_,
-    mean,
-    min_,
-    rms_norm,
-    softmax,
-    sum_,
-    variance,
-)
-from hotshoe_core.ops.resampling import avg_pool1d, avg_pool2d, interpolate, max_pool1d, max_pool2d
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Recurrence",
-    "RoPE",
-    "abs_",
-    "add",
-    "add_experts",
-    "affine",
-    "arange",
-    "argmax",
-    "argmin",
-    "argsort",
-    "attention",
-    "avg_pool1d",
-    "avg_pool2d",
-    "cast",
-    "ceil",
-    "clamp",
-    "clamped_swiglu",
-    "concat",
-    "conv1d",
-    "conv2d",
-    "conv3d",
-    "conv_transpose1d",
-    "conv_transpose2d",
-    "cos",
-    "cumsum",
-    "diag",
-    "div",
-    "equal",
-    "exp",
-    "expand",
-    "flip",
-    "floor",
-    "floor_divide",
-    "full",
-    "gated_delta_rule",
-    "gated_linear_attention",
-    "geglu",
-    "gelu",
-    "greater",
-    "greater_equal",
-    "group_norm",
-    "im2col",
-    "interpolate",
-    "l2_norm",
-    "layer_norm",
-    "less",
-    "less_equal",
-    "linear",
-    "linear_experts",
-    "log",
-    "matmul",
-    "max_",
-    "max_pool1d",
-    "max_pool2d",
-    "maximum",
-    "mean",
-    "min_",
-    "minimum",
-    "mod",
-    "mul",
-    "neg",
-    "not_equal",
-    "one_hot",
-    "ones",
-    "pad",
-    "permute",
-    "reciprocal",
-    "reglu",
-    "relu",
-    "repeat",
-    "reshape",
-    "rms_norm",
-    "roll",
-    "rope",
-    "round_",
-    "rsqrt",
-    "rwkv_wkv6",
-    "rwkv_wkv7",
-    "set_rows",
-    "set_slice",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "slice_",
-    "softmax",
-    "softplus",
-    "solve_lower",
-    "solve_triangular",
-    "sqr",
-    "sqrt",
-    "ssm_conv",
-    "ssm_scan",
-    "stack",
-    "sub",
-    "sum_",
-    "swiglu",
-    "take",
-    "take_along",
-    "tanh",
-    "tile",
-    "top_k",
-    "tril",
-    "triu",
-    "variance",
-    "where",
-    "zeros",
-]
+from hotshoe_core.tensors.tensor import TABLE as TABLE
+
+if TYPE_CHECKING:
+    from hotshoe_core.ops.arrange import *
+    from hotshoe_core.ops.attention import *
+    from hotshoe_core.ops.convolution import *
+    from hotshoe_core.ops.elementwise import *
+    from hotshoe_core.ops.matrix import *
+    from hotshoe_core.ops.movement import *
+    from hotshoe_core.ops.recurrent import *
+    from hotshoe_core.ops.reduce import *
+    from hotshoe_core.ops.resampling import *
+else:
+    _OP_MODULES = (
+        "arrange", "attention", "convolution", "elementwise", "matrix", "movement", "recurrent", "reduce", "resampling",
+    )  # fmt: skip
+    for _name in _OP_MODULES:
+        _module = importlib.import_module(f"{__name__}.{_name}")
+        # a star import at run time would also export what the module imports
+        _defined = {
+            name: value
+            for name, value in vars(_module).items()
+            if not name.startswith("_") and getattr(value, "__module__", None) == _module.__name__
+        }
+        globals().update(_defined)

@@ -1,4 +1,4 @@
-"""Which elements a sliding window reads: index arithmetic in NumPy, done once when a graph is built."""
+"""Compute which elements a sliding window reads: index arithmetic in NumPy, done once when a graph is built."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import numpy as np
 
 from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops.movement import concat
-from hotshoe_core.ops.rules import F32
+from hotshoe_core.ops.rules import F32, Array
 from hotshoe_core.tensors.tensor import Shape, Tensor, constant
-
-Array = np.ndarray[Any, Any]
 
 
 def integers(name: str, value: Any, n: int, *, least: int) -> tuple[int, ...]:
-    """``value`` as ``n`` integers of at least ``least``; one integer stands for all axes."""
+    """``value`` as ``n`` integers of ``least`` or more; a single integer is used for all axes. Raises ShapeError."""
     values = tuple(value) if isinstance(value, Sequence) else (value,) * n
     if len(values) != n:
         raise ShapeError(f"{name} is {value!r}; expected one integer, or {n}")
@@ -26,10 +24,10 @@ def integers(name: str, value: Any, n: int, *, least: int) -> tuple[int, ...]:
 
 
 def split_batch(shape: Shape, dims: int) -> tuple[Shape, Shape]:
-    """(n, channels, *sizes) or (channels, *sizes) as the batch axis, if there is one, and the others."""
+    """Split (n, channels, *sizes) into (n,) and the rest; (channels, *sizes) into () and itself."""
     if len(shape) not in (dims + 1, dims + 2):
         raise ShapeError(
-            f"x must have {dims + 2} axes, (n, channels, *sizes), or {dims + 1} without the batch's; got {len(shape)}"
+            f"x must have {dims + 2} axes, (n, channels, *sizes), or {dims + 1} without the batch; got {len(shape)}"
         )
     return shape[: len(shape) - dims - 1], shape[len(shape) - dims - 1 :]
 
@@ -43,7 +41,10 @@ def window_sizes(
     *,
     ceil: bool = False,
 ) -> Shape:
-    """How many windows fit along each axis. ``ceil``: also one that begins inside and ends beyond the padding."""
+    """The number of windows along each axis.
+
+    ``ceil``: count a window that begins inside and ends beyond the padding.
+    """
     out = []
     for size, k, s, p, d in zip(sizes, kernel, stride, padding, dilation):
         room = size + 2 * p - d * (k - 1) - 1
@@ -64,11 +65,11 @@ def windows(
     dilation: Sequence[int],
     out: Sequence[int],
 ) -> Array:
-    """Which element each tap of each window reads: (prod(out), prod(kernel)), flat; -1 beyond the edge."""
+    """The flat index of the element that each tap of each window reads, or -1: (prod(out), prod(kernel))."""
     axes = []
     for size, k, s, p, d, n in zip(sizes, kernel, stride, padding, dilation, out):
-        at = (np.arange(n) * s - p)[:, None] + np.arange(k) * d
-        axes.append(np.where((at >= 0) & (at < size), at, -1))
+        position = (np.arange(n) * s - p)[:, None] + np.arange(k) * d
+        axes.append(np.where((position >= 0) & (position < size), position, -1))
     return _flat(axes, sizes)
 
 
@@ -80,36 +81,36 @@ def transposed_windows(
     dilation: Sequence[int],
     out: Sequence[int],
 ) -> tuple[Array, Array]:
-    """Which elements reach each element of a transposed convolution, and by which taps.
+    """For each element of a transposed convolution: the flat indices of the inputs that add to it, and of their taps.
 
-    Both (prod(out), m) and flat, where m is the most that reach one; -1 where there are fewer.
+    Both are (prod(out), m), where m is the largest number of inputs for one element; -1 fills the rest.
     """
     sources, taps = [], []
     for size, k, s, p, d, n in zip(sizes, kernel, stride, padding, dilation, out):
         tap = np.broadcast_to(np.arange(k), (n, k))
-        position = np.arange(n)[:, None] + p - tap * d  # where the tap's source lies, times the stride
+        position = np.arange(n)[:, None] + p - tap * d  # the position of the tap's source, times the stride
         reaches = (position >= 0) & (position % s == 0) & (position < size * s)
         most = max(1, int(reaches.sum(1).max()))
-        first = np.argsort(~reaches, axis=1, kind="stable")[:, :most]  # those that reach come first
+        first = np.argsort(~reaches, axis=1, kind="stable")[:, :most]  # inputs that reach the element come first
         reaches, position, tap = (np.take_along_axis(a, first, 1) for a in (reaches, position, tap))
         sources.append(np.where(reaches, position // s, -1))
         taps.append(np.where(reaches, tap, -1))
     return _flat(sources, sizes), _flat(taps, kernel)
 
 
-def gather(rows: Tensor, at: Array, fill: float = 0.0) -> Tensor:
-    """``rows[at]``, and ``fill`` where ``at`` is -1: (m, width) and (n, k) give (n, k, width)."""
+def gather(rows: Tensor, indices: Array, fill: float = 0.0) -> Tensor:
+    """``rows[indices]``, and ``fill`` where an index is -1: (m, width) and (n, k) give (n, k, width)."""
     m, width = rows.shape
-    if np.array_equal(at.reshape(-1), np.arange(m)):
-        return rows.cast(F32).reshape(*at.shape, width)
-    if at.min() < 0:
+    if np.array_equal(indices.reshape(-1), np.arange(m)):
+        return rows.cast(F32).reshape(*indices.shape, width)
+    if indices.min() < 0:
         rows = concat(rows.cast(F32), constant(np.full((1, width), fill, np.float32), "fill"))
-        at = np.where(at < 0, m, at)
-    return rows.take(constant(at.astype(np.int32), "windows"))
+        indices = np.where(indices < 0, m, indices)
+    return rows.take(constant(indices.astype(np.int32), "windows"))
 
 
 def _flat(axes: Sequence[Array], sizes: Sequence[int]) -> Array:
-    """Indices of each axis, (out, taps), as those of the flattened axes: (prod(out), prod(taps))."""
+    """Combine the indices of each axis, (out, taps), to indices of the flattened axes: (prod(out), prod(taps))."""
     out: Array = np.zeros((1, 1), np.int64)
     taps: Array = np.ones((1, 1), bool)
     for axis, size in zip(axes, sizes):

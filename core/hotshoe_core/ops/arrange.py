@@ -30,7 +30,7 @@ def _tile_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
 
 @composite(_tile_rule)
 def tile(x: Tensor, *, reps: tuple[int, ...]) -> Tensor:
-    """The whole tensor ``reps[i]`` times along each axis, as ``numpy.tile``: [1, 2] by 2 is [1, 2, 1, 2]."""
+    """Repeat the whole tensor ``reps[i]`` times along each axis, as ``numpy.tile``: [1, 2] by 2 is [1, 2, 1, 2]."""
     y = x.reshape(*(1,) * (len(reps) - x.ndim), *x.shape)
     for axis, n in enumerate(reps):
         if n > 1:
@@ -52,7 +52,7 @@ def _repeat_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 
 @composite(_repeat_rule)
 def repeat(x: Tensor, *, repeats: int, axis: int = -1) -> Tensor:
-    """Each element ``repeats`` times in a row along ``axis``, as ``numpy.repeat``: [1, 2] by 2 is [1, 1, 2, 2]."""
+    """Repeat each element ``repeats`` times along ``axis``, as ``numpy.repeat``: [1, 2] by 2 is [1, 1, 2, 2]."""
     before, d, after = _around(x.shape, axis)
     wide = x.reshape(before, d, 1, after).expand(before, d, repeats, after)
     return wide.reshape(*x.shape[:axis], d * repeats, *x.shape[axis + 1 :])
@@ -76,7 +76,7 @@ def _roll_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
 
 @composite(_roll_rule)
 def roll(x: Tensor, *, shift: int, axis: int = -1) -> Tensor:
-    """Elements moved ``shift`` places along ``axis``; what leaves at the end comes in at the start (``numpy.roll``)."""
+    """Move elements by ``shift`` along ``axis``; those that leave at the end come in at the start (``numpy.roll``)."""
     if not shift:
         return x.reshape(*x.shape)
     before = (slice(None),) * axis
@@ -88,32 +88,31 @@ def _flip_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     (x,) = args
     attrs["axis"] = require_axes(x.shape, attrs["axis"])
     if x.dtype.is_quantized:
-        raise DTypeError(f"x is {x.dtype.name}, in blocks, and cannot be reversed", hint="cast it first: x.cast(F32)")
+        raise DTypeError(f"x is {x.dtype.name}: blocks cannot be reversed", hint="cast it first: x.cast(F32)")
     return x.shape, x.dtype
 
 
 @composite(_flip_rule)
 def flip(x: Tensor, *, axis: Axis = None) -> Tensor:
-    """In reverse order along ``axis``: one, several or all (None), as ``numpy.flip``."""
-    assert isinstance(axis, tuple)
+    """Reverse the order of elements along ``axis``: one, several or all (None), as ``numpy.flip``."""
     y = x
-    for a in axis:
+    for a in require_axes(x.shape, axis):
         n = y.shape[a]
-        order = (a, *(i for i in range(y.ndim) if i != a))  # rows are along the first axis
+        order = (a, *(i for i in range(y.ndim) if i != a))  # take works along the first axis
         rows = y.permute(*order)
         reverse = constant(np.arange(n - 1, -1, -1, dtype=np.int32), "reverse")
         rows = rows.reshape(n, -1).take(reverse).reshape(*rows.shape)
         y = rows.permute(*(order.index(i) for i in range(y.ndim)))
-    return y.cast(x.dtype) if axis else x.reshape(*x.shape)
+    return x.reshape(*x.shape) if y is x else y.cast(x.dtype)
 
 
 def _stack_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
     first = args[0]
     attrs["axis"] = require_axis((*first.shape, 1), attrs["axis"])
     if len({t.shape for t in args}) > 1:
-        raise ShapeError("all operands must have one shape")
+        raise ShapeError("all operands must have the same shape")
     if len({t.dtype for t in args}) > 1:
-        raise DTypeError("all operands must have one element type", hint="cast them first: x.cast(F32)")
+        raise DTypeError("all operands must have the same element type", hint="cast them first: x.cast(F32)")
     if first.dtype.is_quantized and attrs["axis"] == first.ndim:
         raise DTypeError(f"operands are {first.dtype.name}: their last axis holds blocks and must stay last")
     axis = attrs["axis"]
@@ -122,7 +121,7 @@ def _stack_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DT
 
 @composite(_stack_rule)
 def stack(*xs: Tensor, axis: int = 0) -> Tensor:
-    """Joined along a new axis, as ``numpy.stack``."""
+    """Join tensors along a new axis, as ``numpy.stack``."""
     return concat(*(x.reshape(*x.shape[:axis], 1, *x.shape[axis:]) for x in xs), axis=axis)
 
 
@@ -180,35 +179,37 @@ def _one_hot_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
 
 @composite(_one_hot_rule)
 def one_hot(indices: Tensor, *, n: int) -> Tensor:
-    """Rows of zeros with a 1 at ``indices``: (...) gives (..., n). An index out of range gives zeros only."""
+    """Rows of zeros with a 1 at each index: (...) gives (..., n). An index out of range gives a row of zeros."""
     return equal(indices.reshape(*indices.shape, 1), arange(n, dtype=indices.dtype))
 
 
-# Constants. They are functions, not ops: their values are known when the graph is built.
+# Constants. These are functions, not ops: the values are known when the graph is built.
 
 
 def arange(start: float, stop: float | None = None, step: float = 1, *, dtype: DType = I32) -> Tensor:
-    """``start, start + step, …`` up to but without ``stop`` (from 0, if one number is given), as ``numpy.arange``."""
+    """A constant ``start, start + step, …`` below ``stop``, as ``numpy.arange``; ``arange(n)`` starts at 0."""
     start, stop = (0, start) if stop is None else (start, stop)
     if not step:
         raise ShapeError("arange: step is 0")
-    return constant(np.arange(start, stop, step, dtype=_plain("arange", dtype)), "arange")
+    return constant(np.arange(start, stop, step, dtype=_numpy_dtype("arange", dtype)), "arange")
 
 
 def full(shape: Shape, value: float, *, dtype: DType = F32) -> Tensor:
-    """A tensor that is ``value`` everywhere; it takes the memory of one element until something needs more."""
-    return constant(np.asarray(value, _plain("full", dtype)), str(value)).expand(*shape)
+    """A constant filled with ``value``. It takes the memory of one element until an op needs the whole tensor."""
+    return constant(np.asarray(value, _numpy_dtype("full", dtype)), str(value)).expand(*shape)
 
 
 def zeros(shape: Shape, *, dtype: DType = F32) -> Tensor:
+    """A constant filled with 0."""
     return full(shape, 0, dtype=dtype)
 
 
 def ones(shape: Shape, *, dtype: DType = F32) -> Tensor:
+    """A constant filled with 1."""
     return full(shape, 1, dtype=dtype)
 
 
-def _plain(what: str, dtype: DType) -> np.dtype[Any]:
+def _numpy_dtype(what: str, dtype: DType) -> np.dtype[Any]:
     if dtype.numpy is None:
-        raise DTypeError(f"{what}: NumPy has no {dtype.name}", hint="make it of F32 and cast it")
+        raise DTypeError(f"{what}: NumPy has no type for {dtype.name}", hint="make an F32 tensor and cast it")
     return dtype.numpy

@@ -28,7 +28,7 @@ from hotshoe_core.tensors.tensor import Shape, Tensor, constant
 
 
 def _query_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
-    """Queries, and their rows of the mask; not where the first axis is one of texts, or the mask has one of heads."""
+    """The queries, and the mask if it has a row for each query. None with a batch axis, or if the mask has heads."""
     mask = sources[3]
     if len(shape) != 3:
         return None
@@ -50,21 +50,21 @@ def _attention_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape
     if q.ndim < 3 or not q.ndim == k.ndim == v.ndim:
         raise ShapeError("expected q (..., n, heads, dim), k and v (..., m, kv_heads, dim)")
     if q.shape[:-3] != k.shape[:-3] or k.shape[:-1] != v.shape[:-1]:
-        raise ShapeError("the batch axes of q, k, v must agree, and k and v must hold as many rows and heads")
+        raise ShapeError("q, k, v must have the same batch axes, and k and v the same number of rows and heads")
     (*batch, n, heads, dim), (m, kv_heads) = q.shape, k.shape[-3:-1]
     if k.shape[-1] != dim:
-        raise ShapeError(f"q and k must have one head size; got {dim} and {k.shape[-1]}")
+        raise ShapeError(f"q and k must have the same head size; got {dim} and {k.shape[-1]}")
     if heads % kv_heads:
         raise ShapeError(f"{heads} heads cannot share {kv_heads} key/value heads: not a multiple")
     scores = (*batch, heads, n, m)
     if mask is not None and (mask.ndim > len(scores) or broadcast(mask.shape, scores) != scores):
         raise ShapeError(f"mask {mask.shape} does not broadcast to (..., heads, n, m) = {scores}")
     if sinks is not None and sinks.shape != (heads,):
-        raise ShapeError(f"sinks must be ({heads},), one logit a head; got {sinks.shape}")
+        raise ShapeError(f"sinks must be ({heads},), one logit for each head; got {sinks.shape}")
     if slopes is not None and slopes.shape != (heads,):
-        raise ShapeError(f"slopes must be ({heads},), one factor a head; got {slopes.shape}")
+        raise ShapeError(f"slopes must be ({heads},), one factor for each head; got {slopes.shape}")
     if slopes is not None and mask is None:
-        raise ShapeError("slopes multiply the mask, and there is none", hint="mask = -|i - j|, and -inf where hidden")
+        raise ShapeError("`slopes` given without a `mask`", hint="pass mask = -|i - j|, with -inf for hidden positions")
     return (*batch, n, heads, v.shape[-1]), F32
 
 
@@ -84,15 +84,17 @@ def attention(
 
     Shapes: q (..., n, heads, dim), k (..., m, kv_heads, dim), v (..., m, kv_heads, v_dim), mask broadcast
     to (..., heads, n, m) and added to the scores; gives (..., n, heads, v_dim). Head ``h`` reads key/value
-    head ``h // (heads / kv_heads)``. softcap limits scores to ``±softcap`` by tanh; sinks (heads,) are
-    logits that take part in the softmax and have no value (gpt-oss). slopes (heads,), above 0, are what each head
-    multiplies the mask by: with a mask of ``-|i - j|``, ALiBi (Press et al. 2022, arXiv:2108.12409).
+    head ``h // (heads / kv_heads)``.
+
+    scale multiplies the scores. softcap limits them to ``±softcap`` by tanh; 0 is no limit. sinks (heads,) are logits
+    that take part in the softmax but have no value (gpt-oss). slopes (heads,), above 0: each head multiplies the mask
+    by its slope. With a mask of ``-|i - j|`` that is ALiBi (Press et al. 2022, arXiv:2108.12409).
     """
     *batch, n, heads, dim = q.shape
     if mask is not None and slopes is not None:
         mask = mask * slopes.reshape(heads, 1, 1)
     m, kv_heads, v_dim = v.shape[-3:]
-    rows = heads // kv_heads * n  # the heads of a group share keys: stack their queries, and no key is repeated
+    rows = heads // kv_heads * n  # the heads of a group share keys: stack their queries instead of repeating keys
     queries = _heads_first(q).reshape(*batch, kv_heads, rows, dim)
     scores = queries.matmul(_heads_first(k), transpose=True, precision="full").reshape(*batch, heads, n, m)
     if softcap:
@@ -111,48 +113,63 @@ def attention(
 
 
 def _heads_first(x: Tensor) -> Tensor:
-    """(..., n, heads, dim) to (..., heads, n, dim), and back."""
+    """Swap the axes of rows and heads: (..., n, heads, dim) to (..., heads, n, dim), or back."""
     b = x.ndim - 3
     return x.permute(*range(b), b + 1, b, b + 2)
 
 
-SectionLayout = Literal["contiguous", "interleaved", "restarting"]
+_SectionLayout = Literal["contiguous", "interleaved", "restarting"]
 
 
 @dataclass(frozen=True, slots=True)
 class RoPE:
-    """Parameters of a rotary position embedding.
-
-    dim: how many of a head's elements rotate. base: θ of the lowest frequency.
-    interleaved: pairs are (0, 1), (2, 3), … (the paper's); else (0, dim/2), (1, dim/2 + 1), … (GPT-NeoX's).
-    scale: positions are multiplied by it (linear interpolation, arXiv:2306.15595).
-    ext_factor, attn_factor, beta_fast, beta_slow, original_context: YaRN (arXiv:2309.00071); off at
-    ext_factor 0.
-    sections: where a token has several positions (time, row, column), how many pairs each of them turns; dim / 2 in
-    all. section_layout says which pairs: "contiguous" the first ones by the first position, and so on (Qwen2-VL,
-    arXiv:2409.12191); "interleaved" pairs 1, 1 + k, … of the k positions by the second, 2, 2 + k, … by the third, what
-    is left by the first (Qwen3-VL); "restarting" as contiguous, but each section is a RoPE of its own, whose
-    frequencies start at 1 again (the vision encoder of Qwen2-VL).
-    """
+    """Parameters of a rotary position embedding. YaRN is arXiv:2309.00071."""
 
     dim: int
+    """The number of elements of a head that rotate; even."""
+
     base: float = 10000.0
+    """θ: pair i turns by ``base ** (-2 i / dim)`` for each position."""
+
     interleaved: bool = False
+    """Pairs are (0, 1), (2, 3), … as in the paper; if False, (0, dim/2), (1, dim/2 + 1), … as in GPT-NeoX."""
+
     scale: float = 1.0
+    """Multiplies the positions (linear interpolation, arXiv:2306.15595)."""
+
     ext_factor: float = 0.0
+    """YaRN: weight of the extrapolated frequencies. 0 turns YaRN off."""
+
     attn_factor: float = 1.0
+    """Multiplies sine and cosine."""
+
     beta_fast: float = 32.0
+    """YaRN: pairs with more turns than this over ``original_context`` keep their frequency."""
+
     beta_slow: float = 1.0
+    """YaRN: pairs with fewer turns than this over ``original_context`` are interpolated by ``scale``."""
+
     original_context: int = 0
+    """YaRN: the number of positions the model was trained with."""
+
     sections: tuple[int, ...] = ()
-    section_layout: SectionLayout = "contiguous"
+    """For tokens with several positions (time, row, column): how many pairs each position turns; dim / 2 in all."""
+
+    section_layout: _SectionLayout = "contiguous"
+    """Which pairs each position turns.
+
+    "contiguous": the first pairs belong to the first position, the next ones to the second, and so on (Qwen2-VL,
+    arXiv:2409.12191). "interleaved": with k positions, pairs 1, 1 + k, … belong to the second, pairs 2, 2 + k, … to the
+    third, all others to the first (Qwen3-VL). "restarting": as contiguous, but the frequencies of each section start at
+    1 again, as in a RoPE of its own (the vision encoder of Qwen2-VL).
+    """
 
     def frequencies(self) -> np.ndarray[Any, Any]:
         """Radians per position of each pair, float32 of shape (dim / 2,)."""
         pairs = np.arange(self.dim // 2)
         if self.sections and self.section_layout == "restarting":
-            each = [self.base ** (-np.arange(n) / n) for n in self.sections if n]
-            return (np.concatenate(each) * self.scale).astype(np.float32)
+            by_section = [self.base ** (-np.arange(n) / n) for n in self.sections if n]
+            return (np.concatenate(by_section) * self.scale).astype(np.float32)
         extrapolated = self.base ** (-2.0 * pairs / self.dim)
         if not self.ext_factor:
             return (extrapolated * self.scale).astype(np.float32)
@@ -163,7 +180,7 @@ class RoPE:
         return (extrapolated * (self.scale * (1 - mix) + mix)).astype(np.float32)
 
     def streams(self) -> np.ndarray[Any, Any]:
-        """Which of a token's positions turns each pair, integers of shape (dim / 2,)."""
+        """For each pair, the index of the position that turns it: integers of shape (dim / 2,)."""
         k = len(self.sections)
         if self.section_layout != "interleaved":
             return np.repeat(np.arange(k), self.sections)
@@ -173,18 +190,18 @@ class RoPE:
         return found
 
     def magnitude(self) -> float:
-        """What sine and cosine are multiplied by: YaRN's attention temperature."""
+        """The factor of sine and cosine: attn_factor, and with YaRN its attention temperature."""
         if not self.ext_factor:
             return self.attn_factor
         return self.attn_factor * (1.0 + 0.1 * math.log(1.0 / self.scale))
 
     def _pair_turning(self, turns: float) -> float:
-        """Which pair makes this many turns over the original context."""
+        """The (fractional) index of the pair that makes this many turns over the original context."""
         return self.dim * math.log(self.original_context / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
 
 def _rope_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
-    """x and its positions; not where those are of several sections, or x has a batch axis."""
+    """x and its positions; None with several sections or a batch axis."""
     return (0, 1) if len(shape) == 3 and not attrs["config"].sections else None
 
 
@@ -216,8 +233,8 @@ def _check_config(config: RoPE, head_dim: int) -> None:
             raise ShapeError(f"{name} is {getattr(config, name)!r}; expected a number")
     if not all(isinstance(n, numbers.Integral) for n in (config.dim, config.original_context, *config.sections)):
         raise ShapeError(f"{config}: expected integers as dim, original_context and sections")
-    if not isinstance(config.section_layout, str) or config.section_layout not in get_args(SectionLayout):
-        known = ", ".join(get_args(SectionLayout))
+    if not isinstance(config.section_layout, str) or config.section_layout not in get_args(_SectionLayout):
+        known = ", ".join(get_args(_SectionLayout))
         raise ShapeError(f"section_layout is {config.section_layout!r}; expected one of {known}")
     if not -(2**31) <= config.original_context < 2**31:
         raise ShapeError(f"original_context is {config.original_context}; expected an integer of 32 bits")
@@ -230,7 +247,7 @@ def _check_config(config: RoPE, head_dim: int) -> None:
     if config.ext_factor and (
         config.original_context < 1 or config.base == 1 or min(config.beta_fast, config.beta_slow) <= 0
     ):
-        raise ShapeError("YaRN (ext_factor) needs original_context, a base that is not 1, and betas above 0")
+        raise ShapeError("YaRN (ext_factor) needs original_context, a base other than 1, and betas above 0")
     if not config.sections:
         return
     if min(config.sections) < 0 or sum(config.sections) != config.dim // 2:
@@ -247,8 +264,8 @@ def _check_config(config: RoPE, head_dim: int) -> None:
 def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config: RoPE) -> Tensor:
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
-    Shapes: x (..., n, heads, dim), positions (n,) or (..., n), factors (dim / 2,), which divide the
-    frequencies (Llama 3, LongRoPE). With k sections positions are (k, n) or (k, ..., n): see RoPE.
+    Shapes: x (..., n, heads, dim), positions (n,) or (..., n), factors (dim / 2,); gives x's shape. The factors divide
+    the frequencies (Llama 3, LongRoPE). With k sections, positions are (k, n) or (k, ..., n): see RoPE.
     """
     half, dim = config.dim // 2, config.dim
     angles = _angles(positions.cast(F32), factors, config)  # (n, 1, dim / 2)
@@ -264,13 +281,13 @@ def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config:
 
 
 def _angles(positions: Tensor, factors: Tensor | None, config: RoPE) -> Tensor:
-    """What each pair turns by: (..., 1, dim / 2) for positions (...), or (k, ...) with k sections."""
+    """The angle of each pair: (..., 1, dim / 2) for positions (...), or for (k, ...) with k sections."""
     frequencies = config.frequencies()
     if not config.sections:
         return positions.reshape(*positions.shape, 1, 1) * _divided(frequencies, factors)
-    streams, each = config.streams(), positions.shape[1:]
+    streams, shape = config.streams(), positions.shape[1:]
     parts = [
-        positions[i].reshape(*each, 1, 1) * _divided(frequencies * (streams == i), factors)
+        positions[i].reshape(*shape, 1, 1) * _divided(frequencies * (streams == i), factors)
         for i in range(len(config.sections))
     ]
     return functools.reduce(operator.add, parts)

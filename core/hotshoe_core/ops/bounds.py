@@ -1,6 +1,6 @@
-"""What is known of integers before a graph runs: how large they can get, and whether they differ.
+"""Facts about integer tensors that are known before a graph runs: upper bounds, and whether elements differ.
 
-A backend whose native code does not check indices asks here which of them need a check of their own.
+A backend whose native code does not check indices uses them to find the indices that it must check.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _SELECTING = frozenset({"reshape", "permute", "slice", "expand", "concat"})
 
 
 def origins(tensor: Tensor) -> Iterator[Tensor]:
-    """The tensors whose elements these are, seen through ops that only select, repeat or order them.
+    """The tensors whose elements ``tensor`` consists of, found through ops that only select, repeat or order elements.
 
-    Where one of them is an input or a constant, ``Context`` checks it against what it indexes.
+    If one of them is an input or a constant, ``Context`` checks its values against the size of what they index.
     """
     pending, seen = [tensor], set()
     while pending:
@@ -34,7 +34,10 @@ def origins(tensor: Tensor) -> Iterator[Tensor]:
 
 
 def are_within(indices: Tensor, n: int) -> bool:
-    """Whether each element is known to be one of 0 to n - 1; those of inputs and constants, ``Context`` sees to."""
+    """Whether every element is known to be in 0 … n - 1.
+
+    ``Context`` checks inputs and constants, so they count as known.
+    """
     return all(t.op in ("input", "constant") or _below(t, n) for t in origins(indices))
 
 
@@ -44,7 +47,7 @@ def _below(t: Tensor, n: int) -> bool:
 
 
 def upper_bound(tensor: Tensor) -> int | None:
-    """The least n known for which every element is one of 0 to n - 1; None if there is none."""
+    """The smallest known n with every element in 0 … n - 1; None if no such n is known."""
     found = 0
     for t in origins(tensor):
         rule = _RULES.get(t.op)
@@ -56,12 +59,10 @@ def upper_bound(tensor: Tensor) -> int | None:
 
 
 def are_distinct(indices: Tensor) -> bool:
-    """Whether no row along the last axis is known to hold an index twice."""
+    """Whether it is known that no row along the last axis contains an index twice."""
     t = indices
-    while t.op == "slice":  # a part of a row of different ones
-        (source,) = t.sources
-        assert source is not None
-        t = source
+    while t.op == "slice":  # a part of a row without repetitions has none either
+        t = t.source(0)
     if t.op == "constant":
         ordered = np.sort(t.attrs["value"], axis=-1)
         return bool((ordered[..., 1:] != ordered[..., :-1]).all())
@@ -69,9 +70,7 @@ def are_distinct(indices: Tensor) -> bool:
 
 
 def _last_axis(t: Tensor) -> int | None:
-    source = t.sources[0]
-    assert source is not None
-    return source.shape[-1]
+    return t.source(0).shape[-1]
 
 
 def _constant(t: Tensor) -> int | None:
@@ -85,17 +84,16 @@ def _clamp(t: Tensor) -> int | None:
 
 
 def _mod(t: Tensor) -> int | None:
-    """By a positive constant the result is below it; what is 0 or negative proves nothing."""
-    divisor = t.sources[1]
-    assert divisor is not None
-    known = [o.attrs["value"] for o in origins(divisor) if o.op == "constant"]
-    if len(known) < len(list(origins(divisor))) or any(v.min() < 1 for v in known):
+    """The remainder is less than a divisor that is a positive constant; other divisors give no bound."""
+    divisors = list(origins(t.source(1)))
+    known = [d.attrs["value"] for d in divisors if d.op == "constant"]
+    if len(known) < len(divisors) or any(v.min() < 1 for v in known):
         return None
     return max(int(v.max()) for v in known)
 
 
 def _selected(*positions: int) -> Callable[[Tensor], int | None]:
-    """For ops whose result is made of elements of these sources."""
+    """For ops whose result consists of elements of these sources."""
 
     def rule(t: Tensor) -> int | None:
         bounds = [upper_bound(s) for s in (t.sources[i] for i in positions) if s is not None]

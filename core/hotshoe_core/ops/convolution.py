@@ -1,7 +1,7 @@
-"""Convolutions, as torch has them: channels before the spatial axes, the batch axis first or absent.
+"""Convolutions in torch's layout: channels before the spatial axes, the batch axis first or absent.
 
-Where a window reads is known when the graph is built. So all of them are a gather and a matrix product, and
-a backend that has ``take`` and ``linear`` has every convolution.
+The elements that a window reads are known when the graph is built. So each convolution is a gather and a matrix
+product, and a backend that has ``take`` and ``linear`` has every convolution.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ import numpy as np
 from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops._windows import gather, integers, split_batch, transposed_windows, window_sizes, windows
 from hotshoe_core.ops.matrix import linear
-from hotshoe_core.ops.rules import F32, composite, require_float
+from hotshoe_core.ops.rules import F32, Sizes, composite, require_float
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Rule, Shape, Tensor
 
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "im2col"]
-
-Sizes = int | Sequence[int]
-
 
 def _geometry(attrs: dict[str, Any], n: int) -> tuple[Shape, Shape, Shape]:
-    """Normalises stride, padding and dilation to one integer an axis, and groups; returns the first three."""
+    """Normalise stride, padding and dilation to one integer for each axis, and groups; returns the first three."""
     for name, least in (("stride", 1), ("padding", 0), ("dilation", 1)):
         attrs[name] = integers(name, attrs[name], n, least=least)
     if "groups" in attrs:
@@ -42,7 +38,7 @@ def _im2col_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
     kernel = attrs["kernel_size"]
     n = len(kernel) if isinstance(kernel, Sequence) else 0
     if not 1 <= n <= 3:
-        raise ShapeError(f"kernel_size is {kernel!r}; expected 1 to 3 integers, one an axis")
+        raise ShapeError(f"kernel_size is {kernel!r}; expected 1 to 3 integers, one for each axis")
     kernel = attrs["kernel_size"] = integers("kernel_size", attrs["kernel_size"], n, least=1)
     batch, (channels, *sizes) = split_batch(x.shape, n)
     out = window_sizes(sizes, kernel, *_geometry(attrs, n))
@@ -53,12 +49,12 @@ def _im2col_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 def im2col(
     x: Tensor, *, kernel_size: Sequence[int], stride: Sizes = 1, padding: Sizes = 0, dilation: Sizes = 1
 ) -> Tensor:
-    """The windows a kernel slides over, each laid out as one row; zeros beyond the edge.
+    """The windows that a kernel slides over, each as one row; zeros beyond the edge.
 
-    Shapes: x (n, channels, *sizes) or (channels, *sizes), with one to three spatial axes, as many as
-    kernel_size has, give (n, *out_sizes, channels * prod(kernel_size)), where out_size is
-    ``(size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1``. It is
-    ``torch.nn.functional.unfold`` with the columns last, so that a convolution is a ``linear``.
+    Shapes: x (n, channels, *sizes) or (channels, *sizes), with as many spatial axes (1 to 3) as kernel_size has
+    elements, gives (n, *out_sizes, channels * prod(kernel_size)), where out_size is ``(size + 2 * padding - dilation *
+    (kernel - 1) - 1) // stride + 1``. This is ``torch.nn.functional.unfold`` with the columns last, so that a
+    convolution is a ``linear``.
     """
     dims = len(kernel_size)
     geometry = _geometry({"stride": stride, "padding": padding, "dilation": dilation}, dims)
@@ -81,7 +77,7 @@ def _conv_rule(dims: int) -> Rule:
         geometry, groups = _geometry(attrs, dims), attrs["groups"]
         batch, (channels, *sizes) = split_batch(x.shape, dims)
         per_group = _per_group(channels, groups)
-        folded = dims == 3 and weight.ndim == 4  # out and in in one axis
+        folded = dims == 3 and weight.ndim == 4  # (out * in, *kernel): outputs and inputs in one axis
         if not folded and weight.ndim != dims + 2:
             raise ShapeError(f"weight must have {dims + 2} axes, (out, in / groups, *kernel); got {weight.ndim}")
         out, rest = divmod(weight.shape[0], per_group) if folded else (weight.shape[0], 0)
@@ -124,7 +120,7 @@ def conv1d(
     """Convolution over one axis, as ``torch.nn.functional.conv1d``; depthwise with groups = channels.
 
     Shapes: x (n, channels, size) or (channels, size), weight (out, channels / groups, kernel), bias (out,)
-    give (n, out, out_size), as ``im2col``.
+    give (n, out, out_size), sizes as in ``im2col``.
     """
     return _conv(1, x, weight, bias, groups, stride=stride, padding=padding, dilation=dilation)
 
@@ -143,7 +139,7 @@ def conv2d(
     """Convolution over height and width, as ``torch.nn.functional.conv2d``; depthwise with groups = channels.
 
     Shapes: x (n, channels, h, w) or (channels, h, w), weight (out, channels / groups, kernel_h, kernel_w),
-    bias (out,) give (n, out, out_h, out_w), as ``im2col``.
+    bias (out,) give (n, out, out_h, out_w), sizes as in ``im2col``.
     """
     return _conv(2, x, weight, bias, groups, stride=stride, padding=padding, dilation=dilation)
 
@@ -161,10 +157,10 @@ def conv3d(
 ) -> Tensor:
     """Convolution over depth (or time), height and width, as ``torch.nn.functional.conv3d``.
 
-    Shapes: x (n, channels, d, h, w) or (channels, d, h, w), weight (out, channels / groups, kernel_d,
-    kernel_h, kernel_w), bias (out,) give (n, out, out_d, out_h, out_w), as ``im2col``. A GGUF tensor has
-    four axes at most: there the weight's first two are one, (out * channels / groups, kernel_d, kernel_h,
-    kernel_w). Not every backend holds tensors of five axes: without the batch axis this needs none.
+    Shapes: x (n, channels, d, h, w) or (channels, d, h, w), weight (out, channels / groups, kernel_d, kernel_h,
+    kernel_w), bias (out,) give (n, out, out_d, out_h, out_w), sizes as in ``im2col``. A GGUF tensor has four axes at
+    most, so the weight may also be (out * channels / groups, kernel_d, kernel_h, kernel_w). Without the batch axis, no
+    tensor has five axes, which some backends cannot hold.
     """
     return _conv(3, x, weight, bias, groups, stride=stride, padding=padding, dilation=dilation)
 
@@ -196,7 +192,7 @@ def _conv_transpose_rule(dims: int) -> Rule:
 
 
 def _conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None, **attrs: Any) -> Tensor:
-    """One product of every input with every tap; then each output adds up those that reach it."""
+    """Multiply every input with every tap in one product; then each output is the sum of the products that reach it."""
     dims = weight.ndim - 2
     shape, _ = _conv_transpose_rule(dims)((x, weight, bias), attrs)
     geometry, groups = _geometry(attrs, dims), attrs["groups"]
@@ -204,8 +200,8 @@ def _conv_transpose(x: Tensor, weight: Tensor, bias: Tensor | None, **attrs: Any
     (channels, per_group, *kernel), sizes = weight.shape, x.shape[-dims:]
     n, spots, taps = math.prod(batch), math.prod(sizes), math.prod(kernel)
 
-    given = x.reshape(n, groups, channels // groups, spots).permute(0, 1, 3, 2)  # (n, groups, spots, in)
-    y = given @ weight.reshape(groups, channels // groups, per_group * taps)
+    inputs = x.reshape(n, groups, channels // groups, spots).permute(0, 1, 3, 2)  # (n, groups, spots, in)
+    y = inputs @ weight.reshape(groups, channels // groups, per_group * taps)
     y = y.permute(0, 2, 1, 3).reshape(n, spots, n_out, taps).permute(1, 3, 0, 2)  # (spots, taps, n, out)
     source, tap = transposed_windows(sizes, kernel, *geometry, out)
     y = gather(y.reshape(spots * taps, n * n_out), np.where(source < 0, -1, source * taps + tap))
@@ -251,7 +247,7 @@ def conv_transpose2d(
     """Transposed convolution over height and width, as ``torch.nn.functional.conv_transpose2d``.
 
     Shapes: x (n, channels, h, w) or (channels, h, w), weight (channels, out / groups, kernel_h, kernel_w),
-    bias (out,) give (n, out, out_h, out_w), sizes as ``conv_transpose1d``.
+    bias (out,) give (n, out, out_h, out_w), sizes as in ``conv_transpose1d``.
     """
     return _conv_transpose(
         x, weight, bias,
@@ -259,7 +255,7 @@ def conv_transpose2d(
     )  # fmt: skip
 
 
-# What they share
+# Shared by the convolutions
 
 
 def _per_group(channels: int, groups: int) -> int:
@@ -271,9 +267,9 @@ def _per_group(channels: int, groups: int) -> int:
 
 def _require_bias(bias: Tensor | None, out: int) -> None:
     if bias is not None and bias.shape != (out,):
-        raise ShapeError(f"bias must be ({out},), one number for each channel of the output; got {bias.shape}")
+        raise ShapeError(f"bias must be ({out},), one number for each output channel; got {bias.shape}")
 
 
 def _with_bias(y: Tensor, bias: Tensor | None, dims: int) -> Tensor:
-    """``bias`` (channels,) added to each channel of ``y``, whose last ``dims`` axes are spatial."""
+    """Add ``bias`` (channels,) to the channels of ``y``, whose last ``dims`` axes are spatial."""
     return y if bias is None else y + bias.reshape(*bias.shape, *(1,) * dims)

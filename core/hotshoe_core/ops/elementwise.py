@@ -1,4 +1,4 @@
-"""Elementwise primitives: arithmetic and activations."""
+"""Elementwise ops: arithmetic and activations."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops.rules import (
+    Array,
     binary,
     binary_number,
     broadcast,
@@ -27,8 +28,6 @@ from hotshoe_core.ops.rules import (
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
 from hotshoe_core.tensors.tensor import Shape, Tensor, constant
-
-Array = np.ndarray[Any, Any]
 
 
 @primitive(binary_number)
@@ -57,31 +56,31 @@ def div(a: Array, b: Array) -> Array:
 
 @primitive(binary_number)
 def floor_divide(a: Array, b: Array) -> Array:
-    """``⌊a / b⌋``, with NumPy broadcasting. Of integers, x // 0 is 0."""
-    with np.errstate(divide="ignore", invalid="ignore"):  # what comes of 0 is defined
+    """``⌊a / b⌋``, with NumPy broadcasting. For integers, x // 0 is 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):  # division by 0 is defined
         return np.floor_divide(a, b)
 
 
 @primitive(binary_number)
 def mod(a: Array, b: Array) -> Array:
-    """``a - ⌊a / b⌋ b``, which has the sign of ``b`` (``numpy.mod``), with broadcasting. Of integers, x % 0 is 0."""
+    """``a - ⌊a / b⌋ b``, with the sign of ``b`` (``numpy.mod``), with NumPy broadcasting. For integers, x % 0 is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.mod(a, b)
 
 
 @composite(binary_number)
 def minimum(a: Tensor, b: Tensor) -> Tensor:
-    """The smaller of the two, with NumPy broadcasting; NaN where either is."""
+    """The smaller element of the two, with NumPy broadcasting; NaN if one is NaN."""
     return where(not_equal(a, a), a, where(less(a, b), a, b))
 
 
 @composite(binary_number)
 def maximum(a: Tensor, b: Tensor) -> Tensor:
-    """The larger of the two, with NumPy broadcasting; NaN where either is."""
+    """The larger element of the two, with NumPy broadcasting; NaN if one is NaN."""
     return where(not_equal(a, a), a, where(less(b, a), a, b))
 
 
-# Comparison: ones and zeros in F32, a mask to multiply by or to choose with. A comparison with NaN does not hold.
+# Comparison: ones and zeros in F32, as a mask for products or ``where``. A comparison with NaN is false.
 
 
 @primitive(comparison)
@@ -131,7 +130,7 @@ def _where_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DT
 def where(condition: Array, a: Array, b: Array) -> Array:
     """``a`` where the condition is not 0, else ``b``, with NumPy broadcasting.
 
-    A choice, not arithmetic: infinity or NaN in the operand that is not chosen leaves no trace.
+    It selects and does not compute: infinity or NaN in the operand that is not selected has no effect.
     """
     return np.where(condition, a, b)
 
@@ -145,7 +144,7 @@ def _affine_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 
 @primitive(_affine_rule)
 def affine(x: Array, *, scale: float, bias: float) -> Array:
-    """``scale * x + bias`` with Python numbers; what ``x * 2``, ``x - 1`` and ``1 - x`` record."""
+    """``scale * x + bias`` with Python numbers: ``x * 2``, ``x - 1`` and ``1 - x`` record this op."""
     return x * np.float32(scale) + np.float32(bias)
 
 
@@ -163,25 +162,25 @@ def abs_(x: Array) -> Array:
 
 @primitive(unary)
 def floor(x: Array) -> Array:
-    """The largest whole number that is not above ``x``."""
+    """The largest whole number that is at most ``x``."""
     return np.floor(x)
 
 
 @composite(unary)
 def ceil(x: Tensor) -> Tensor:
-    """The smallest whole number that is not below ``x``."""
+    """The smallest whole number that is at least ``x``."""
     return -(-x).floor()
 
 
 @primitive(unary)
 def round_(x: Array) -> Array:
-    """The nearest whole number; halves go to the even one, as ``numpy.round`` and IEEE 754."""
+    """The nearest whole number; halves are rounded to the even one, as in ``numpy.round`` and IEEE 754."""
     return np.rint(x)
 
 
 @composite(unary)
 def sign(x: Tensor) -> Tensor:
-    """-1, 0 or 1 as ``x`` is below, at or above 0; NaN stays NaN."""
+    """-1, 0 or 1 if ``x`` is less than, equal to or greater than 0; NaN stays NaN."""
     return where(not_equal(x, x), x, (x > 0) - (x < 0))
 
 
@@ -193,7 +192,7 @@ def sqr(x: Array) -> Array:
 
 @primitive(unary)
 def sqrt(x: Array) -> Array:
-    """Square root; NaN below zero."""
+    """Square root; NaN for negative numbers."""
     return np.sqrt(x)
 
 
@@ -211,13 +210,13 @@ def log(x: Array) -> Array:
 
 @primitive(unary)
 def sin(x: Array) -> Array:
-    """Sine of radians."""
+    """Sine; ``x`` is in radians."""
     return np.sin(x)
 
 
 @primitive(unary)
 def cos(x: Array) -> Array:
-    """Cosine of radians."""
+    """Cosine; ``x`` is in radians."""
     return np.cos(x)
 
 
@@ -230,7 +229,7 @@ def tanh(x: Array) -> Array:
 @primitive(unary)
 def sigmoid(x: Array) -> Array:
     """``1 / (1 + e⁻ˣ)``."""
-    e = np.exp(-np.abs(x))  # at most 1: nothing overflows, and small values keep their digits
+    e = np.exp(-np.abs(x))  # at most 1: it cannot overflow, and small values keep their digits
     return np.where(x < 0, e, np.float32(1)) / (1 + e)
 
 
@@ -256,8 +255,8 @@ def silu(x: Array) -> Array:
 def gelu(x: Array, *, approximate: Literal["none", "tanh", "quick"] = "none") -> Array:
     """Gaussian error linear unit (Hendrycks & Gimpel 2016, arXiv:1606.08415).
 
-    ``approximate``: "none" is ``x/2 (1 + erf(x/√2))``; "tanh" and "quick" (``x * sigmoid(1.702 x)``) are
-    the paper's two approximations. The name and "none", "tanh" are PyTorch's.
+    ``approximate``: "none" is ``x/2 (1 + erf(x/√2))``; "tanh" and "quick" (``x * sigmoid(1.702 x)``) are the two
+    approximations of the paper. "none" and "tanh" are named as in PyTorch.
     """
     if approximate == "tanh":
         inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
@@ -268,7 +267,7 @@ def gelu(x: Array, *, approximate: Literal["none", "tanh", "quick"] = "none") ->
 
 
 def _erf(x: Array) -> Array:
-    """erf to 1.2e-7, by the rational Chebyshev fit of Numerical Recipes (2nd ed., § 6.2, ``erfcc``)."""
+    """erf with an error of 1.2e-7, by the rational Chebyshev fit of Numerical Recipes (2nd ed., § 6.2, ``erfcc``)."""
     z = np.abs(x).astype(np.float64)
     t = 1 / (1 + 0.5 * z)
     coefficients = (
@@ -305,14 +304,14 @@ def _cast_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     (x,) = args
     dtype: DType = attrs["dtype"]
     if dtype.is_integer and not x.dtype.is_integer:
-        raise DTypeError(f"cannot cast {x.dtype.name} to {dtype.name}: no backend rounds alike")
+        raise DTypeError(f"cannot cast {x.dtype.name} to {dtype.name}: each backend rounds differently")
     dtype.nbytes(x.shape)  # raises if the last axis is not a whole number of blocks
     return x.shape, dtype
 
 
 @primitive(_cast_rule)
 def cast(x: Array, *, dtype: DType) -> Array:
-    """The same values as another element type; quantized types lose precision."""
+    """Convert to another element type; quantized types lose precision."""
     return round_to(x, dtype)
 
 
@@ -333,7 +332,7 @@ def _gated_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DT
     gate, up = args
     require_float(gate, up)
     if gate.shape != up.shape:
-        raise ShapeError(f"gate and up must have one shape; got {gate.shape} and {up.shape}")
+        raise ShapeError(f"gate and up must have the same shape; got {gate.shape} and {up.shape}")
     return broadcast(gate.shape, up.shape), DType.F32
 
 
@@ -353,7 +352,7 @@ def _clamped_swiglu_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[
 
 @composite(_clamped_swiglu_rule)
 def clamped_swiglu(gate: Tensor, up: Tensor, *, alpha: float = 1.702, limit: float = 7.0) -> Tensor:
-    """``g * sigmoid(alpha g) * (u + 1)`` with ``g = min(gate, limit)`` and u = up within ``±limit`` (gpt-oss)."""
+    """``g * sigmoid(alpha g) * (u + 1)`` with ``g = min(gate, limit)`` and u = up limited to ``±limit`` (gpt-oss)."""
     gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     return gate * (gate * alpha).sigmoid() * (up + 1)
 

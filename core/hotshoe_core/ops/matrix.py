@@ -11,6 +11,7 @@ from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops.elementwise import where
 from hotshoe_core.ops.rules import (
     F32,
+    Array,
     broadcast,
     broadcast_rows,
     by_row,
@@ -23,11 +24,9 @@ from hotshoe_core.ops.rules import (
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Shape, Tensor, constant
 
-Array = np.ndarray[Any, Any]
-
 
 def _matmul_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
-    """Rows of a alone, or, where there are batch axes, of both."""
+    """The rows of a; with batch axes, those of both operands."""
     return (0,) if len(shape) == 2 else broadcast_rows(sources, attrs, shape)
 
 
@@ -40,7 +39,7 @@ def _matmul_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
     if b.dtype.is_integer:
         raise DTypeError(f"b is {b.dtype.name}; expected a float or quantized type")
     if a.ndim < 2 or b.ndim < 2:
-        raise ShapeError("both operands need two axes or more")
+        raise ShapeError("both operands must have two axes or more")
     if attrs["precision"] not in ("fast", "full"):
         raise ShapeError(f"precision is {attrs['precision']!r}; expected 'fast' or 'full'")
     k, n = (b.shape[-1], b.shape[-2]) if attrs["transpose"] else (b.shape[-2], b.shape[-1])
@@ -52,10 +51,10 @@ def _matmul_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 
 @primitive(_matmul_rule)
 def matmul(a: Array, b: Array, *, transpose: bool = False, precision: Literal["fast", "full"] = "fast") -> Array:
-    """``a @ b`` over the last two axes, the others broadcast; with ``transpose``, ``a @ b.T``.
+    """``a @ b`` over the last two axes, with the others broadcast; with ``transpose``, ``a @ b.T``.
 
-    Shapes (..., m, k) and (..., k, n), or (..., n, k) transposed, give (..., m, n). precision="full" asks
-    for F32 accumulation where a backend would otherwise use less.
+    Shapes: a (..., m, k) and b (..., k, n), or (..., n, k) with ``transpose``, give (..., m, n). precision="full"
+    accumulates in F32, even if the backend would otherwise use less.
     """
     return np.matmul(a, np.swapaxes(b, -1, -2) if transpose else b)
 
@@ -77,7 +76,7 @@ def _linear_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 
 @primitive(_linear_rule)
 def linear(x: Array, weight: Array) -> Array:
-    """``x @ weight.T``: how weights are stored. Shapes (..., in) and (out, in) give (..., out)."""
+    """``x @ weight.T``, for a weight as files store it. Shapes (..., in) and (out, in) give (..., out)."""
     return np.matmul(x, weight.T)
 
 
@@ -99,7 +98,7 @@ def _linear_experts_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[
 
 @primitive(_linear_experts_rule, indexed={"experts": ("weight", 0)})
 def linear_experts(x: Array, weight: Array, experts: Array) -> Array:
-    """``x[i, j] @ weight[experts[i, j]].T``: each row by the expert chosen for it.
+    """``x[i, j] @ weight[experts[i, j]].T``: multiply each row by the expert that is chosen for it.
 
     Shapes x (n, 1 or k, in), weight (n_experts, out, in), experts (n, k) give (n, k, out).
     """
@@ -125,7 +124,7 @@ def _add_experts_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Sha
 
 @composite(_add_experts_rule, indexed={"experts": ("bias", 0)})
 def add_experts(x: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
-    """``x[i, j] + bias[experts[i, j]]``: the biases that belong to ``linear_experts``.
+    """``x[i, j] + bias[experts[i, j]]``: add the biases of experts after ``linear_experts``.
 
     Shapes x (n, k, d), bias (n_experts, d), experts (n, k) give (n, k, d).
     """
@@ -135,7 +134,7 @@ def add_experts(x: Tensor, bias: Tensor, experts: Tensor) -> Tensor:
 def _square_system(a: Tensor, b: Tensor, *, left: bool) -> None:
     require_float(a, b)
     if a.ndim < 2 or a.ndim != b.ndim or a.shape[-1] != a.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-        raise ShapeError("expected a (..., n, n), and b of as many axes with the same batch")
+        raise ShapeError("expected a (..., n, n), and b with the same number of axes and the same batch axes")
     if b.shape[-2 if left else -1] != a.shape[-1]:
         form = "(..., n, k)" if left else "(..., k, n)"
         raise ShapeError(f"b must be {form} with n = {a.shape[-1]}; got {b.shape}")
@@ -148,9 +147,9 @@ def _solve_lower_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Sha
 
 @primitive(_solve_lower_rule)
 def solve_lower(a: Array, b: Array) -> Array:
-    """X of ``a @ X = b`` for a lower triangular ``a``, by forward substitution; what is above its diagonal is not read.
+    """Solve ``a @ X = b`` for a lower triangular ``a``. Elements above its diagonal are not read.
 
-    Shapes (..., n, n) and (..., n, k) give (..., n, k). ``solve_triangular`` is the general one.
+    Shapes: a (..., n, n) and b (..., n, k) give X (..., n, k). See ``solve_triangular`` for the general case.
     """
     x = np.zeros(b.shape, np.float32)
     for i in range(a.shape[-1]):
@@ -168,10 +167,10 @@ def _solve_triangular_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tupl
 def solve_triangular(
     a: Tensor, b: Tensor, *, upper: bool = False, left: bool = True, unitriangular: bool = False
 ) -> Tensor:
-    """X of ``a @ X = b`` (or, if not ``left``, of ``X @ a = b``) for a triangular ``a``.
+    """Solve ``a @ X = b`` (``X @ a = b`` if not ``left``) for a triangular ``a``, as ``torch.linalg.solve_triangular``.
 
-    Shapes: a (..., n, n), b (..., n, k), or (..., k, n) if not left; gives b's. Only a's lower (or ``upper``) triangle
-    is read, and if ``unitriangular`` its diagonal is taken to be 1. As ``torch.linalg.solve_triangular``.
+    Shapes: a (..., n, n) and b (..., n, k), or (..., k, n) if not ``left``, give X in b's shape. Only the lower
+    triangle of a is read, or the upper one with ``upper``. With ``unitriangular``, its diagonal counts as 1.
     """
     if not left:
         a, b = _transposed(a), _transposed(b)
@@ -179,7 +178,7 @@ def solve_triangular(
     if unitriangular:
         n = a.shape[-1]
         a = where(constant(np.eye(n, dtype=np.float32), "diagonal"), constant(np.float32(1)), a)
-    if upper:  # read from the end, it is lower triangular
+    if upper:  # in reverse order it is lower triangular
         return solve_lower(a.flip((-2, -1)), b.flip(-2)).flip(-2)
     return solve_lower(a, b)
 

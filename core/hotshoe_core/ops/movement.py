@@ -12,6 +12,7 @@ from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.ops.rules import (
     F32,
     I32,
+    Array,
     along_last,
     broadcast,
     broadcast_rows,
@@ -25,14 +26,11 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
 from hotshoe_core.tensors.tensor import Shape, Tensor
 
-Array = np.ndarray[Any, Any]
-
 
 def _same_rows(sources: Sequence[Tensor | None], attrs: Mapping[str, Any], shape: Shape) -> Sequence[int] | None:
-    """All operands, where the first axis stays what it is."""
+    """All operands, if the op does not change the first axis."""
     x = sources[0]
-    assert x is not None
-    if len(x.shape) < 2 or len(shape) < 2 or x.shape[0] != shape[0]:
+    if x is None or len(x.shape) < 2 or len(shape) < 2 or x.shape[0] != shape[0]:
         return None
     moved = attrs.get("axes", (0,))[0] != 0 or attrs.get("axis", 1) == 0
     cut = "slices" in attrs and attrs["slices"][0] != (0, shape[0], 1)
@@ -59,7 +57,7 @@ def _reshape_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
 
 @primitive(_reshape_rule, movement=True)
 def reshape(x: Array, *, shape: Shape) -> Array:
-    """Same elements in the same order, another shape."""
+    """The same elements in the same order, in another shape."""
     return np.reshape(x, shape)
 
 
@@ -68,7 +66,7 @@ def _permute_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
     (x,) = args
     axes = tuple(require_axis(x.shape, a) for a in attrs["axes"])
     if sorted(axes) != list(range(x.ndim)):
-        raise ShapeError(f"axes {tuple(attrs['axes'])} do not name each of {x.ndim} axes once")
+        raise ShapeError(f"axes {tuple(attrs['axes'])} must contain each of {x.ndim} axes once")
     if x.dtype.is_quantized and axes[-1] != x.ndim - 1:
         raise DTypeError(f"x is {x.dtype.name}: its last axis holds blocks and must stay last")
     attrs["axes"] = axes
@@ -77,7 +75,7 @@ def _permute_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
 
 @primitive(_permute_rule, movement=True)
 def permute(x: Array, *, axes: tuple[int, ...]) -> Array:
-    """Axes in another order."""
+    """The axes in another order, as ``numpy.transpose``."""
     return np.transpose(x, axes)
 
 
@@ -93,7 +91,7 @@ def _expand_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 
 @primitive(_expand_rule, movement=True)
 def expand(x: Array, *, shape: Shape) -> Array:
-    """Axes of size 1 repeated."""
+    """Repeat axes of size 1, as ``numpy.broadcast_to``."""
     return np.broadcast_to(x, shape)
 
 
@@ -117,7 +115,7 @@ def _slice_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DT
 
 @primitive(_slice_rule, movement=True)
 def slice_(x: Array, *, slices: tuple[tuple[int, int, int], ...]) -> Array:
-    """``x[start:stop:step, ...]``, one (start, stop, step) an axis."""
+    """``x[start:stop:step, ...]``, with one (start, stop, step) for each axis."""
     return x[tuple(slice(*s) for s in slices)]
 
 
@@ -127,16 +125,16 @@ def _concat_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
     axis = attrs["axis"] = require_axis(first.shape, attrs["axis"])
     rest = {t.shape[:axis] + t.shape[axis + 1 :] for t in args}
     if len(rest) > 1 or len({t.ndim for t in args}) > 1:
-        raise ShapeError(f"all axes but axis {axis} must agree")
+        raise ShapeError(f"all axes except axis {axis} must agree")
     if len({t.dtype for t in args}) > 1:
-        raise DTypeError("all operands must have one element type", hint="cast them first: x.cast(F32)")
+        raise DTypeError("all operands must have the same element type", hint="cast them first: x.cast(F32)")
     n = sum(t.shape[axis] for t in args)
     return (*first.shape[:axis], n, *first.shape[axis + 1 :]), first.dtype
 
 
 @primitive(_concat_rule)
 def concat(*xs: Array, axis: int = 0) -> Array:
-    """Joined along ``axis``."""
+    """Join tensors along ``axis``, as ``numpy.concatenate``."""
     return np.concatenate(xs, axis)
 
 
@@ -145,7 +143,7 @@ def _pad_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTyp
     require_float(x)
     widths = tuple((int(a), int(b)) for a, b in attrs["widths"])
     if not x.ndim:
-        raise ShapeError("x has no axis to pad")
+        raise ShapeError("x has no axes, so it cannot be padded")
     if len(widths) != x.ndim or any(a < 0 or b < 0 for a, b in widths):
         raise ShapeError(f"expected {x.ndim} pairs of widths >= 0, got {widths}")
     attrs["widths"] = widths
@@ -154,7 +152,7 @@ def _pad_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTyp
 
 @primitive(_pad_rule)
 def pad(x: Array, *, widths: tuple[tuple[int, int], ...]) -> Array:
-    """Zeros before and after, one pair of widths an axis."""
+    """Add zeros before and after, with one pair of widths for each axis."""
     return np.pad(x, widths).astype(np.float32, copy=False)
 
 
@@ -162,16 +160,16 @@ def _take_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     x, indices = args
     require_integer(indices)
     if x.ndim < 2:
-        raise ShapeError("x needs rows: two axes or more")
+        raise ShapeError(f"x must have rows, that is two axes or more; got {x.ndim}")
     return (*indices.shape, *x.shape[1:]), x.dtype if x.dtype.is_integer else F32
 
 
 @primitive(_take_rule, indexed={"indices": ("x", 0)})
 def take(x: Array, indices: Array) -> Array:
-    """``x[indices]`` along the first axis: an embedding. Quantized rows come out as F32.
+    """``x[indices]`` along the first axis, as in an embedding. Quantized rows become F32.
 
-    An index out of range is an error where the indices are an input or a constant. Where a graph computes them it is
-    for the backend: the reference raises IndexError, others may take another row. None reads foreign memory.
+    If the indices are an input or a constant, an index out of range is an error. If a graph computes them, the backend
+    decides: the reference raises IndexError, others may take another row. No backend reads memory outside ``x``.
     """
     rows = np.take(x, indices, axis=0)
     return rows if np.issubdtype(rows.dtype, np.integer) else rows.astype(np.float32, copy=False)
@@ -183,7 +181,7 @@ def _take_along_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shap
     require_float(x)
     require_integer(indices)
     if not x.shape or x.ndim != indices.ndim or x.shape[:-1] != indices.shape[:-1]:
-        raise ShapeError("x and indices must agree in all axes but the last")
+        raise ShapeError("x and indices must agree in all axes except the last")
     return indices.shape, F32
 
 
@@ -191,7 +189,7 @@ def _take_along_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shap
 def take_along(x: Array, indices: Array) -> Array:
     """``x[..., indices]`` row by row along the last axis: (..., n) and (..., k) give (..., k).
 
-    ``numpy.take_along_axis``. What is said of indices out of range at ``take`` holds here.
+    As ``numpy.take_along_axis``. Indices out of range are handled as by ``take``.
     """
     return np.take_along_axis(x, indices, axis=-1)
 
@@ -210,7 +208,7 @@ def _set_rows_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape,
 
 @primitive(_set_rows_rule, indexed={"indices": ("x", 0)}, overwrites=True)
 def set_rows(x: Array, indices: Array, rows: Array, *, dtype: DType = F32) -> Array:
-    """``x`` with ``x[indices[i]] = rows[i]``, rounded to ``dtype``, which is x's. Indices must not repeat."""
+    """A copy of ``x`` with ``x[indices[i]] = rows[i]``, rounded to x's type (``dtype``). Indices must not repeat."""
     out = np.array(x)
     out[indices] = round_to(rows, dtype)
     return out
@@ -220,10 +218,12 @@ def _set_slice_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape
     x, values = args
     cut, _ = _slice_rule((x,), attrs)
     if x.dtype.is_quantized:
-        raise DTypeError(f"x is {x.dtype.name}; expected a type without blocks", hint="set_rows writes whole rows")
+        raise DTypeError(
+            f"x is {x.dtype.name}; expected a type without blocks", hint="use set_rows, which writes whole rows"
+        )
     if x.dtype.is_integer:
         if values.dtype is not x.dtype:
-            raise DTypeError(f"values are {values.dtype.name}; expected {x.dtype.name}, as x")
+            raise DTypeError(f"values are {values.dtype.name}; expected {x.dtype.name}, the type of x")
     else:
         require_float(values)
     if values.shape != cut:
@@ -234,7 +234,10 @@ def _set_slice_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape
 
 @primitive(_set_slice_rule, overwrites=True)
 def set_slice(x: Array, values: Array, *, slices: tuple[tuple[int, int, int], ...], dtype: DType = F32) -> Array:
-    """``x`` with ``x[start:stop:step, ...] = values``, rounded to ``dtype``, which is x's. See ``Tensor.set``."""
+    """A copy of ``x`` with ``x[start:stop:step, ...] = values``, rounded to x's type (``dtype``).
+
+    See ``Tensor.set``.
+    """
     out = np.array(x)
     out[tuple(slice(*s) for s in slices)] = round_to(values, dtype)
     return out
@@ -247,7 +250,7 @@ def _argsort_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
 
 @primitive(_argsort_rule)
 def argsort(x: Array, *, descending: bool = False) -> Array:
-    """Indices that sort the last axis. Each comes once, NaNs stand last; the order of equal elements is not defined."""
+    """Indices that sort the last axis, each index once. NaNs are last. The order of equal elements is undefined."""
     return np.argsort(-x if descending else x, axis=-1, kind="stable").astype(np.int32)
 
 
@@ -262,9 +265,9 @@ def _top_k_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DT
 
 @primitive(_top_k_rule)
 def top_k(x: Array, *, k: int) -> Array:
-    """Indices of the ``k`` largest of the last axis, largest first, all different.
+    """Indices of the ``k`` largest elements along the last axis, largest first, each index once.
 
-    Which of equal elements come, and in which order, is not defined. NaNs come last.
+    NaNs come last. Which of equal elements are chosen, and their order, is undefined.
     """
     return np.argsort(-x, axis=-1, kind="stable")[..., :k].astype(np.int32)
 
@@ -275,5 +278,5 @@ def _argmax_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, D
 
 @primitive(_argmax_rule)
 def argmax(x: Array) -> Array:
-    """Index of the largest of the last axis; of equals the first, and NaN is the largest of all."""
+    """Index of the largest element along the last axis: the first one if several are equal. NaN counts as largest."""
     return np.argmax(x, axis=-1).astype(np.int32)

@@ -1,11 +1,11 @@
 """Recurrences: layers whose memory is a state of fixed size instead of a cache of keys and values.
 
-Sequences come first, then time: x (n_seqs, t, …), state (n_seqs, …). Each op takes the state before the first step
-and gives that after the last, so a prompt may be computed in pieces. A node has one value; that of these ops is
-a vector of the outputs and the state behind each other, and the functions here take it apart.
+The first axis is the sequence, the second is time: x (n_seqs, t, …), state (n_seqs, …). Each op takes the state before
+the first step and returns the state after the last step, so a prompt may be computed in chunks. A node has one value:
+for these ops it is a vector of the outputs followed by the state, and the functions here split it.
 
-The decomposition is the recurrence written out, some twenty nodes a step: enough for a backend that lacks an op to
-write tokens one by one, and slow but right for prompts. The same lines over NumPy arrays make the reference backend.
+The decomposition is the recurrence written out, about twenty nodes for each step. With it, a backend that lacks the op
+can generate tokens one by one; prompts are slow but correct. The same code over NumPy arrays is the reference.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from hotshoe_core.ops.rules import F32, composite, require_finite, require_float
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Rule, Shape, Tensor
 
-__all__ = [
-    "Recurrence", "gated_delta_rule", "gated_linear_attention", "rwkv_wkv6", "rwkv_wkv7", "ssm_conv", "ssm_scan",
-]  # fmt: skip
-
-Value = Any  # a Tensor, or a NumPy array in the reference backend
+_Value = Any  # a Tensor, or a NumPy array in the reference backend
 
 
 class Recurrence(NamedTuple):
-    """What a recurrent op gives: y, the outputs of all steps, and the state after the last one. Both F32."""
+    """The result of a recurrent op. Both tensors are F32."""
 
     y: Tensor
+    """The outputs of all steps."""
+
     state: Tensor
+    """The state after the last step."""
 
 
 def _recurrence(rule: Rule, *, like: str) -> Callable[[Callable[..., Any]], Callable[..., Recurrence]]:
-    """Add a row whose body gives (y, state), and make the function that records it.
+    """Add an op whose body returns (y, state), and make the function that records it.
 
-    rule gives y's shape, which is that of the operand called ``like``. The operand ``state`` is the last.
+    rule: gives y's shape, which is the shape of the operand named ``like``. The last operand must be ``state``.
     """
 
     def packed_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DType]:
@@ -49,19 +48,17 @@ def _recurrence(rule: Rule, *, like: str) -> Callable[[Callable[..., Any]], Call
 
     def add(body: Callable[..., Any]) -> Callable[..., Recurrence]:
         @functools.wraps(body)
-        def packed(*operands: Value, **attrs: Any) -> Value:
+        def packed(*operands: _Value, **attrs: Any) -> _Value:
             y, state = body(*operands, **attrs)
             return _join([y.reshape(-1), state.reshape(-1)], 0)
 
         op = composite(packed_rule, reference=packed)(packed)
-        place = op.tensors.index(like)
+        position = op.tensors.index(like)
 
         @functools.wraps(body)
         def record(*operands: Tensor, **attrs: Any) -> Recurrence:
             node = op(*operands, **attrs)
-            y, state = node.sources[place], node.sources[-1]
-            assert y is not None
-            assert state is not None
+            y, state = node.source(position), node.source(-1)
             return Recurrence(node[: y.size].reshape(*y.shape), node[y.size :].reshape(*state.shape))
 
         return record
@@ -69,23 +66,23 @@ def _recurrence(rule: Rule, *, like: str) -> Callable[[Callable[..., Any]], Call
     return add
 
 
-# What the bodies are written with, for Tensors and for arrays
+# Functions for the bodies, over Tensors and over arrays
 
 
-def _exp(x: Value) -> Value:
+def _exp(x: _Value) -> _Value:
     return x.exp() if isinstance(x, Tensor) else np.exp(x)
 
 
-def _softplus(x: Value) -> Value:
+def _softplus(x: _Value) -> _Value:
     return x.softplus() if isinstance(x, Tensor) else np.logaddexp(x, np.float32(0))
 
 
-def _join(parts: list[Value], axis: int) -> Value:
+def _join(parts: list[_Value], axis: int) -> _Value:
     return concat(*parts, axis=axis) if isinstance(parts[0], Tensor) else np.concatenate(parts, axis)
 
 
-def _steps(step: Callable[..., tuple[Value, Value]], state: Value, *series: Value) -> Recurrence:
-    """One step after the other: ``step(state, *each series at this time)`` gives (y, state). Series: (n_seqs, t, …)."""
+def _steps(step: Callable[..., tuple[_Value, _Value]], state: _Value, *series: _Value) -> Recurrence:
+    """Run ``step(state, *values)``, which returns (y, state), for each time. Series: (n_seqs, t, …)."""
     ys = []
     for t in range(series[0].shape[1]):
         y, state = step(state, *(s[:, t] for s in series))
@@ -109,7 +106,7 @@ def _ssm_conv_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape,
     n, _, channels = x.shape
     _require("weight", weight, (channels, weight.shape[1]))
     if weight.shape[1] < 2:
-        raise ShapeError("a kernel of 1 needs no state: multiply instead")
+        raise ShapeError("the kernel size is 1; expected 2 or more", hint="multiply by the weight instead")
     _require("state", state, (n, weight.shape[1] - 1, channels))
     if bias is not None:
         _require("bias", bias, (channels,))
@@ -118,11 +115,11 @@ def _ssm_conv_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape,
 
 @composite(_ssm_conv_rule)
 def ssm_conv(x: Tensor, state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Causal depthwise convolution over time, of Mamba (Gu & Dao 2023, arXiv:2312.00752) and others.
+    """Causal depthwise convolution over time, in Mamba (Gu & Dao 2023, arXiv:2312.00752) and other models.
 
-    Shapes: x (n_seqs, t, channels), state (n_seqs, kernel - 1, channels), which are the steps before x,
-    weight (channels, kernel), bias (channels,) give (n_seqs, t, channels). The state to keep is the tail of
-    both: ``concat(state, x, axis=1)[:, -(kernel - 1):]``.
+    Shapes: x (n_seqs, t, channels), state (n_seqs, kernel - 1, channels), weight (channels, kernel), bias (channels,)
+    give (n_seqs, t, channels). The state holds the steps before x. The next state is
+    ``concat(state, x, axis=1)[:, -(kernel - 1):]``.
     """
     t, kernel = x.shape[1], weight.shape[1]
     seen = concat(state.cast(F32), x.cast(F32), axis=1)
@@ -154,22 +151,22 @@ def ssm_scan(
 ) -> Recurrence:
     """Selective scan of Mamba (Gu & Dao 2023, arXiv:2312.00752) and Mamba-2 (Dao & Gu 2024, arXiv:2405.21060).
 
-    ``h = exp(dt A) h + dt x Bᵀ`` and ``y = h C``, head by head. Shapes: x (n_seqs, t, heads, head_dim), dt
-    (n_seqs, t, heads), A (heads,) or (heads, 1) for Mamba-2, (heads, d_state) for Mamba, whose heads are
-    single channels; B and C (n_seqs, t, groups, d_state), of which head ``h`` reads group
-    ``h // (heads / groups)``; state h (n_seqs, heads, head_dim, d_state). Gives y (n_seqs, t, heads,
-    head_dim) and the new state. dt_softplus: ``softplus(dt)`` takes dt's place.
+    For each head, ``h = exp(dt A) h + dt x Bᵀ`` and ``y = h C``. Shapes: x (n_seqs, t, heads, head_dim), dt
+    (n_seqs, t, heads), A (heads,) or (heads, 1) for Mamba-2, (heads, d_state) for Mamba, whose heads are single
+    channels; B and C (n_seqs, t, groups, d_state), where head ``h`` reads group ``h // (heads / groups)``; state h
+    (n_seqs, heads, head_dim, d_state). Returns y (n_seqs, t, heads, head_dim) and the new state. dt_softplus: use
+    ``softplus(dt)`` instead of dt.
     """
     n, _, heads, head_dim = x.shape
     groups, d_state = B.shape[2:]
     dt = _softplus(dt) if dt_softplus else dt
     rates = A.reshape(heads, -1)
 
-    def step(h: Value, x: Value, dt: Value, b: Value, c: Value) -> tuple[Value, Value]:
+    def step(h: _Value, x: _Value, dt: _Value, b: _Value, c: _Value) -> tuple[_Value, _Value]:
         decay = _exp(dt[..., None] * rates)  # (n, heads, 1 or d_state)
-        given = (x * dt[..., None]).reshape(n, groups, -1, 1)
+        scaled = (x * dt[..., None]).reshape(n, groups, -1, 1)
         h = (h * decay[:, :, None]).reshape(n, groups, -1, d_state)  # the heads of a group in one axis
-        h = h + given * b[:, :, None]
+        h = h + scaled * b[:, :, None]
         y = (h * c[:, :, None]).sum(-1)
         return y.reshape(n, heads, head_dim), h.reshape(n, heads, head_dim, d_state)
 
@@ -182,7 +179,7 @@ def ssm_scan(
 def _linear_attention_rule(
     q: Tensor, k: Tensor, v: Tensor, state: Tensor, *, values_first: bool = False, grouped: bool = False
 ) -> tuple[int, int, int, int, int]:
-    """Checks the shapes all of them share; returns n_seqs, t, heads, dk, dv."""
+    """Check the shapes that all linear attentions share; returns n_seqs, t, heads, dk, dv."""
     if k.ndim != 4 or v.ndim != 4:
         raise ShapeError("expected keys (n_seqs, t, heads, dk) and values (n_seqs, t, heads, dv)")
     (n, t, heads, dv), (k_heads, dk) = v.shape, k.shape[2:]
@@ -216,17 +213,17 @@ def gated_delta_rule(
 ) -> Recurrence:
     """Gated DeltaNet (Yang et al. 2024, arXiv:2412.06464), and Kimi Delta Attention (2025, arXiv:2510.26692).
 
-    ``S = S diag(exp(g))``, then ``S = S + beta (v - S k) kᵀ`` and ``y = scale S q``, head by head. Shapes: q
-    and k (n_seqs, t, k_heads, dk), of which head ``h`` reads ``h // (heads / k_heads)``; v (n_seqs, t, heads,
-    dv); g, the logarithm of the decay, (n_seqs, t, heads), or (n_seqs, t, heads, dk) for one of each
-    element of a key; beta (n_seqs, t, heads); state S (n_seqs, heads, dv, dk), as in the paper: it maps a key
-    to a value. Gives y (n_seqs, t, heads, dv) and the new state. scale: ``1 / √dk``, if None.
+    For each head, ``S = S diag(exp(g))``, then ``S = S + beta (v - S k) kᵀ`` and ``y = scale S q``. Shapes: q and k
+    (n_seqs, t, k_heads, dk), where head ``h`` reads ``h // (heads / k_heads)``; v (n_seqs, t, heads, dv); g, the
+    logarithm of the decay, (n_seqs, t, heads), or (n_seqs, t, heads, dk) with one decay for each element of a key; beta
+    (n_seqs, t, heads); state S (n_seqs, heads, dv, dk), which maps a key to a value, as in the paper. Returns y
+    (n_seqs, t, heads, dv) and the new state. scale: None is ``1 / √dk``.
     """
     n, _, heads, dv = v.shape
     k_heads, dk = k.shape[2:]
     decay = _exp(g).reshape(n, -1, heads, g.shape[-1] if g.ndim == 4 else 1)
 
-    def step(s: Value, q: Value, k: Value, v: Value, decay: Value, beta: Value) -> tuple[Value, Value]:
+    def step(s: _Value, q: _Value, k: _Value, v: _Value, decay: _Value, beta: _Value) -> tuple[_Value, _Value]:
         s = (s * decay[:, :, None]).reshape(n, k_heads, -1, dk)  # the heads that share a key in one axis
         k = k[:, :, None]
         error = v - (s * k).sum(-1).reshape(n, heads, dv)
@@ -252,12 +249,12 @@ def gated_linear_attention(
 ) -> Recurrence:
     """Gated linear attention (Yang et al. 2023, arXiv:2312.06635).
 
-    ``S = diag(exp(g)) S + k vᵀ`` and ``y = scale Sᵀ q``, head by head. Shapes: q, k and g, the logarithm of
-    the decay, (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), state S (n_seqs, heads, dk, dv). Gives y
-    (n_seqs, t, heads, dv) and the new state. scale: ``1 / √dk``, if None.
+    For each head, ``S = diag(exp(g)) S + k vᵀ`` and ``y = scale Sᵀ q``. Shapes: q, k and g, the logarithm of the decay,
+    (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), state S (n_seqs, heads, dk, dv). Returns y (n_seqs, t, heads, dv)
+    and the new state. scale: None is ``1 / √dk``.
     """
 
-    def step(s: Value, q: Value, k: Value, v: Value, decay: Value) -> tuple[Value, Value]:
+    def step(s: _Value, q: _Value, k: _Value, v: _Value, decay: _Value) -> tuple[_Value, _Value]:
         s = s * decay[..., None] + k[..., None] * v[:, :, None]
         return (s * q[..., None]).sum(-2) * scale, s
 
@@ -280,12 +277,12 @@ def _rwkv_wkv6_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape
 def rwkv_wkv6(r: Tensor, k: Tensor, v: Tensor, w: Tensor, u: Tensor, state: Tensor) -> Recurrence:
     """The WKV operator of RWKV-6 "Finch" (Peng et al. 2024, arXiv:2404.05892).
 
-    ``y = (S + diag(u) k vᵀ)ᵀ r``, then ``S = diag(w) S + k vᵀ``, head by head. Shapes: r, k and w, the decay
-    itself, in 0 … 1, (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), u, the weight of the present step,
-    (heads, dk), state S (n_seqs, heads, dk, dv). Gives y (n_seqs, t, heads, dv) and the new state.
+    For each head, ``y = (S + diag(u) k vᵀ)ᵀ r``, then ``S = diag(w) S + k vᵀ``. Shapes: r, k and w, the decay itself
+    (0 … 1), (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), u, the weight of the current step, (heads, dk), state S
+    (n_seqs, heads, dk, dv). Returns y (n_seqs, t, heads, dv) and the new state.
     """
 
-    def step(s: Value, r: Value, k: Value, v: Value, w: Value) -> tuple[Value, Value]:
+    def step(s: _Value, r: _Value, k: _Value, v: _Value, w: _Value) -> tuple[_Value, _Value]:
         new = k[..., None] * v[:, :, None]  # (n, heads, dk, dv)
         y = ((s + new * u[..., None]) * r[..., None]).sum(-2)
         return y, s * w[..., None] + new
@@ -306,12 +303,12 @@ def _rwkv_wkv7_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape
 def rwkv_wkv7(r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, state: Tensor) -> Recurrence:
     """The WKV operator of RWKV-7 "Goose" (Peng et al. 2025, arXiv:2503.14456).
 
-    ``S = S (diag(w) + a bᵀ) + v kᵀ``, then ``y = S r``, head by head. Shapes: r, w (the decay itself, in 0 …
-    1), k, a and b (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), state S (n_seqs, heads, dv, dk). Gives y
-    (n_seqs, t, heads, dv) and the new state.
+    For each head, ``S = S (diag(w) + a bᵀ) + v kᵀ``, then ``y = S r``. Shapes: r, w (the decay itself, 0 … 1), k, a and
+    b (n_seqs, t, heads, dk), v (n_seqs, t, heads, dv), state S (n_seqs, heads, dv, dk). Returns y (n_seqs, t, heads,
+    dv) and the new state.
     """
 
-    def step(s: Value, r: Value, w: Value, k: Value, v: Value, a: Value, b: Value) -> tuple[Value, Value]:
+    def step(s: _Value, r: _Value, w: _Value, k: _Value, v: _Value, a: _Value, b: _Value) -> tuple[_Value, _Value]:
         removed = (s * a[:, :, None]).sum(-1)  # (n, heads, dv)
         s = s * w[:, :, None] + removed[..., None] * b[:, :, None] + v[..., None] * k[:, :, None]
         return (s * r[:, :, None]).sum(-1), s

@@ -10,6 +10,7 @@ from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops.rules import (
     F32,
     I32,
+    Array,
     along_last,
     broadcast,
     broadcast_rows,
@@ -24,11 +25,6 @@ from hotshoe_core.ops.rules import (
 )
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Axis, Shape, Tensor
-
-Array = np.ndarray[Any, Any]
-
-
-# ``axis`` is one axis, several, or None for all, as in NumPy.
 
 
 @primitive(reduction)
@@ -45,19 +41,19 @@ def mean(x: Array, *, axis: Axis = -1, keepdims: bool = False) -> Array:
 
 @primitive(reduction)
 def max_(x: Array, *, axis: Axis = -1, keepdims: bool = False) -> Array:
-    """The largest along ``axis``: one, several or all (None); NaN if one of them is."""
+    """The largest element along ``axis``: one, several or all (None); NaN if one is NaN."""
     return np.asarray(np.max(x, axis=axis, keepdims=keepdims))
 
 
 @composite(reduction)
 def min_(x: Tensor, *, axis: Axis = -1, keepdims: bool = False) -> Tensor:
-    """The smallest along ``axis``: one, several or all (None); NaN if one of them is."""
+    """The smallest element along ``axis``: one, several or all (None); NaN if one is NaN."""
     return -(-x).max(axis, keepdims)
 
 
 @composite(lambda args, attrs: (along_last(args, attrs)[0][:-1], I32))
 def argmin(x: Tensor) -> Tensor:
-    """Index of the smallest of the last axis; of equals the first, and NaN is the smallest of all."""
+    """Index of the smallest element along the last axis: the first one if several are equal. NaN counts as smallest."""
     return (-x).argmax()
 
 
@@ -86,7 +82,7 @@ def _softmax_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, 
 
 @primitive(_softmax_rule)
 def softmax(x: Array, mask: Array | None = None, *, scale: float = 1.0) -> Array:
-    """Softmax of ``scale * x + mask`` over the last axis. Every row needs one element that is not masked."""
+    """Softmax of ``scale * x + mask`` over the last axis. Every row must have an element that is not masked."""
     y = np.float32(scale) * x.astype(np.float32, copy=False)
     if mask is not None:
         y = y + mask
@@ -102,7 +98,7 @@ def _norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     require_float(x, *vectors)
     for v in vectors:
         if v is not None and v.shape != x.shape[-1:]:
-            raise ShapeError(f"weight and bias must be {x.shape[-1:]}, as x's last axis; got {v.shape}")
+            raise ShapeError(f"weight and bias must be {x.shape[-1:]}, the size of x's last axis; got {v.shape}")
     return x.shape, F32
 
 
@@ -144,7 +140,7 @@ def _group_norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shap
         raise ShapeError(f"{x.shape[1]} channels do not divide into {attrs['n_groups']} groups")
     for v in vectors:
         if v is not None and v.shape != x.shape[1:2]:
-            raise ShapeError(f"weight and bias must be {x.shape[1:2]}, as x's channels; got {v.shape}")
+            raise ShapeError(f"weight and bias must be {x.shape[1:2]}, one number for each channel of x; got {v.shape}")
     return x.shape, F32
 
 
@@ -152,11 +148,11 @@ def _group_norm_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shap
 def group_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, *, n_groups: int, eps: float = 1e-5
 ) -> Tensor:
-    """Each sample's groups of channels normalised over channels and space (Wu & He 2018, arXiv:1803.08494).
+    """Normalise each group of channels of each sample over its channels and space (Wu & He 2018, arXiv:1803.08494).
 
-    Shapes: x (n, channels, *spatial), weight and bias (channels,): those of ``torch.nn.functional.group_norm``.
+    Shapes: x (n, channels, *spatial), weight and bias (channels,), as ``torch.nn.functional.group_norm``.
     """
     y = layer_norm(x.reshape(x.shape[0], n_groups, -1), eps=eps).reshape(*x.shape)
-    each_channel = (-1, *(1,) * (x.ndim - 2))
-    y = y if weight is None else y * weight.reshape(*each_channel)
-    return y if bias is None else y + bias.reshape(*each_channel)
+    by_channel = (-1, *(1,) * (x.ndim - 2))
+    y = y if weight is None else y * weight.reshape(*by_channel)
+    return y if bias is None else y + bias.reshape(*by_channel)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
 
 from hotshoe_core.errors import ShapeError
 from hotshoe_core.ops._windows import gather, integers, split_batch, window_sizes, windows
-from hotshoe_core.ops.rules import F32, composite, require_float
+from hotshoe_core.ops.rules import F32, Array, Sizes, composite, require_float
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Rule, Shape, Tensor, constant
-
-__all__ = ["avg_pool1d", "avg_pool2d", "interpolate", "max_pool1d", "max_pool2d"]
-
-Array = np.ndarray[Any, Any]
-Sizes = int | Sequence[int]
-
 
 # Pooling
 
@@ -37,7 +31,7 @@ def _pool_rule(dims: int) -> Rule:
         batch, (channels, *sizes) = split_batch(x.shape, dims)
         dilation = attrs.get("dilation", (1,) * dims)
         if any(2 * p > d * (k - 1) + 1 for p, k, d in zip(attrs["padding"], kernel, dilation)):
-            raise ShapeError(f"padding is {attrs['padding']}; expected at most half of what the kernel {kernel} spans")
+            raise ShapeError(f"padding is {attrs['padding']}; expected at most half the span of the kernel {kernel}")
         out = window_sizes(sizes, kernel, attrs["stride"], attrs["padding"], dilation, ceil=attrs["ceil_mode"])
         return (*batch, channels, *out), F32
 
@@ -45,14 +39,14 @@ def _pool_rule(dims: int) -> Rule:
 
 
 def _pool(dims: int, x: Tensor, reduce: Callable[[Tensor], Tensor], fill: float, **attrs: Any) -> Tensor:
-    """``reduce`` gives (spots, width) for the windows (spots, taps, width), which hold ``fill`` beyond the edge."""
+    """Reduce the windows, (spots, taps, width), to (spots, width). Elements beyond the edge are ``fill``."""
     shape, _ = _pool_rule(dims)((x,), attrs)
     sizes, out = x.shape[-dims:], shape[-dims:]
     dilation = attrs.get("dilation", (1,) * dims)
     width = x.size // math.prod(sizes)  # n * channels
     rows = x.reshape(width, math.prod(sizes)).permute(1, 0)
-    at = windows(sizes, attrs["kernel_size"], attrs["stride"], attrs["padding"], dilation, out)
-    return reduce(gather(rows, at, fill)).permute(1, 0).reshape(*shape)
+    indices = windows(sizes, attrs["kernel_size"], attrs["stride"], attrs["padding"], dilation, out)
+    return reduce(gather(rows, indices, fill)).permute(1, 0).reshape(*shape)
 
 
 @composite(_pool_rule(1))
@@ -67,9 +61,9 @@ def max_pool1d(
 ) -> Tensor:
     """The largest element of each window, as ``torch.nn.functional.max_pool1d``.
 
-    Shapes: x (n, channels, size) or (channels, size) give (n, channels, out_size). stride: kernel_size,
-    if None. ceil_mode: a last window that reaches beyond the padding counts too. Of a window with a NaN, or
-    with nothing above -inf, a backend may give another number than torch does.
+    Shapes: x (n, channels, size) or (channels, size) gives (n, channels, out_size). stride: None is kernel_size.
+    ceil_mode: include a last window that reaches beyond the padding. For a window with a NaN, or with -inf only, a
+    backend may return another number than torch.
     """
     return _pool(
         1, x, lambda windows: windows.max(1), -math.inf,
@@ -89,8 +83,8 @@ def max_pool2d(
 ) -> Tensor:
     """The largest element of each window, as ``torch.nn.functional.max_pool2d``.
 
-    Shapes: x (n, channels, h, w) or (channels, h, w) give (n, channels, out_h, out_w). stride:
-    kernel_size, if None. ceil_mode, and what holds of NaN and -inf: as ``max_pool1d``.
+    Shapes: x (n, channels, h, w) or (channels, h, w) gives (n, channels, out_h, out_w). The options, and the
+    restriction for NaN and -inf, are those of ``max_pool1d``.
     """
     return _pool(
         2, x, lambda windows: windows.max(1), -math.inf,
@@ -123,9 +117,9 @@ def avg_pool1d(
 ) -> Tensor:
     """The mean of each window, as ``torch.nn.functional.avg_pool1d``.
 
-    Shapes: x (n, channels, size) or (channels, size) give (n, channels, out_size). stride: kernel_size,
-    if None. ceil_mode: a last window that reaches beyond the padding counts too. count_include_pad: the
-    zeros of the padding are part of the mean, which is torch's default.
+    Shapes: x (n, channels, size) or (channels, size) gives (n, channels, out_size). stride: None is kernel_size.
+    ceil_mode: include a last window that reaches beyond the padding. count_include_pad: the zeros of the padding are
+    part of the mean, as is torch's default.
     """
     return _avg_pool(
         1, x, count_include_pad,
@@ -145,8 +139,8 @@ def avg_pool2d(
 ) -> Tensor:
     """The mean of each window, as ``torch.nn.functional.avg_pool2d``.
 
-    Shapes: x (n, channels, h, w) or (channels, h, w) give (n, channels, out_h, out_w). The options are
-    those of ``avg_pool1d``.
+    Shapes: x (n, channels, h, w) or (channels, h, w) gives (n, channels, out_h, out_w). The options are those of
+    ``avg_pool1d``.
     """
     return _avg_pool(
         2, x, count_include_pad,
@@ -166,7 +160,7 @@ def _interpolate_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Sha
     mode = attrs["mode"]
     for option in ("align_corners", "antialias"):
         if attrs[option] and mode.startswith("nearest"):
-            raise ShapeError(f"{option} has no meaning for mode {mode!r}; expected 'bilinear' or 'bicubic'")
+            raise ShapeError(f"{option} cannot be used with mode {mode!r}; expected 'bilinear' or 'bicubic'")
     return (*x.shape[:-2], *size), F32
 
 
@@ -179,18 +173,18 @@ def interpolate(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """The last two axes at another size, as ``torch.nn.functional.interpolate`` with ``size``.
+    """Resize the last two axes, as ``torch.nn.functional.interpolate`` with ``size``.
 
-    Shapes: x (..., h, w) gives (..., *size). The weights depend on the sizes alone and act along one axis
-    at a time: two products with small constant matrices, or, for the nearest, a gather. align_corners: the
-    centres of the outermost elements coincide, not their edges. antialias: a wider kernel to shrink with.
+    Shapes: x (..., h, w) gives (..., *size). align_corners: align the centres of the outermost elements, not their
+    edges. antialias: widen the kernel when the size shrinks. The weights depend on the sizes only and act along one
+    axis at a time, so the op is two products with small constant matrices; the nearest modes are a gather.
     """
     h, w = integers("size", size, 2, least=1)
     *leading, old_h, old_w = x.shape
     if mode.startswith("nearest"):
-        at = _nearest(old_h, h, mode)[:, None] * old_w + _nearest(old_w, w, mode)
+        indices = _nearest(old_h, h, mode)[:, None] * old_w + _nearest(old_w, w, mode)
         rows = x.reshape(-1, old_h * old_w).permute(1, 0)
-        return gather(rows, at.reshape(-1, 1)).reshape(h * w, -1).permute(1, 0).reshape(*leading, h, w)
+        return gather(rows, indices.reshape(-1, 1)).reshape(h * w, -1).permute(1, 0).reshape(*leading, h, w)
     for old, new, other in ((old_w, w, old_h), (old_h, h, w)):
         weights = constant(_resampling(old, new, mode, align_corners, antialias), "resampling")  # (new, old)
         y = x.reshape(-1, old).matmul(weights, transpose=True, precision="full")
@@ -199,7 +193,7 @@ def interpolate(
 
 
 def _nearest(old: int, new: int, mode: str) -> Array:
-    """Which of ``old`` elements each of ``new`` is; in single precision, which decides torch's ties."""
+    """For each of ``new`` elements, the index of the nearest of ``old``. Single precision decides ties as in torch."""
     position = np.arange(new, dtype=np.float32) + np.float32(0.5 if mode == "nearest-exact" else 0)
     return np.minimum(np.floor(position * (np.float32(old) / np.float32(new))).astype(np.int64), old - 1)
 
@@ -217,22 +211,22 @@ def _resampling(old: int, new: int, mode: str, align_corners: bool, antialias: b
         position = np.maximum(position, 0)
     first = np.floor(position).astype(np.int64)
     for tap in (0, 1) if mode == "bilinear" else (-1, 0, 1, 2):
-        at = first + tap
-        value = _tent(position - at) if mode == "bilinear" else _cubic(position - at, -0.75)
-        np.add.at(weights, (np.arange(new), np.clip(at, 0, old - 1)), value)  # beyond the edge: the edge again
+        element = first + tap
+        value = _tent(position - element) if mode == "bilinear" else _cubic(position - element, -0.75)
+        np.add.at(weights, (np.arange(new), np.clip(element, 0, old - 1)), value)  # beyond the edge: repeat the edge
     return weights.astype(np.float32)
 
 
 def _antialiased(old: int, new: int, mode: str, scale: float) -> Array:
-    """The kernel is widened by the scale, cut off at the edges, and normalised, as Pillow does."""
+    """The (new, old) matrix of a kernel that is widened by the scale, cut at the edges and normalised, as in Pillow."""
     wider = max(scale, 1.0)
     support = wider * (1 if mode == "bilinear" else 2)
     centre = (np.arange(new)[:, None] + 0.5) * scale
-    at = np.arange(old)
-    distance = (at + 0.5 - centre) / wider
+    element = np.arange(old)
+    distance = (element + 0.5 - centre) / wider
     weights = _tent(distance) if mode == "bilinear" else _cubic(distance, -0.5)
     first, last = np.trunc(centre - support + 0.5), np.trunc(centre + support + 0.5)
-    weights = np.where((at >= np.maximum(first, 0)) & (at < last), weights, 0)
+    weights = np.where((element >= np.maximum(first, 0)) & (element < last), weights, 0)
     return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
 
 

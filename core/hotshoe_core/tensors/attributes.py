@@ -1,4 +1,4 @@
-"""What an op's attributes may be, by the types that its parameters are annotated with."""
+"""Check the attributes of an op, by the type annotations of its parameters."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ _F32_LIMIT = 2.0**128
 
 
 class Kind(NamedTuple):
-    """``plain`` gives the value as ops take it, and raises TypeError for what is none; ``words`` say what is one."""
+    """A kind of attribute, such as an integer or a tuple of integers."""
 
-    plain: Callable[[Any], Any]
-    words: str
+    convert: Callable[[Any], Any]
+    """Converts a value to the type that ops take. Raises TypeError for any other value."""
+
+    expected: str
+    """The valid values, as text for a message: "an integer"."""
 
     def checked(self, name: str, value: Any) -> Any:
-        """The value as ops take it. Raises ShapeError for one of another type, or that no native code could hold."""
+        """The converted value. Raises ShapeError for a wrong type, or a number too large for native code."""
         try:
-            return self.plain(value)
+            return self.convert(value)
         except TypeError:
-            raise ShapeError(f"{name} is {value!r:.60}; expected {self.words}") from None
+            raise ShapeError(f"{name} is {value!r:.60}; expected {self.expected}") from None
 
 
 def kind_of(annotation: str) -> Kind | None:
-    """None for an annotation whose values the op's own rule checks."""
+    """The kind for a type annotation; None if the op's own rule checks the values."""
     if annotation.startswith("Literal["):
         return _one_of(*ast.literal_eval(annotation.removeprefix("Literal")))
-    plain, _, rest = annotation.partition(" | ")
-    kind = _KINDS.get(plain)
+    first, _, rest = annotation.partition(" | ")
+    kind = _KINDS.get(first)
     return _optional(kind) if kind is not None and rest == "None" else kind
 
 
-# What comes of a model comes first in each of these: a graph has thousands of attributes.
+# Each of these tests the common case first: a graph has thousands of attributes.
 
 
 def _integer(value: Any) -> int:
@@ -82,22 +85,22 @@ def _axis(value: Any) -> int | tuple[int, ...] | None:
 
 
 def _groups(size: int) -> Callable[[Any], tuple[Any, ...]]:
-    def plain(value: Any) -> tuple[Any, ...]:
+    def convert(value: Any) -> tuple[Any, ...]:
         groups = tuple(map(_integers, value))
-        if any(len(each) != size for each in groups):
+        if any(len(group) != size for group in groups):
             raise TypeError
         return groups
 
-    return plain
+    return convert
 
 
-def _one_of(*words: str) -> Kind:
-    def plain(value: Any) -> Any:
-        if not isinstance(value, str) or value not in words:
+def _one_of(*choices: str) -> Kind:
+    def convert(value: Any) -> Any:
+        if not isinstance(value, str) or value not in choices:
             raise TypeError
         return value
 
-    return Kind(plain, " or ".join(map(repr, words)))
+    return Kind(convert, " or ".join(map(repr, choices)))
 
 
 def _dtype(value: Any) -> DType:
@@ -107,7 +110,7 @@ def _dtype(value: Any) -> DType:
 
 
 def _optional(kind: Kind) -> Kind:
-    return Kind(lambda value: None if value is None else kind.plain(value), f"{kind.words}, or None")
+    return Kind(lambda value: None if value is None else kind.convert(value), f"{kind.expected}, or None")
 
 
 _KINDS = {
@@ -117,7 +120,7 @@ _KINDS = {
     "DType": Kind(_dtype, "a DType"),
     "Shape": Kind(_integers, "a tuple of integers"),
     "tuple[int, ...]": Kind(_integers, "a tuple of integers"),
-    "Axis": Kind(_axis, "an axis, several, or None"),
+    "Axis": Kind(_axis, "one axis, several axes, or None"),
     "tuple[tuple[int, int], ...]": Kind(_groups(2), "a pair of integers for each axis"),
     "tuple[tuple[int, int, int], ...]": Kind(_groups(3), "three integers for each axis: start, stop and step"),
 }

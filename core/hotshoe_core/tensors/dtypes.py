@@ -1,7 +1,7 @@
-"""Element types: every type a GGUF file can hold.
+"""Element types: every type that a GGUF file can hold.
 
-A type is a *block* format: ``block_size`` consecutive elements of the last axis are stored in
-``block_bytes`` bytes. Plain types have blocks of one element and a NumPy dtype; quantized ones have none.
+A type is a *block* format: ``block_size`` consecutive elements of the last axis are stored in ``block_bytes`` bytes.
+Plain types have blocks of one element, and a NumPy dtype. Quantized types have no NumPy dtype.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["DType"]
 class DType(enum.Enum):
     """Values are ``(GGUF type number, elements per block, bytes per block, NumPy dtype or "")``.
 
-    Source of the numbers: ``enum ggml_type`` of ggml and the GGUF specification; a test compares them
-    with the tables of the ``gguf`` package.
+    Source of the numbers: ``enum ggml_type`` of ggml, and the GGUF specification. A test compares them with the tables
+    of the ``gguf`` package.
     """
 
     F32 = (0, 1, 4, "<f4")
@@ -51,7 +51,7 @@ class DType(enum.Enum):
     I64 = (27, 1, 8, "<i8")
     F64 = (28, 1, 8, "<f8")
     IQ1_M = (29, 256, 56, "")
-    BF16 = (30, 1, 2, "")  # NumPy has no bfloat16: its bits travel as bytes
+    BF16 = (30, 1, 2, "")  # NumPy has no bfloat16: its bits are kept as bytes
     TQ1_0 = (34, 256, 54, "")
     TQ2_0 = (35, 256, 66, "")
     MXFP4 = (39, 32, 17, "")
@@ -67,16 +67,17 @@ class DType(enum.Enum):
 
     @property
     def is_float(self) -> bool:
-        """F32, F16, BF16 or F64: an element is a number of its own."""
+        """F32, F16, BF16 or F64: a plain float type, not a quantized one."""
         return self in _FLOATS
 
     @property
     def is_integer(self) -> bool:
+        """I8, I16, I32 or I64."""
         return self in _INTEGERS
 
     @property
     def is_quantized(self) -> bool:
-        """Elements exist only as part of a block."""
+        """Whether elements are stored in blocks of several."""
         return self.block_size > 1
 
     def nbytes(self, shape: tuple[int, ...]) -> int:
@@ -96,7 +97,7 @@ class DType(enum.Enum):
 
     @classmethod
     def from_id(cls, id: int) -> DType:
-        """The type with this GGUF number. Raises DTypeError for a number that is not assigned."""
+        """The type with this GGUF number. Raises DTypeError for an unknown number."""
         try:
             return _BY_ID[id]
         except KeyError:
@@ -107,7 +108,7 @@ class DType(enum.Enum):
 
     @classmethod
     def parse(cls, name: str) -> DType:
-        """The type of this name, in either case: ``"q8_0"``. Raises DTypeError with the nearest name."""
+        """The type of this name, in upper or lower case: ``"q8_0"``. Raises DTypeError with the nearest name."""
         if not isinstance(name, str):
             raise DTypeError(f"the name of an element type is {name!r} ({type(name).__name__}); expected a str")
         try:
@@ -118,7 +119,7 @@ class DType(enum.Enum):
 
     @classmethod
     def of(cls, array: np.ndarray[Any, Any]) -> DType:
-        """The type of a NumPy array. Raises DTypeError where none corresponds."""
+        """The type of a NumPy array. Raises DTypeError for a NumPy dtype that no element type corresponds to."""
         try:
             return _BY_NUMPY[array.dtype.newbyteorder("<") if array.dtype.byteorder == "=" else array.dtype]
         except KeyError:

@@ -1,4 +1,4 @@
-"""Basic NumPy indexing, normalised to one ``slice`` and at most one ``reshape``."""
+"""Normalise basic NumPy indexing to one ``slice`` op and at most one ``reshape`` op."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ class Slice(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many elements it selects."""
+        """The number of elements that the slice selects."""
         return -(-(self.stop - self.start) // self.step)
 
 
-def normalise(of: Shape, key: Any, name: str) -> tuple[tuple[Slice, ...], Shape]:
-    """One slice an axis, and the shape of what they select once integers have dropped axes and None has added some.
+def normalise(indexed: Shape, key: Any, name: str) -> tuple[tuple[Slice, ...], Shape]:
+    """One slice for each axis of shape ``indexed``, and the shape of ``x[key]``.
 
-    of: the shape indexed, of the tensor that errors call ``name``. Raises ShapeError for what symbolic basic indexing
-    cannot do.
+    That shape lacks the axes of integers in ``key`` and has a new axis for each None. ``name``: of the tensor, for
+    errors. Raises ShapeError for a key that is not basic indexing, or is out of range.
     """
     keys = list(key) if isinstance(key, tuple) else [key]
     n_axes = sum(k is not None and k is not Ellipsis for k in keys)
-    if n_axes > len(of):
-        raise ShapeError(f"{name} has {len(of)} axes; got {n_axes} indices")
+    if n_axes > len(indexed):
+        raise ShapeError(f"{name} has {len(indexed)} axes; got {n_axes} indices")
     n_ellipses = sum(k is Ellipsis for k in keys)
     if n_ellipses > 1:
-        raise ShapeError("an index may have one '...'")
-    at = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
-    keys[at : at + 1] = [slice(None)] * (len(of) - n_axes)
+        raise ShapeError(f"an index of {name} has {n_ellipses} '...'; expected one at most")
+    position = next((i for i, k in enumerate(keys) if k is Ellipsis), len(keys))
+    keys[position : position + 1] = [slice(None)] * (len(indexed) - n_axes)
 
     slices: list[Slice] = []
     shape: list[int] = []
@@ -47,7 +47,7 @@ def normalise(of: Shape, key: Any, name: str) -> tuple[tuple[Slice, ...], Shape]
         if k is None:
             shape.append(1)
             continue
-        size = of[len(slices)]
+        size = indexed[len(slices)]
         if isinstance(k, slice):
             start, stop, step = k.indices(size)
             if step < 1:
@@ -65,7 +65,7 @@ def _single(name: str, k: Any, axis: int, size: int) -> Slice:
     except TypeError:
         raise ShapeError(
             f"{name} indexed with a {type(k).__name__}; expected integers, slices, '...' or None",
-            hint="to gather rows by a tensor of indices, use x.take(indices)",
+            hint="use x.take(indices) to gather rows by a tensor of indices",
         ) from None
     if not -size <= i < size:
         raise ShapeError(f"index {i} is out of range for axis {axis} of {name}")

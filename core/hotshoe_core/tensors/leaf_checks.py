@@ -1,4 +1,4 @@
-"""What a leaf may be made of: its name, element type, layer and sizes."""
+"""Check the name, element type, layer and sizes of a new leaf."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from hotshoe_core.tensors.dtypes import DType
 __all__ = ["MAX_ELEMENTS", "require_leaf", "require_sizes"]
 
 MAX_ELEMENTS = 2**48
-"""Of one tensor: the bytes of as many as a graph can have are still less than 2^63."""
+"""The most elements of one tensor. Then the bytes of all tensors of a graph are still less than 2^63."""
 
 
 def require_sizes(what: str, shape: Sequence[int], dtype: DType | None = None) -> None:
-    """Raise ShapeError unless all sizes are positive, for no backend agrees with another on what is empty, and their
-    product is one that native code can count in bytes, whatever the type. dtype: whose blocks the last axis must fill.
+    """Raise ShapeError unless all sizes are positive and their product is at most MAX_ELEMENTS.
+
+    Empty tensors are refused because backends treat them differently. dtype: the last axis must be a whole number of
+    its blocks.
     """
     if not isinstance(shape, Sequence):
         raise ShapeError(f"{what}: the shape is {described(shape)}; expected a tuple of integers")
@@ -35,7 +37,7 @@ def require_sizes(what: str, shape: Sequence[int], dtype: DType | None = None) -
 
 
 def require_leaf(op: str, name: str, shape: Sequence[int], dtype: DType, layer: int = -1) -> None:
-    """Raise GraphError, DTypeError or ShapeError for what a leaf cannot be made of."""
+    """Raise GraphError, DTypeError or ShapeError if an argument of a new leaf is invalid."""
     if not isinstance(name, str):
         raise GraphError(f"the name of a new {op} is {described(name)}; expected a str")
     if not isinstance(dtype, DType):

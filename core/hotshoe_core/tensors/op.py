@@ -1,4 +1,4 @@
-"""Op: one row of the op table. Calling it records a node."""
+"""Op: one row of the op table. Calling an Op records a node."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["Indexed", "Op", "RowOperands"]
 
 RowOperands = Callable[[Sequence[Tensor | None], Mapping[str, Any], Shape], Sequence[int] | None]
-"""Which operands' rows a row of the result comes of, for its (sources, attrs, shape); see ``ops/_rules.py``."""
+"""From ``(sources, attrs, shape)`` of a node: the operands whose row i alone determines row i of the result.
+
+Operands are given by position. None: this use of the op mixes rows. See ``by_row`` in ``hotshoe_core.ops.rules``.
+"""
 
 
 class Indexed(NamedTuple):
-    """Operand ``indices`` of an op counts along ``axis`` of ``source``; both operands by their positions."""
+    """Operand ``indices`` of an op holds indices along ``axis`` of operand ``source``; both are positions."""
 
     source: int
     indices: int
@@ -33,15 +36,25 @@ class Indexed(NamedTuple):
 class Op:
     """One row of the op table: name, arguments, shape and dtype rule, meaning.
 
-    The function it wraps is its meaning: for a *primitive* over NumPy arrays, which makes the reference
-    backend; for a *composite* over Tensors, which is its decomposition. Positional parameters are
-    tensors (default None: optional; ``*xs``: any number), keyword-only ones are attributes.
-
-    indexed: which operands are indices, and into what. movement: the result may be a view of the first source's
-    memory. overwrites: the result is the first source but for a part, so a backend may work in place. by_row: which
-    operands' rows a row of the result comes of (see ``ops/_rules.py``); None for an op that mixes rows.
-    reference: a composite's meaning over NumPy arrays, where the decomposition is one that grows with the data.
+    The wrapped function defines the meaning. For a *primitive* it works on NumPy arrays, and the reference backend runs
+    it. For a *composite* it works on Tensors and is the decomposition. Positional parameters are tensors (default None:
+    optional; ``*xs``: any number), keyword-only parameters are attributes.
     """
+
+    indexed: tuple[Indexed, ...]
+    """The operands that hold indices, and what they index."""
+
+    movement: bool
+    """The result may be a view of the first source's memory."""
+
+    overwrites: bool
+    """The result is the first source with a part of it changed, so a backend may work in place."""
+
+    by_row: RowOperands | None
+    """The operands whose row i alone determines row i of the result; None if the op mixes rows."""
+
+    reference: Callable[..., Any] | None
+    """The meaning over NumPy arrays: of every primitive, and of composites whose decomposition grows with the data."""
 
     def __init__(
         self,
@@ -55,9 +68,9 @@ class Op:
         reference: Callable[..., Any] | None = None,
         by_row: RowOperands | None = None,
     ) -> None:
-        # by hand: inspect.signature of a hundred ops is a good part of what importing core costs
-        written: Any = inspect.unwrap(body)
-        code, defaults, keyword_defaults = written.__code__, written.__defaults__ or (), written.__kwdefaults__ or {}
+        # not by inspect.signature: for a hundred ops, that is a large part of the time to import core
+        function: Any = inspect.unwrap(body)
+        code, defaults, keyword_defaults = function.__code__, function.__defaults__ or (), function.__kwdefaults__ or {}
         names, n = code.co_varnames, code.co_argcount
         keywords = names[n : n + code.co_kwonlyargcount]
         self.name = self.__name__ = body.__name__.rstrip("_")
@@ -72,7 +85,7 @@ class Op:
         self.required = n - len(defaults) + self.variadic
         self.required_attrs = tuple(name for name in keywords if name not in keyword_defaults)
         self.attrs = {name: keyword_defaults.get(name, inspect.Parameter.empty) for name in keywords}
-        annotated = ((name, kind_of(written.__annotations__.get(name, ""))) for name in keywords)
+        annotated = ((name, kind_of(function.__annotations__.get(name, ""))) for name in keywords)
         self.kinds = tuple((name, kind) for name, kind in annotated if kind is not None)
         self.indexed = tuple(
             Indexed(self.tensors.index(source), self.tensors.index(indices), axis)
@@ -89,7 +102,7 @@ class Op:
         return signature
 
     def __call__(self, *sources: Tensor | None, **attrs: Any) -> Tensor:
-        """A new node. Raises ShapeError or DTypeError naming op, operands and the part of the model."""
+        """Record a node. Raises ShapeError or DTypeError that names the op, its operands and the part of the model."""
         if not self.variadic:
             sources = self._by_position(sources, attrs)
         present = [t for t in sources if t is not None]
@@ -100,8 +113,8 @@ class Op:
                     hint="wrap arrays in hotshoe_core.constant(array), or make them an input of the context",
                 )
         if self.variadic and (not present or len(present) < len(sources)):
-            got = f"None among {len(sources)}" if sources else "none"
-            raise GraphError(f"{self.name} needs at least one tensor, and nothing else; got {got}")
+            got = f"None among {len(sources)}" if sources else "no argument"
+            raise GraphError(f"{self.name} needs one tensor or more, and only tensors; got {got}")
         if not attrs.keys() <= self.attrs.keys():
             unknown = sorted(attrs.keys() - self.attrs.keys())
             raise GraphError(f"{self.name} has no attribute {', '.join(unknown)}; it has {list(self.attrs)}")
@@ -123,18 +136,18 @@ class Op:
         return Tensor(self.name, sources, full, shape, dtype, context=context)
 
     def _by_position(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any]) -> tuple[Tensor | None, ...]:
-        """All operands in order; those given by name are taken out of ``attrs``."""
-        given = sources
+        """All operands in order. Removes operands given by name from ``attrs``."""
+        operands = sources
         if len(sources) < len(self.tensors) or attrs:
             named = {name: attrs.pop(name) for name in self.tensors if name in attrs}
             twice = [name for name in self.tensors[: len(sources)] if name in named]
             if twice:
                 raise GraphError(f"{self.name} got its operand {', '.join(twice)} twice, by position and by name")
-            given = (*sources, *map(named.get, self.tensors[len(sources) :]))
-        if len(given) > len(self.tensors) or any(t is None for t in given[: self.required]):
-            n = sum(t is not None for t in given)
+            operands = (*sources, *map(named.get, self.tensors[len(sources) :]))
+        if len(operands) > len(self.tensors) or any(t is None for t in operands[: self.required]):
+            n = sum(t is not None for t in operands)
             raise GraphError(f"{self.name} takes ({', '.join(self.tensors)}); got {n} tensors")
-        return given
+        return operands
 
     def _describe(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any], why: str) -> str:
         names = itertools.repeat("x") if self.variadic else self.tensors
@@ -150,7 +163,7 @@ class Op:
 
 
 def _signature(body: Callable[..., Any]) -> inspect.Signature:
-    """Of a call of the op: its positional parameters are tensors, whatever its meaning takes."""
+    """The signature of a call of the op: positional parameters are Tensors, even if the body takes arrays."""
     signature = inspect.signature(body)
     parameters = [p if p.kind is p.KEYWORD_ONLY else _as_tensor(p) for p in signature.parameters.values()]
     return signature.replace(parameters=parameters, return_annotation="Tensor")

@@ -1,4 +1,4 @@
-"""Block formats in NumPy, by the ``gguf`` package: slow and right. The reference backend reads weights through it."""
+"""Quantize and dequantize in NumPy with the ``gguf`` package: slow and correct. The reference backend uses it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Array = np.ndarray[Any, Any]
 
 
 def dequantize(data: Array, dtype: DType, shape: Shape) -> Array:
-    """The values of ``data`` (flat uint8). Plain types keep their NumPy dtype and the memory; others become float32.
+    """The values of ``data`` (flat uint8). Plain types keep their NumPy dtype and memory; other types become float32.
 
-    Raises DTypeError for a format ``gguf`` cannot read.
+    Raises DTypeError for a format that ``gguf`` cannot read.
     """
     if dtype.numpy is not None:
         return data.view(dtype.numpy).reshape(shape)
@@ -36,7 +36,7 @@ def dequantize(data: Array, dtype: DType, shape: Shape) -> Array:
 
 @functools.cache
 def can_quantize(dtype: DType) -> bool:
-    """Whether ``quantize`` writes this type, and a weight of a file may have it."""
+    """Whether ``quantize`` can write this type and a weight of a file can have it."""
     if dtype.is_integer or dtype is DType.F64:
         return False
     try:
@@ -47,7 +47,7 @@ def can_quantize(dtype: DType) -> bool:
 
 
 def quantize(x: Array, dtype: DType) -> Array:
-    """``x`` in the storage of ``dtype``, as flat uint8. Raises DTypeError for a format ``gguf`` cannot write."""
+    """``x`` in the storage of ``dtype``, as flat uint8. Raises DTypeError for a format that ``gguf`` cannot write."""
     dtype.nbytes(x.shape)  # raises if the last axis is not a whole number of blocks
     if dtype.numpy is not None:
         return np.ascontiguousarray(x, dtype.numpy).reshape(-1).view(np.uint8)
@@ -61,7 +61,7 @@ def quantize(x: Array, dtype: DType) -> Array:
 
 
 def round_to(x: Array, dtype: DType) -> Array:
-    """The values ``dtype`` would store for ``x``: in its NumPy dtype, or as float32 where it has none."""
+    """The values that ``dtype`` would store for ``x``: in its NumPy dtype, or as float32 if it has none."""
     if dtype.numpy is not None:
         return x.astype(dtype.numpy, copy=False)
     return dequantize(quantize(x, dtype), dtype, x.shape)

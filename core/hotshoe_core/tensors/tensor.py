@@ -1,11 +1,11 @@
-"""Tensor: a node of a graph, or a leaf of it. The ops that make nodes are in ``op.py``.
+"""Tensor: a node or a leaf of a graph. The ops that make nodes are in ``op.py``.
 
-A Tensor is symbolic: it records an op, its sources and attributes, and knows its shape and dtype at once.
-Nothing is computed until a Context compiles the graph. Shapes are NumPy's: the last axis is contiguous.
+A Tensor is symbolic: it records an op, its sources and its attributes, and knows its shape and dtype at once.
+Nothing is computed until a Context compiles the graph. Shapes are in NumPy order: the last axis is contiguous.
 
-Dtype rule: arithmetic takes any float type and gives F32; movement keeps the type. So storage may be
-anything, and no backend has to guess what a model author meant. Integer arithmetic (two operands of one integer
-type) keeps that type and wraps around; a comparison gives F32, ones and zeros.
+Dtype rule: arithmetic takes any float type and gives F32; movement keeps the type. So values may be stored in any type,
+and no backend has to guess what a model author meant. Integer arithmetic (two operands of one integer type) keeps that
+type and wraps around. A comparison gives ones and zeros in F32.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = [
 ]  # fmt: skip
 
 Shape = tuple[int, ...]
-Axis = int | tuple[int, ...] | None  # one axis, several, or all
+Axis = int | tuple[int, ...] | None  # one axis, several axes, or all of them
 Rule = Callable[[tuple[Any, ...], dict[str, Any]], tuple[Shape, DType]]
 
 TABLE: dict[str, Op] = {}
-"""Every op by name. The single source of truth: see hotshoe_core.ops, which fills it."""
+"""Every op by name. ``hotshoe_core.ops`` fills it; checks, the reference backend, tests and docs all read it."""
 
 LEAVES = ("weight", "state", "input", "constant")
 
@@ -55,7 +55,10 @@ _ids = itertools.count()
 
 @contextlib.contextmanager
 def scope(name: str, layer: int | None = None) -> Iterator[None]:
-    """Name the part of the model that is being built: errors, drawings and memory reports use it."""
+    """Name the part of the model that is being built. Errors, drawings and memory reports show the name.
+
+    layer: the layer of the nodes made inside; None keeps that of the enclosing scope.
+    """
     outer, outer_layer = _scope.name, _scope.layer
     _scope.name = f"{outer}.{name}" if outer else name
     if layer is not None:
@@ -67,27 +70,27 @@ def scope(name: str, layer: int | None = None) -> Iterator[None]:
 
 
 def require_tensor(what: str, value: object) -> None:
-    """Raise GraphError for what is no Tensor."""
+    """Raise GraphError unless ``value`` is a Tensor. ``what`` names the argument in the message."""
     if not isinstance(value, Tensor):
         raise GraphError(f"{what} is {described(value)}; expected a Tensor")
 
 
 def scope_name() -> str:
-    """The part of the model that is being built; empty outside of any."""
+    """The name of the part of the model that is being built; empty outside any ``scope``."""
     return _scope.name
 
 
 def nodes_created() -> int:
-    """How many Tensors this process has made; a replayed context must not move it."""
-    return int(repr(_ids)[6:-1])  # itertools.count shows its next value: reading it consumes none
+    """How many Tensors this process has made. Running a context again must not increase it."""
+    return int(repr(_ids)[6:-1])  # the repr of itertools.count shows the next value without consuming it
 
 
 class Tensor:
     """A symbolic value: ``op`` applied to ``sources`` with ``attrs``.
 
-    A leaf has one of the ops in LEAVES and no sources: a *weight* (read-only, named), a *state*
-    (persistent, updated by a graph), an *input* (fed at each compute) or a *constant*.
-    ``owner`` and ``handle`` of a weight or state belong to the backend that holds it.
+    A leaf has no sources, and one of these ops: a *weight* (read-only, named), a *state* (persistent, updated by a
+    graph), an *input* (fed at each compute) or a *constant*. In ``sources``, None stands for an optional operand that
+    was not given. ``owner`` and ``handle`` of a weight or state belong to the backend that holds it.
     """
 
     __slots__ = (
@@ -119,10 +122,18 @@ class Tensor:
         self.owner: Any = None
         self.handle: Any = None
 
-    # What it is
+    # Properties
+
+    def source(self, i: int) -> Tensor:
+        """Source ``i``, counted from 0. Raises GraphError if the node has no such source, or if it is None."""
+        source = self.sources[i] if -len(self.sources) <= i < len(self.sources) else None
+        if source is None:
+            raise GraphError(f"{self!r} has no source {i}: {self.op} has {len(self.sources)}, {self.sources}")
+        return source
 
     @property
     def ndim(self) -> int:
+        """Number of axes."""
         return len(self.shape)
 
     @property
@@ -132,11 +143,12 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the contiguous value."""
+        """Bytes of the value, stored contiguously."""
         return self.dtype.nbytes(self.shape)
 
     @property
     def is_leaf(self) -> bool:
+        """Whether this is a weight, state, input or constant."""
         return self.op in LEAVES
 
     def __repr__(self) -> str:
@@ -148,10 +160,10 @@ class Tensor:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
-        raise TypeError("a Tensor cannot be iterated over: it is symbolic; use chunk() or slices")
+        raise TypeError("cannot iterate over a Tensor: it is symbolic; use chunk() or slices")
 
     def __bool__(self) -> bool:
-        raise TypeError("a Tensor has no truth value: it is symbolic, and its numbers are not known yet")
+        raise TypeError("a Tensor has no truth value: it is symbolic, its numbers are not known yet")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("a Tensor is symbolic; forward and compute it in its context, then call read()")
@@ -159,11 +171,11 @@ class Tensor:
     # Reading back
 
     def read(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        """The value after ``context.compute``, as an array of this shape (into ``out``, if given)."""
+        """The value after ``context.compute``, in ``out`` if given. Raises GraphError if the value does not exist."""
         if self.context is None:
             raise GraphError(
-                f"{self.name} belongs to no context, so there is nothing to read",
-                hint="call ctx.forward(tensor) and ctx.compute(...) first; a leaf is read by ctx.read(tensor)",
+                f"{self.name} does not belong to a context, so it has no value to read",
+                hint="call ctx.forward(tensor) and ctx.compute(...) first; read a leaf with ctx.read(tensor)",
             )
         return self.context.read(self, out)
 
@@ -186,7 +198,7 @@ class Tensor:
     __rmul__ = __mul__
 
     def _with(self, other: Tensor | float, op: str, scale: Any, bias: Any) -> Tensor:
-        """With a number: ``scale * self + bias`` in one op, or exactly where this tensor holds integers."""
+        """``op`` on two tensors. With a number and floats: ``scale * self + bias``, in the one op ``affine``."""
         if _scalar(other) and not self.dtype.is_integer:
             return _affine(self, scale, bias)
         return TABLE[op](self, _like(self, other))
@@ -213,7 +225,7 @@ class Tensor:
     def __neg__(self) -> Tensor:
         return 0 - self if self.dtype.is_integer else TABLE["neg"](self)
 
-    # Comparison: ones where it holds, zeros elsewhere. ``==`` asks whether two Tensors are one: use ``equal``.
+    # Comparison: 1 where it is true, else 0. ``==`` tells whether two Tensors are the same object: use ``equal``.
 
     def __lt__(self, other: Tensor | float) -> Tensor:
         return TABLE["less"](self, _like(self, other))
@@ -228,9 +240,11 @@ class Tensor:
         return TABLE["greater_equal"](self, _like(self, other))
 
     def equal(self, other: Tensor | float) -> Tensor:
+        """1 where the elements are equal, else 0, in F32."""
         return TABLE["equal"](self, _like(self, other))
 
     def not_equal(self, other: Tensor | float) -> Tensor:
+        """1 where the elements differ, else 0, in F32."""
         return TABLE["not_equal"](self, _like(self, other))
 
     def minimum(self, other: Tensor | float) -> Tensor:
@@ -247,7 +261,7 @@ class Tensor:
     def matmul(self, other: Tensor, *, transpose: bool = False, precision: Literal["fast", "full"] = "fast") -> Tensor:
         """``self @ other``, or ``self @ other.T`` (of the last two axes) with ``transpose``.
 
-        precision="full" accumulates in F32 even where the backend would multiply in half precision.
+        precision="full" accumulates in F32, even if the backend would otherwise multiply in half precision.
         """
         return TABLE["matmul"](self, other, transpose=transpose, precision=precision)
 
@@ -290,7 +304,7 @@ class Tensor:
         return TABLE["silu"](self)
 
     def gelu(self, approximate: Literal["none", "tanh", "quick"] = "none") -> Tensor:
-        """Gaussian error linear unit: exact, by tanh, or ``x * sigmoid(1.702 x)``."""
+        """Gaussian error linear unit: "none" is exact, "tanh" an approximation, "quick" is ``x * sigmoid(1.702 x)``."""
         return TABLE["gelu"](self, approximate=approximate)
 
     def abs(self) -> Tensor:
@@ -306,7 +320,7 @@ class Tensor:
         return TABLE["ceil"](self)
 
     def round(self) -> Tensor:
-        """To the nearest whole number; halves go to the even one."""
+        """The nearest whole number; halves are rounded to the even one."""
         return TABLE["round"](self)
 
     def clamp(self, min: float = -math.inf, max: float = math.inf) -> Tensor:
@@ -340,18 +354,18 @@ class Tensor:
         return TABLE["softmax"](self, mask, scale=scale)
 
     def argmax(self) -> Tensor:
-        """Index of the largest of the last axis; of equals the first."""
+        """Index of the largest element along the last axis; the first one if several are equal."""
         return TABLE["argmax"](self)
 
     def argmin(self) -> Tensor:
-        """Index of the smallest of the last axis; of equals the first."""
+        """Index of the smallest element along the last axis; the first one if several are equal."""
         return TABLE["argmin"](self)
 
     def argsort(self, descending: bool = False) -> Tensor:
         return TABLE["argsort"](self, descending=descending)
 
     def top_k(self, k: int) -> Tensor:
-        """Indices of the ``k`` largest of the last axis, largest first."""
+        """Indices of the ``k`` largest elements along the last axis, largest first."""
         return TABLE["top_k"](self, k=k)
 
     def cumsum(self) -> Tensor:
@@ -360,11 +374,11 @@ class Tensor:
     # Movement
 
     def reshape(self, *shape: int) -> Tensor:
-        """Same elements, another shape; one axis may be -1."""
+        """The same elements in another shape; one size may be -1."""
         return TABLE["reshape"](self, shape=shape)
 
     def permute(self, *axes: int) -> Tensor:
-        """Axes in another order, as ``numpy.transpose(x, axes)``."""
+        """The axes in another order, as ``numpy.transpose(x, axes)``."""
         return TABLE["permute"](self, axes=axes)
 
     @property
@@ -372,27 +386,27 @@ class Tensor:
         return TABLE["permute"](self, axes=tuple(reversed(range(self.ndim))))
 
     def expand(self, *shape: int) -> Tensor:
-        """Axes of size 1 repeated, as ``numpy.broadcast_to``."""
+        """Repeat axes of size 1, as ``numpy.broadcast_to``."""
         return TABLE["expand"](self, shape=shape)
 
     def pad(self, *widths: tuple[int, int]) -> Tensor:
-        """Zeros before and after, one pair an axis."""
+        """Add zeros before and after, one pair of widths for each axis."""
         return TABLE["pad"](self, widths=widths)
 
     def tile(self, *reps: int) -> Tensor:
-        """The whole tensor again and again along each axis, as ``numpy.tile``."""
+        """Repeat the whole tensor along each axis, as ``numpy.tile``."""
         return TABLE["tile"](self, reps=reps)
 
     def repeat(self, repeats: int, axis: int = -1) -> Tensor:
-        """Each element ``repeats`` times in a row along ``axis``, as ``numpy.repeat``."""
+        """Repeat each element ``repeats`` times along ``axis``, as ``numpy.repeat``."""
         return TABLE["repeat"](self, repeats=repeats, axis=axis)
 
     def roll(self, shift: int, axis: int = -1) -> Tensor:
-        """Elements moved along ``axis``; what leaves at the end comes in at the start, as ``numpy.roll``."""
+        """Move elements along ``axis``; those that leave at the end come in at the start, as ``numpy.roll``."""
         return TABLE["roll"](self, shift=shift, axis=axis)
 
     def flip(self, axis: Axis = None) -> Tensor:
-        """In reverse order along ``axis``, as ``numpy.flip``."""
+        """Reverse the order of elements along ``axis``, as ``numpy.flip``."""
         return TABLE["flip"](self, axis=axis)
 
     def tril(self, k: int = 0) -> Tensor:
@@ -408,7 +422,7 @@ class Tensor:
         return TABLE["diag"](self)
 
     def chunk(self, n: int, axis: int = -1) -> list[Tensor]:
-        """``n`` equal parts along ``axis``."""
+        """``n`` equal parts along ``axis``. Raises GraphError if ``n`` does not divide its size."""
         n = integer("chunk: n", n, 1, GraphError)
         axis = integer("chunk: axis", axis, -self.ndim, ShapeError)
         if axis >= self.ndim:
@@ -421,19 +435,19 @@ class Tensor:
         return [self[before + (slice(i * size, (i + 1) * size),)] for i in range(n)]  # noqa: RUF005
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Basic NumPy indexing: integers, slices with positive steps, ``...`` and None."""
+        """Basic NumPy indexing: integers, slices with positive steps, ``...`` and None. Raises ShapeError."""
         slices, shape = normalise(self.shape, key, repr(self))
         whole = all(s == (0, size, 1) for s, size in zip(slices, self.shape))
         cut = self if whole else TABLE["slice"](self, slices=slices)
         return cut if cut.shape == shape else cut.reshape(*shape)
 
     def set(self, key: Any, values: Tensor | float) -> Tensor:
-        """This tensor with ``self[key] = values``: basic indexing, and values that broadcast to that part."""
+        """A copy of this tensor with ``self[key] = values``; the values broadcast to the part that ``key`` selects."""
         slices, shape = normalise(self.shape, key, repr(self))
-        given = _like(self, values)
-        given = given if given.shape == shape else TABLE["expand"](given, shape=shape)
+        new = _like(self, values)
+        new = new if new.shape == shape else TABLE["expand"](new, shape=shape)
         sizes = tuple(s.size for s in slices)
-        return TABLE["set_slice"](self, given if given.shape == sizes else given.reshape(*sizes), slices=slices)
+        return TABLE["set_slice"](self, new if new.shape == sizes else new.reshape(*sizes), slices=slices)
 
     # Rows
 
@@ -446,14 +460,17 @@ class Tensor:
         return TABLE["take_along"](self, indices)
 
     def set_rows(self, indices: Tensor, rows: Tensor) -> Tensor:
-        """This tensor with ``self[indices[i]] = rows[i]``; see Context.update for states."""
+        """A copy of this tensor with ``self[indices[i]] = rows[i]``. To update a state, see ``Context.update``."""
         return TABLE["set_rows"](self, indices, rows)
 
 
 def constant(array: np.ndarray[Any, Any] | np.generic | Sequence[float], name: str = "constant") -> Tensor:
-    """A leaf whose value is known when the graph is built. It can be used in any context."""
+    """A leaf whose value is known when the graph is built; any context can use it. Python floats become F32.
+
+    Raises GraphError for a Tensor, ShapeError for an empty array, DTypeError for a NumPy type without an element type.
+    """
     if isinstance(array, Tensor):
-        raise GraphError(f"{array!r} is a Tensor already; expected an array or numbers", hint="use it as it is")
+        raise GraphError(f"{array!r} is a Tensor already; expected an array or numbers", hint="use it directly")
     value = np.asarray(array, order="C")
     if value.dtype == np.float64 and not isinstance(array, np.ndarray):
         value = value.astype(np.float32)
@@ -467,14 +484,14 @@ def _scalar(value: object) -> TypeIs[float]:
 
 
 def _like(x: Tensor, value: Tensor | float) -> Tensor:
-    """A number as a constant that ``x`` can be computed with."""
+    """A number as a constant of a type that goes with ``x``; a Tensor is returned unchanged."""
     if not _scalar(value):
         return value
     if not x.dtype.is_integer:
-        with np.errstate(all="ignore"):  # rounded to 0 or infinity, as the type has it
+        with np.errstate(all="ignore"):  # numbers outside the type's range become 0 or infinity
             return constant(np.float32(value), str(value))
     if value != int(value):
-        raise DTypeError(f"{x!r} holds integers, and {value} is none", hint="cast it first: x.cast(F32)")
+        raise DTypeError(f"cannot combine the integer tensor {x!r} with {value}", hint="cast it first: x.cast(F32)")
     return constant(np.asarray(int(value), x.dtype.numpy), str(value))
 
 

@@ -166,7 +166,7 @@ class MultiDeviceConformance:
         assert set(report.on(last).cache) == {1}
         assert set(report.on(first).cache) == set(range(N_LAYERS)) - {1}
         assert {0, 1} <= set(report.on(first).weights)
-        assert [self.backend.home(state) for state in model.states[:2]] == [first, last]
+        assert [self.backend.device_of_tensor(state) for state in model.states[:2]] == [first, last]
         ctx, _ = model.build()
         ctx.reserve()
         rows = {p.layer: p.device for p in ctx.placements() if p.op == "set_rows"}
@@ -180,7 +180,7 @@ class MultiDeviceConformance:
         both = [replace(output, layer=INPUT), replace(output, variant=self.names[-1])]
         loaded = self.backend.load(both, self.split())
         assert [t.name for t in loaded.values()] == ["output", "output"]
-        assert [self.backend.home(loaded[w.key]) for w in both] == [self.names[0], self.names[-1]]
+        assert [self.backend.device_of_tensor(loaded[w.key]) for w in both] == [self.names[0], self.names[-1]]
         self.backend.release(list(loaded.values()))
 
     def test_free_memory_is_that_of_each_device(self) -> None:

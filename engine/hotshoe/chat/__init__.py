@@ -9,6 +9,6 @@ when it takes too long or too much memory.
 """
 
 from hotshoe.chat._template import ChatTemplate
-from hotshoe.chat.fallback import NAMES, from_metadata, named
+from hotshoe.chat.fallback import NAMES, from_metadata, from_source, named
 
-__all__ = ["NAMES", "ChatTemplate", "from_metadata", "named"]
+__all__ = ["NAMES", "ChatTemplate", "from_metadata", "from_source", "named"]

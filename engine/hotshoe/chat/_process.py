@@ -206,6 +206,6 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
     Raises ChatTemplateError if no process can be started. In a program that is no interpreter (a frozen one) the
     answer is made here, in the sandbox and without limits.
     """
-    from hotshoe_loader.children import available
+    from hotshoe_loader.child_process import can_start_child
 
-    return _renderer.ask(request) if available() else answer(request)
+    return _renderer.ask(request) if can_start_child() else answer(request)

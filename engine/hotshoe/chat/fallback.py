@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from hotshoe.chat._template import ChatTemplate
 from hotshoe_core.errors import ChatTemplateError, did_you_mean
 
-__all__ = ["NAMES", "ChatVocabulary", "from_metadata", "named"]
+__all__ = ["NAMES", "ChatVocabulary", "from_metadata", "from_source", "named"]
 
 
 class ChatVocabulary(Protocol):
@@ -158,6 +158,11 @@ def named(name: str, tokenizer: ChatVocabulary) -> ChatTemplate:
     return ChatTemplate(_SOURCES[name], *_bos_and_eos(tokenizer), name=f"the chat template {name!r} of hotshoe")
 
 
+def from_source(source: str, tokenizer: ChatVocabulary, *, name: str) -> ChatTemplate:
+    """A template of your own, in Jinja2. ``name`` is used in messages. Raises ChatTemplateError if it is invalid."""
+    return ChatTemplate(source, *_bos_and_eos(tokenizer), name=f"the chat template {name!r}")
+
+
 def from_metadata(metadata: Mapping[str, Any], tokenizer: ChatVocabulary, name: str | None = None) -> ChatTemplate:
     """The template of a GGUF file; without one, a named template that fits the vocabulary.
 
@@ -180,7 +185,8 @@ def from_metadata(metadata: Mapping[str, Any], tokenizer: ChatVocabulary, name: 
     if found is None:
         raise ChatTemplateError(
             f"the file has no {_KEY}, and its vocabulary has the marks of none that hotshoe knows",
-            hint=f"name one: {', '.join([*sorted(own), *NAMES])}; a base model has none and is not made for chat",
+            hint=f"name one (--chat-template NAME): {', '.join([*sorted(own), *NAMES])}; a base model has none and is "
+            "not made for chat",
         )
     return named(found, tokenizer)
 

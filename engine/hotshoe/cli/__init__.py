@@ -1,6 +1,7 @@
-"""The command line: ``hotshoe COMMAND``. Each command is a module here with ``add_parser`` and ``run``.
+"""The command line: ``hotshoe COMMAND``. Each command is a module of this package with ``add_parser`` and ``run``.
 
-Exit codes: 0 done, 1 the command's own "no" (no device, say), 2 wrong input, 130 interrupted.
+Exit codes: 0 done; 1 the answer is no (no device, it does not fit, traces differ); 2 wrong input; 130 interrupted.
+Results go to stdout, remarks to stderr.
 """
 
 from __future__ import annotations
@@ -14,24 +15,27 @@ import sys
 from collections.abc import Sequence
 
 import hotshoe
-from hotshoe_core.errors.text import legible
+from hotshoe.cli.parsing import COMMAND_HINTS, CommandParser, Subparsers, parse_command
+from hotshoe_core.errors import did_you_mean
+from hotshoe_core.errors.text import legible, shown
 
-__all__ = ["main"]
+__all__ = ["all_commands", "main"]
 
 _COMMANDS = (
-    *("devices", "doctor", "run", "chat", "embed", "rerank", "bench", "convert", "inspect", "trace", "compare"),
-    *("quantize", "imatrix", "plan", "conform", "new-plugin"),
+    *("run", "chat", "embed", "rerank", "devices", "doctor", "plan", "bench"),
+    *("inspect", "convert", "quantize", "imatrix", "trace", "compare", "conform", "new-plugin", "completion"),
 )
+_EPILOG = "`hotshoe COMMAND --help` explains a command. The first one to try: hotshoe run MODEL.gguf 'Once upon a time'"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code. Errors hotshoe raises become one message, without a traceback."""
+    """Run one command and return its exit code. Print errors that hotshoe raises as one message, without traceback."""
     argv = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
     try:
         args = _parse(argv)
         code: int = args.run(args)
-        sys.stdout.flush()  # a closed pipe shows here, not in the interpreter's last breath
+        sys.stdout.flush()  # reports a closed pipe now, and not when the interpreter ends
         return code
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,38 +52,52 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _open_streams() -> None:
-    """Standard streams that are there and take every character, whoever starts the command and wherever it writes."""
+    """Replace closed standard streams, and let output take every character, whatever its encoding."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:  # closed: `hotshoe ... >&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  (until the end)
         elif mode == "w" and isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # é where only ASCII goes, and file names that are not UTF-8
+            stream.reconfigure(errors="backslashreplace")  # é in an ASCII terminal; file names that are not UTF-8
 
 
 def _say(message: str) -> None:
-    """A last line, or lines, on stderr: much of it may be what others wrote."""
-    with contextlib.suppress(OSError):  # a full disk: the exit code has to say it
+    """Print the last message on stderr. Parts of it may come from files and drivers."""
+    with contextlib.suppress(OSError):  # on a full disk the exit code has to say it
         print("hotshoe:", legible(message), file=sys.stderr)
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    """As argparse does, but texts may stand before and after the options, which argparse alone refuses."""
-    parser = _parser(argv)
-    args, rest = parser.parse_known_args(argv)
-    if rest and (not hasattr(args, "text") or any(r.startswith("-") for r in rest)):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if rest:
-        args.text += rest
-    return args
+    """Import and parse only the command that is named: importing the others costs start-up time."""
+    if argv and argv[0] in _COMMANDS:
+        _, commands = _parser()
+        _add(commands, argv[0])
+        return parse_command(commands.choices[argv[0]], argv[1:])
+    parser, commands = all_commands() if not argv or argv[0].startswith("-") else _parser()
+    if argv and not argv[0].startswith("-"):
+        hint = COMMAND_HINTS.get(argv[0]) or did_you_mean(argv[0], _COMMANDS)
+        parser.error(f"unknown command {shown(argv[0])}\n  hint: {hint}")
+    return parser.parse_args(argv)  # --help, --version, or an error
 
 
-def _parser(argv: Sequence[str]) -> argparse.ArgumentParser:
-    """All commands; only the one that is asked for is imported, as the others cost start-up time."""
-    parser = argparse.ArgumentParser(prog="hotshoe", description="Run models on whatever compute backend is installed.")
+def all_commands() -> tuple[CommandParser, Subparsers[CommandParser]]:
+    """The parser with every command, and the object that holds the commands' own parsers."""
+    parser, commands = _parser()
+    for command in _COMMANDS:
+        _add(commands, command)
+    return parser, commands
+
+
+def _parser() -> tuple[CommandParser, Subparsers[CommandParser]]:
+    parser = CommandParser(
+        prog="hotshoe",
+        usage="%(prog)s COMMAND [arguments]",
+        description="Run models on whatever compute backend is installed.",
+        epilog=_EPILOG,
+    )
     parser.add_argument("--version", action="version", version=f"hotshoe {hotshoe.__version__}")
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    named = [c for c in _COMMANDS if c in argv[:1]]
-    for command in named or _COMMANDS:
-        importlib.import_module(f"hotshoe.cli.{command.replace('-', '_')}").add_parser(subparsers)
-    return parser
+    return parser, parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="hotshoe")
+
+
+def _add(commands: Subparsers[CommandParser], name: str) -> None:
+    importlib.import_module(f"hotshoe.cli.{name.replace('-', '_')}").add_parser(commands)

@@ -1,4 +1,4 @@
-"""``hotshoe bench MODEL``: how fast prompts are read and tokens written here, or texts embedded."""
+"""``hotshoe bench MODEL``: measure how fast it reads prompts and writes tokens, or embeds texts."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from hotshoe.cli.generating import (
+from hotshoe.cli.options import (
     add_backend_options,
     add_runner_options,
     backend_params,
     placement_params,
+    read_by,
     runner_params,
 )
+from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -25,29 +27,32 @@ if TYPE_CHECKING:
     from hotshoe.runner.embedder import EmbeddingModel
     from hotshoe.runner.text import TextModel
 
-__all__ = ["add_parser", "run"]
+__all__ = ["Measured", "add_parser", "run", "scatter_remark"]
 
 _DESCRIPTION = """\
 Measure the speed of a model on this machine, in tokens per second, as llama-bench does:
 
-  pp512          a prompt of 512 tokens is read
-  tg128          128 tokens are written, one by one
-  tg128 x8       … in 8 sequences at once; the speed is that of all together
-  tg128 @ d512   … after 512 tokens of context
-  embed 32x128   an embedding model's 32 texts of 128 tokens
+  pp512          read a prompt of 512 tokens
+  tg128          write 128 tokens, one by one
+  tg128 x8       write 128 tokens in each of 8 sequences at once; the speed is that of all together
+  tg128 @ d512   write 128 tokens after 512 tokens of context
+  embed 32x128   embed 32 texts of 128 tokens
 
-Tokens are random and always the same. Each figure is the mean of the repetitions and their standard deviation;
-the first run of each is not counted, as it builds the graphs.
+Tokens are random, and the same at every call. Each number is the mean of the repetitions, with their standard
+deviation. The first run of each test is not counted: it builds the graphs.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One line: tokens per second of each repetition."""
+    """The result of one test."""
 
     test: str
     tokens: int
+    """Tokens of one repetition."""
+
     rates: list[float]
+    """Tokens per second of each repetition."""
 
     @property
     def mean(self) -> float:
@@ -55,10 +60,11 @@ class Measured:
 
     @property
     def deviation(self) -> float:
+        """The standard deviation; 0 for one repetition."""
         return statistics.stdev(self.rates) if len(self.rates) > 1 else 0.0
 
 
-_OF_TEXT = {
+_TEXT_OPTIONS = {
     "prompt": [512],
     "generate": [128],
     "depth": [0],
@@ -68,45 +74,60 @@ _OF_TEXT = {
     "n_ubatch": None,
     "max_sequences": None,
 }
-"""Options that an embedding model has no use for, and their defaults."""
+"""Options of text models, which an embedding model does not take, and their defaults."""
+
+_SCATTER = 0.1  # deviation over mean from which the numbers deserve a remark
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``bench``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``bench``."""
+    parser = commands.add_parser(
         "bench",
+        usage="%(prog)s [options] MODEL",
         help="measure how fast a model runs",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("model", help="a GGUF file")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file of a text or embedding model")
+    group = parser.add_argument_group("tests (several numbers, separated by commas, make several tests)")
+    counts = read_by(_counts, "numbers of 0 or more, separated by commas")
+    group.add_argument(
+        "-p", "--prompt", type=counts, metavar="N,…", help="tokens to read; 0: no such test; default: 512"
+    )
+    group.add_argument(
+        "-n", "--generate", type=counts, metavar="N,…", help="tokens to write; 0: no such test; default: 128"
+    )
+    group.add_argument("-d", "--depth", type=counts, metavar="N,…", help="tokens of context before; default: 0")
+    group.add_argument("-s", "--sequences", type=counts, metavar="N,…", help="sequences at once; default: 1")
+    group.add_argument(
+        "-r",
+        "--repetitions",
+        type=read_by(_count, "1 or more"),
+        default=5,
+        metavar="N",
+        help="runs of each; default: 5",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with every repetition")
+    add_runner_options(parser, context=False, sequences=False)
     add_backend_options(parser)
-    add_runner_options(parser, sequences=False)
-    parser.add_argument("-p", "--prompt", type=_counts, metavar="N,…", help="default: 512; 0 for none")
-    parser.add_argument("-n", "--generate", type=_counts, metavar="N,…", help="default: 128; 0 for none")
-    parser.add_argument("-d", "--depth", type=_counts, metavar="N,…", help="tokens of context before; default: 0")
-    parser.add_argument("-s", "--sequences", type=_counts, metavar="N,…", help="how many at once; default: 1")
-    parser.add_argument("-r", "--repetitions", type=_count, default=5, metavar="N", help="default: 5")
-    parser.add_argument("--json", action="store_true", help="for machines, each repetition included")
     parser.set_defaults(run=run)
 
 
 def _count(text: str) -> int:
-    n = int(text)
-    if n < 1:
-        raise argparse.ArgumentTypeError(f"{n} is less than 1")
-    return n
+    if int(text) < 1:
+        raise ValueError
+    return int(text)
 
 
 def _counts(text: str) -> list[int]:
     counts = [int(n) for n in text.split(",")]
     if min(counts) < 0:
-        raise argparse.ArgumentTypeError(f"{min(counts)} is less than 0")
+        raise ValueError
     return counts
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints one line a test as it is done."""
+    """Print the result of each test when it is done."""
     import hotshoe
     from hotshoe.runner.text import TextModel
 
@@ -139,11 +160,26 @@ def run(args: argparse.Namespace) -> int:
             done.append(measured)
             if not args.json:
                 print(f"{name:<22} {measured.mean:>10.1f} ± {measured.deviation:<5.1f}", flush=True)
+    remark = scatter_remark(done)
+    if remark is not None:
+        print(remark, file=sys.stderr)
     if args.json:
         rows = [asdict(m) | {"mean": m.mean, "deviation": m.deviation} for m in done]
         json.dump(about | {"tests": rows}, sys.stdout, indent=2)
         print()
     return 0
+
+
+def scatter_remark(done: Sequence[Measured]) -> str | None:
+    """What to do if the repetitions of a test differ by more than 10 %; None if they agree."""
+    worst = max(done, key=lambda m: m.deviation / m.mean, default=None)
+    if worst is None or worst.deviation <= _SCATTER * worst.mean:
+        return None
+    return (
+        f"The repetitions of {worst.test} differ by {worst.deviation / worst.mean:.0%} (standard deviation): probably "
+        "another\nprocess uses the same cores, so the means are too low. Stop it, or leave it some cores with "
+        "--threads N;\nthen measure again. -r 20 makes the means steadier."
+    )
 
 
 def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> LoadedModel:
@@ -154,7 +190,7 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
     if task is hotshoe.Task.RERANK:
         raise hotshoe.HotshoeError(f"{args.model} is {task.words}; bench measures text and embedding models")
     of_text = task is hotshoe.Task.TEXT
-    for name, default in _OF_TEXT.items():
+    for name, default in _TEXT_OPTIONS.items():
         if not of_text and getattr(args, name) is not None:
             raise hotshoe.HotshoeError(
                 f"--{name.replace('_', '-')} is for text models; {args.model} is an embedding model",
@@ -186,14 +222,14 @@ def _text_tests(model: TextModel, args: argparse.Namespace) -> Iterator[tuple[st
 
 
 class _Text:
-    """Runs ``n`` tokens of each sequence in steps; returns the seconds they took."""
+    """When called, computes ``n`` tokens of each sequence in steps, and returns the seconds that took."""
 
     def __init__(self, model: TextModel, depth: int, n_sequences: int, n: int, step: int) -> None:
         import numpy as np
 
         self.model = model
         draw = np.random.default_rng(0).integers
-        # each sequence has tokens of its own: what they have in common would be computed once
+        # each sequence has other tokens: a common beginning would be computed once
         self.before = [draw(0, model.tokenizer.vocab_size, depth).tolist() for _ in range(n_sequences)]
         self.tokens = [draw(0, model.tokenizer.vocab_size, n).tolist() for _ in range(n_sequences)]
         self.n, self.step = n, step
@@ -204,8 +240,8 @@ class _Text:
         if self.before[0]:
             self.model.extend(zip(sequences, self.before, strict=True))
         start = time.perf_counter()
-        for at in range(0, self.n, self.step):
-            self.model.extend((s, t[at : at + self.step]) for s, t in zip(sequences, self.tokens, strict=True))
+        for i in range(0, self.n, self.step):
+            self.model.extend((s, t[i : i + self.step]) for s, t in zip(sequences, self.tokens, strict=True))
         seconds = time.perf_counter() - start
         for sequence in sequences:
             sequence.close()

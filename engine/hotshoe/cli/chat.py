@@ -5,61 +5,101 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.generating import add_options, load, options, summary
+from hotshoe.cli.generating import add_options, constraints, load, read_grammar, sampling_options, summary
+from hotshoe.cli.parsing import CommandParser, Subparsers
 
 if TYPE_CHECKING:
+    from hotshoe.chat import ChatTemplate
     from hotshoe.runner.generation import Stream
     from hotshoe.runner.text import TextModel
+    from hotshoe.sampling import Constraint
 
 __all__ = ["add_parser", "run"]
 
 _HELP = '''/clear          forget the conversation
-/system TEXT    begin a new one with this instruction
+/system TEXT    start a new conversation with this instruction
 /undo           take back your last message and its answer
-/again          another answer to your last message
-/stats          how fast the last answer was
+/again          answer your last message again
+/stats          show how fast the last answer was
 /quit           leave (Ctrl-D too)
 """             begin and end a message of several lines; Ctrl-C ends an answer'''
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``chat``."""
-    parser = subparsers.add_parser(
-        "chat", help="talk with a model", description="Talk with a model in its own chat format. /help lists commands."
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``chat``."""
+    parser = commands.add_parser(
+        "chat",
+        usage="%(prog)s [options] MODEL",
+        help="talk with a model",
+        description="Talk with a model in its own chat format. /help lists the commands of the conversation.",
+        epilog="llama.cpp's and Ollama's names of these options work too: -n, -c, -t, -s, -sys, --temp, …",
     )
     add_options(parser)
     parser.add_argument("--system", metavar="TEXT", help="an instruction that comes before the conversation")
+    parser.add_argument(
+        "--chat-template",
+        metavar="NAME|FILE",
+        help="the chat format: chatml, gemma, llama2, llama3, mistral, phi3, zephyr, one of the model file's by its "
+        "name, or a Jinja2 file. Default: the model file's",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr how fast each answer was")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Reads messages and prints answers until the end of input."""
+    """Read messages and print answers until the end of input."""
     with contextlib.suppress(ImportError):  # line editing and history, where the platform has it
         import readline  # noqa: F401
-    sampling = options(args)
+    grammar = read_grammar(args)
     with load(args) as model:
-        model.chat_template  # noqa: B018  (a model without one is refused before the first message)
+        if args.chat_template is not None:
+            model.chat_template = _template(args.chat_template, model)
+        model.chat_template  # noqa: B018  (reports a missing template before the first message)
         print(f"{model.why}\n/help lists commands", file=sys.stderr)
-        Conversation(model, args.system, sampling).loop()
+        answers = constraints(grammar, model)
+        Conversation(model, args.system, sampling_options(args), answers, verbose=args.verbose).loop()
     return 0
 
 
-class Conversation:
-    """The messages so far, and what the commands do with them."""
+def _template(given: str, model: TextModel) -> ChatTemplate:
+    """The template in a file, or of a name. Raises ChatTemplateError for an unknown name or an invalid template."""
+    from hotshoe.chat import from_metadata, from_source
 
-    def __init__(self, model: TextModel, system: str | None, sampling: dict[str, Any]) -> None:
+    path = Path(given)
+    if path.suffix or path.is_file():
+        return from_source(path.read_text(encoding="utf-8"), model.tokenizer, name=given)
+    return from_metadata(model.metadata, model.tokenizer, given)
+
+
+class Conversation:
+    """The messages so far, and the commands that change them."""
+
+    def __init__(
+        self,
+        model: TextModel,
+        system: str | None,
+        sampling: dict[str, Any],
+        constraint: Callable[[], Constraint | None] = lambda: None,
+        *,
+        verbose: bool = False,
+    ) -> None:
+        """constraint: returns what restricts the next answer. verbose: print each answer's speed on stderr."""
         self.model = model
         self.sampling = sampling
-        self.last = "nothing was answered yet"
+        self.constraint = constraint
+        self.verbose = verbose
+        self.last = "no answer was given yet"
         self.start(system)
 
     def start(self, system: str | None) -> None:
         self.messages = [{"role": "system", "content": system}] if system else []
 
     def loop(self) -> None:
-        """Until /quit or the end of input."""
+        """Read and answer messages until /quit or the end of input."""
         from hotshoe_core.errors import HotshoeError
         from hotshoe_core.errors.text import legible
 
@@ -70,13 +110,13 @@ class Conversation:
                     return
                 if text:
                     self.take(text)
-            except HotshoeError as error:  # a full context, say: the conversation can go on, after /clear
+            except HotshoeError as error:  # such as a full context: after /clear the conversation can go on
                 print("error:", legible(str(error)), file=sys.stderr)
             except KeyboardInterrupt:
                 print("\n(/quit leaves)", file=sys.stderr)
 
     def take(self, text: str) -> None:
-        """One line of input: a command or a message."""
+        """Handle one input: a command or a message."""
         command, _, argument = text.partition(" ")
         if not text.startswith("/"):
             self.messages.append({"role": "user", "content": text})
@@ -92,7 +132,7 @@ class Conversation:
         elif command == "/stats":
             print(self.last, file=sys.stderr)
         else:
-            print(f"{command} is no command; /help lists them", file=sys.stderr)
+            print(f"unknown command {command}; /help lists the commands", file=sys.stderr)
 
     def answer(self) -> None:
         stream = self.begin()
@@ -108,36 +148,38 @@ class Conversation:
         sys.stdout.write("\n")
         self.messages.append({"role": "assistant", "content": stream.completion.text})
         self.last = summary(stream.completion)
+        if self.verbose:
+            print(self.last, file=sys.stderr)
         if stream.completion.finish_reason == "context":
             print("(the context is full: the answer ends here)", file=sys.stderr)
 
     def begin(self) -> Stream:
-        """The answer's stream. When the conversation has outgrown the context, its oldest exchanges are left out."""
+        """Start the answer. If the conversation is longer than the context, forget its oldest exchanges."""
         from hotshoe_core.errors import InputTooLongError
 
         while True:
             try:
-                return self.model.chat(self.messages, **self.sampling)
+                return self.model.chat(self.messages, grammar=self.constraint(), **self.sampling)
             except InputTooLongError:
                 users = [i for i, m in enumerate(self.messages) if m["role"] == "user"]
                 if len(users) < 2:
                     self.messages.pop()
                     raise
                 del self.messages[users[0] : users[1]]
-                print("(the context is full: your oldest message and its answer are forgotten)", file=sys.stderr)
+                print("(the context is full: the oldest message and its answer were forgotten)", file=sys.stderr)
 
     def take_back(self, *, keep_question: bool) -> None:
-        at = max((i for i, m in enumerate(self.messages) if m["role"] == "user"), default=None)
-        if at is None:
-            print("there is no message to take back", file=sys.stderr)
+        last = max((i for i, m in enumerate(self.messages) if m["role"] == "user"), default=None)
+        if last is None:
+            print("no message can be taken back: the conversation is empty", file=sys.stderr)
             return
-        del self.messages[at + keep_question :]
+        del self.messages[last + keep_question :]
         if keep_question:
             self.answer()
 
 
 def _read() -> str | None:
-    """A message, perhaps of several lines; None at the end of input."""
+    """A message of one or several lines; None at the end of input."""
     prompt = "> " if sys.stdin.isatty() else ""
     try:
         line = input(prompt)

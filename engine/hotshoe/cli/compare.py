@@ -1,4 +1,4 @@
-"""``hotshoe compare A B``: the first node at which two traces part, or a trace and another code's activations."""
+"""``hotshoe compare A B``: find the first node that differs between two traces, or a trace and other activations."""
 
 from __future__ import annotations
 
@@ -13,45 +13,49 @@ import numpy as np
 
 from hotshoe.cli._names import match
 from hotshoe.cli.inspect import printable
+from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
 from hotshoe_core.errors import TraceError
 from hotshoe_core.inspect.tracefile import Node, Statistics, Trace, measure, read_trace
 
 __all__ = ["Comparison", "Pair", "add_parser", "compare", "run"]
 
-_BEFORE, _AFTER = 3, 6  # rows of the table around the first node that parts
-_NAMED = 3  # names listed in a line
+_BEFORE, _AFTER = 3, 6  # rows of the table around the first node that differs
+_NAMED = 3  # names listed in one line
 _IN_NOTEBOOK = 20  # rows
 
 Array = np.ndarray[Any, Any]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``compare``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``compare``."""
+    parser = commands.add_parser(
         "compare",
-        help="find the first node at which two traces part",
-        description="Compare two traces, or a trace with an .npz of another code's activations. "
-        "Exit status: 0 if they agree, 1 if they part, 2 if they cannot be compared.",
+        usage="%(prog)s [options] A B",
+        help="find the first node that differs between two traces",
+        description="Compare two traces, or a trace with the activations of other code in an .npz file. "
+        "Exit code: 0 they agree, 1 they differ, 2 they cannot be compared.",
     )
     parser.add_argument("a", metavar="A", help="a trace")
-    parser.add_argument("b", metavar="B", help="another trace, or an .npz of activations by module or node name")
+    parser.add_argument(
+        "b", metavar="B", help="another trace, or an .npz file of activations, named as modules or nodes"
+    )
     parser.add_argument("--map", type=Path, metavar="FILE", help='JSON: {"name in B": "node or module in A", ...}')
     parser.add_argument(
         "--tolerance",
         type=float,
         default=1e-3,
         metavar="X",
-        help="how much a node may differ, relative to its root mean square and its largest; default 0.001",
+        help="how much a node may differ, relative to its root mean square and its largest value; default: 0.001",
     )
-    parser.add_argument("--full", action="store_true", help="every node that was compared")
+    parser.add_argument("--full", action="store_true", help="show every node that was compared")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints a table and the verdict."""
+    """Print a table and the verdict."""
     if not (math.isfinite(args.tolerance) and args.tolerance >= 0):
-        raise TraceError(f"--tolerance is {args.tolerance}; expected a number from 0 on")
+        raise TraceError(f"--tolerance is {args.tolerance}; expected a number of 0 or more")
     with read_trace(args.a) as a, read_trace(args.b) as b:
         found = compare(a, b, tolerance=args.tolerance, names=None if args.map is None else _read_map(args.map))
         print("\n".join(_report(found, args.full)))

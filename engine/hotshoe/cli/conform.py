@@ -1,17 +1,16 @@
-"""``hotshoe conform DEVICE``: is a backend right? The conformance kit on an installed device, and what it computes."""
+"""``hotshoe conform DEVICE``: run the conformance kit on a device, and show which ops it computes itself."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.devices import show
-from hotshoe.cli.tables import table
+from hotshoe.cli.parsing import CommandParser, Subparsers
+from hotshoe.cli.tables import show, show_json, table
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend, BackendParams, DType
@@ -23,29 +22,30 @@ _WIDTH = 80
 _LETTERS = {"native": "n", "decomposed": "d", "no": "-", "wrong": "X"}
 _LEGEND = (
     "n: computed by the backend itself, d: decomposed by core, -: refused, X: wrong.",
-    "Several letters: it depends on shape or attribute. No letter: no such case.",
+    "Several letters: it depends on shape or attributes. No letter: not tested.",
 )
 _MOST_FAILURES, _MOST_LINES = 20, 12
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``conform``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``conform``."""
+    parser = commands.add_parser(
         "conform",
+        usage="%(prog)s [options] DEVICE",
         help="run the conformance kit on a device",
-        description="Runs the conformance kit on a device: every op natively and decomposed against the reference, "
-        "graphs, states, threads, closing. Prints what fails, and what the device does with each op and type.",
-        epilog="exit code: 0 all tests passed, 1 some failed, 2 there is no such device, or -k chooses no test",
+        description="Run the conformance kit on a device: compare every op, native and decomposed, with the reference; "
+        "test graphs, states, threads and closing. Print what failed, and how the device computes each op and type. "
+        "Exit code: 0 all tests passed, 1 some failed, 2 the device is unknown, or -k matches no test.",
     )
-    parser.add_argument("device", help="a device's name, as `hotshoe devices` lists it")
-    parser.add_argument("-k", metavar="EXPRESSION", help="only tests whose names match, as pytest's -k, and their ops")
+    parser.add_argument("device", metavar="DEVICE", help="a device's name, as `hotshoe devices` lists it")
+    parser.add_argument("-k", metavar="EXPRESSION", help="run only tests whose names match, as with pytest")
     parser.add_argument("-x", action="store_true", help="stop at the first failure")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0 if all tests passed, 1 if some failed. Raises HotshoeError if there are none to run: exit code 2."""
+    """Returns 0 if all tests passed, 1 if some failed. Raises HotshoeError if no test can run: exit code 2."""
     import hotshoe
     from hotshoe_loader import load_all
 
@@ -64,9 +64,9 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
         code = pytest.main(options, plugins=[results])
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
-        raise hotshoe.HotshoeError(f"-k {args.k!r} chooses no test", hint="leave it out to see what there is")
+        raise hotshoe.HotshoeError(f"-k {args.k!r} matches no test", hint="leave it out to run all tests")
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise hotshoe.HotshoeError(f"pytest did not come to its end (code {int(code)})", hint="see what it printed")
+        raise hotshoe.HotshoeError(f"pytest failed with exit code {int(code)}", hint="see what it printed")
     with registry.open(args.device) as backend:
         matrix = _matrix(backend, results)
     report = {
@@ -78,14 +78,14 @@ def run(args: argparse.Namespace) -> int:
         "ops": {op: {dtype.name: sorted(found) for dtype, found in row.items()} for op, row in matrix.items()},
     }
     if args.json:
-        sys.stdout.write(json.dumps(report, indent=2) + "\n")
+        show_json(report)
     else:
         show(_lines(report, matrix))
     return int(code != pytest.ExitCode.OK)
 
 
 def _give(registry: Registry, device: str) -> None:
-    """Have the kit open the device from here."""
+    """Make the kit open the device through this registry."""
     from hotshoe_core.testing import on_device
 
     def opener(params: BackendParams) -> Backend:
@@ -95,12 +95,12 @@ def _give(registry: Registry, device: str) -> None:
 
 
 class _Results:
-    """A plugin of pytest that notes what became of each test."""
+    """A pytest plugin that records the outcome of each test."""
 
     def __init__(self) -> None:
         self.n_passed = 0
         self.names: set[str] = set()
-        self.failed: dict[str, str] = {}  # test → the last line of why
+        self.failed: dict[str, str] = {}  # test → its last line
         self.skipped: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -120,14 +120,14 @@ def _reason(report: Any) -> str:
 
 
 def _matrix(backend: Backend, results: _Results) -> dict[str, dict[DType, set[str]]]:
-    """What ``supports`` says of the ops that were tested, or of all where none was; "wrong" where a test failed."""
+    """How the backend computes each tested op (or every op, if no op was tested), with "wrong" where a test failed."""
     from hotshoe_core.testing import OP_CASES
     from hotshoe_core.testing.matrix import dtype_of, outcomes
 
     names = {case.id: {f"test_answer[{case.id}]", f"test_decomposed[{case.id}]"} for case in OP_CASES}
     tested = {case.op for case in OP_CASES if names[case.id] & results.names}
     found = outcomes((case for case in OP_CASES if case.op in tested or not tested), backend.supports)
-    matrix = {op: {dtype: {str(o) for o in words} for dtype, words in row.items()} for op, row in found.items()}
+    matrix = {op: {dtype: {str(o) for o in seen} for dtype, seen in row.items()} for op, row in found.items()}
     for case in OP_CASES:
         if names[case.id] & results.failed.keys():
             matrix[case.op][dtype_of(case)].add("wrong")
@@ -144,17 +144,17 @@ def _lines(report: Mapping[str, Any], matrix: Mapping[str, Mapping[DType, set[st
         yield f"FAILED {test}"
         yield from (f"    {line}" for line in why.splitlines()[:_MOST_LINES])
     if len(failed) > _MOST_FAILURES:
-        yield f"… and {len(failed) - _MOST_FAILURES} more: -k chooses tests, -x stops at the first, --json has all"
-    words = [set().union(*row.values()) for row in matrix.values()]
-    native = sum("native" in w for w in words)
-    decomposed = sum("native" not in w and "decomposed" in w for w in words)
-    yield f"ops: {native} native, {decomposed} decomposed, {len(words) - native - decomposed} refused"
+        yield f"… and {len(failed) - _MOST_FAILURES} more: -k selects tests, -x stops at the first, --json prints all"
+    outcomes = [set().union(*row.values()) for row in matrix.values()]
+    native = sum("native" in found for found in outcomes)
+    decomposed = sum("native" not in found and "decomposed" in found for found in outcomes)
+    yield f"ops: {native} native, {decomposed} decomposed, {len(outcomes) - native - decomposed} refused"
     counts = f"{report['passed']} passed, {len(failed)} failed, {len(report['skipped'])} refused or skipped"
     yield f"{report['device']} ({report['provider']}): {counts}"
 
 
 def _tables(matrix: Mapping[str, Mapping[DType, set[str]]], dtypes: Sequence[DType]) -> Iterator[str]:
-    """Rows of ops, columns of types: as many beside each other as there is room for."""
+    """Tables with a row for each op and a column for each type, as many columns as fit in 80 characters."""
     rows = {
         op: {d: "".join(letter for word, letter in _LETTERS.items() if word in row[d]) for d in dtypes if d in row}
         for op, row in sorted(matrix.items())

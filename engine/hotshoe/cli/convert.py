@@ -4,37 +4,38 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    # argparse has no public name for what add_subparsers returns
-    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]
+from hotshoe.cli.parsing import CommandParser, Subparsers
 
 __all__ = ["add_parser", "run"]
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Adds the command and its options; ``run`` is its ``args.run``."""
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``convert``."""
     from hotshoe.quantize import FILE_TYPES
 
-    parser = subparsers.add_parser(
+    parser = commands.add_parser(
         "convert",
+        usage="%(prog)s [options] FOLDER",
         help="convert a Hugging Face folder to a GGUF file",
-        description="Converts a model folder (config.json, safetensors, tokenizer files) to one GGUF file.",
+        description="Convert a model folder (config.json, safetensors, tokenizer files) to one GGUF file.",
     )
-    parser.add_argument("source", metavar="SOURCE", type=Path, help="the folder with config.json")
+    parser.add_argument("source", metavar="FOLDER", type=Path, help="the folder with config.json")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the file to write (default: SOURCE-TYPE.gguf, here)"
+        "-o", "--output", metavar="FILE", type=Path, help="the file to write; default: FOLDER-TYPE.gguf in this folder"
     )
     parser.add_argument(
-        "--type", default="f16", metavar="TYPE", help=f"what the large weights become: {', '.join(FILE_TYPES)} (f16)"
+        "--type",
+        default="f16",
+        metavar="TYPE",
+        help=f"element type of the large weights: {', '.join(FILE_TYPES)}; default: f16",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Converts, and prints the path and size of the file. Raises what ``hotshoe.convert.convert`` raises."""
+    """Convert, and print the path and size of the file. Raises as ``hotshoe.convert.convert`` does."""
     from hotshoe.cli import progress
     from hotshoe.convert import convert
     from hotshoe_core.errors.text import format_bytes

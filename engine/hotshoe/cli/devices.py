@@ -1,34 +1,32 @@
-"""``hotshoe devices``: the devices of this machine, and what became of everything that could have offered one."""
+"""``hotshoe devices``: list the devices of this machine, and what became of each backend."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.tables import table
+from hotshoe.cli.parsing import CommandParser, Subparsers
+from hotshoe.cli.tables import show, show_json, table, wrap
 from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import DeviceNotFoundError
-from hotshoe_core.errors.text import printable
 
 if TYPE_CHECKING:
     from hotshoe_loader import Verdict
 
-__all__ = ["add_parser", "run", "show", "show_json", "to_json", "traceback_of", "wrap"]
+__all__ = ["add_parser", "run", "to_json", "traceback_of"]
 
-_WIDTH = 80
 _IN_LINES = ("traceback", "output")  # details of a verdict that are lines of text
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``devices``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``devices``."""
+    parser = commands.add_parser(
         "devices",
-        help="list compute devices and say what became of each backend",
-        description="Lists the compute devices of this machine, best first, and what became of each installed backend.",
+        usage="%(prog)s [options]",
+        help="list devices, and say why each backend is or is not used",
+        description="List the compute devices of this machine, best first, and say what became of each installed "
+        "backend. MEMORY is what is available now, of all there is. Exit code: 1 if there is no device.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="add files, times and scores")
@@ -36,13 +34,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the report. Returns 1 if there is no device, or HOTSHOE_REQUIRE asks for one that is not there."""
+    """Print the report. Returns 1 if there is no device, or if the device that HOTSHOE_REQUIRE names is missing."""
     from hotshoe_loader import load_all
 
     devices: Sequence[Device] = ()
     why = error = None
     try:
-        registry = load_all(refresh=True)  # memory as it is now, and every device tried
+        registry = load_all(refresh=True)  # the memory of now, and every device is tried
     except DeviceNotFoundError as missing:
         error, verdicts = str(missing), missing.verdicts
     else:
@@ -61,20 +59,8 @@ def run(args: argparse.Namespace) -> int:
     return 0 if devices else 1
 
 
-def show(lines: Iterable[str]) -> None:
-    """Prints lines, also where a driver's name holds what the terminal cannot show, or would act on."""
-    encoding = sys.stdout.encoding or "utf-8"
-    for line in lines:
-        sys.stdout.write(printable(line).encode(encoding, "backslashreplace").decode(encoding) + "\n")
-
-
-def show_json(report: dict[str, Any]) -> None:
-    """Prints an object as JSON, in which nothing is raw but what every terminal can show."""
-    sys.stdout.write(json.dumps(report, indent=2) + "\n")
-
-
 def to_json(device: Device) -> dict[str, Any]:
-    """A device as what ``json.dumps`` takes."""
+    """A device as values that ``json.dumps`` takes."""
     return {
         "name": device.name,
         "type": device.type.value,
@@ -100,7 +86,7 @@ def _report(
     else:
         yield from _table(devices)
         yield ""
-        yield from wrap(f"Used by default: {why}", "")
+        yield from wrap(f"Used by default: {why}")
     yield ""
     yield "Backends:"
     for verdict in verdicts:
@@ -143,19 +129,6 @@ def _verdict(verdict: Verdict, verbose: bool) -> Iterator[str]:
 
 
 def traceback_of(verdict: Verdict) -> Iterator[str]:
-    """The traceback of the exception a plugin was rejected for, or what its process said before it ended, if any."""
+    """The traceback of the exception that rejected a plugin, or the last output of its process, if there is one."""
     for key in _IN_LINES:
         yield from (f"      | {line}" for line in verdict.details.get(key, ()))
-
-
-def wrap(text: str, indent: str, then: str | None = None) -> list[str]:
-    """Lines of at most 80 columns, the first after ``indent``, the others after ``then``."""
-    # Paths and commands are copied from here: they are never broken.
-    return textwrap.wrap(
-        text,
-        _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent if then is None else then,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -1,4 +1,4 @@
-"""``hotshoe doctor``: is the best device of this machine used? If not, the one thing to do next."""
+"""``hotshoe doctor``: check whether the best device of this machine is used, and say what to do next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import hotshoe
-from hotshoe.cli.devices import show, show_json, to_json, traceback_of, wrap
+from hotshoe.cli.devices import to_json, traceback_of
+from hotshoe.cli.parsing import CommandParser, Subparsers
+from hotshoe.cli.tables import show, show_json, wrap
 from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import DeviceNotFoundError
 
@@ -21,13 +23,14 @@ __all__ = ["add_parser", "run"]
 _MARKS = {"ok": "ok", "note": "--", "todo": "!!"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``doctor``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``doctor``."""
+    parser = commands.add_parser(
         "doctor",
-        help="check this machine and what is installed, and say what to do next",
-        description="Checks Python, CPU, GPUs, drivers, permissions and every installed backend, and ends with the one "
-        "thing to do next. Exit code 0: healthy, the best device that a plugin exists for is used; 1: something to do.",
+        usage="%(prog)s [options]",
+        help="check whether the best device is used, and say what to do next",
+        description="Check Python, CPU, GPUs, drivers, permissions and every installed backend, and name the next "
+        "step. Exit code: 0 the best device that a plugin exists for is used, 1 there is something to do.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="add the tracebacks of plugins that failed")
@@ -35,23 +38,23 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the diagnosis. Returns 1 if it leaves something to do."""
+    """Print the diagnosis. Returns 1 if there is something to do."""
     from hotshoe_loader import load_all
     from hotshoe_loader.doctor import examine
     from hotshoe_loader.machine import Machine
 
-    # What the loader would warn of is said below, in full.
+    # the report below says what the loader would warn of
     logging.getLogger("hotshoe.loader").addHandler(logging.NullHandler())
     devices: Sequence[Device] = ()
-    why = unmet = None
+    why = require_error = None
     try:
-        registry = load_all(refresh=True)  # what was remembered may be what is wrong
+        registry = load_all(refresh=True)  # a remembered result may be the problem
     except DeviceNotFoundError as missing:
-        unmet, verdicts = str(missing), missing.verdicts
+        require_error, verdicts = str(missing), missing.verdicts
     else:
         devices, verdicts = registry.devices, registry.verdicts
         why = registry.why() if devices else None
-    diagnosis = examine(Machine(), devices, verdicts, unmet)
+    diagnosis = examine(Machine(), devices, verdicts, require_error)
     if args.json:
         report = {
             "hotshoe": hotshoe.__version__,
@@ -75,7 +78,7 @@ def _report(diagnosis: Diagnosis, why: str | None, traced: Sequence[Verdict]) ->
         yield from ["", f"{verdict.candidate} [{verdict.origin}]:", *lines] if lines else []
     yield ""
     if why is not None:
-        yield from wrap(f"Used by default: {why}", "")
+        yield from wrap(f"Used by default: {why}")
     if diagnosis.next is None:
         yield "Healthy. There is nothing to do."
         return

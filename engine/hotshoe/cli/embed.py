@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from hotshoe.cli.generating import add_backend_options, backend_params, placement_params
+from hotshoe.cli.options import add_backend_options, backend_params, placement_params
+from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -19,24 +20,27 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``embed``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``embed``."""
+    parser = commands.add_parser(
         "embed",
+        usage="%(prog)s [options] MODEL [TEXT ...]",
         help="turn texts into vectors",
-        description="Turn texts into vectors: one JSON object a line, or a NumPy file.",
+        description="Turn texts into vectors: one JSON object on each line, or a NumPy file.",
     )
-    parser.add_argument("model", help="a GGUF file of an embedding model")
-    parser.add_argument("text", nargs="*", help="the texts; without any, one a line from standard input")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file of an embedding model")
+    parser.add_argument(
+        "text", nargs="*", metavar="TEXT", help="the texts; without any, each line of standard input is one"
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write float32 (n, dim) to a .npy file")
-    add_backend_options(parser)
     parser.add_argument("--truncate", action="store_true", help="cut texts that are too long instead of failing")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say on stderr which device is used, and why")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr which device is used, and why")
+    add_backend_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints or writes the vectors, in the order of the texts."""
+    """Print or write the vectors, in the order of the texts."""
     import hotshoe
 
     if args.output is not None and args.output.suffix != ".npy":

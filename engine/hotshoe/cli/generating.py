@@ -1,181 +1,110 @@
-"""What the commands that generate share: their options, and loading a text model by them."""
+"""What `hotshoe run` and `hotshoe chat` share: sampling options, grammars, loading a text model, the summary."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from hotshoe.cli.options import add_backend_options, add_runner_options, backend_params, placement_params, runner_params
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
-    from hotshoe.placement import PlacementParams
     from hotshoe.runner.generation import Completion
-    from hotshoe.runner.params import RunnerParams
     from hotshoe.runner.text import TextModel
-    from hotshoe_core import BackendParams
+    from hotshoe.sampling import Constraint, Grammar
 
-__all__ = [
-    "add_backend_options",
-    "add_options",
-    "add_runner_options",
-    "backend_params",
-    "load",
-    "options",
-    "placement_params",
-    "runner_params",
-    "summary",
-]
+__all__ = ["add_options", "constraints", "load", "read_grammar", "sampling_options", "summary"]
 
-_SAMPLING = {
-    "temperature": float,
-    "top_k": int,
-    "top_p": float,
-    "min_p": float,
-    "typical_p": float,
-    "repetition_penalty": float,
-    "presence_penalty": float,
-    "frequency_penalty": float,
-    "seed": int,
-    "max_tokens": int,
-    "context_shift": int,
-}
+_SAMPLING = (
+    ("temperature", float, 0.8, "how random the choice is; 0: always the most likely token"),
+    ("top_k", int, 40, "choose among the N most likely tokens; 0: all"),
+    ("top_p", float, 0.95, "choose among the most likely tokens whose probabilities sum to N; 1: all"),
+    ("min_p", float, 0.05, "leave out tokens less likely than N times the most likely one; 0: none"),
+    ("typical_p", float, 1.0, "choose among the tokens nearest to the expected information, up to the sum N; 1: all"),
+    ("repetition_penalty", float, 1.0, "divide the logits of the last 64 tokens by N; 1: off"),
+    ("presence_penalty", float, 0.0, "subtract N from the logit of each of the last 64 tokens; 0: off"),
+    ("frequency_penalty", float, 0.0, "subtract N for each time that a token is among the last 64; 0: off"),
+)
+"""Fields of SamplingParams: type, default, help."""
+
+
+def _or_default(text: str) -> int | None:
+    """A number; -1, as in llama.cpp, for the default."""
+    return None if text == "-1" else int(text)
+
+
+_or_default.__name__ = "int"  # argparse names the type in its message
+_COUNTS = (
+    ("seed", "the same seed gives the same text; default: another one each time"),
+    ("max_tokens", "end after N tokens; default: where the model ends, or the context is full"),
+    ("context_shift", "when the context is full, keep its first N tokens, forget half of the others and go on"),
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Where to run, and how to choose tokens."""
-    parser.add_argument("model", help="a GGUF file of a text model")
-    parser.add_argument("--ctx", type=int, help="tokens of context; default: the model's, at most 4096")
-    add_backend_options(parser)
+    """Add the model, and how to choose tokens and where to compute."""
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file of a text model")
+    group = parser.add_argument_group("choosing tokens")
+    for name, kind, default, text in _SAMPLING:
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=f"{text}. Default: {default:g}")
+    for name, text in _COUNTS:
+        group.add_argument(f"--{name.replace('_', '-')}", type=_or_default, metavar="N", help=text)
+    group.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
+    )
+    grammars = group.add_mutually_exclusive_group()
+    grammars.add_argument("--json-schema", metavar="FILE|JSON", help="write compact JSON that fits this JSON schema")
+    grammars.add_argument(
+        "--grammar", type=Path, metavar="FILE", help="write a text that fits this grammar: GBNF, or Lark if named .lark"
+    )
+    grammars.add_argument("--format", choices=("json",), help=argparse.SUPPRESS)  # Ollama's name
     add_runner_options(parser)
-    for name, kind in _SAMPLING.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N")
-    parser.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; may be repeated")
+    add_backend_options(parser)
 
 
-def add_backend_options(parser: argparse.ArgumentParser) -> None:
-    """Where to run, and the fields of BackendParams."""
-    parser.add_argument("--device", help="where to run: names or types that `hotshoe devices` lists, by commas")
-    _add_placement_options(parser)
-    parser.add_argument("--threads", type=int, help="CPU threads; default: physical cores")
-    parser.add_argument(
-        "--flash-attention",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="auto: the quickest; on: the engine's own, as llama.cpp computes it; off: none",
-    )
-    parser.add_argument(
-        "--matmul-precision",
-        choices=("stored", "bf16"),
-        default="stored",
-        help="bf16: round F16 weights, of encoders also F32 ones, to BF16 where the CPU is faster at it",
-    )
-
-
-def _add_placement_options(parser: argparse.ArgumentParser) -> None:
-    """The fields of PlacementParams."""
-    parser.add_argument(
-        "-ngl", "--gpu-layers", type=_gpu_layers, metavar="N", help="layers beside the CPU: a number, all, or auto"
-    )
-    parser.add_argument("--tensor-split", type=_shares, metavar="N,…", help="each device's share of those layers")
-    parser.add_argument("--main-gpu", type=int, metavar="N", help="the device to fill first, counted from 0")
-    experts = parser.add_mutually_exclusive_group()
-    experts.add_argument("--cpu-moe", action="store_true", help="experts stay on the CPU")
-    experts.add_argument("--n-cpu-moe", type=int, metavar="N", help="experts of the first N layers stay on the CPU")
-    parser.add_argument("--no-kv-offload", action="store_true", help="the cache stays on the CPU")
-    parser.add_argument(
-        "--layer-devices", type=_layers, metavar="DEVICE=N-N,…", help="each layer's device: cpu=0-7,cuda:0=8-31"
-    )
-    parser.add_argument("--no-fallback", action="store_true", help="fail if an op cannot run on its layer's device")
-
-
-def _gpu_layers(text: str) -> int | str:
-    return text if text in ("auto", "all") else int(text)
-
-
-def _shares(text: str) -> tuple[float, ...]:
-    return tuple(float(share) for share in text.split(","))
-
-
-_MOST_LAYERS = 10_000
-
-
-def _layers(text: str) -> tuple[str, ...]:
-    """``cpu=0-7,cuda:0=8-31``: a device for each layer from 0 on, each named once."""
-    devices: dict[int, str] = {}
-    for entry in text.split(","):
-        name, _, run = entry.rpartition("=")
-        first, _, last = run.partition("-")
-        layers = range(int(first), int(last or first) + 1)
-        if not name or not 0 < len(layers) <= _MOST_LAYERS or devices.keys() & set(layers):
-            raise argparse.ArgumentTypeError(f"{entry!r} is no device with layers of its own; expected DEVICE=N-N")
-        devices |= dict.fromkeys(layers, name.strip())
-    missing = sorted(set(range(max(devices) + 1)) - devices.keys())
-    if missing:
-        raise argparse.ArgumentTypeError(f"layer {missing[0]} has no device")
-    return tuple(devices[i] for i in range(len(devices)))
-
-
-def add_runner_options(parser: argparse.ArgumentParser, *, sequences: bool = True) -> None:
-    """The fields of RunnerParams; ``sequences``: also --sequences, for commands that do not use it otherwise."""
-    parser.add_argument("--kv-dtype", help="element type of the cache: f16, f32, q8_0 or q4_0")
-    parser.add_argument("--n-batch", type=int, metavar="N", help="tokens computed in a step; default: 512")
-    parser.add_argument("--n-ubatch", type=int, metavar="N", help="tokens of one graph; default: as --n-batch")
-    parser.add_argument("--max-sequences", type=int, metavar="N", help="texts in the cache at once; default: 63")
-    if sequences:
-        parser.add_argument("--sequences", type=int, metavar="N", help="texts of --ctx tokens there is room for")
-
-
-def backend_params(args: argparse.Namespace) -> BackendParams:
-    """What the options say of the backend."""
-    from hotshoe_core import BackendParams
-
-    return BackendParams(
-        n_threads=args.threads, flash_attention=args.flash_attention, matmul_precision=args.matmul_precision
-    )
-
-
-def placement_params(args: argparse.Namespace) -> PlacementParams:
-    """What the options say of where layers go."""
-    from hotshoe.placement import PlacementParams
-
-    given = {"tensor_split": args.tensor_split, "main_gpu": args.main_gpu, "layers": args.layer_devices}
-    if args.gpu_layers is not None:
-        given["gpu_layers"] = args.gpu_layers
-    if args.n_cpu_moe is not None:
-        given["cpu_moe"] = args.n_cpu_moe
-    elif args.cpu_moe:
-        given["cpu_moe"] = True
-    return PlacementParams(kv_offload=not args.no_kv_offload, fallback=not args.no_fallback, **given)
-
-
-def runner_params(args: argparse.Namespace, **more: Any) -> RunnerParams:
-    """What the options say of the runner; ``more``: fields that the command sets itself."""
-    from hotshoe.runner.params import RunnerParams
-
-    names = ("kv_dtype", "n_batch", "n_ubatch", "max_sequences")
-    given = {name: value for name in names if (value := getattr(args, name, None)) is not None}
-    return RunnerParams(**given | more)
-
-
-def options(args: argparse.Namespace) -> dict[str, Any]:
+def sampling_options(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of SamplingParams that were given."""
-    given = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
-    return given | {"stop": args.stop} if args.stop else given
+    names = (*(row[0] for row in _SAMPLING), *(row[0] for row in _COUNTS), "stop")
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+def read_grammar(args: argparse.Namespace) -> Grammar | None:
+    """The grammar that an option names. Raises GrammarError, or MissingPackageError if llguidance is missing."""
+    if args.grammar is None and args.json_schema is None and args.format is None:
+        return None
+    from hotshoe.sampling import Grammar
+
+    if args.grammar is not None:
+        text = args.grammar.read_text(encoding="utf-8")
+        return Grammar.from_lark(text) if args.grammar.suffix == ".lark" else Grammar.from_gbnf(text)
+    given = args.json_schema or '{"type": "object"}'
+    schema = given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8")
+    return Grammar.from_json_schema(schema, whitespace=False)  # small models would write line ends without end
+
+
+def constraints(grammar: Grammar | None, model: TextModel) -> Callable[[], Constraint | None]:
+    """A function that returns the grammar's state for the next text; None without a grammar."""
+    if grammar is None:
+        return lambda: None
+    from hotshoe.sampling import GrammarVocabulary
+
+    vocabulary = GrammarVocabulary.of(model.tokenizer)
+    return lambda: grammar.start(vocabulary)
 
 
 def load(args: argparse.Namespace) -> TextModel:
-    """The model. Raises ModelError for one that does not generate."""
+    """Load the model. Raises ModelError if it does not generate text."""
     import hotshoe
 
-    more = {} if args.sequences is None else {"n_sequences": args.sequences}
-    runner = runner_params(args, **more)
     with bar("loading") as progress:
         model = hotshoe.load_model(
             args.model,
             args.device,
             n_ctx=args.ctx,
             params=backend_params(args),
-            runner=runner,
+            runner=runner_params(args),
             placement=placement_params(args),
             task="text",
             progress=progress,
@@ -184,7 +113,7 @@ def load(args: argparse.Namespace) -> TextModel:
 
 
 def summary(done: Completion) -> str:
-    """One line: how much, how fast, why it ended."""
+    """One line: how much was computed, how fast, and why it ended."""
     computed = done.n_prompt - done.n_cached
     prompt = computed / done.prompt_seconds if done.prompt_seconds else 0.0
     return (

@@ -1,39 +1,50 @@
-"""``hotshoe imatrix MODEL --text FILE -o OUT``: how much each column of a model's matrices matters, for quantize."""
+"""``hotshoe imatrix MODEL --text FILE``: measure how much each column of each matrix matters, for quantize."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from hotshoe.cli.generating import add_backend_options, backend_params, placement_params
+from hotshoe.cli.options import add_backend_options, backend_params, placement_params
+from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
 __all__ = ["add_parser", "run"]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``run`` is its ``args.run``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``imatrix``."""
+    parser = commands.add_parser(
         "imatrix",
+        usage="%(prog)s [options] MODEL --text FILE",
         help="make an importance matrix for quantize",
-        description="Lets a model read a text, and writes how large each input of each of its matrices was: an "
+        description="Let a model read a text, and write how large each input of each of its matrices was: an "
         "importance matrix for `hotshoe quantize --imatrix`, in llama.cpp's format.",
     )
-    parser.add_argument("model", help="a GGUF file, best in f32, f16 or bf16")
-    parser.add_argument("--text", type=Path, required=True, metavar="FILE", help="a text like those it will be used on")
-    parser.add_argument("-o", "--output", type=Path, metavar="OUT", default=Path("imatrix.gguf"), help="(imatrix.gguf)")
-    parser.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens read at a time (512)")
-    parser.add_argument("--chunks", type=int, metavar="N", help="at most so many chunks (default: the whole text)")
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is there")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file, preferably in f32, f16 or bf16")
+    parser.add_argument(
+        "--text", type=Path, required=True, metavar="FILE", help="a text similar to those that the model will read"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="OUT",
+        default=Path("imatrix.gguf"),
+        help="the file to write; default: imatrix.gguf",
+    )
+    parser.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens of a chunk; default: 512")
+    parser.add_argument("--chunks", type=int, metavar="N", help="most chunks to read; default: the whole text")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     add_backend_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the file, and prints what is in it. Raises what ``hotshoe.quantize.collect_importance`` raises."""
+    """Write the file, and print what it holds. Raises as ``hotshoe.quantize.collect_importance`` does."""
     import hotshoe
+    from hotshoe.atomic_file import check_target
     from hotshoe.loading import task_of
-    from hotshoe.outfile import check_target
     from hotshoe.quantize import collect_importance
     from hotshoe.runner.params import RunnerParams
 

@@ -1,4 +1,4 @@
-"""``hotshoe inspect FILE``: what a GGUF file holds, as text or as JSON. Reads the header only."""
+"""``hotshoe inspect FILE``: show what a GGUF file holds, as text or as JSON. Reads the header only."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.errors.text import format_bytes
@@ -26,22 +27,29 @@ _KEY_COLUMN = 44  # wide enough for nearly all keys; a longer one pushes its val
 _MIN_VALUE = 24
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``inspect``."""
+    parser = commands.add_parser(
         "inspect",
+        usage="%(prog)s [options] FILE",
         help="show what a GGUF file holds",
-        description="Show a GGUF file's metadata and tensors. Of a split model, name any of its files.",
+        description="Show the metadata and tensors of a GGUF file. For a split model, name any of its files.",
     )
-    parser.add_argument("file", help="the .gguf file")
-    parser.add_argument("--metadata", action="store_true", help="only the metadata")
-    parser.add_argument("--tensors", action="store_true", help="only the tensors")
-    parser.add_argument("--match", metavar="GLOB", help="only keys and tensors whose name matches, such as 'blk.0.*'")
-    parser.add_argument("--full", action="store_true", help="long arrays and texts in full")
-    parser.add_argument("--json", action="store_true", help="for machines; arrays are abbreviated unless --full")
+    parser.add_argument("file", metavar="FILE", help="the GGUF file")
+    parser.add_argument("--metadata", action="store_true", help="show only the metadata")
+    parser.add_argument("--tensors", action="store_true", help="show only the tensors")
+    parser.add_argument(
+        "--match", metavar="GLOB", help="show only keys and tensors whose names match, such as 'blk.0.*'"
+    )
+    parser.add_argument("--full", action="store_true", help="show long arrays and texts in full")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON; without --full, with the first items of long arrays"
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    """Print the report."""
     with GGUFFile(args.file) as file:
         both = args.metadata == args.tensors
         report = describe(
@@ -50,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         out = json.dumps(report, indent=2, allow_nan=False)
     else:
-        width = shutil.get_terminal_size().columns  # 80 where there is no terminal
+        width = shutil.get_terminal_size().columns  # 80 without a terminal
         out = render(report, width=sys.maxsize if args.full else width)
     encoding = sys.stdout.encoding or "utf-8"
     print(out.encode(encoding, "backslashreplace").decode(encoding))
@@ -60,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 def describe(
     file: GGUFFile, *, full: bool = False, match: str | None = None, metadata: bool = True, tensors: bool = True
 ) -> dict[str, Any]:
-    """A report of JSON values. The totals are of the whole file, whatever ``match`` leaves of its parts."""
+    """A report of JSON values. ``match`` selects keys and tensors by a glob; the totals are those of the whole file."""
     infos = list(file.tensors.values())
     n_parameters = sum(t.size for t in infos)
     weight_bytes = sum(t.nbytes for t in infos)
@@ -87,7 +95,7 @@ def describe(
 
 
 def render(report: dict[str, Any], width: int = 80) -> str:
-    """The report as text; values are cut where a line would be longer than ``width``."""
+    """The report as text. A value that would make its line longer than ``width`` is cut."""
     parts = [_summary(report)]
     if report["types"]:
         rows = [
@@ -107,13 +115,14 @@ def render(report: dict[str, Any], width: int = 80) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` on one line and without control characters: a file must not be able to drive a terminal."""
+    """``text`` on one line, control characters as escapes: a file must not control a terminal."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shorten(text: str, width: int) -> str:
+    """At most ``width`` characters of ``text``; what was cut becomes "..."."""
     return text if len(text) <= width else f"{text[: max(0, width - 3)]}..."
 
 
@@ -173,10 +182,10 @@ def _value(value: Any, kind: ValueType, full: bool) -> dict[str, Any]:
 
 
 def _items(array: GGUFArray, n: int) -> list[Any]:
-    """The first ``n`` items; of nested arrays the first ``n`` of each."""
+    """The first ``n`` items, and of each nested array its first ``n``."""
     try:
         items = array[:n]
-    except ModelFileError:  # broken text shall not hide the rest of the file
+    except ModelFileError:  # invalid UTF-8: show the bytes, and the rest of the file
         items = [raw.decode(errors="backslashreplace") for raw in array.raw()[:n]]
     if array.type is ValueType.ARRAY:
         return [_items(a, n) for a in items]
@@ -187,8 +196,8 @@ def _plain(value: Any, kind: ValueType) -> Any:
     if not isinstance(value, float):
         return value
     if not math.isfinite(value):
-        return str(value)  # JSON has no such numbers
-    # The shortest digits that give the same float32: 1e-06, not 9.999999974752427e-07.
+        return str(value)  # JSON has no NaN or infinity
+    # The fewest digits that give the same float32: 1e-06, not 9.999999974752427e-07.
     return float(str(np.float32(value))) if kind is ValueType.FLOAT32 else value
 
 

@@ -1,7 +1,7 @@
-"""``hotshoe new-plugin NAME``: a package that installs, is found and passes its tests, for its author to fill in.
+"""``hotshoe new-plugin NAME``: write a package that installs and passes its tests, for its author to complete.
 
-What it writes lies in ``templates``, a folder for each kind: files as they are to be, but for the names and for the
-suffix ".in", which keeps them from being taken for modules of hotshoe.
+The folder ``templates`` has a folder for each kind of package. Its files become those of the package, with other names
+in them. Their suffix ".in" keeps tools from taking them for modules of hotshoe.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hotshoe.cli.devices import show
+from hotshoe.cli.parsing import CommandParser, Subparsers
+from hotshoe.cli.tables import show
 from hotshoe_core.contract.device import name_problem
 from hotshoe_core.errors import OptionError
 from hotshoe_core.errors.text import shown
@@ -35,41 +36,45 @@ _KINDS = {
 _TEMPLATES = Path(__file__).parent / "templates"
 _SUFFIX = ".in"
 _OURS = frozenset({"hotshoe", "hotshoe-core", "hotshoe-loader", "hotshoe-ggml", "hotshoe-ggml-rpc", "ggml-rpc", "rpc"})
-_BESIDE = frozenset({"tests", "oracle", "checkpoint", "stamp", "hatch_build"})  # modules and folders in templates
-_OTHER = "take another name, such as acme-npu"
+_TEMPLATE_NAMES = frozenset(
+    {"tests", "oracle", "checkpoint", "stamp", "hatch_build"}
+)  # modules and folders in templates
+_ANOTHER_NAME = "take another name, such as acme-npu"
 _PEP508 = re.compile(r"[A-Z0-9]([A-Z0-9._-]*[A-Z0-9])?", re.ASCII | re.IGNORECASE)
 
 
 class Names(NamedTuple):
-    """What a plugin's name becomes.
-
-    plugin: of the distribution, and of what hotshoe calls it: entry point, provider and device, or a file's
-    architecture. module: what is imported. prefix: how its classes begin.
-    """
+    """The names made of a plugin's name."""
 
     plugin: str
+    """Name of the distribution, the entry point, the provider and the device; of a family, its architecture."""
+
     module: str
+    """Name of the package to import."""
+
     prefix: str
+    """How the names of its classes begin."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``new-plugin``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``new-plugin``."""
+    parser = commands.add_parser(
         "new-plugin",
-        help="write a package that brings a backend, a family of models or native libraries",
-        description="Writes a package that installs, is found by hotshoe and passes its own tests as it stands, with "
-        "the places marked where your work goes.",
+        usage="%(prog)s NAME (--backend | --family | --libraries) [options]",
+        help="write a package for a backend, a model family or libraries",
+        description="Write a package that can be installed, is found by hotshoe and passes its own tests, with marks "
+        "where your code goes.",
     )
-    parser.add_argument("name", metavar="NAME", help="of the package, and of its device or architecture: acme-npu")
+    parser.add_argument("name", metavar="NAME", help="name of the package, and of its device or architecture: acme-npu")
     kinds = parser.add_mutually_exclusive_group(required=True)
     for kind, what in _KINDS.items():
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
-    parser.add_argument("--output", metavar="DIR", type=Path, help="the folder to make (default: NAME, here)")
+    parser.add_argument("--output", metavar="DIR", type=Path, help="the folder to make; default: NAME in this folder")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the package, and prints where it is and what to do next. Raises what ``write_plugin`` raises."""
+    """Write the package, and print where it is and what to do next. Raises as ``write_plugin`` does."""
     names = names_for(args.name, args.kind)
     target: Path = args.output or Path(names.plugin)
     written = write_plugin(names, args.kind, target)
@@ -80,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def names_for(name: str, kind: str) -> Names:
-    """The names of a new plugin called ``name``. Raises OptionError for one that it cannot have."""
+    """The names of a new plugin called ``name``. Raises OptionError if the name is invalid or taken."""
     if not _PEP508.fullmatch(name):
         raise _refused(name, "a package's name is ASCII letters and digits, and between them '-', '_' or '.' (PEP 508)")
     plugin = normalise(name)
@@ -89,13 +94,13 @@ def names_for(name: str, kind: str) -> Names:
     if problem is not None:
         raise _refused(name, problem)
     if not names.module.isidentifier() or keyword.iskeyword(names.module):
-        raise _refused(name, f"it would be imported as {names.module!r}, which is no name in Python")
+        raise _refused(name, f"it would be imported as {names.module!r}, which is not a name in Python")
     _refuse_taken(name, names, kind)
     return names
 
 
 def _refuse_taken(name: str, names: Names, kind: str) -> None:
-    """Raises OptionError for a name that is this project's, or that of something that is installed."""
+    """Raise OptionError if the name belongs to this project, or to an installed package."""
     from hotshoe import families
     from hotshoe_core.contract.plugin import ENTRY_POINT_GROUP
     from hotshoe_core.eager.reference import ReferenceProvider
@@ -109,29 +114,31 @@ def _refuse_taken(name: str, names: Names, kind: str) -> None:
     for entry in find_entry_points([group])[group]:
         if names.plugin in (normalise(entry.name), normalise(entry.distribution)):
             also = "" if normalise(entry.distribution) in _OURS else f", or pip uninstall {entry.distribution}"
-            raise _refused(name, f"{entry.origin} is installed and has it in {group!r}", f"{_OTHER}{also}")
-    if names.module in _BESIDE:
-        raise _refused(name, f"the package has a {names.module!r} of its own beside what is imported")
+            raise _refused(
+                name, f"{entry.origin} is installed and uses this name in {group!r}", f"{_ANOTHER_NAME}{also}"
+            )
+    if names.module in _TEMPLATE_NAMES:
+        raise _refused(name, f"the package has a file or folder {names.module!r} already")
     if names.module in sys.stdlib_module_names:
-        raise _refused(name, f"`import {names.module}` is a module of Python's own")
+        raise _refused(name, f"`import {names.module}` is a module of Python")
     spec = importlib.util.find_spec(names.module)
-    if spec is not None and spec.origin is not None:  # else a folder that is no package
+    if spec is not None and spec.origin is not None:  # else a folder without a package
         raise _refused(name, f"`import {names.module}` is another package already: {spec.origin}")
 
 
-def _refused(name: str, problem: str, hint: str = _OTHER) -> OptionError:
+def _refused(name: str, problem: str, hint: str = _ANOTHER_NAME) -> OptionError:
     return OptionError(f"a new plugin cannot be called {shown(name)}: {problem}", hint=hint)
 
 
 def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
-    """Writes the package into ``target``, all of it or nothing, and returns the paths of its files.
+    """Write the package into ``target``, all of it or nothing, and return the paths of its files.
 
-    Raises OptionError if something is there already, and OSError where nothing can be written.
+    Raises OptionError if ``target`` exists and is not an empty folder; OSError if it cannot be written.
     """
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise OptionError(
-            f"{target} is there already, and nothing was written; expected a folder that is not, or is empty",
-            hint="name another by --output, or remove it",
+            f"{target} exists already, so nothing was written; expected a new or empty folder",
+            hint="name another folder with --output, or remove this one",
         )
     parent = target.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -142,8 +149,8 @@ def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text, encoding="utf-8", newline="\n")
             written.append(target / path)
-        folder.chmod(0o777 & ~_umask())  # mkdtemp's own is for its owner alone
-        if target.exists():  # empty, and perhaps where the user is
+        folder.chmod(0o777 & ~_umask())  # mkdtemp lets only the owner in
+        if target.exists():  # empty, perhaps the working directory
             for entry in list(folder.iterdir()):
                 entry.rename(target / entry.name)
             folder.rmdir()
@@ -158,10 +165,10 @@ def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
 def _rendered(names: Names, kind: str) -> Iterator[tuple[str, str]]:
     """Path and text of each file of the package."""
     spelled = dict(zip((f"my-{kind}", f"my_{kind}", f"My{kind.capitalize()}"), names))
-    anyone = re.compile("|".join(spelled))
+    pattern = re.compile("|".join(spelled))
 
     def named(text: str) -> str:
-        return anyone.sub(lambda match: spelled[match[0]], text)
+        return pattern.sub(lambda match: spelled[match[0]], text)
 
     for file in sorted((_TEMPLATES / kind).rglob(f"*{_SUFFIX}")):
         path = file.relative_to(_TEMPLATES / kind).as_posix().removesuffix(_SUFFIX)

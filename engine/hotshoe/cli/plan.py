@@ -1,27 +1,22 @@
-"""``hotshoe plan MODEL``: what a model would take on which device, layer by layer. Allocates nothing."""
+"""``hotshoe plan MODEL``: how much memory a model would take on each device. Allocates nothing."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hotshoe.cli.devices import show, show_json, wrap
-from hotshoe.cli.generating import (
-    add_backend_options,
-    add_runner_options,
-    backend_params,
-    placement_params,
-    runner_params,
-)
-from hotshoe.cli.tables import table
+from hotshoe.cli.options import add_backend_options, add_runner_options, backend_params, placement_params, runner_params
+from hotshoe.cli.parsing import CommandParser, Subparsers
+from hotshoe.cli.tables import bar, show, show_json, table, wrap
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import PlacementError
 from hotshoe_core.errors.text import format_bytes
 
 if TYPE_CHECKING:
-    from hotshoe.placement.plan import Plan
+    from hotshoe.placement.plan import Part, Plan
 
 __all__ = ["add_parser", "run", "simulated"]
 
@@ -29,39 +24,40 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``plan``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``plan``."""
+    parser = commands.add_parser(
         "plan",
-        help="show where a model would lie, without loading it",
-        description="Show what a model would take on which device, layer by layer, and whether it fits. Nothing is "
-        "allocated. The exit code is 1 if it does not fit.",
+        usage="%(prog)s [options] MODEL",
+        help="show which device would hold what, and whether it fits",
+        description="Show how much memory a model would take on each device, and whether it fits. Nothing is "
+        "allocated. Exit code: 0 it fits, 1 it does not.",
     )
-    parser.add_argument("model", help="a GGUF file")
-    parser.add_argument("--ctx", type=int, help="tokens of context; default: the model's, at most 4096")
-    add_backend_options(parser)
-    add_runner_options(parser)
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
     parser.add_argument(
-        "--simulate", metavar="NAME=SIZE,…", help="devices that need not be here: gpu0=8GiB,gpu1=24GiB,cpu=32GiB"
+        "--simulate",
+        metavar="NAME=SIZE,…",
+        help="plan for these devices and their free memory: gpu0=8GiB,gpu1=24GiB,cpu=32GiB",
     )
-    parser.add_argument("--json", action="store_true", help="for machines; sizes are bytes")
+    parser.add_argument("--json", action="store_true", help="print JSON: every layer, and sizes in bytes")
+    add_runner_options(parser)
+    add_backend_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the plan. Returns 1 if it does not fit."""
+    """Print the plan. Returns 1 if it does not fit."""
     from hotshoe.placement.plan import plan_model
 
     devices = None if args.simulate is None else simulated(args.simulate)
     if devices is not None and args.device is not None:
-        raise PlacementError("both --device and --simulate name devices", hint="give one")
-    more = {} if args.sequences is None else {"n_sequences": args.sequences}
+        raise PlacementError("both --device and --simulate name devices; expected one of them", hint="leave one out")
     plan = plan_model(
         args.model,
         args.device,
         n_ctx=args.ctx,
         params=backend_params(args),
-        runner=runner_params(args, **more),
+        runner=runner_params(args),
         placement=placement_params(args),
         simulate=devices,
     )
@@ -73,18 +69,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def simulated(text: str) -> list[Device]:
-    """Devices as ``gpu0=8GiB,cpu=16GiB`` names them, CPU, integrated GPU or GPU by the beginning of the name.
+    """Devices for a text such as ``gpu0=8GiB,cpu=16GiB``: names with the free memory of each.
 
-    Raises PlacementError for what cannot be read.
+    A name that begins with "cpu" is a CPU, with "igpu" an integrated GPU; all others are GPUs. Raises PlacementError
+    for an entry without a size, and for a name that is given twice.
     """
     found: list[Device] = []
     for entry in text.split(","):
         name, _, size = (part.strip() for part in entry.partition("="))
         amount = _SIZE.fullmatch(size)
-        if not name or amount is None or name in [d.name for d in found]:
+        if name in [d.name for d in found]:
+            raise PlacementError(f"--simulate {text!r}: {name!r} is named twice", hint="give each device another name")
+        if not name or amount is None:
             raise PlacementError(
-                f"--simulate {text!r}: {entry!r} is no device of a name of its own with its free memory",
-                hint="--simulate gpu0=8GiB,gpu1=24GiB,cpu=32GiB",
+                f"--simulate {text!r}: {entry!r} is not a name with a size of memory; expected NAME=SIZE",
+                hint="for example --simulate gpu0=8GiB,gpu1=24GiB,cpu=32GiB",
             )
         free = int(float(amount[1]) * _UNITS[amount[2].lower()])
         kinds = {"cpu": DeviceType.CPU, "igpu": DeviceType.IGPU}
@@ -97,24 +96,32 @@ def _report(plan: Plan) -> Iterator[str]:
     cache = f", cache {plan.kv_dtype}" if any(p.cache for p in plan.parts) else ""
     yield f"{plan.file}: {plan.architecture}, {plan.n_layers} layers, context {plan.n_ctx}{cache}"
     yield ""
-    rows = [(p.layer, p.device, _size(p.weights), _size(p.cache)) for p in plan.parts]
-    yield from table(("LAYER", "DEVICE", "WEIGHTS", "CACHE"), rows, "<<>>")
+    yield from table(("LAYERS", "DEVICE", "WEIGHTS", "CACHE"), _layer_rows(plan.parts), "<<>>")
     yield ""
-    totals = []
+    rows = []
     for device in plan.devices:
         memory, free = plan.memory.on(device.name), plan.free.get(device.name, 0)
         sums = [sum(m.size for m in amounts.values()) for amounts in (memory.weights, memory.cache)]
-        verdict = (
-            "" if not free else "fits" if memory.total <= free else f"{format_bytes(memory.total - free)} too much"
-        )
-        totals.append(
-            (device.name, *map(_size, sums), _size(memory.graph.size), _size(memory.total), _size(free), verdict)
-        )
-    yield from table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", ""), totals, "<>>>>><")
+        sizes = map(_size, (*sums, memory.graph.size, memory.total, free))
+        rows.append((device.name, *sizes, bar(memory.total, free) if free else ""))
+    yield from table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", "TOTAL OF FREE"), rows, "<>>>>><")
     yield ""
-    yield "It fits." if plan.fits else "It does not fit."
+    known = [(name, plan.memory.on(name).total - free) for name, free in plan.free.items() if free]
+    lacks = ", ".join(f"{name} lacks {format_bytes(missing)}" for name, missing in known if missing > 0)
+    yield "It fits." if plan.fits else f"It does not fit: {lacks}." if lacks else "It does not fit."
     for moved in plan.moved:
-        yield from wrap(moved, "")
+        yield from wrap(moved)
+
+
+def _layer_rows(parts: Iterable[Part]) -> Iterator[tuple[str, str, str, str]]:
+    """One row for consecutive layers on the same devices, with the sums of their sizes; one for each such device."""
+    layers = [(layer, list(group)) for layer, group in groupby(parts, key=lambda p: p.layer)]
+    for (_, devices), run in groupby(layers, key=lambda row: (row[0].isdecimal(), [p.device for p in row[1]])):
+        rows = list(run)
+        label = rows[0][0] if len(rows) == 1 else f"{rows[0][0]}-{rows[-1][0]}"
+        for i, device in enumerate(devices):
+            held = [row[1][i] for row in rows]
+            yield label, device, _size(sum(p.weights for p in held)), _size(sum(p.cache for p in held))
 
 
 def _size(n: int) -> str:

@@ -1,4 +1,4 @@
-"""A progress bar on stderr, if that is a terminal; else nothing."""
+"""A progress bar on stderr, if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["bar"]
 
 @contextlib.contextmanager
 def bar(label: str) -> Iterator[Callable[[float], None]]:
-    """Yields a function that takes the fraction done, 0 to 1."""
+    """A context manager whose value is a function: call it with the fraction done, 0 to 1."""
     if not sys.stderr.isatty():
         yield lambda fraction: None
         return

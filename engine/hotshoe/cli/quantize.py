@@ -1,4 +1,4 @@
-"""``hotshoe quantize IN OUT --type q4_k_m``: a GGUF file to a smaller one."""
+"""``hotshoe quantize IN OUT --type q4_k_m``: make a smaller GGUF file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
 
 if TYPE_CHECKING:
@@ -15,52 +16,63 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``run`` is its ``args.run``."""
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``quantize``."""
     from hotshoe.quantize import FILE_TYPES
 
-    parser = subparsers.add_parser(
+    parser = commands.add_parser(
         "quantize",
+        usage="%(prog)s [options] IN [OUT]",
         help="make a GGUF file smaller",
-        description="Writes a model in another GGUF file with its weights quantized, as llama.cpp's tool does, "
-        "byte for byte.",
+        description="Write a model to another GGUF file with its weights quantized, byte for byte as llama.cpp's tool "
+        "does.",
     )
     parser.add_argument(
-        "source", metavar="IN", type=Path, help="a GGUF file in f32, f16 or bf16; one of a split model's"
+        "source", metavar="IN", type=Path, help="a GGUF file in f32, f16 or bf16; of a split model, any of its files"
     )
     parser.add_argument(
-        "output", metavar="OUT", type=Path, nargs="?", help="the file to write (default: IN's name with TYPE, here)"
+        "output",
+        metavar="OUT",
+        type=Path,
+        nargs="?",
+        help="the file to write; default: the name of IN with TYPE, in this folder",
     )
     parser.add_argument(
-        "--type", default="q4_k_m", metavar="TYPE", help=f"the mix of block formats: {', '.join(FILE_TYPES)} (q4_k_m)"
+        "--type",
+        default="q4_k_m",
+        metavar="TYPE",
+        help=f"the mix of block formats: {', '.join(FILE_TYPES)}; default: q4_k_m",
     )
     parser.add_argument(
-        "--imatrix", type=Path, metavar="FILE", help="an importance matrix of this model: see hotshoe imatrix"
+        "--imatrix", type=Path, metavar="FILE", help="an importance matrix of this model, made by `hotshoe imatrix`"
     )
-    parser.add_argument("--output-type", metavar="TYPE", help="element type of the matrix that gives the logits")
+    parser.add_argument(
+        "--output-type", metavar="TYPE", help="element type of the output matrix, which gives the logits"
+    )
     parser.add_argument("--token-embedding-type", metavar="TYPE", help="element type of the token embedding")
     parser.add_argument(
         "--tensor-type",
         action="append",
         default=[],
         metavar="PATTERN=TYPE",
-        help="element type of the tensors whose names the regular expression matches in; the first one that does holds",
+        help="element type of the tensors whose names match a regular expression: attn_v=q8_0. May be given several "
+        "times; the first pattern that matches a name decides",
     )
-    parser.add_argument("--pure", action="store_true", help="no mix: all weights get one type")
-    parser.add_argument("--leave-output", action="store_true", help="leave the matrix that gives the logits as it is")
+    parser.add_argument("--pure", action="store_true", help="one type for all weights, instead of the mix")
+    parser.add_argument("--leave-output", action="store_true", help="do not quantize the output matrix")
     parser.add_argument(
-        "--allow-requantize", action="store_true", help="quantize again what is quantized already, at a loss"
+        "--allow-requantize",
+        action="store_true",
+        help="quantize weights that are quantized already, which loses quality",
     )
-    parser.add_argument("--threads", type=int, metavar="N", help="threads (default: all cores)")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="print what would become of each tensor, and write nothing"
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it is there")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: all cores")
+    parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would become of each tensor")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Quantizes, and prints path and size of the file. Raises what ``hotshoe.quantize_model`` raises."""
+    """Quantize, and print path and size of the file. Raises as ``hotshoe.quantize_model`` does."""
     from hotshoe.cli import progress
     from hotshoe.quantize import plan_quantization, quantize_model
     from hotshoe_core.errors.text import format_bytes
@@ -69,8 +81,8 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         _print(plan_quantization(args.source, args.type, params))
         return 0
-    whole = re.sub(r"-\d{5}-of-\d{5}$", "", args.source.stem)  # of a split model
-    output = args.output or Path(f"{whole}-{args.type.lower()}.gguf")
+    name = re.sub(r"-\d{5}-of-\d{5}$", "", args.source.stem)  # without the number of a split file
+    output = args.output or Path(f"{name}-{args.type.lower()}.gguf")
     with progress.bar(f"quantizing to {args.type}") as update:
         path = quantize_model(
             args.source, output, args.type, params, n_threads=args.threads, progress=update, overwrite=args.overwrite
@@ -121,5 +133,5 @@ def _print(plan: QuantizationPlan) -> None:
     print(*table(("tensor", "shape", "type", "new type", "size", "new size", ""), rows, "<><<>><"), sep="\n")
     print(
         f"{plan.file_type.name}: {format_bytes(plan.nbytes_old)} -> {format_bytes(plan.nbytes_new)}, "
-        f"{plan.bits_per_weight:.2f} bits a weight"
+        f"{plan.bits_per_weight:.2f} bits per weight"
     )

@@ -7,7 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING, cast
 
-from hotshoe.cli.generating import add_backend_options, backend_params, placement_params
+from hotshoe.cli.options import add_backend_options, backend_params, placement_params
+from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -16,25 +17,28 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "run"]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``rerank``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``rerank``."""
+    parser = commands.add_parser(
         "rerank",
+        usage="%(prog)s [options] MODEL QUERY [DOCUMENT ...]",
         help="rank documents by how well they answer a query",
-        description="Rank documents by how well they answer a query: one JSON object a line, the best first.",
+        description="Rank documents by how well they answer a query: one JSON object on each line, the best first.",
     )
-    parser.add_argument("model", help="a GGUF file of a reranker (a cross-encoder)")
-    parser.add_argument("query", help="what the documents are to answer")
-    parser.add_argument("text", nargs="*", metavar="document", help="without any, one a line from standard input")
-    parser.add_argument("--top", type=int, metavar="N", help="only the N best")
-    add_backend_options(parser)
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file of a reranker (a cross-encoder)")
+    parser.add_argument("query", metavar="QUERY", help="the question, or other text, to rank by")
+    parser.add_argument(
+        "text", nargs="*", metavar="DOCUMENT", help="the documents; without any, each line of standard input is one"
+    )
+    parser.add_argument("--top", type=int, metavar="N", help="print only the N best")
     parser.add_argument("--truncate", action="store_true", help="cut documents that are too long instead of failing")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say on stderr which device is used, and why")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr which device is used, and why")
+    add_backend_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints index, score and text of each document."""
+    """Print index, score and text of each document."""
     import hotshoe
 
     documents = args.text or [line.rstrip("\n") for line in sys.stdin]

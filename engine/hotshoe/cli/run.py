@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from pathlib import Path
 
-from hotshoe.cli.generating import add_options, load, options, summary
+from hotshoe.cli.generating import add_options, constraints, load, read_grammar, sampling_options, summary
+from hotshoe.cli.parsing import CommandParser, Subparsers
 
 __all__ = ["add_parser", "run"]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``run``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``run``."""
+    parser = commands.add_parser(
         "run",
+        usage="%(prog)s [options] MODEL [PROMPT ...]",
         help="continue a text",
-        description="Continue a text, token by token. Without a prompt, it is read from standard input.",
+        description="Continue a text, token by token. Without PROMPT, standard input is read; the line end after its "
+        "last line is not part of the prompt.",
+        epilog="llama.cpp's and Ollama's names of these options work too: -n, -c, -t, -p, -s, --temp, …",
     )
     add_options(parser)
-    parser.add_argument("text", nargs="*", metavar="prompt")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say on stderr where it ran, and how fast")
-    parser.set_defaults(run=run)
+    parser.add_argument("text", nargs="*", metavar="PROMPT", help="the text; several words are joined by spaces")
+    parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the prompt from a file")
+    parser.add_argument("--prompt", help=argparse.SUPPRESS)  # llama.cpp's name
+    parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr which device ran, and how fast")
+    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the continuation as it comes."""
-    prompt = " ".join(args.text) or sys.stdin.read()
+    """Print the continuation as it comes."""
+    grammar = read_grammar(args)
+    prompt = _prompt(args)
     with load(args) as model:
-        stream = model.stream(prompt, **options(args))
+        stream = model.stream(prompt, grammar=constraints(grammar, model)(), **sampling_options(args))
         for piece in stream:
             sys.stdout.write(piece)
             sys.stdout.flush()
@@ -35,3 +44,20 @@ def run(args: argparse.Namespace) -> int:
         if args.verbose:
             print(f"{model.why}\n{summary(stream.completion)}", file=sys.stderr)
     return 0
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    """The prompt of the arguments, of a file, or of standard input."""
+    texts = [" ".join(args.text)] if args.text else []
+    if args.prompt is not None:
+        texts.append(args.prompt)
+    if len(texts) + (args.file is not None) > 1:
+        args.parser.error("the prompt is given twice; expected one of PROMPT, -p and -f")
+    if texts:
+        return texts[0]
+    if args.file is not None:
+        return str(args.file.read_text(encoding="utf-8")).removesuffix("\n")
+    if sys.stdin.isatty():
+        end = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
+        print(f"reading the prompt from standard input, until {end} (to talk: hotshoe chat)", file=sys.stderr)
+    return sys.stdin.read().removesuffix("\n")

@@ -1,46 +1,42 @@
-"""``hotshoe trace MODEL TEXT -o FILE``: what every node of a model's forward pass computes, in a file to compare."""
+"""``hotshoe trace MODEL TEXT -o FILE``: record what every node of a forward pass computes."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from hotshoe.cli.generating import (
-    add_backend_options,
-    add_runner_options,
-    backend_params,
-    placement_params,
-    runner_params,
-)
+from hotshoe.cli.options import add_backend_options, add_runner_options, backend_params, placement_params, runner_params
+from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
 __all__ = ["add_parser", "run"]
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command ``trace``."""
-    parser = subparsers.add_parser(
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``trace``."""
+    parser = commands.add_parser(
         "trace",
+        usage="%(prog)s [options] MODEL TEXT ... -o FILE",
         help="record what every node of a model computes",
         description="Record what every node of a model's forward pass over a text computes, for `hotshoe compare`.",
     )
-    parser.add_argument("model", help="a GGUF file")
-    parser.add_argument("text", nargs="+", help="the text; several words are joined by spaces")
+    parser.add_argument("model", metavar="MODEL", help="a GGUF file")
+    parser.add_argument("text", nargs="+", metavar="TEXT", help="the text; several words are joined by spaces")
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         metavar="FILE",
         required=True,
-        help="statistics of each node as JSON Lines; all numbers too if the name ends in .npz",
+        help="the file to write: statistics of each node as JSON Lines; with all numbers if its name ends in .npz",
     )
+    add_runner_options(parser, context=False)
     add_backend_options(parser)
-    add_runner_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Writes the file, and prints how many nodes it holds."""
+    """Write the file, and print how many nodes it holds."""
     import hotshoe
     from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
@@ -60,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     with model, trace(args.output, about={**model.about, "text": text}):
         if isinstance(model, TextModel):
             with model.sequence(model.tokenizer.encode(text)) as sequence:
-                # logits() refuses NaN, and a trace is to find where it began
+                # not logits(), which refuses NaN: a trace has to find where NaN begins
                 for _ in model.engine.all_logits(sequence):
                     pass
         elif isinstance(model, RerankModel):

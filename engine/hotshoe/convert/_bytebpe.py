@@ -1,4 +1,4 @@
-"""Byte-level BPE (``tokenizer.ggml.model`` "gpt2"): Llama 3, Qwen, Mistral Nemo, Phi-4, …"""
+"""Read byte-level BPE vocabularies (``tokenizer.ggml.model`` "gpt2"): Llama 3, Qwen, Mistral Nemo, Phi-4, …"""
 
 from __future__ import annotations
 
@@ -18,33 +18,36 @@ _SPACE_LETTER = "\u0120"  # GPT-2's letter for the byte of a space
 
 
 def is_byte_level(files: TextTokenizer) -> bool:
-    """Whether tokenizer.json spells tokens in GPT-2's letters for bytes."""
+    """True if tokenizer.json writes tokens in GPT-2's letters for bytes."""
     return "ByteLevel" in {part.get("type") for part in parts(files.tokenizer.get("pre_tokenizer"))}
 
 
 def read_bytes(files: TextTokenizer) -> Vocab:
-    """Raises ModelFileError for a broken tokenizer.json, ConversionError for a tokenizer that GGUF cannot express."""
+    """Read the vocabulary.
+
+    Raises ModelFileError if tokenizer.json is damaged; ConversionError if GGUF cannot express the tokenizer.
+    """
     model = files.model
     if model.get("type", "BPE") != "BPE":
         raise ConversionError(
-            f"{files.path}: the tokenizer is {model.get('type')!r} on bytes; a GGUF file can only say BPE"
+            f"{files.path}: the tokenizer is {model.get('type')!r} on bytes; a GGUF file can only express BPE"
         )
     for key in ("continuing_subword_prefix", "end_of_word_suffix", "dropout"):
         if model.get(key):
-            raise ConversionError(f"{files.path}: {key} is {model[key]!r}; a GGUF file cannot say that")
+            raise ConversionError(f"{files.path}: {key} is {model[key]!r}; a GGUF file cannot express that")
     for part in parts(files.tokenizer.get("normalizer")):
         if part.get("type") not in ("NFC", "Sequence"):
             raise ConversionError(
-                f"{files.path}: the normalizer is {part.get('type')!r}; a GGUF file can only say that there is none"
+                f"{files.path}: the normalizer is {part.get('type')!r}; a GGUF file cannot express a normalizer here"
             )
     vocab = files.vocab()
     tokens = {i: token for token, i in vocab.items()}
     types = dict.fromkeys(tokens, TokenType.NORMAL)
     for added in files.added:
         types[added.id] = added.type
-        # readers look for these in the text as it is
+        # readers search for these in the original text, with its spaces
         spaced = added.type == TokenType.USER_DEFINED
         tokens[added.id] = added.content.replace(SPACE, " ") if spaced else added.content
-    # a pair is written with a space between, so one inside a token becomes its letter
+    # a space separates the two tokens of a merge, so a space inside a token is written as its letter
     merges = [" ".join(part.replace(" ", _SPACE_LETTER) for part in pair) for pair in files.merges()]
     return Vocab(tokens, types, {"model": "gpt2", "pre": recognize(files), "merges": merges})

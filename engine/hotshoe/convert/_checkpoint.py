@@ -1,4 +1,4 @@
-"""A Hugging Face folder: its JSON files, checked as they are read, and its tensors, read when asked for."""
+"""Checkpoint: a Hugging Face folder. JSON files are checked when they are read; tensors are read on demand."""
 
 from __future__ import annotations
 
@@ -23,22 +23,26 @@ _REQUIRED = object()
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """``folder`` is what the user named; ``model`` the folder with config.json, the same or one inside it."""
+    """A Hugging Face folder."""
 
     folder: Path
+    """The folder that the user named."""
     model: Path
+    """The folder with config.json: ``folder``, or a folder inside it."""
     config: dict[str, Any] = field(repr=False)
+    """The content of config.json."""
     tensors: dict[str, StoredTensor] = field(repr=False)
     sentence: SentenceModules
+    """What the files of sentence-transformers say."""
 
     @property
     def architecture(self) -> str | None:
-        """``architectures[0]`` of config.json."""
+        """``architectures[0]`` of config.json, or None."""
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else None
 
     def integer(self, key: str, default: Any = _REQUIRED) -> int:
-        """A whole number of at least 1 from config.json. Raises ModelFileError if it is missing or something else."""
+        """Read an integer of at least 1 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)
         if value is None and default is not _REQUIRED:
             return int(default)
@@ -47,7 +51,7 @@ class Checkpoint:
         return value
 
     def number(self, key: str, default: Any = _REQUIRED) -> float:
-        """A number from config.json that fits a float32. Raises ModelFileError if it is missing or something else."""
+        """Read a number in the range of float32 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)
         if value is None and default is not _REQUIRED:
             return float(default)
@@ -56,18 +60,24 @@ class Checkpoint:
         return float(value)
 
     def layers(self) -> int:
-        """num_hidden_layers. Raises ConversionError for more than there are tensors, before anything counts them."""
+        """Read num_hidden_layers.
+
+        Raises ConversionError if it is larger than the number of tensors, before a loop over a huge number starts.
+        """
         n = self.integer("num_hidden_layers")
         if n > len(self.tensors):
             raise ConversionError(
                 f"{self.model / 'config.json'}: num_hidden_layers is {n}, "
-                f"and the weights are {len(self.tensors)} tensors",
+                f"but the checkpoint has only {len(self.tensors)} tensors",
                 hint="check that the weights belong to this config.json, and that no file is missing",
             )
         return n
 
     def require(self, key: str, default: Any, *accepted: Any) -> None:
-        """Raises ConversionError if config.json asks for something that the converted model would not do."""
+        """Raise ConversionError unless the value of ``key`` is one of ``accepted``, or missing and ``default`` is.
+
+        For options of a model that the converted model does not implement.
+        """
         value = self.config.get(key, default)
         if value is not None and value not in accepted:
             raise ConversionError(
@@ -76,7 +86,7 @@ class Checkpoint:
             )
 
     def read(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The tensor of this name, as float32."""
+        """Read the values of a tensor as float32."""
         return read_tensor(self.tensors[name])
 
     def _bad(self, key: str, value: Any, expected: str) -> ModelFileError:
@@ -85,7 +95,11 @@ class Checkpoint:
 
 
 def open_checkpoint(source: str | Path) -> Checkpoint:
-    """Raises ModelFileError if ``source`` is no folder with a config.json and safetensors."""
+    """Open a Hugging Face folder.
+
+    Raises ModelFileError if ``source`` is not a folder with a config.json and safetensors; ConversionError if its
+    weights are in another format.
+    """
     folder = Path(source).expanduser()
     if folder.is_file():
         raise ModelFileError(
@@ -95,7 +109,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
         )
     if not folder.is_dir():
         raise ModelFileError(
-            "there is no such folder",
+            "the folder does not exist",
             path=folder,
             hint=f"for a model on the Hugging Face hub, download it first: hf download {source} --local-dir FOLDER",
         )
@@ -106,7 +120,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
         raise ModelFileError(
             f"has no config.json, so it is not a Hugging Face model; it holds: {found or 'nothing'}",
             path=model,
-            hint="pass the folder that config.json and model.safetensors are in",
+            hint="pass the folder that contains config.json and model.safetensors",
         )
     return Checkpoint(folder, model, read_object(model / "config.json"), _index(model), sentence)
 
@@ -116,20 +130,20 @@ def _index(model: Path) -> dict[str, StoredTensor]:
         return read_header(model / _SINGLE)
     if not (model / _INDEX).is_file():
         _raise_no_weights(model)
-    places = read_object(model / _INDEX).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(v, str) and Path(v).name == v for v in places.values()):
+    files = read_object(model / _INDEX).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(v, str) and Path(v).name == v for v in files.values()):
         raise ModelFileError("expected an object of file names", path=model / _INDEX, field="weight_map")
     found: dict[str, StoredTensor] = {}
-    for part in sorted(set(places.values())):
-        if not (model / part).is_file():
+    for file in sorted(set(files.values())):
+        if not (model / file).is_file():
             raise ModelFileError(
-                f"{_INDEX} names this file and it is not there", path=model / part, hint="download the missing file"
+                f"the file is missing; {_INDEX} names it", path=model / file, hint="download the missing file"
             )
-        found.update((n, t) for n, t in read_header(model / part).items() if places.get(n) == part)
-    missing = sorted(places.keys() - found.keys())
+        found.update((n, t) for n, t in read_header(model / file).items() if files.get(n) == file)
+    missing = sorted(files.keys() - found.keys())
     if missing:
         raise ModelFileError(
-            f"{_INDEX} names tensors that its files do not hold: {', '.join(missing[:5])}", path=model / _INDEX
+            f"{_INDEX} names tensors that its files do not contain: {', '.join(missing[:5])}", path=model / _INDEX
         )
     return found
 
@@ -143,7 +157,7 @@ def _raise_no_weights(model: Path) -> None:
     if others[0].endswith(".gguf"):
         raise ModelFileError(f"has no {_SINGLE}; {others[0]} is converted already", path=model)
     raise ConversionError(
-        f"{model} has its weights in {others[0]}; hotshoe reads safetensors only, "
+        f"the weights of {model} are in {others[0]}; hotshoe reads only safetensors, "
         "because reading a pickle can run code",
         hint="if you trust the file, rewrite it with transformers: "
         f"AutoModel.from_pretrained({str(model)!r}).save_pretrained({str(model)!r})",

@@ -1,4 +1,4 @@
-"""From a folder to a file: the one function that users call."""
+"""``convert``: convert a Hugging Face folder to a GGUF file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hotshoe import families
 from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint
-from hotshoe.convert._plan import Plan
+from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._write import check_request, write
 from hotshoe_core.errors import ModelError, UnknownArchitectureError, did_you_mean
 
@@ -22,39 +22,41 @@ def convert(
     progress: Callable[[float], None] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Writes the model in the folder ``source`` to the GGUF file ``destination`` and returns its path.
+    """Write the model in the Hugging Face folder ``source`` to the GGUF file ``destination``. Return its path.
 
-    ``file_type`` says what the large weights become: "f32", "f16", "bf16", or one of the mixes of
-    ``hotshoe.quantize.FILE_TYPES`` that need no importance matrix, as if the file were written in f32 and then
-    quantized. Vectors, norms, expert routers, and position and token-type embeddings stay f32, as llama.cpp's
-    converter leaves them. ``progress`` is called with a fraction from 0 to 1. The file appears under its name only
-    when it is complete; until then nothing by that name is touched.
+    file_type: the type of the large weights: "f32", "f16", "bf16", or a mix of ``hotshoe.quantize.FILE_TYPES`` that
+    needs no importance matrix, with the same result as writing f32 and then quantizing. Vectors, norms, expert routers,
+    and position and token-type embeddings stay f32, as in files of llama.cpp's converter.
+    progress: called with a fraction from 0 to 1.
+    overwrite: replace the file if it exists.
 
-    Raises ModelFileError for a folder or file that is not what it should be, UnknownArchitectureError for a
-    model that no installed distribution converts, ModelError where several claim to, ConversionError for a checkpoint
-    or request that cannot be met.
+    The file appears under its name only when it is complete. If the conversion fails, an existing file is unchanged.
+
+    Raises ModelFileError if the folder or one of its files is missing or damaged; UnknownArchitectureError if no
+    installed distribution converts the model; ModelError if several distributions claim to; ConversionError if GGUF
+    cannot express the checkpoint, or the file cannot be written.
     """
     target, kind = check_request(destination, file_type, overwrite)
     checkpoint = open_checkpoint(source)
-    write(_plan_of(checkpoint), checkpoint, target, kind, progress)
+    write(_describe(checkpoint), checkpoint, target, kind, progress)
     return target
 
 
-def _plan_of(checkpoint: Checkpoint) -> Plan:
+def _describe(checkpoint: Checkpoint) -> FileLayout:
     name = checkpoint.architecture or checkpoint.config.get("model_type")
     known = families.names(families.CONVERTERS)
     if not isinstance(name, str) or name not in known:
-        what = f"a {name}" if isinstance(name, str) else "a model of no architecture that config.json names"
-        # the others are model types, each beside its architecture
+        what = f"a {name}" if isinstance(name, str) else "a model whose architecture config.json does not name"
+        # names in lower case are model types, which duplicate the architectures
         architectures = [other for other in known if other[:1].isupper()]
         raise UnknownArchitectureError(
             f"{checkpoint.folder} holds {what}, which hotshoe cannot convert; it converts: {', '.join(architectures)}",
             hint=did_you_mean(str(name), known),
         )
-    plan = families.find(families.CONVERTERS, name)(checkpoint)
-    if not isinstance(plan, Plan):
+    layout = families.find(families.CONVERTERS, name)(checkpoint)
+    if not isinstance(layout, FileLayout):
         raise ModelError(
-            f"the entry point {name!r} of {families.CONVERTERS!r} gave a {type(plan).__name__}; "
-            "expected a function of a Checkpoint that returns a hotshoe.convert.Plan"
+            f"the entry point {name!r} of {families.CONVERTERS!r} returned a {type(layout).__name__}; "
+            "expected a function of a Checkpoint that returns a hotshoe.convert.FileLayout"
         )
-    return plan
+    return layout

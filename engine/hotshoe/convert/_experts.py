@@ -1,11 +1,11 @@
-"""The experts of a layer, which checkpoints keep apart or together, and GGUF in one tensor for each part."""
+"""Tensors of experts: checkpoints store them separately or stacked; GGUF stacks each of gate, up and down."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from hotshoe.convert._recipes import Recipe, as_is, half_of, has, stacked
+from hotshoe.convert._sources import TensorSource, as_is, half_of, has, stacked
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
@@ -18,11 +18,13 @@ _PARTS = {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}
 
 def experts(
     checkpoint: Checkpoint, block: str, source: str, n: int, ff: int, dim: int, parts: Mapping[str, str] = _PARTS
-) -> list[Recipe]:
-    """The ``n`` experts ``source.0``, ``source.1``, … as one tensor for each of gate, up and down, named by ``parts``.
+) -> list[TensorSource]:
+    """Stack ``n`` experts into one tensor each for gate, up and down.
 
-    They are also found as transformers 5 keeps them in memory: ``source.gate_up_proj`` and ``source.down_proj``.
-    Raises ConversionError for more experts than the checkpoint has tensors.
+    The inputs are ``source.0.<name>``, ``source.1.<name>``, …, with names from ``parts``; or ``source.gate_up_proj``
+    and ``source.down_proj``, the format that transformers 5 uses in memory.
+
+    Raises ConversionError if ``n`` is larger than the number of tensors in the checkpoint.
     """
     if has(checkpoint, f"{source}.gate_up_proj"):
         return [
@@ -31,9 +33,9 @@ def experts(
             as_is(f"{block}.ffn_down_exps.weight", f"{source}.down_proj", (n, dim, ff)),
         ]
     if n > len(checkpoint.tensors):
-        # before a list of so many names is made
+        # checked before a list of n names is made
         raise ConversionError(
-            f"{checkpoint.model / 'config.json'} says {n} experts, and the weights are "
+            f"{checkpoint.model / 'config.json'} says {n} experts, but the checkpoint has only "
             f"{len(checkpoint.tensors)} tensors",
             hint="check that the weights belong to this config.json, and that no file is missing",
         )
@@ -48,10 +50,10 @@ def experts(
 
 
 def experts_used(checkpoint: Checkpoint, n_experts: int, default: int) -> int:
-    """num_experts_per_tok. Raises ConversionError for more than there are."""
+    """Read num_experts_per_tok. Raises ConversionError if it is larger than ``n_experts``."""
     n_used = checkpoint.integer("num_experts_per_tok", default)
     if n_used > n_experts:
         raise ConversionError(
-            f"{checkpoint.model / 'config.json'}: num_experts_per_tok is {n_used}, and there are {n_experts} experts"
+            f"{checkpoint.model / 'config.json'}: num_experts_per_tok is {n_used}, but there are {n_experts} experts"
         )
     return n_used

@@ -1,4 +1,4 @@
-"""JSON files of a model folder, with errors that name the file."""
+"""Read the JSON files of a model folder. Errors name the file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["read_list", "read_object", "regular"]
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises ModelFileError if it cannot be read or is not one."""
+    """Read a JSON file that contains an object. Raises ModelFileError if it is unreadable or contains another type."""
     value = _read(path)
     if not isinstance(value, dict):
         raise ModelFileError(f"is a JSON {type(value).__name__}, expected an object", path=path)
@@ -23,7 +23,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_list(path: Path) -> list[Any]:
-    """The array in a JSON file. Raises ModelFileError if it cannot be read or is not one."""
+    """Read a JSON file that contains an array. Raises ModelFileError if it is unreadable or contains another type."""
     value = _read(path)
     if not isinstance(value, list):
         raise ModelFileError(f"is a JSON {type(value).__name__}, expected an array", path=path)
@@ -31,7 +31,7 @@ def read_list(path: Path) -> list[Any]:
 
 
 def regular(path: Path) -> Path:
-    """``path``, if it is a file. Raises OSError for a folder, and for a pipe or device: it has no end."""
+    """Return ``path`` if it is a regular file. Raises OSError otherwise: reading a pipe or a device may never end."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "it is a pipe, socket, device or folder; expected a file", str(path))
     return path

@@ -1,4 +1,4 @@
-"""Finds, for every tensor the file must hold, the tensor of the checkpoint it comes from."""
+"""``match_tensors``: match the tensors of a checkpoint with GGUF names, by the name table of the gguf package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._plan import PlannedTensor
+from hotshoe.convert._layout import TensorLayout
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
@@ -27,14 +27,19 @@ def match_tensors(
     ignored: tuple[str, ...] = (),
     full_precision: Collection[str] = (),
     first_rows: Mapping[str, int] = MappingProxyType({}),
-) -> tuple[PlannedTensor, ...]:
-    """``shapes`` is what the file holds, by GGUF name; ``rename`` turns a checkpoint's names into ones ``names`` maps.
+) -> tuple[TensorLayout, ...]:
+    """Find the tensor of the checkpoint for each tensor of the file. The order is that of the checkpoint's names.
 
-    Names that start with one of ``ignored``, once renamed, are left out, and so are the rows before ``first_rows`` of
-    the tensors that it names. Raises ConversionError for tensors that are missing, not known, there twice, or of
-    another shape. The order is that of the checkpoint's names, however its files are cut.
+    names: the table that maps names of transformers to GGUF names.
+    shapes: the tensors of the file: GGUF name to shape.
+    rename: changes a name in the checkpoint to one that ``names`` contains.
+    ignored: prefixes of renamed tensors that are not written.
+    full_precision: GGUF names of matrices that stay f32.
+    first_rows: GGUF name to the number of rows at the start of the checkpoint's tensor that are not written.
+
+    Raises ConversionError if tensors are missing, unknown, duplicate, or of another shape.
     """
-    planned: dict[str, PlannedTensor] = {}
+    planned: dict[str, TensorLayout] = {}
     extra: list[str] = []
     wrong: list[str] = []
     for source, tensor in sorted(checkpoint.tensors.items()):
@@ -51,10 +56,10 @@ def match_tensors(
         stored = (shape[0] + first, *shape[1:])
         if tensor.shape != stored:
             wrong.append(f"{source} is {tensor.shape}, expected {stored}")
-        # vectors are read by code that knows f32 only, in every engine that reads GGUF
+        # every engine that reads GGUF expects vectors in f32
         exact = name in full_precision or len(shape) < 2
         make = _rows_from(checkpoint, source, first) if first else None
-        planned[name] = PlannedTensor(name, source, shape, full_precision=exact, make=make)
+        planned[name] = TensorLayout(name, source, shape, full_precision=exact, make=make)
     missing = sorted(shapes.keys() - planned.keys())
     check_complete(checkpoint, missing=missing, extra=extra, wrong=wrong)
     return tuple(planned.values())
@@ -67,12 +72,12 @@ def _rows_from(checkpoint: Checkpoint, source: str, first: int) -> Callable[[], 
 def check_complete(
     checkpoint: Checkpoint, *, missing: Sequence[str], extra: Sequence[str], wrong: Sequence[str]
 ) -> None:
-    """Raises ConversionError if there is anything in the lists; ``wrong`` says what is of another shape."""
+    """Raise ConversionError if any of the lists is not empty. ``wrong``: descriptions of tensors of another shape."""
     if missing or extra:
         raise ConversionError(
             f"the tensors of {checkpoint.model} are not those its config.json describes: "
             + "; ".join(
-                f"{what}: {_some(found)}" for what, found in (("missing", missing), ("not known", extra)) if found
+                f"{what}: {_some(found)}" for what, found in (("missing", missing), ("unknown", extra)) if found
             ),
             hint="check num_hidden_layers in config.json, and that the weights belong to this config.json",
         )

@@ -1,7 +1,8 @@
-"""Which ``tokenizer.ggml.pre`` a tokenizer.json's ``pre_tokenizer`` is: by its definition, not by a hash of ids.
+"""Find the ``tokenizer.ggml.pre`` of a tokenizer.json from the definition of its ``pre_tokenizer``.
 
-A definition is read as the expressions it splits a text with, one after the other, and looked up among those that the
-tokenizers of hotshoe have for each name. Names with the same expressions are one and the same thing.
+The definition becomes a list of regular expressions that split the text. This list is looked up in the table that
+hotshoe's tokenizers use. Names with the same expressions are interchangeable. (llama.cpp's converter compares a hash of
+the ids of a sample text instead.)
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["recognize"]
 
-# the names that llama.cpp's converter would write, where the table has others for the same thing before them
+# names that llama.cpp's converter writes, although the table has synonyms before them
 _PREFERRED = ("llama-bpe", "smollm", "gpt-2")
 _GPT2 = PRE_TOKENIZERS["gpt-2"].splits
-_NOT_A_TOKENIZER = "default"  # what a reader takes where a file says nothing: no tokenizer is made like that
+_NOT_A_TOKENIZER = "default"  # what readers use for files without the key; no model is trained with it
 
 
 class _UnknownError(Exception):
-    """A part of the definition that no expression stands for."""
+    """A part of the definition that has no equivalent regular expression."""
 
 
 def recognize(files: TextTokenizer) -> str:
-    """The name. Raises ConversionError for a definition that no name stands for."""
+    """Return the name of the pre-tokenizer. Raises ConversionError if no name has the same definition."""
     definition = files.tokenizer.get("pre_tokenizer")
     try:
         splits = _plain(_splits(definition, last=True))
@@ -61,8 +62,8 @@ def _splits(part: Any, *, last: bool) -> list[str]:
         return [r"\p{N}" if part.get("individual_digits") else r"\p{N}+"]
     if kind == "ByteLevel":
         if not last:
-            # what follows would see GPT-2's letters for bytes, not the text
-            raise _UnknownError("something after ByteLevel")
+            # the next step would split GPT-2's letters for bytes instead of the text
+            raise _UnknownError("a step after ByteLevel")
         if part.get("add_prefix_space", True):
             raise _UnknownError("ByteLevel with add_prefix_space")
         return list(_GPT2) if part.get("use_regex", True) else []
@@ -80,19 +81,19 @@ def _split(part: dict[str, Any]) -> str:
     if behavior == "Isolated" and not invert:
         return text
     if behavior == "Removed" and invert and text.endswith(r"|\s+"):
-        # keeps what matches; as all that is not space matches something, nothing else is left
+        # It keeps only matches. This drops nothing, because the pattern matches every character.
         return text
     raise _UnknownError(f"a Split that is {behavior}{', inverted' if invert else ''}")
 
 
 def _plain(splits: list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    # what is left between matches is a piece, too: a last "or spaces" after "spaces before spaces" changes nothing
+    # Text between two matches is a piece too. So a last alternative \s+ after \s+(?!\S) changes nothing.
     return tuple(s.removesuffix(r"|\s+") if s.endswith(r"|\s+(?!\S)|\s+") else s for s in splits)
 
 
 def _not_known(files: TextTokenizer, what: str) -> ConversionError:
     return ConversionError(
-        f"{files.path}: the pre_tokenizer {what}, which no tokenizer.ggml.pre stands for",
-        hint="check that tokenizer.json is the model's own; if it is, this way to split a text has to be added to "
-        "hotshoe/tokenizers/_pretokenizers.py, under the name that llama.cpp has for it",
+        f"{files.path}: the pre_tokenizer {what}; no tokenizer.ggml.pre has this definition",
+        hint="check that tokenizer.json belongs to the model; if it does, add this definition to "
+        "hotshoe/tokenizers/_pretokenizers.py, under the name that llama.cpp uses for it",
     )

@@ -1,7 +1,7 @@
-"""The RoPE settings of config.json, in the keys of every version of transformers, and as GGUF metadata.
+"""Read the RoPE settings of config.json, as written by any version of transformers, and convert them to GGUF metadata.
 
-transformers 5 has ``rope_parameters``, maybe one set for each kind of layer; before, there were ``rope_theta``,
-``rope_scaling`` and, for the sliding layers of Gemma 3, ``rope_local_base_freq``.
+transformers 5 writes ``rope_parameters``, for some models one set for each kind of layer. Earlier versions wrote
+``rope_theta``, ``rope_scaling`` and, for the sliding-window layers of Gemma 3, ``rope_local_base_freq``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.convert._recipes import Array, Recipe
+from hotshoe.convert._sources import Array, TensorSource
 from hotshoe_core.errors import ConversionError, ModelFileError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Rope", "read_rope"]
 
-# transformers' name of a setting of YaRN, and GGUF's
+# YaRN's settings: the names in transformers, and the name in GGUF
 _YARN = (
     (("extrapolation_factor",), "yarn_ext_factor"),
     (("attention_factor", "attn_factor"), "yarn_attn_factor"),
@@ -32,16 +32,20 @@ _YARN = (
 
 @dataclass(frozen=True)
 class Rope:
-    """``kind`` is transformers' rope_type; ``local_theta`` is for layers with a sliding window."""
+    """The RoPE settings of a checkpoint."""
 
     checkpoint: Checkpoint
     kind: str
+    """``rope_type`` of transformers: "default", "linear", "llama3", "longrope" or "yarn"."""
     theta: float
+    """The frequency base."""
     local_theta: float | None
+    """The frequency base of layers with a sliding window, if it differs."""
     settings: Mapping[str, Any]
+    """All settings, by their names in transformers."""
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A positive number among the settings. Raises ModelFileError if it is missing or something else."""
+        """Read a positive number from the settings. Raises ModelFileError if it is missing or invalid."""
         value = self.settings.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3e38:
             got = "missing" if value is None else repr(value)[:80]
@@ -51,7 +55,7 @@ class Rope:
         return value
 
     def numbers(self, key: str, n: int) -> Array:
-        """A list of ``n`` positive numbers among the settings."""
+        """Read a list of ``n`` positive numbers from the settings. Raises ModelFileError if missing or invalid."""
         value = self.settings.get(key)
         fine = isinstance(value, list) and all(type(v) in (int, float) and 0 < v < 3e38 for v in value)
         if not fine or len(value) != n:  # type: ignore[arg-type]
@@ -64,7 +68,7 @@ class Rope:
         return np.array(value, np.float32)
 
     def original_context(self) -> int:
-        """The context that the model was trained for, before its RoPE was scaled."""
+        """The context length, in tokens, that the model was trained for before its RoPE was scaled."""
         default = self.checkpoint.config.get("original_max_position_embeddings")
         if default is None:
             default = self.checkpoint.integer("max_position_embeddings")
@@ -78,7 +82,7 @@ class Rope:
         return int(n)
 
     def metadata(self, arch: str) -> dict[str, Any]:
-        """The GGUF keys; llama3 and longrope have tensors, too."""
+        """The GGUF keys. The kinds llama3 and longrope need tensors as well."""
         keys: dict[str, Any] = {f"{arch}.rope.freq_base": self.theta}
         if self.local_theta is not None:
             keys[f"{arch}.rope.freq_base_swa"] = self.local_theta
@@ -93,8 +97,8 @@ class Rope:
                     keys[f"{arch}.rope.scaling.{key}"] = float(self.number(name))
         return keys
 
-    def llama3_factors(self, head_dim: int) -> list[Recipe]:
-        """``rope_freqs.weight`` of Llama 3.1 and later: what each frequency is divided by. Else nothing.
+    def llama3_factors(self, head_dim: int) -> list[TensorSource]:
+        """``rope_freqs.weight`` of Llama 3.1 and later: the divisor of each frequency. Empty list for other kinds.
 
         Source: Llama 3.1, as in transformers' ``modeling_rope_utils``.
         """
@@ -104,44 +108,47 @@ class Rope:
         high, old = self.number("high_freq_factor", 4.0), self.number("original_max_position_embeddings", 8192)
 
         def make(_: Iterator[Array]) -> Array:
-            # in float32, as transformers computes it
+            # computed in float32, as in transformers
             exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
             frequency = (1 / np.float32(self.theta) ** exponents).astype(np.float32)
             wavelength = np.float32(2 * math.pi) / frequency
             smooth = (np.float32(old) / wavelength - np.float32(low)) / np.float32(high - low or 1)
-            # long waves are slowed down, short ones not, those between in proportion
+            # long wavelengths are scaled by the factor, short ones unchanged, those between are interpolated
             with np.errstate(divide="ignore"):
                 between = 1 / ((1 - smooth) / np.float32(factor) + smooth)
             factors = np.where(wavelength < old / high, 1.0, np.where(wavelength > old / low, factor, between))
             return factors.astype(np.float32)
 
-        return [Recipe("rope_freqs.weight", (head_dim // 2,), (), make)]
+        return [TensorSource("rope_freqs.weight", (head_dim // 2,), (), make)]
 
 
 def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, local_theta: float | None = None) -> Rope:
-    """The settings; ``theta`` and ``local_theta`` are what the architecture has where config.json says nothing.
+    """Read the RoPE settings.
 
-    Raises ConversionError for a scaling that is not one of ``kinds``, ModelFileError for settings that are wrong.
+    kinds: scalings that GGUF can express for this architecture, besides "default".
+    theta, local_theta: the architecture's defaults, if config.json does not give them.
+
+    Raises ConversionError if the scaling is not one of ``kinds``; ModelFileError if a setting is invalid.
     """
     config, path = checkpoint.config, checkpoint.model / "config.json"
     stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    parts = [stated]
+    sets = [stated]
     if isinstance(stated, dict) and ("full_attention" in stated or "sliding_attention" in stated):
-        parts = [stated.get("full_attention") or {}, stated.get("sliding_attention") or {}]
-    if not all(isinstance(part, dict) for part in parts):
+        sets = [stated.get("full_attention") or {}, stated.get("sliding_attention") or {}]
+    if not all(isinstance(settings, dict) for settings in sets):
         raise ModelFileError(f"{str(stated)[:80]}; expected an object", path=path, field="rope_parameters")
-    settings = parts[0]
+    settings = sets[0]
     kind = settings.get("rope_type") or settings.get("type") or "default"
     kind = "longrope" if kind == "su" else kind
     if kind != "default" and kind not in kinds:
         raise ConversionError(
-            f"{path}: the RoPE scaling is {kind!r}; for this architecture GGUF can say: "
+            f"{path}: the RoPE scaling is {kind!r}; for this architecture a GGUF file can only express: "
             + (", ".join(kinds) if kinds else "none")
         )
     rope = Rope(checkpoint, kind, 0.0, None, settings)
     base = float(rope.number("rope_theta", checkpoint.number("rope_theta", theta)))
-    if len(parts) > 1:
-        sliding = Rope(checkpoint, "default", 0.0, None, parts[1])
+    if len(sets) > 1:
+        sliding = Rope(checkpoint, "default", 0.0, None, sets[1])
         local_theta = float(
             sliding.number("rope_theta", checkpoint.number("rope_local_base_freq", local_theta or theta))
         )

@@ -1,8 +1,8 @@
-"""Reads safetensors files: one header, then its tensors one at a time.
+"""Read safetensors files: the header, then one tensor at a time.
 
-The ``safetensors`` package cannot hand bfloat16 to NumPy, so this reads the format itself: 8 bytes of header length
-(little endian), a JSON header ``{name: {dtype, shape, data_offsets}}``, the data. Every number in it is checked.
-Source: https://github.com/huggingface/safetensors#format
+The ``safetensors`` package cannot convert bfloat16 to NumPy, so this module reads the format itself: 8 bytes with the
+length of the header (little endian), a JSON header ``{name: {dtype, shape, data_offsets}}``, and the data. Every number
+in the header is checked. Source: https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ __all__ = ["StoredTensor", "read_header", "read_tensor"]
 
 _MAX_HEADER = 100_000_000  # the limit of the reference implementation
 
-# name in the file: (NumPy dtype, bytes); NumPy has no bfloat16, its bits are read as integers
+# name in the file: (NumPy dtype, bytes); NumPy has no bfloat16, so its bits are read as integers
 _FLOATS = {"F64": ("<f8", 8), "F32": ("<f4", 4), "F16": ("<f2", 2), "BF16": ("<u2", 2)}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """Where a tensor lies: ``start`` to ``stop`` are bytes from the beginning of the file."""
+    """A tensor in a safetensors file. Its data are the bytes ``start`` to ``stop`` of the file."""
 
     name: str
     dtype: str
+    """The name of the type in the file, such as "BF16"."""
     shape: tuple[int, ...]
     path: Path
     start: int
@@ -38,14 +39,14 @@ class StoredTensor:
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of a file by name, without their data. Raises ModelFileError for a file that is not safetensors."""
+    """Read the header: the tensors by name. Raises ModelFileError if the file is not safetensors or is damaged."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if size < 8 or length > min(size - 8, _MAX_HEADER):
                 raise ModelFileError(
-                    f"the header claims {length} bytes, the file has {size}; not a whole safetensors file",
+                    f"the header claims {length} bytes, but the file has {size}; it is not a complete safetensors file",
                     path=path,
                     field="header length",
                     offset=0,
@@ -86,7 +87,7 @@ def _stored(name: str, entry: Any, path: Path, data: int, size: int) -> StoredTe
     itemsize = _FLOATS.get(dtype, ("", 0))[1]
     if itemsize and math.prod(shape) * itemsize != end - begin:
         raise ModelFileError(
-            f"{dtype} of shape {shape} takes {math.prod(shape) * itemsize} bytes, the header gives it {end - begin}",
+            f"{dtype} of shape {shape} takes {math.prod(shape) * itemsize} bytes, but the header says {end - begin}",
             path=path,
             field=name,
         )
@@ -94,11 +95,11 @@ def _stored(name: str, entry: Any, path: Path, data: int, size: int) -> StoredTe
 
 
 def read_tensor(tensor: StoredTensor) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """The tensor's values as float32, whatever float type the file has. Raises ConversionError for other types."""
+    """Read the values as float32, from any float type. Raises ConversionError for another type."""
     if tensor.dtype not in _FLOATS:
         raise ConversionError(
-            f"tensor {tensor.name} of {tensor.path} holds {tensor.dtype}; expected one of {', '.join(_FLOATS)}",
-            hint="a checkpoint quantized for another engine cannot be converted: use the original one",
+            f"tensor {tensor.name} of {tensor.path} has type {tensor.dtype}; expected one of {', '.join(_FLOATS)}",
+            hint="a checkpoint quantized for another engine cannot be converted: use the original checkpoint",
         )
     dtype, itemsize = _FLOATS[tensor.dtype]
     try:

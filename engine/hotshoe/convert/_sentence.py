@@ -1,9 +1,9 @@
-"""What a sentence-transformers folder says around the model: ``modules.json`` and the folders it names.
+"""Read the files that sentence-transformers adds to a model: ``modules.json`` and the folders it names.
 
-GGUF has a key for pooling and none for the rest, so hotshoe adds its own:
-``hotshoe.embedding.normalize`` (bool): the embedding is scaled to length 1 (the module "Normalize").
-``hotshoe.embedding.max_seq_length`` (uint32): where sentence-transformers cuts a text. It is advice (the lengths the
-model was trained on), often below ``{arch}.context_length``, which is what the position embeddings allow.
+GGUF has a key for pooling but not for the other settings, so hotshoe adds keys:
+``hotshoe.embedding.normalize`` (bool): embeddings are scaled to length 1 (the module "Normalize").
+``hotshoe.embedding.max_seq_length`` (uint32): sentence-transformers truncates texts to this many tokens. It is advice:
+the length that the model was trained with, often less than ``{arch}.context_length``, the limit of its positions.
 """
 
 from __future__ import annotations
@@ -32,16 +32,20 @@ _OLD_LAYOUT = "0_Transformer"
 
 @dataclass(frozen=True, slots=True)
 class SentenceModules:
-    """``pooling`` is a gguf.PoolingType; None where the folder says nothing, as for a plain transformers model."""
+    """The settings of a sentence-transformers folder; the defaults are those of a plain transformers folder."""
 
-    transformer: str = ""  # folder of the model, relative to the whole
+    transformer: str = ""
+    """The folder of the model, relative to the whole folder."""
     pooling: int | None = None
+    """A gguf.PoolingType, or None if the folder does not say."""
     normalize: bool | None = None
+    """True if embeddings are scaled to length 1; None if the folder does not say."""
     max_seq_length: int | None = None
-    lowercase: bool = False  # texts are lowercased before the tokenizer sees them
+    lowercase: bool = False
+    """True if texts are lowercased before they are tokenized."""
 
     def metadata(self, arch: str) -> dict[str, Any]:
-        """The GGUF keys for this."""
+        """The GGUF keys of these settings."""
         keys = {
             f"{arch}.pooling_type": self.pooling,
             "hotshoe.embedding.normalize": self.normalize,
@@ -51,23 +55,26 @@ class SentenceModules:
 
 
 def read_sentence_modules(folder: Path) -> SentenceModules:
-    """Raises ConversionError for a module that hotshoe would silently leave out, ModelFileError for broken files."""
+    """Read modules.json, if the folder has one.
+
+    Raises ConversionError if it names a module that hotshoe does not convert; ModelFileError if a file is damaged.
+    """
     path = folder / "modules.json"
     if not path.is_file():
         return SentenceModules(transformer=_OLD_LAYOUT if (folder / _OLD_LAYOUT / "config.json").is_file() else "")
     transformer, pooling, normalize = "", None, False
     for module in read_list(path):
-        kind, place = _module(module, path)
+        kind, subfolder = _module(module, path)
         if kind == "Transformer":
-            transformer = place
+            transformer = subfolder
         elif kind == "Pooling":
-            pooling = _pooling(folder / place / "config.json")
+            pooling = _pooling(folder / subfolder / "config.json")
         elif kind == "Normalize":
             normalize = True
-        elif kind != "Dropout":  # does nothing outside training
+        elif kind != "Dropout":  # has no effect outside training
             raise ConversionError(
-                f"{path} has the module {kind!r} after the model; hotshoe converts Transformer, Pooling and Normalize, "
-                "and without that module the embeddings would be wrong"
+                f"{path} has the module {kind!r} after the model; hotshoe converts only Transformer, Pooling and "
+                "Normalize, and without that module the embeddings would be wrong"
             )
     settings_path = folder / transformer / "sentence_bert_config.json"
     settings = read_object(settings_path) if settings_path.is_file() else {}
@@ -83,16 +90,16 @@ def read_sentence_modules(folder: Path) -> SentenceModules:
 
 def _module(module: Any, path: Path) -> tuple[str, str]:
     kind = module.get("type") if isinstance(module, dict) else None
-    place = module.get("path", "") if isinstance(module, dict) else None
-    # the place is joined to the folder: it may not lead out of it
+    subfolder = module.get("path", "") if isinstance(module, dict) else None
+    # the path is joined to the folder, so it must not lead out of it
     if (
         not isinstance(kind, str)
-        or not isinstance(place, str)
-        or Path(place).is_absolute()
-        or ".." in Path(place).parts
+        or not isinstance(subfolder, str)
+        or Path(subfolder).is_absolute()
+        or ".." in Path(subfolder).parts
     ):
         raise ModelFileError(f"an entry is {str(module)[:80]}; expected type and path", path=path)
-    return kind.rpartition(".")[2], place
+    return kind.rpartition(".")[2], subfolder
 
 
 def _pooling(path: Path) -> int:
@@ -103,6 +110,6 @@ def _pooling(path: Path) -> int:
         mode = modes[0] if len(modes) == 1 else modes
     if not isinstance(mode, str) or mode not in _POOLING:
         raise ConversionError(
-            f"{path}: the pooling is {mode!r}; a GGUF file can say: {', '.join(sorted(_POOLING))}",
+            f"{path}: the pooling is {mode!r}; a GGUF file can only express: {', '.join(sorted(_POOLING))}",
         )
     return _POOLING[mode]

@@ -1,6 +1,6 @@
-"""Reads SentencePiece's ``tokenizer.model``: pieces, scores, types, and whether a text gets a space before it.
+"""Read SentencePiece's ``tokenizer.model``: the tokens ("pieces"), their scores and types, and the space prefix.
 
-It is a message of Protocol Buffers, small enough to read by hand, so that nobody needs the ``sentencepiece`` package.
+The file is a Protocol Buffers message. It is simple enough to read without the ``sentencepiece`` package.
 Source: https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
 """
 
@@ -16,7 +16,7 @@ from hotshoe_core.errors import ConversionError, ModelFileError
 
 __all__ = ["Piece", "SentencePieceModel", "read_model"]
 
-# field numbers of ModelProto and of the messages in it
+# field numbers of ModelProto and of the messages inside it
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _TYPE = 1, 2, 3
 _MODEL_TYPE = 3
@@ -26,7 +26,7 @@ _KINDS = {_UNIGRAM: "unigram", _BPE: "BPE", 3: "word", 4: "char"}
 
 
 class Piece(NamedTuple):
-    """``type`` has the numbers of GGUF's token types."""
+    """One token. ``type`` uses the same numbers as GGUF's token types."""
 
     text: str
     score: float
@@ -35,12 +35,18 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SentencePieceModel:
+    """The content of a ``tokenizer.model``."""
+
     pieces: tuple[Piece, ...]
     space_prefix: bool
+    """True if a space is put before each text."""
 
 
 def read_model(path: Path) -> SentencePieceModel:
-    """Raises ModelFileError for a file that is no such model, ConversionError for a kind that GGUF cannot express."""
+    """Read a ``tokenizer.model``.
+
+    Raises ModelFileError if it is not a SentencePiece model or is damaged; ConversionError if GGUF cannot express it.
+    """
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -62,14 +68,14 @@ def read_model(path: Path) -> SentencePieceModel:
         raise ModelFileError(
             f"is not a SentencePiece model: {error}",
             path=path,
-            hint="remove it if the folder has a tokenizer.json; else download it again",
+            hint="remove it if the folder has a tokenizer.json; otherwise download it again",
         ) from None
     if not pieces:
         raise ModelFileError("is not a SentencePiece model: it has no pieces", path=path)
     if kind != _BPE or table or trim:
         what = f"its kind is {_KINDS.get(kind, kind)}" if kind != _BPE else "it changes the text before it is split"
         raise ConversionError(
-            f"{path}: {what}; for this architecture a GGUF file can only say BPE on the text as it is"
+            f"{path}: {what}; for this architecture a GGUF file can only express BPE on unchanged text"
         )
     return SentencePieceModel(tuple(pieces), space_prefix)
 
@@ -84,36 +90,35 @@ def _piece(raw: bytes) -> Piece:
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field: an integer, or the bytes of a number, text or message."""
-    at = 0
-    while at < len(raw):
-        tag, at = _varint(raw, at)
+    """Yield the number and the value of each field: an integer, or the bytes of a number, text or message."""
+    position = 0
+    while position < len(raw):
+        tag, position = _varint(raw, position)
         number, wire = tag >> 3, tag & 7
         if wire == 0:
-            value, at = _varint(raw, at)
+            value, position = _varint(raw, position)
             yield number, value
             continue
         if wire == 2:
-            length, at = _varint(raw, at)
+            length, position = _varint(raw, position)
         elif wire in (1, 5):
             length = 8 if wire == 1 else 4
         else:
-            raise ValueError(f"byte {at} has no field that can be read")
-        if length > len(raw) - at:
-            raise ValueError(f"a field at byte {at} claims {length} bytes, and {len(raw) - at} are left")
-        yield number, raw[at : at + length]
-        at += length
+            raise ValueError(f"the field at byte {position} has an unknown wire type")
+        if length > len(raw) - position:
+            raise ValueError(f"a field at byte {position} claims {length} bytes, but {len(raw) - position} are left")
+        yield number, raw[position : position + length]
+        position += length
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
+def _varint(raw: bytes, start: int) -> tuple[int, int]:
+    """Decode a variable-length integer. Return it and the position after it."""
     value = 0
-    for i in range(10):
-        if at + i >= len(raw):
-            break
-        value |= (raw[at + i] & 0x7F) << 7 * i
-        if raw[at + i] < 0x80:
-            return value, at + i + 1
-    raise ValueError(f"a number at byte {at} does not end")
+    for i, byte in enumerate(raw[start : start + 10]):
+        value |= (byte & 0x7F) << 7 * i
+        if byte < 0x80:
+            return value, start + i + 1
+    raise ValueError(f"a number at byte {start} does not end")
 
 
 def _int(value: int | bytes) -> int:

@@ -1,7 +1,7 @@
-"""SentencePiece's BPE (``tokenizer.ggml.model`` "llama"): Llama 2, Mistral, Phi-3, Gemma.
+"""Read SentencePiece BPE vocabularies (``tokenizer.ggml.model`` "llama"): Llama 2, Mistral, Phi-3, Gemma.
 
-tokenizer.model has a score for each token. Where there is only tokenizer.json, which has merges, the first merge that
-makes a token gives its score: the better the merge, the higher.
+tokenizer.model has a score for each token. tokenizer.json has merges instead: if the folder has only this file, the
+score of a token is the negative rank of the first merge that makes it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 __all__ = ["read_spaces"]
 
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-_ADDED_SCORE = -1000.0  # as llama.cpp's converter gives them; no reader uses it
+_ADDED_SCORE = -1000.0  # llama.cpp's converter writes this score; no reader uses it
 
 
 def read_spaces(files: TextTokenizer) -> Vocab:
-    """Raises ModelFileError for broken files, ConversionError for a tokenizer that GGUF cannot express."""
+    """Read the vocabulary.
+
+    Raises ModelFileError if a file is damaged; ConversionError if GGUF cannot express the tokenizer.
+    """
     if (files.folder / "tokenizer.model").is_file():
         vocab = _from_model(files)
     else:
@@ -34,7 +37,7 @@ def read_spaces(files: TextTokenizer) -> Vocab:
         if types.get(added.id) == TokenType.UNKNOWN and tokens[added.id] == added.content:
             continue
         types[added.id], scores[added.id] = added.type, _ADDED_SCORE
-        # readers look for these in the text as it is
+        # readers search for these in the original text, with its spaces
         spaced = added.type == TokenType.USER_DEFINED
         tokens[added.id] = added.content.replace(SPACE, " ") if spaced else added.content
     return vocab
@@ -46,7 +49,7 @@ def _from_model(files: TextTokenizer) -> Vocab:
     prefix = stated if isinstance(stated, bool) else model.space_prefix
     user = TokenType.USER_DEFINED
     return Vocab(
-        # what the maker defined by hand is found in the text as it is
+        # user-defined tokens are searched for in the original text, with its spaces
         {i: p.text.replace(SPACE, " ") if p.type == user else p.text for i, p in enumerate(model.pieces)},
         {i: TokenType(p.type) for i, p in enumerate(model.pieces)},
         {"model": "llama", "pre": "default", "add_space_prefix": prefix},
@@ -75,14 +78,14 @@ def _from_json(files: TextTokenizer) -> Vocab:
         elif token == model.get("unk_token"):
             types[i], scores[i] = TokenType.UNKNOWN, 0.0
         else:
-            # letters come after all that is joined out of them
+            # single letters rank after all tokens that merges make
             types[i], scores[i] = TokenType.NORMAL, -float(ranks.get(token, len(ranks) + i))
     metadata = {"model": "llama", "pre": "default", "add_space_prefix": _space_prefix(files)}
     return Vocab(tokens, types, metadata, scores)
 
 
 def _space_prefix(files: TextTokenizer) -> bool:
-    """Whether a text gets a space before it. Raises ConversionError for a normalizer that GGUF cannot express."""
+    """True if a space is put before each text. Raises ConversionError for a normalizer that GGUF cannot express."""
     prefix = False
     for part in parts(files.tokenizer.get("normalizer")) + parts(files.tokenizer.get("pre_tokenizer")):
         kind = part.get("type")
@@ -95,7 +98,7 @@ def _space_prefix(files: TextTokenizer) -> bool:
             )
         elif kind not in ("Sequence", "Replace", "Split"):
             raise ConversionError(
-                f"{files.path}: the tokenizer has {kind!r}; for BPE with byte_fallback a GGUF file can only say that "
-                "spaces become U+2581, with or without one before the text"
+                f"{files.path}: the tokenizer has {kind!r}; for BPE with byte_fallback a GGUF file can only express "
+                "that spaces become U+2581, with or without a space before the text"
             )
     return prefix

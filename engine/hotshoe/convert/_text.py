@@ -1,4 +1,4 @@
-"""What the text models share: the sizes in config.json, the tensors every one of them has, and the keys for both."""
+"""Helpers for converters of text models: sizes in config.json, common tensors, and their metadata."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._plan import Plan
-from hotshoe.convert._recipes import Recipe, as_is, has, plan_recipes
+from hotshoe.convert._layout import FileLayout
+from hotshoe.convert._sources import TensorSource, as_is, has, match_sources
 from hotshoe.convert._tokens import tokenizer_metadata
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["Sizes", "linear", "make_plan", "outer_recipes", "read_sizes", "refuse_quantized"]
+__all__ = ["Sizes", "linear", "make_layout", "outer_tensors", "read_sizes", "refuse_quantized"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a decoder, in the words of config.json's meaning, not of its keys."""
+    """The sizes of a text model in config.json, whatever its keys are called."""
 
     n_layers: int
     dim: int
@@ -27,23 +27,27 @@ class Sizes:
     n_kv_heads: int
     head_dim: int
     ff: int
+    """Hidden elements of the MLP."""
     vocab: int
     context: int
+    """Tokens that the model was trained for."""
     eps: float
-    states_head_dim: bool = False  # config.json does, rather than leave it to be derived
+    """Epsilon of the norms."""
+    states_head_dim: bool = False
+    """True if config.json gives head_dim; otherwise it is hidden_size / num_attention_heads."""
 
     @property
     def q(self) -> int:
-        """Width of all queries together."""
+        """Elements of the queries of all heads."""
         return self.n_heads * self.head_dim
 
     @property
     def kv(self) -> int:
-        """Width of all keys, and of all values."""
+        """Elements of the keys, or of the values, of all heads."""
         return self.n_kv_heads * self.head_dim
 
     def metadata(self, arch: str, *, heads: bool = True) -> dict[str, Any]:
-        """The keys. ``heads``: also the length of a head, unless readers derive it rightly from the others."""
+        """The GGUF keys. ``heads``: write the length of a head, unless readers derive it correctly from other keys."""
         keys: dict[str, Any] = {
             f"{arch}.block_count": self.n_layers,
             f"{arch}.context_length": self.context,
@@ -61,12 +65,14 @@ class Sizes:
 def read_sizes(
     checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_heads: int | None = None, eps: str = "rms_norm_eps"
 ) -> Sizes:
-    """The defaults are the architecture's own; without them a head is hidden_size / heads, and there are as many.
+    """Read the sizes of a text model from config.json.
 
-    ``eps`` is the key for the norms' epsilon.
+    head_dim, n_kv_heads: the architecture's defaults, if config.json does not give them. Without a default, head_dim is
+    hidden_size / num_attention_heads, and n_kv_heads is num_attention_heads.
+    eps: the key of the norms' epsilon.
 
-    Raises ModelFileError for sizes that are missing or no numbers, ConversionError for ones that cannot be, and for
-    a checkpoint that is quantized.
+    Raises ModelFileError if a size is missing or not a number; ConversionError if sizes contradict each other, or if
+    the checkpoint is quantized.
     """
     refuse_quantized(checkpoint)
     n_layers = checkpoint.layers()
@@ -96,7 +102,7 @@ def read_sizes(
 
 
 def refuse_quantized(checkpoint: Checkpoint) -> None:
-    """Raises ConversionError for a checkpoint whose weights were quantized for another engine."""
+    """Raise ConversionError if the weights of the checkpoint were quantized for another engine."""
     stated = checkpoint.config.get("quantization_config")
     if stated is None:
         return
@@ -104,34 +110,36 @@ def refuse_quantized(checkpoint: Checkpoint) -> None:
     if method is None and isinstance(stated, dict):
         method = next((key for key in ("load_in_4bit", "load_in_8bit") if stated.get(key)), None)
     raise ConversionError(
-        f"{checkpoint.model} is quantized already ({method or 'quantization_config'} in config.json), and converting "
-        "it would lose precision twice",
-        hint="convert the original checkpoint, with --type q8_0 or q4_k_m if it should be small",
+        f"{checkpoint.model} is quantized already ({method or 'quantization_config'} in config.json); converting it "
+        "would lose precision twice",
+        hint="convert the original checkpoint, with --type q8_0 or q4_k_m for a small file",
     )
 
 
-def linear(name: str, source: str, out: int, into: int, *, bias: bool = False) -> list[Recipe]:
-    """A matrix and, with ``bias``, its vector."""
-    recipes = [as_is(f"{name}.weight", f"{source}.weight", (out, into))]
-    return recipes + ([as_is(f"{name}.bias", f"{source}.bias", (out,))] if bias else [])
+def linear(name: str, source: str, out: int, into: int, *, bias: bool = False) -> list[TensorSource]:
+    """A matrix of shape (out, into) and, if ``bias`` is true, its bias of shape (out,)."""
+    tensors = [as_is(f"{name}.weight", f"{source}.weight", (out, into))]
+    return tensors + ([as_is(f"{name}.bias", f"{source}.bias", (out,))] if bias else [])
 
 
-def outer_recipes(
+def outer_tensors(
     checkpoint: Checkpoint,
     sizes: Sizes,
     *,
     tied: bool,
     norm: tuple[str, str] = ("output_norm", "model.norm"),
     norm_plus: float = 0.0,
-) -> list[Recipe]:
-    """Embeddings, the last norm, and the head; ``tied`` is the architecture's default of tie_word_embeddings.
+) -> list[TensorSource]:
+    """The tensors outside the layers: token embedding, last norm, and output matrix.
 
-    ``norm`` is the last norm's name in the file and in the checkpoint; ``norm_plus`` is added to its weights.
+    tied: the architecture's default of tie_word_embeddings.
+    norm: the name of the last norm in the file and in the checkpoint.
+    norm_plus: a number that is added to the weights of that norm.
 
-    A model that gives embeddings may have no head: it needs none. Raises ConversionError for a model without a head
-    that does not say how a text's embedding is made of its tokens': the file would be taken for a text model's.
+    An embedding model needs no output matrix. Raises ConversionError if the checkpoint has no output matrix and no
+    pooling: readers would take the file for a text model.
     """
-    recipes = [
+    tensors = [
         as_is("token_embd.weight", "model.embed_tokens.weight", (sizes.vocab, sizes.dim)),
         as_is(f"{norm[0]}.weight", f"{norm[1]}.weight", (sizes.dim,), plus=norm_plus),
     ]
@@ -140,37 +148,40 @@ def outer_recipes(
     embeds = checkpoint.sentence.pooling is not None
     if not embeds and checkpoint.architecture is not None and checkpoint.architecture.endswith("Model"):
         raise ConversionError(
-            f"{checkpoint.model} is a {checkpoint.architecture}, a model without a head, and there is no modules.json "
-            "that says how its embeddings are pooled",
+            f"{checkpoint.model} is a {checkpoint.architecture}, a model without an output matrix, but has no "
+            "modules.json that says how embeddings are pooled",
             hint="copy modules.json and the folders it names from the sentence-transformers model",
         )
-    # some checkpoints hold a head although it is tied
+    # some checkpoints hold an output matrix although it is tied
     if has(checkpoint, "lm_head.weight") or not (tied or embeds):
-        recipes.append(as_is("output.weight", "lm_head.weight", (sizes.vocab, sizes.dim)))
-    return recipes
+        tensors.append(as_is("output.weight", "lm_head.weight", (sizes.vocab, sizes.dim)))
+    return tensors
 
 
-def make_plan(
+def make_layout(
     checkpoint: Checkpoint,
     arch: str,
-    recipes: Iterable[Recipe],
+    sources: Iterable[TensorSource],
     metadata: Mapping[str, Any],
     *,
     vocab: int,
     ignored: tuple[str, ...] = (),
-) -> Plan:
-    """A text model's file: what the family says, and the keys of its tokenizer, which has ``vocab`` tokens.
+) -> FileLayout:
+    """Make the FileLayout of a text model: the given tensors and metadata, and the metadata of its tokenizer.
 
-    ``ignored`` is how names of tensors begin that the family has no use for. Raises what reading the tokenizer raises,
-    and ConversionError for tensors that are missing, not known, or of another shape.
+    vocab: the number of tokens, which is the number of rows of the embedding.
+    ignored: prefixes of the names of tensors that the model does not use.
+
+    Raises ConversionError if tensors are missing, unknown, or of another shape, or if GGUF cannot express the
+    tokenizer; ModelFileError if files of the tokenizer are missing or damaged.
     """
     if checkpoint.sentence.lowercase:
         raise ConversionError(
-            f"{checkpoint.model / 'sentence_bert_config.json'}: do_lower_case is true; for a decoder a GGUF file "
+            f"{checkpoint.model / 'sentence_bert_config.json'}: do_lower_case is true; for a text model, a GGUF file "
             "cannot say that texts are lowercased",
-            hint="set it to false, and give the model texts in lower case",
+            hint="set it to false, and pass texts in lower case to the model",
         )
-    tensors = plan_recipes(checkpoint, recipes, ignored)
-    # after the tensors: their shapes have shown that ``vocab`` is true
+    tensors = match_sources(checkpoint, sources, ignored)
+    # after the tensors, because their shapes prove that ``vocab`` is correct
     keys = dict(metadata) | checkpoint.sentence.metadata(arch)
-    return Plan(arch, keys | tokenizer_metadata(checkpoint, vocab), tensors)
+    return FileLayout(arch, keys | tokenizer_metadata(checkpoint, vocab), tensors)

@@ -1,4 +1,4 @@
-"""The tokenizer files of a text model, checked as they are read, whatever kind of vocabulary they hold."""
+"""Read the tokenizer files of a text model, with any kind of vocabulary, and check them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SPACE", "Added", "TextTokenizer", "Vocab", "charsmap", "package_errors", "parts", "read_text_tokenizer"]
 
-SPACE = "\u2581"  # what SentencePiece writes for a space
+SPACE = "\u2581"  # SentencePiece's character for a space
 
 
 class Added(NamedTuple):
-    """A token beside the vocabulary proper."""
+    """A token that is added to the vocabulary: a special or user-defined token."""
 
     id: int
     content: str
@@ -34,49 +34,53 @@ class Added(NamedTuple):
 
     @property
     def type(self) -> TokenType:
-        """CONTROL, also for tokens that their maker forgot to call special, else USER_DEFINED."""
+        """CONTROL if the token is special or looks special, otherwise USER_DEFINED.
+
+        Some models do not mark their special tokens. The rules for them are those of llama.cpp's converter.
+        """
         text = self.content
-        looks = text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
+        looks_special = text in ("<pad>", "<mask>", "<2mass>", "[@BOS@]") or any(
             len(text) >= len(start) + len(end) and text.startswith(start) and text.endswith(end)
             for start, end in (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
         )
-        return TokenType.CONTROL if self.special or looks else TokenType.USER_DEFINED
+        return TokenType.CONTROL if self.special or looks_special else TokenType.USER_DEFINED
 
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """What the folder says. ``tokenizer`` is tokenizer.json and ``settings`` tokenizer_config.json, or empty.
-
-    ``own`` is the tokenizer that tokenizer.json describes, None where there is none.
-    """
+    """The content of a folder's tokenizer files."""
 
     folder: Path
     config: dict[str, Any]
+    """The content of config.json."""
     tokenizer: dict[str, Any]
+    """The content of tokenizer.json; empty if the file is missing."""
     settings: dict[str, Any]
+    """The content of tokenizer_config.json; empty if the file is missing."""
     added: tuple[Added, ...]
-    own: tokenizers.Tokenizer | None = field(repr=False)
+    original: tokenizers.Tokenizer | None = field(repr=False)
+    """The tokenizer that tokenizer.json describes, to compare with; None if the file is missing."""
 
     @property
     def path(self) -> Path:
-        """tokenizer.json, for messages."""
+        """The path of tokenizer.json, for messages."""
         return self.folder / "tokenizer.json"
 
     @property
     def model(self) -> dict[str, Any]:
-        """The part of tokenizer.json with the vocabulary."""
+        """The object ``model`` of tokenizer.json, which contains the vocabulary."""
         model = self.tokenizer.get("model")
         return model if isinstance(model, dict) else {}
 
     def vocab(self) -> dict[str, int]:
-        """Ids by token, without added ones. Raises ModelFileError if it is not that."""
+        """The ids by token, without added tokens. Raises ModelFileError if the vocabulary is missing or invalid."""
         vocab = self.model.get("vocab")
         if not isinstance(vocab, dict) or not vocab or not all(type(i) is int and i >= 0 for i in vocab.values()):
             raise ModelFileError("expected an object of token ids", path=self.path, field="model.vocab")
         return vocab
 
     def merges(self) -> list[tuple[str, str]]:
-        """The merges, best first. Raises ModelFileError if they are missing or something else."""
+        """The merges, best first. Raises ModelFileError if they are missing or invalid."""
         merges = self.model.get("merges")
         pairs = [tuple(m.split(" ")) if isinstance(m, str) else m for m in merges] if isinstance(merges, list) else [0]
         if not all(
@@ -86,24 +90,26 @@ class TextTokenizer:
             raise ModelFileError("expected an array of pairs of tokens", path=self.path, field="model.merges")
         return [(a, b) for a, b in pairs]  # type: ignore[misc]
 
-    def own_ids(self, text: str, special: bool, pair: str | None = None) -> list[int]:
-        """What the folder's own tokenizer makes of a text or of two. Raises ModelFileError where the package cannot."""
+    def original_ids(self, text: str, special: bool, pair: str | None = None) -> list[int]:
+        """Encode one or two texts with the folder's tokenizer. Raises ModelFileError if the package cannot."""
         with package_errors(self.path):
-            return [] if self.own is None else self.own.encode(text, pair, add_special_tokens=special).ids
+            return [] if self.original is None else self.original.encode(text, pair, add_special_tokens=special).ids
 
 
 class Vocab(NamedTuple):
-    """What a kind of vocabulary finds: tokens by id, their types, and the keys that only this kind has."""
+    """A vocabulary, as the reader of one kind returns it."""
 
     tokens: dict[int, str]
     types: dict[int, TokenType]
     metadata: dict[str, Any]
+    """Keys that only this kind has, without the prefix ``tokenizer.ggml.``."""
     scores: dict[int, float] | None = None
-    exact: bool = True  # tokenizer.json is what was converted, so it must give the same ids
+    exact: bool = True
+    """True if the vocabulary was read from tokenizer.json, so that it must give the same ids."""
 
 
 def read_text_tokenizer(checkpoint: Checkpoint) -> TextTokenizer:
-    """Raises ModelFileError for files that are missing or broken."""
+    """Read the tokenizer files of a folder. Raises ModelFileError if they are missing or damaged."""
     folder = checkpoint.model
     tokenizer, settings, extra = (
         read_object(folder / name) if (folder / name).is_file() else {}
@@ -115,8 +121,8 @@ def read_text_tokenizer(checkpoint: Checkpoint) -> TextTokenizer:
             path=folder,
             hint="copy the tokenizer files of the model into the folder",
         )
-    # first of all: what the package can use has the parts that it should
-    own = _own(tokenizer, folder / "tokenizer.json") if tokenizer else None
+    # first, because the package checks the structure of tokenizer.json
+    original = _original(tokenizer, folder / "tokenizer.json") if tokenizer else None
     decoder = settings.get("added_tokens_decoder") or {}
     stated = tokenizer.get("added_tokens") or []
     try:
@@ -128,11 +134,11 @@ def read_text_tokenizer(checkpoint: Checkpoint) -> TextTokenizer:
         fine = False
     if not fine:
         raise ModelFileError("expected objects with id and content", path=folder, field="added tokens")
-    return TextTokenizer(folder, checkpoint.config, tokenizer, settings, tuple(sorted(added.values())), own)
+    return TextTokenizer(folder, checkpoint.config, tokenizer, settings, tuple(sorted(added.values())), original)
 
 
 def parts(part: Any) -> list[dict[str, Any]]:
-    """A normalizer or pre-tokenizer and, in a Sequence, all its parts."""
+    """A normalizer or pre-tokenizer, followed by the steps inside it if it is a Sequence."""
     if not isinstance(part, dict):
         return []
     inner = part.get("normalizers") or part.get("pretokenizers")
@@ -140,16 +146,16 @@ def parts(part: Any) -> list[dict[str, Any]]:
 
 
 def charsmap(part: dict[str, Any], path: Path) -> bytes:
-    """The table of a normalizer "Precompiled". Raises ModelFileError for one that cannot be used."""
+    """The character map of a "Precompiled" normalizer. Raises ModelFileError if it is damaged."""
     try:
         return checked_charsmap(base64.b64decode(part.get("precompiled_charsmap", ""), validate=True))
     except (TypeError, ValueError) as error:
         raise ModelFileError(
-            f"is not a table of SentencePiece: {error}", path=path, field="precompiled_charsmap"
+            f"is not a character map of SentencePiece: {error}", path=path, field="precompiled_charsmap"
         ) from None
 
 
-def _own(tokenizer: dict[str, Any], path: Path) -> tokenizers.Tokenizer:
+def _original(tokenizer: dict[str, Any], path: Path) -> tokenizers.Tokenizer:
     import tokenizers
 
     for part in parts(tokenizer.get("normalizer")):
@@ -161,11 +167,11 @@ def _own(tokenizer: dict[str, Any], path: Path) -> tokenizers.Tokenizer:
 
 @contextlib.contextmanager
 def package_errors(path: Path) -> Iterator[None]:
-    """Turns what the package raises, bare Exceptions and panics, into ModelFileError."""
+    """Convert exceptions of the ``tokenizers`` package, including Rust panics, to ModelFileError."""
     try:
         yield
     except BaseException as error:
-        # how the package fails at a template that names tokens it does not define
+        # the package panics, for example, if a template names tokens that are not defined
         if type(error).__name__ != "PanicException" and not isinstance(error, Exception):
             raise
         raise ModelFileError(f"the tokenizers package cannot use it: {error}", path=path) from None

@@ -1,8 +1,8 @@
-"""The tokenizer files of a text model as ``tokenizer.*`` metadata.
+"""Convert the tokenizer files of a text model to ``tokenizer.*`` metadata.
 
-The kind of vocabulary decides who turns it into tokens: ``_bytebpe`` or ``_spm``. Here is what both have: added
-tokens, roles, what goes around a text, the chat template, and at the end a comparison with the folder's own tokenizer,
-so that a vocabulary that GGUF cannot express is an error and not a surprise.
+``_bytebpe``, ``_spm`` and ``_unigram`` read the vocabulary, depending on its kind. This module adds the parts that all
+kinds share: token roles, special tokens around a text, and chat templates. At the end it rebuilds the tokenizer from
+the metadata and compares it with the folder's tokenizer. A difference is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tokenizer_metadata"]
 
-# role in transformers, and in the name of the GGUF key (spelled so there)
+# role in transformers: role in the name of the GGUF key ("seperator" is GGUF's spelling)
 _ROLES = {
     "bos": "bos",
     "eos": "eos",
@@ -48,9 +48,11 @@ _PROBES = (
 
 
 def tokenizer_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
-    """The metadata, with ``n_tokens`` tokens: ids that the model has embeddings for and no token get a filler.
+    """Read the tokenizer files. Return the ``tokenizer.*`` metadata, with ``n_tokens`` tokens.
 
-    Raises ModelFileError for missing or broken tokenizer files, ConversionError for what GGUF cannot express.
+    Ids that have an embedding but no token get a placeholder, "[PAD…]".
+
+    Raises ModelFileError if files are missing or damaged; ConversionError if GGUF cannot express the tokenizer.
     """
     files = read_text_tokenizer(checkpoint)
     read = read_unigram if is_unigram(files) else read_bytes if is_byte_level(files) else read_spaces
@@ -66,10 +68,10 @@ def tokenizer_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
     metadata[f"{PREFIX}tokens"] = [vocab.tokens.get(i, f"[PAD{i}]") for i in range(n_tokens)]
     metadata[f"{PREFIX}token_type"] = [int(vocab.types.get(i, TokenType.UNUSED)) for i in range(n_tokens)]
     if vocab.scores is not None:
-        # fillers have the score that llama.cpp's converter gives them
+        # the score of placeholders is the one that llama.cpp's converter writes
         metadata[f"{PREFIX}scores"] = [vocab.scores.get(i, -10000.0) for i in range(n_tokens)]
     metadata |= _roles(files, vocab, n_tokens) | _chat_templates(files)
-    if files.own is not None and vocab.exact:
+    if files.original is not None and vocab.exact:
         _compare(files, metadata)
     return metadata
 
@@ -83,7 +85,7 @@ def _roles(files: TextTokenizer, vocab: Vocab, n_tokens: int) -> dict[str, Any]:
         found = ids.get(entry) if isinstance(entry, str) else None
         if found is None:
             found = files.config.get(f"{role}_token_id")
-            # several tokens that end a text: the first is the one that training texts ended with
+            # if there are several, the first one ended the training texts
             found = found[0] if isinstance(found, list) and found else found
         if type(found) is int and 0 <= found < n_tokens:
             roles[role] = found
@@ -95,15 +97,15 @@ def _roles(files: TextTokenizer, vocab: Vocab, n_tokens: int) -> dict[str, Any]:
 
 
 def _around(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
-    """Whether a text gets a bos and an eos; a role that config.json leaves open is filled in ``roles``."""
+    """Whether each of bos, eos and sep is added to a text. Adds roles that config.json does not name to ``roles``."""
     stated = {
         role: flag for role in ("bos", "eos") if isinstance(flag := files.settings.get(f"add_{role}_token"), bool)
     }
-    if files.own is None:
+    if files.original is None:
         return stated
-    middle, whole = (files.own_ids("a", special) for special in (False, True))
+    middle, whole = (files.original_ids("a", special) for special in (False, True))
     if not middle or middle == whole:
-        # a template that adds nothing says so; without one, the settings do
+        # a template that adds nothing is explicit; without a template, the settings decide
         has_template = "TemplateProcessing" in json.dumps(files.tokenizer.get("post_processor"))
         add = {"bos": False, "eos": False} | ({} if has_template else stated)
         return {role: flag and role in roles for role, flag in add.items()}
@@ -113,15 +115,15 @@ def _around(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
         if len(tokens) > 1 or (role == "bos" and tokens and roles.get("bos", tokens[0]) != tokens[0]):
             raise ConversionError(
                 f"{files.path}: the tokenizer puts the tokens {tokens} {'before' if role == 'bos' else 'after'} a "
-                f"text; a GGUF file can only say one, the {role} token ({roles.get(role)})"
+                f"text; a GGUF file can only express one, the {role} token ({roles.get(role)})"
             )
         if tokens and roles.setdefault(role, tokens[0]) != tokens[0]:
-            # what ends a text is not what ends a turn: embedding models of chat models
+            # in embedding models made from chat models, one token ends a text and another ends a turn
             roles["eot"], roles["eos"] = roles["eos"], tokens[0]
     add = {role: bool(tokens) for role, tokens in around.items()}
     between = _between(files, middle, around["bos"], around["eos"])
     if between:
-        # what is there beside the end of the first text
+        # a separator is what follows the end of the first text
         add["sep"] = between != around["eos"]
         if add["sep"]:
             roles.setdefault("sep", between[-1])
@@ -129,8 +131,8 @@ def _around(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
 
 
 def _between(files: TextTokenizer, middle: list[int], before: list[int], after: list[int]) -> list[int]:
-    """What the tokenizer puts between two texts; [] for what a GGUF file cannot say."""
-    pair = files.own_ids("a", True, "a")
+    """The ids that the tokenizer puts between two texts, or [] if a GGUF file cannot express them."""
+    pair = files.original_ids("a", True, "a")
     start, stop = len(before) + len(middle), len(pair) - len(after) - len(middle)
     between = pair[start:stop]
     if pair != [*before, *middle, *between, *middle, *after] or len(between) > len(after) + 1:
@@ -158,7 +160,9 @@ def _chat_templates(files: TextTokenizer) -> dict[str, Any]:
     if not isinstance(named, list) or not all(
         isinstance(t, dict) and isinstance(t.get("name"), str) and isinstance(t.get("template"), str) for t in named
     ):
-        raise ModelFileError("expected a text or a list of them", path=files.folder, field="chat_template")
+        raise ModelFileError(
+            "expected a text, or a list of objects with name and template", path=files.folder, field="chat_template"
+        )
     templates = {"".join(c if c.isascii() and c.isalnum() else "_" for c in t["name"]): t["template"] for t in named}
     keys: dict[str, Any] = {f"tokenizer.chat_template.{n}": t for n, t in templates.items() if n not in ("", "default")}
     if keys:
@@ -171,12 +175,12 @@ def _compare(files: TextTokenizer, metadata: dict[str, Any]) -> None:
         rebuilt = load_tokenizer(metadata)
     except TokenizerError as error:
         raise ConversionError(f"{files.folder}: the vocabulary is not consistent: {error}") from error
-    # Qwen composes accents first (NFC); no GGUF file says so, and no engine does it
+    # Qwen composes accents first (NFC). GGUF cannot express this and no engine does it, so the probes are composed.
     for probe in (unicodedata.normalize("NFC", text) for text in _PROBES):
         for special in (False, True):
-            ids, got = files.own_ids(probe, special), rebuilt.encode(probe, special)
+            ids, got = files.original_ids(probe, special), rebuilt.encode(probe, special)
             if got != ids:
                 raise ConversionError(
-                    f"{files.path}: the tokenizer does something that a GGUF file cannot say: {probe!r} gives {ids}, "
-                    f"and from the metadata of the file {got}"
+                    f"{files.path}: the tokenizer does something that a GGUF file cannot express: {probe!r} gives "
+                    f"{ids}, but the tokenizer of the file would give {got}"
                 )

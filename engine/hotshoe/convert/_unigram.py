@@ -1,4 +1,4 @@
-"""SentencePiece's unigram model (``tokenizer.ggml.model`` "t5") from a tokenizer.json: XLM-RoBERTa and its kin."""
+"""Read SentencePiece unigram vocabularies (``tokenizer.ggml.model`` "t5"): XLM-RoBERTa and related models."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ __all__ = ["is_unigram", "read_unigram"]
 
 
 def is_unigram(files: TextTokenizer) -> bool:
-    """Whether tokenizer.json has a score for each token and no merges."""
+    """True if tokenizer.json has a score for each token and no merges."""
     return files.model.get("type") == "Unigram"
 
 
 def read_unigram(files: TextTokenizer) -> Vocab:
-    """Raises ModelFileError for a broken tokenizer.json, ConversionError for a tokenizer that GGUF cannot express."""
+    """Read the vocabulary.
+
+    Raises ModelFileError if tokenizer.json is damaged; ConversionError if GGUF cannot express the tokenizer.
+    """
     pieces = files.model.get("vocab")
     if not isinstance(pieces, list) or not all(
         isinstance(p, list) and len(p) == 2 and isinstance(p[0], str) and type(p[1]) in (int, float) for p in pieces
@@ -38,7 +41,7 @@ def read_unigram(files: TextTokenizer) -> Vocab:
 
 
 def _spaces(files: TextTokenizer) -> dict[str, Any]:
-    """What becomes of a text before it is cut: SentencePiece's table, and spaces."""
+    """The GGUF keys of the normalizer: SentencePiece's character map, and the treatment of spaces."""
     keys: dict[str, Any] = {"add_space_prefix": False, "remove_extra_whitespaces": False}
     for part in parts(files.tokenizer.get("normalizer")) + parts(files.tokenizer.get("pre_tokenizer")):
         kind = part.get("type")
@@ -51,7 +54,7 @@ def _spaces(files: TextTokenizer) -> dict[str, Any]:
             keys["add_space_prefix"] = scheme in ("always", "first")
         elif kind not in ("Sequence", "Strip"):
             raise ConversionError(
-                f"{files.path}: the tokenizer has {kind!r}; for a unigram vocabulary a GGUF file can only say "
-                "Precompiled, and what becomes of spaces"
+                f"{files.path}: the tokenizer has {kind!r}; for a unigram vocabulary a GGUF file can only express "
+                "Precompiled, and the treatment of spaces"
             )
     return keys

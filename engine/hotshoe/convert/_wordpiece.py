@@ -1,8 +1,8 @@
-"""The tokenizer files of a BERT folder as ``tokenizer.ggml.*`` metadata.
+"""Convert the tokenizer files of a BERT folder to ``tokenizer.ggml.*`` metadata.
 
-Where the files disagree, tokenizer_config.json is believed before tokenizer.json, as transformers does; what it does
-not state comes from tokenizer.json, then from BERT's defaults. At the end the tokenizer is rebuilt from the metadata
-and compared with the folder's own, so that a vocabulary that GGUF cannot express is an error and not a surprise.
+A setting is read from tokenizer_config.json, then from tokenizer.json, then from BERT's defaults: the first that has it
+wins, as in transformers. At the end the tokenizer is rebuilt from the metadata and compared with the folder's
+tokenizer. A difference is an error.
 """
 
 from __future__ import annotations
@@ -43,24 +43,26 @@ _PROBES = (
 
 @dataclass(frozen=True)
 class _Files:
-    """What the folder says. ``tokenizer`` is tokenizer.json, empty where there is none."""
+    """The content of a folder's tokenizer files."""
 
     folder: Path
-    tokenizer: dict[str, Any]
+    tokenizer: dict[str, Any]  # tokenizer.json; empty if it is missing
     settings: dict[str, Any]  # tokenizer_config.json
     vocab: dict[str, int]
     added: list[dict[str, Any]] = field(default_factory=list)  # as in tokenizer.json: id, content, special, …
 
     @property
     def bert_class(self) -> bool:
-        """transformers would build BERT's own tokenizer, whatever tokenizer.json adds to it."""
+        """True if transformers would build a BERT tokenizer, whatever else tokenizer.json contains."""
         return str(self.settings.get("tokenizer_class", "BertTokenizer")) in _BERT_CLASSES
 
 
 def wordpiece_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
-    """The metadata, with ``n_tokens`` tokens: unused ids that the model has embeddings for get a filler.
+    """Read the tokenizer files. Return the ``tokenizer.ggml.*`` metadata, with ``n_tokens`` tokens.
 
-    Raises ModelFileError for missing or broken tokenizer files, ConversionError for what GGUF cannot express.
+    Ids that have an embedding but no token get a placeholder, "[PAD…]".
+
+    Raises ModelFileError if files are missing or damaged; ConversionError if GGUF cannot express the tokenizer.
     """
     files = _read(checkpoint.model)
     by_id = {i: token for token, i in files.vocab.items()}
@@ -83,11 +85,11 @@ def wordpiece_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
     for i, restored in enumerate(wordpiece.restore(stored, types)):
         if restored != tokens[i]:
             raise ConversionError(
-                f"{files.folder}: token {i}, {tokens[i]!r}, cannot be told from another token once it is in a GGUF file"
+                f"{files.folder}: token {i}, {tokens[i]!r}, would be equal to another token in a GGUF file"
             )
     metadata = {
         "tokenizer.ggml.model": "bert",
-        # WordPiece has one way to split a text, and no reader takes it from here
+        # WordPiece has only one way to split a text, and no reader reads it from here
         "tokenizer.ggml.pre": "default",
         "tokenizer.ggml.tokens": stored,
         "tokenizer.ggml.token_type": [int(t) for t in types],
@@ -122,7 +124,7 @@ def _read(folder: Path) -> _Files:
         kind = model.get("type") if isinstance(model, dict) else model
         raise ConversionError(f"{path}: the tokenizer is {kind!r}; expected WordPiece, which BERT models use")
     if (prefix := model.get("continuing_subword_prefix", "##")) != "##":
-        raise ConversionError(f"{path}: continuing_subword_prefix is {prefix!r}; a GGUF file can only say '##'")
+        raise ConversionError(f"{path}: continuing_subword_prefix is {prefix!r}; a GGUF file can only express '##'")
     vocab = model.get("vocab")
     if not isinstance(vocab, dict) or not vocab or not all(type(i) is int and i >= 0 for i in vocab.values()):
         raise ModelFileError("expected an object of token ids", path=path, field="model.vocab")
@@ -134,7 +136,7 @@ def _read(folder: Path) -> _Files:
 def _read_vocab_txt(folder: Path, settings: dict[str, Any]) -> _Files:
     path = folder / "vocab.txt"
     try:
-        # not splitlines: a vocabulary may hold characters that it takes for line ends
+        # not splitlines, which would split at other characters too
         lines = regular(path).read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         raise ModelFileError(
@@ -149,7 +151,7 @@ def _read_vocab_txt(folder: Path, settings: dict[str, Any]) -> _Files:
     added = [{**e, "id": int(i)} for i, e in decoder.items()] if isinstance(decoder, dict) else []
     added += [{"id": i, "content": token} for token, i in _optional(folder / "added_tokens.json").items()]
     if not vocab or not all(_is_added_token(e) for e in added):
-        raise ModelFileError("is empty, or the added tokens have no id and content", path=path)
+        raise ModelFileError("is empty, or added tokens lack id or content", path=path)
     return _Files(folder, {}, settings, vocab, added)
 
 
@@ -183,7 +185,7 @@ def _roles(files: _Files, ids: dict[str, int]) -> dict[str, int]:
 
 
 def _normalizer(files: _Files) -> dict[str, Any]:
-    """The BertNormalizer transformers would use, strip_accents possibly None (then it follows lowercase)."""
+    """The BertNormalizer that transformers would use. If strip_accents is None, it follows lowercase."""
     stated = files.tokenizer.get("normalizer") or {}
     split = files.tokenizer.get("pre_tokenizer") or {}
     path = files.folder / "tokenizer.json"
@@ -193,7 +195,7 @@ def _normalizer(files: _Files) -> dict[str, Any]:
     ):
         kind = part.get("type") if isinstance(part, dict) else part
         if kind not in (None, expected) or (kind is None and files.tokenizer and not files.bert_class):
-            raise ConversionError(f"{path}: the {what} is {kind!r}; a GGUF file can only say {expected}")
+            raise ConversionError(f"{path}: the {what} is {kind!r}; a GGUF file can only express {expected}")
     normalizer = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True} | {
         key: value for key, value in stated.items() if key != "type"
     }
@@ -211,7 +213,7 @@ def _normalizer(files: _Files) -> dict[str, Any]:
 def _normalizer_metadata(files: _Files, normalizer: dict[str, Any], lowercase_first: bool) -> dict[str, Any]:
     lowercase, strip = bool(normalizer["lowercase"]), normalizer["strip_accents"]
     if lowercase_first and not lowercase:
-        # accents are stripped only by the tokenizer's own lowercasing, unless it says so
+        # lowercasing before the tokenizer does not strip accents, so the default of strip_accents becomes false
         lowercase, strip = True, bool(strip)
     metadata: dict[str, Any] = {wordpiece.KEY_LOWERCASE: lowercase}
     if strip is not None:
@@ -240,27 +242,27 @@ def _compare(
     if lowercase_first:
         normalizer = {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, normalizer]}
     with package_errors(path):
-        expected = _own_ids(files, normalizer, roles)
+        expected = _original_ids(files, normalizer, roles)
     rebuilt = load_tokenizer(metadata)
     for probe, ids in zip(_PROBES, expected, strict=True):
         got = rebuilt.encode(probe)
         if got != ids:
             raise ConversionError(
-                f"{path}: the tokenizer does something that a GGUF file cannot say: {probe!r} gives {ids}, "
-                f"and from the metadata of the file {got}"
+                f"{path}: the tokenizer does something that a GGUF file cannot express: {probe!r} gives {ids}, "
+                f"but the tokenizer of the file would give {got}"
             )
 
 
-def _own_ids(files: _Files, normalizer: dict[str, Any], roles: dict[str, int]) -> list[list[int]]:
-    """The ids of the probes by the folder's own tokenizer, as transformers would set it up."""
+def _original_ids(files: _Files, normalizer: dict[str, Any], roles: dict[str, int]) -> list[list[int]]:
+    """The ids of the probes, from the folder's tokenizer as transformers would build it."""
     import tokenizers
     from tokenizers import processors
 
     text = json.dumps(files.tokenizer | {"normalizer": normalizer, "truncation": None, "padding": None})
-    own = tokenizers.Tokenizer.from_str(text)
+    original = tokenizers.Tokenizer.from_str(text)
     if files.bert_class:
-        cls, sep = ((own.id_to_token(roles[role]), roles[role]) for role in ("cls", "sep"))
-        own.post_processor = processors.TemplateProcessing(
+        cls, sep = ((original.id_to_token(roles[role]), roles[role]) for role in ("cls", "sep"))
+        original.post_processor = processors.TemplateProcessing(
             single=[cls[0], "$A", sep[0]], pair=[cls[0], "$A", sep[0], "$B:1", sep[0]], special_tokens=[cls, sep]
         )
-    return [own.encode(probe).ids for probe in _PROBES]
+    return [original.encode(probe).ids for probe in _PROBES]

@@ -1,4 +1,4 @@
-"""Writes a plan to a GGUF file: one tensor in memory at a time, under another name until it is complete."""
+"""Write a FileLayout to a GGUF file, with one tensor in memory at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import numpy as np
 
-from hotshoe.outfile import check_target, written
+from hotshoe.atomic_file import atomic_write, check_target
 from hotshoe.quantize._filetypes import FileType, parse_file_type
 from hotshoe.quantize._plan import QuantizeParams, facts_of, make_plan
 from hotshoe.quantize._rows import RowQuantizer, open_quantizer
@@ -20,7 +20,7 @@ from hotshoe_core.tensors.dtypes import DType
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._plan import Plan, PlannedTensor
+    from hotshoe.convert._layout import FileLayout, TensorLayout
 
 __all__ = ["check_request", "write"]
 
@@ -28,31 +28,40 @@ logger = logging.getLogger(__name__)
 
 
 def check_request(destination: str | Path, file_type: str, overwrite: bool) -> tuple[Path, FileType]:
-    """The file to write and its type. Raises ConversionError, before any work is done."""
+    """Check the destination and the type before any work is done. Return them. Raises ConversionError."""
     kind = parse_file_type(file_type)
     return check_target(destination, overwrite), kind
 
 
 def write(
-    plan: Plan, checkpoint: Checkpoint, target: Path, kind: FileType, progress: Callable[[float], None] | None = None
+    layout: FileLayout,
+    checkpoint: Checkpoint,
+    target: Path,
+    kind: FileType,
+    progress: Callable[[float], None] | None = None,
 ) -> None:
-    """Raises ConversionError where a value does not fit, nothing can quantize, or the file cannot be written."""
-    elements = _elements(plan, kind)
+    """Write the GGUF file.
+
+    Raises ConversionError if a value does not fit its type, no backend can quantize, or the file cannot be written.
+    """
+    elements = _elements(layout, kind)
     kinds = {(DType.F32, element, False) for element in elements.values() if element.is_quantized}
-    with open_quantizer(kinds) as quantizer, written(target) as part:
-        writer = gguf.GGUFWriter(None, plan.arch)
+    with open_quantizer(kinds) as quantizer, atomic_write(target) as part:
+        writer = gguf.GGUFWriter(None, layout.arch)
         try:
-            _write(writer, part, plan, checkpoint, kind, elements, quantizer, progress or _ignore)
+            _write(writer, part, layout, checkpoint, kind, elements, quantizer, progress or _ignore)
         finally:
             writer.close()
 
 
-def _elements(plan: Plan, kind: FileType) -> dict[str, DType]:
-    """The element type of each tensor: the mix that ``hotshoe quantize`` would apply to the file in f32."""
+def _elements(layout: FileLayout, kind: FileType) -> dict[str, DType]:
+    """The element type of each tensor: the same mix that ``hotshoe quantize`` would apply to the file in f32."""
     if kind.is_plain:
-        return {t.name: DType.F32 if t.full_precision else kind.base for t in plan.tensors}
-    metadata = Metadata({**plan.metadata, "general.architecture": plan.arch}, {}, Path(f"the plan of {plan.arch}"))
-    tensors = {t.name: (t.shape, DType.F32) for t in plan.tensors}
+        return {t.name: DType.F32 if t.full_precision else kind.base for t in layout.tensors}
+    metadata = Metadata(
+        {**layout.metadata, "general.architecture": layout.arch}, {}, Path(f"the layout of {layout.arch}")
+    )
+    tensors = {t.name: (t.shape, DType.F32) for t in layout.tensors}
     changes = {c.name: c for c in make_plan(tensors, facts_of(metadata, tensors), kind, QuantizeParams(), None)}
     lacking = [c for c in changes.values() if c.lacks_importance]
     if lacking:
@@ -61,25 +70,25 @@ def _elements(plan: Plan, kind: FileType) -> dict[str, DType]:
             f"{lacking[0].new.name.lower()}",
             hint="convert with --type f16; then hotshoe imatrix, and hotshoe quantize with --imatrix",
         )
-    return {t.name: DType.F32 if t.full_precision else changes[t.name].new for t in plan.tensors}
+    return {t.name: DType.F32 if t.full_precision else changes[t.name].new for t in layout.tensors}
 
 
 def _write(
     writer: gguf.GGUFWriter,
     part: Path,
-    plan: Plan,
+    layout: FileLayout,
     checkpoint: Checkpoint,
     kind: FileType,
     elements: dict[str, DType],
     quantizer: RowQuantizer | None,
     progress: Callable[[float], None],
 ) -> None:
-    for t in plan.tensors:
+    for t in layout.tensors:
         element = elements[t.name]
         raw = gguf.GGMLQuantizationType(element.id)
         writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), element.nbytes(t.shape), raw_dtype=raw)
     _add_general(writer, checkpoint)
-    for key, value in plan.metadata.items():
+    for key, value in layout.metadata.items():
         _add(writer, key, value)
     writer.add_file_type(kind.number)
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
@@ -87,10 +96,10 @@ def _write(
     writer.write_header_to_file(part)
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    total = sum(elements[t.name].nbytes(t.shape) for t in plan.tensors)
+    total = sum(elements[t.name].nbytes(t.shape) for t in layout.tensors)
     done = 0
     progress(0.0)
-    for t in plan.tensors:
+    for t in layout.tensors:
         element = elements[t.name]
         writer.write_tensor_data(_convert(t, checkpoint, element, quantizer))
         done += element.nbytes(t.shape)
@@ -98,7 +107,7 @@ def _write(
 
 
 def _convert(
-    tensor: PlannedTensor, checkpoint: Checkpoint, element: DType, quantizer: RowQuantizer | None
+    tensor: TensorLayout, checkpoint: Checkpoint, element: DType, quantizer: RowQuantizer | None
 ) -> np.ndarray[Any, Any]:
     values = checkpoint.read(tensor.source) if tensor.make is None else tensor.make()
     if not np.isfinite(values).all():
@@ -113,8 +122,8 @@ def _convert(
             half = values.astype(np.float16)
         if not np.isfinite(half).all():
             raise ConversionError(
-                f"tensor {tensor.source} of {checkpoint.model} reaches {np.abs(values).max():.4g}, "
-                "and the largest number of f16 is 65504",
+                f"tensor {tensor.source} of {checkpoint.model} has the value {np.abs(values).max():.4g}, "
+                "but the largest number of f16 is 65504",
                 hint="convert with --type f32",
             )
         return half
@@ -128,10 +137,10 @@ def _convert(
 
 
 def _add_general(writer: gguf.GGUFWriter, checkpoint: Checkpoint) -> None:
-    """``general.*``: name, authors, licence, … as far as the folder's README and config.json tell them."""
+    """Add the ``general.*`` keys: name, authors, licence, … from the folder's README and config.json."""
     total, shared, expert, n_experts = writer.get_total_parameter_count()
     writer.add_type(gguf.GGUFType.MODEL)
-    # a model card is free text: whatever is wrong with it, the model is not
+    # a model card is free text: an error in it must not stop the conversion
     try:
         metadata = gguf.Metadata.load(None, checkpoint.model, None, total)
     except Exception as error:
@@ -154,7 +163,7 @@ def _add_general(writer: gguf.GGUFWriter, checkpoint: Checkpoint) -> None:
 
 
 def _is_well_typed(entry: Any) -> bool:
-    # numbers are only ever written by code, text comes from the card as YAML had it
+    # YAML may have parsed a text as another type; numbers come from code and are always correct
     if entry.type == gguf.GGUFValueType.ARRAY:
         return isinstance(entry.value, list) and all(isinstance(v, str) for v in entry.value)
     return bool(isinstance(entry.value, str) == (entry.type == gguf.GGUFValueType.STRING))
@@ -174,4 +183,4 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
 
 
 def _ignore(fraction: float) -> None:
-    """The progress callback of a caller that passes none."""
+    """The default progress callback."""

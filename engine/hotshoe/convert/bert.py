@@ -1,7 +1,7 @@
-"""BERT: encoders with absolute positions and a norm after each half of a layer (MiniLM, BGE, E5, …).
+"""Convert BERT: encoders with learned positions, and norms after attention and MLP (MiniLM, BGE, E5, …).
 
-``plan`` is for those that give embeddings, ``plan_reranker`` for those with a classifier: cross-encoders, which score
-a pair of texts. BERT's pooler is ``cls`` in the file; ``cls.output`` comes after it, with a tanh between.
+``describe`` is for embedding models, ``describe_reranker`` for models with a classifier (cross-encoders, which score a
+pair of texts). In the file, ``cls`` is BERT's pooler, and ``cls.output`` is the classifier after it and a tanh.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gguf
 
-from hotshoe.convert import Plan, match_tensors, wordpiece_metadata
+from hotshoe.convert import FileLayout, match_tensors, wordpiece_metadata
 from hotshoe_core.errors import ConversionError, ModelFileError
 
 if TYPE_CHECKING:
@@ -18,35 +18,39 @@ if TYPE_CHECKING:
 
     from hotshoe.convert import Checkpoint
 
-__all__ = ["ARCH", "BUFFERS", "classifier", "encoder_plan", "encoder_shapes", "plan", "plan_reranker"]
+__all__ = ["ARCH", "BUFFERS", "classifier", "describe_encoder", "encoder_shapes", "describe", "describe_reranker"]
 
 ARCH = "bert"
 
-BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # they are not weights
-_HEADS = ("pooler.", "cls.")  # that an embedding does not use
-# as the table of the gguf package has it
+BUFFERS = ("embeddings.position_ids", "embeddings.token_type_ids")  # these are not weights
+_HEADS = ("pooler.", "cls.")  # embedding models do not use these
+# names that the table of the gguf package knows
 _CLASSIFIER = {"pooler.dense.": "classifier.dense.", "classifier.": "classifier.out_proj."}
-_UNNAMED = {0: "LABEL_0", 1: "LABEL_1"}  # what transformers takes where config.json has no labels
+_UNNAMED = {0: "LABEL_0", 1: "LABEL_1"}  # the default of transformers
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for a BERT that GGUF cannot express."""
-    return encoder_plan(
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    return describe_encoder(
         checkpoint, encoder_shapes(checkpoint), _plain, (*BUFFERS, *_HEADS), checkpoint.sentence.metadata(ARCH)
     )
 
 
-def plan_reranker(checkpoint: Checkpoint) -> Plan:
-    """Raises as ``plan``, and ModelFileError for labels that are not numbered from 0.
+def describe_reranker(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file of a reranker.
 
-    GGUF has no key for what becomes of a score, so hotshoe adds ``hotshoe.rerank.activation``: "identity" or "sigmoid".
+    GGUF has no key for the activation of scores, so hotshoe adds ``hotshoe.rerank.activation``, "identity" or
+    "sigmoid".
+
+    Raises ModelFileError for an invalid config.json, or labels that are not numbered from 0; ConversionError if GGUF
+    cannot express the model.
     """
     shapes, metadata = classifier(checkpoint)
-    return encoder_plan(checkpoint, encoder_shapes(checkpoint) | shapes, _classifier, BUFFERS, metadata)
+    return describe_encoder(checkpoint, encoder_shapes(checkpoint) | shapes, _classifier, BUFFERS, metadata)
 
 
 def classifier(checkpoint: Checkpoint) -> tuple[dict[str, tuple[int, ...]], dict[str, Any]]:
-    """The tensors and the keys that a reranker has beside those of its encoder."""
+    """The shapes of the tensors, and the metadata, that a reranker has in addition to its encoder."""
     labels, dim = _labels(checkpoint), checkpoint.integer("hidden_size")
     shapes: dict[str, tuple[int, ...]] = {
         "cls.weight": (dim, dim),
@@ -64,9 +68,9 @@ def classifier(checkpoint: Checkpoint) -> tuple[dict[str, tuple[int, ...]], dict
 
 
 def _activation(checkpoint: Checkpoint) -> str | None:
-    """What sentence-transformers' CrossEncoder does to a score; None where config.json leaves it to the default.
+    """The activation that sentence-transformers' CrossEncoder applies to scores; None if config.json does not name one.
 
-    Raises ConversionError for a function that is neither the identity nor a sigmoid.
+    Raises ConversionError if it is neither the identity nor a sigmoid.
     """
     stated = checkpoint.config.get("sentence_transformers")
     name = stated.get("activation_fn") if isinstance(stated, dict) else None
@@ -76,7 +80,7 @@ def _activation(checkpoint: Checkpoint) -> str | None:
     kind = str(name).rpartition(".")[2].lower()
     if kind not in ("identity", "sigmoid"):
         raise ConversionError(
-            f"{checkpoint.model / 'config.json'}: scores go through {name}; hotshoe converts rerankers with "
+            f"{checkpoint.model / 'config.json'}: the activation of scores is {name}; hotshoe converts rerankers with "
             "torch.nn.Identity or torch.nn.Sigmoid"
         )
     return kind
@@ -101,7 +105,10 @@ def _labels(checkpoint: Checkpoint) -> list[str]:
 
 
 def encoder_shapes(checkpoint: Checkpoint, first_position: int = 0) -> dict[str, tuple[int, ...]]:
-    """The tensors of the encoder, by their names in the file."""
+    """The shape of each tensor of the encoder, by its name in the file.
+
+    first_position: rows at the start of the position embedding that are not written.
+    """
     checkpoint.require("hidden_act", "gelu", "gelu")
     checkpoint.require("position_embedding_type", "absolute", "absolute")
     checkpoint.require("is_decoder", False, False)
@@ -138,7 +145,7 @@ def encoder_shapes(checkpoint: Checkpoint, first_position: int = 0) -> dict[str,
     return shapes
 
 
-def encoder_plan(
+def describe_encoder(
     checkpoint: Checkpoint,
     shapes: dict[str, tuple[int, ...]],
     rename: Callable[[str], str],
@@ -147,8 +154,12 @@ def encoder_plan(
     *,
     tokenizer: Callable[[Checkpoint, int], dict[str, Any]] = wordpiece_metadata,
     first_position: int = 0,
-) -> Plan:
-    """An encoder's file. Rows of the position embeddings before ``first_position`` are left out."""
+) -> FileLayout:
+    """Describe the file of an encoder.
+
+    rename, ignored: see ``match_tensors``. metadata: keys in addition to those of the sizes and the tokenizer.
+    first_position: rows at the start of the position embedding that are not written.
+    """
     tensors = match_tensors(
         checkpoint,
         gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, checkpoint.layers()),
@@ -158,7 +169,7 @@ def encoder_plan(
         full_precision={"position_embd.weight", "token_types.weight"},
         first_rows={"position_embd.weight": first_position},
     )
-    # after the tensors: their shapes have shown that vocab_size is true
+    # after the tensors, because their shapes prove that vocab_size is correct
     vocab, dim = shapes["token_embd.weight"]
     keys = {
         f"{ARCH}.block_count": checkpoint.layers(),
@@ -172,7 +183,7 @@ def encoder_plan(
         "tokenizer.ggml.token_type_count": shapes["token_types.weight"][0],
         **tokenizer(checkpoint, vocab),
     }
-    return Plan(ARCH, keys, tensors)
+    return FileLayout(ARCH, keys, tensors)
 
 
 def _classifier(name: str) -> str:
@@ -182,7 +193,7 @@ def _classifier(name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    # models with a head keep the encoder under "bert."; checkpoints ported from TensorFlow say gamma and beta
+    # models with a head have the prefix "bert."; checkpoints ported from TensorFlow use gamma and beta
     name = name.removeprefix("bert.")
     for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
         if name.endswith(old):

@@ -1,7 +1,7 @@
-"""DeepSeek V2 and V3: latent attention (MLA), shared experts beside routed ones, and first layers without experts.
+"""Convert DeepSeek V2 and V3: latent attention (MLA), shared and routed experts, and first layers without experts.
 
-The matrix that makes keys and values of the latent is two tensors in GGUF: the keys' part transposed, so that a query
-can be taken to the latent instead of every latent to a key. To GGUF this is attention with one key/value head.
+GGUF splits the matrix that expands the latent to keys and values into two tensors. The part for keys is transposed, so
+that it projects queries to the latent, instead of each latent to a key. So GGUF describes one key/value head.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy as np
 
 from hotshoe.convert import (
     Array,
-    Recipe,
     Rope,
     Sizes,
+    TensorSource,
     as_is,
     experts,
     experts_used,
     linear,
-    make_plan,
-    outer_recipes,
+    make_layout,
+    outer_tensors,
     read_rope,
     read_sizes,
 )
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, Plan
+    from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["plan"]
+__all__ = ["describe"]
 
 ARCH = "deepseek2"
 
@@ -41,13 +41,13 @@ _GATING = {"softmax": gguf.ExpertGatingFuncType.SOFTMAX, "sigmoid": gguf.ExpertG
 
 @dataclass(frozen=True, slots=True)
 class _Latent:
-    """The sizes of latent attention; ``nope`` and ``rope`` are the elements of a head without and with positions."""
+    """The sizes of latent attention."""
 
-    q: int | None  # None: queries are not made of a latent
-    kv: int
-    nope: int
-    rope: int
-    v: int
+    q: int | None  # rank of the queries' latent; None if there is none
+    kv: int  # rank of the latent of keys and values
+    nope: int  # elements of a head that RoPE does not rotate
+    rope: int  # elements of a head that RoPE rotates
+    v: int  # elements of a head's value
 
     @classmethod
     def read(cls, checkpoint: Checkpoint) -> _Latent:
@@ -63,19 +63,19 @@ class _Latent:
         return {
             **({} if self.q is None else {f"{ARCH}.attention.q_lora_rank": self.q}),
             f"{ARCH}.attention.kv_lora_rank": self.kv,
-            # of what the cache holds: the latent and the turned elements; a value is the latent
+            # sizes in the cache: a key is the latent and the rotated elements, a value is the latent
             f"{ARCH}.attention.head_count_kv": 1,
             f"{ARCH}.attention.key_length": self.kv + self.rope,
             f"{ARCH}.attention.value_length": self.kv,
-            # of a head
+            # sizes of a head
             f"{ARCH}.attention.key_length_mla": self.nope + self.rope,
             f"{ARCH}.attention.value_length_mla": self.v,
             f"{ARCH}.rope.dimension_count": self.rope,
         }
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("mlp_bias", False, False)
@@ -86,34 +86,34 @@ def plan(checkpoint: Checkpoint) -> Plan:
     rope = read_rope(checkpoint, "yarn")
     n_experts = _count(checkpoint, "n_routed_experts")
     n_dense = sizes.n_layers if not n_experts else min(_count(checkpoint, "first_k_dense_replace"), sizes.n_layers)
-    recipes = outer_recipes(checkpoint, sizes, tied=False)
+    tensors = outer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
-        recipes += [
+        tensors += [
             as_is(f"{block}.attn_norm.weight", f"{layer}.input_layernorm.weight", (sizes.dim,)),
             as_is(f"{block}.ffn_norm.weight", f"{layer}.post_attention_layernorm.weight", (sizes.dim,)),
             *_attention(block, f"{layer}.self_attn", sizes, latent),
         ]
         if i < n_dense:
-            recipes += _mlp(block, f"{layer}.mlp", "", sizes.dim, sizes.ff)
+            tensors += _mlp(block, f"{layer}.mlp", "", sizes.dim, sizes.ff)
         else:
-            recipes += _mixture(checkpoint, block, f"{layer}.mlp", sizes.dim, n_experts)
+            tensors += _mixture(checkpoint, block, f"{layer}.mlp", sizes.dim, n_experts)
     metadata = sizes.metadata(ARCH, heads=False) | {f"{ARCH}.vocab_size": sizes.vocab} | latent.metadata()
     metadata |= _mixture_metadata(checkpoint, n_experts) | {f"{ARCH}.leading_dense_block_count": n_dense}
-    # layers that predict the token after the next are not part of the model proper
-    n_more = _count(checkpoint, "num_nextn_predict_layers")
-    more = tuple(f"model.layers.{sizes.n_layers + i}." for i in range(min(n_more, len(checkpoint.tensors))))
-    return make_plan(
-        checkpoint, ARCH, recipes, metadata | _yarn(rope) | rope.metadata(ARCH), vocab=sizes.vocab, ignored=more
+    # layers that predict more than one token ahead are for training and are not written
+    n_extra = _count(checkpoint, "num_nextn_predict_layers")
+    extra = tuple(f"model.layers.{sizes.n_layers + i}." for i in range(min(n_extra, len(checkpoint.tensors))))
+    return make_layout(
+        checkpoint, ARCH, tensors, metadata | _yarn(rope) | rope.metadata(ARCH), vocab=sizes.vocab, ignored=extra
     )
 
 
 def _count(checkpoint: Checkpoint, key: str) -> int:
-    """A whole number of at least 0; 0 where config.json does not say."""
+    """Read an integer of at least 0 from config.json; 0 if it is missing."""
     return 0 if checkpoint.config.get(key) in (None, 0) else checkpoint.integer(key)
 
 
-def _attention(block: str, source: str, sizes: Sizes, latent: _Latent) -> list[Recipe]:
+def _attention(block: str, source: str, sizes: Sizes, latent: _Latent) -> list[TensorSource]:
     dim, n, n_q = sizes.dim, sizes.n_heads, sizes.n_heads * (latent.nope + latent.rope)
     if latent.q is None:
         queries = linear(f"{block}.attn_q", f"{source}.q_proj", n_q, dim)
@@ -138,13 +138,13 @@ def _attention(block: str, source: str, sizes: Sizes, latent: _Latent) -> list[R
         *queries,
         *linear(f"{block}.attn_kv_a_mqa", f"{source}.kv_a_proj_with_mqa", latent.kv + latent.rope, dim),
         as_is(f"{block}.attn_kv_a_norm.weight", f"{source}.kv_a_layernorm.weight", (latent.kv,)),
-        Recipe(f"{block}.attn_k_b.weight", (n, latent.kv, latent.nope), (whole,), keys),
-        Recipe(f"{block}.attn_v_b.weight", (n, latent.v, latent.kv), (whole,), values),
+        TensorSource(f"{block}.attn_k_b.weight", (n, latent.kv, latent.nope), (whole,), keys),
+        TensorSource(f"{block}.attn_v_b.weight", (n, latent.v, latent.kv), (whole,), values),
         *linear(f"{block}.attn_output", f"{source}.o_proj", dim, n * latent.v),
     ]
 
 
-def _mlp(block: str, source: str, kind: str, dim: int, ff: int) -> list[Recipe]:
+def _mlp(block: str, source: str, kind: str, dim: int, ff: int) -> list[TensorSource]:
     return [
         *linear(f"{block}.ffn_gate{kind}", f"{source}.gate_proj", ff, dim),
         *linear(f"{block}.ffn_up{kind}", f"{source}.up_proj", ff, dim),
@@ -152,17 +152,17 @@ def _mlp(block: str, source: str, kind: str, dim: int, ff: int) -> list[Recipe]:
     ]
 
 
-def _mixture(checkpoint: Checkpoint, block: str, source: str, dim: int, n: int) -> list[Recipe]:
+def _mixture(checkpoint: Checkpoint, block: str, source: str, dim: int, n: int) -> list[TensorSource]:
     ff, n_shared = checkpoint.integer("moe_intermediate_size"), _count(checkpoint, "n_shared_experts")
-    recipes = [
+    tensors = [
         as_is(f"{block}.ffn_gate_inp.weight", f"{source}.gate.weight", (n, dim)),
         *experts(checkpoint, block, f"{source}.experts", n, ff, dim),
     ]
     if n_shared:
-        recipes += _mlp(block, f"{source}.shared_experts", "_shexp", dim, n_shared * ff)
+        tensors += _mlp(block, f"{source}.shared_experts", "_shexp", dim, n_shared * ff)
     if _is_v3(checkpoint):
-        recipes.append(as_is(f"{block}.exp_probs_b.bias", f"{source}.gate.e_score_correction_bias", (n,)))
-    return recipes
+        tensors.append(as_is(f"{block}.exp_probs_b.bias", f"{source}.gate.e_score_correction_bias", (n,)))
+    return tensors
 
 
 def _mixture_metadata(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:
@@ -176,12 +176,12 @@ def _mixture_metadata(checkpoint: Checkpoint, n_experts: int) -> dict[str, Any]:
         return keys
     keys[f"{ARCH}.expert_count"] = n_experts
     keys[f"{ARCH}.expert_used_count"] = experts_used(checkpoint, n_experts, 8 if _is_v3(checkpoint) else 6)
-    # chosen out of the best groups only; "greedy" looks at no groups, whatever config.json says of them
+    # with "greedy", experts are chosen from all groups, whatever config.json says about groups
     if checkpoint.config.get("n_group") is not None and checkpoint.config.get("topk_group") is not None:
         greedy = checkpoint.config.get("topk_method") == "greedy"
         keys[f"{ARCH}.expert_group_count"] = 1 if greedy else checkpoint.integer("n_group")
         keys[f"{ARCH}.expert_group_used_count"] = 1 if greedy else checkpoint.integer("topk_group")
-    # llama.cpp writes none where config.json has none, and readers take softmax then: in V3 it is a sigmoid
+    # llama.cpp's converter writes no key if config.json has none, and readers then use softmax; but V3 uses a sigmoid
     scores = checkpoint.config.get("scoring_func") or ("sigmoid" if _is_v3(checkpoint) else None)
     if scores is not None:
         checkpoint.require("scoring_func", scores, *_GATING)
@@ -204,6 +204,6 @@ def _yarn(rope: Rope) -> dict[str, Any]:
     if rope.number("mscale", magnitude) != magnitude:
         raise ConversionError(
             f"{rope.checkpoint.model / 'config.json'}: RoPE's mscale is {rope.settings['mscale']} and mscale_all_dim "
-            f"{magnitude}; a GGUF file can only say that they are equal"
+            f"{magnitude}; a GGUF file can only express equal values"
         )
     return {f"{ARCH}.rope.scaling.yarn_log_multiplier": 0.1 * magnitude}

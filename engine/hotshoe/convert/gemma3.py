@@ -1,20 +1,20 @@
-"""Gemma 3, text only: norms that add 1 to their weights, and layers that see a window between those that see all."""
+"""Convert Gemma 3, text only: norms that add 1 to their weights, and layers with a sliding window or with none."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import Recipe, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
+from hotshoe.convert import TensorSource, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, Plan
+    from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["plan"]
+__all__ = ["describe"]
 
 ARCH = "gemma3"
 
-_PATTERN = 6  # every sixth layer sees everything; what readers take where a file has no key
+_PATTERN = 6  # every sixth layer is global: the default of readers
 _NORMS = (
     ("attn_norm", "input_layernorm"),
     ("post_attention_norm", "post_attention_layernorm"),
@@ -23,19 +23,19 @@ _NORMS = (
 )
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint.require("hidden_activation", "gelu_pytorch_tanh", "gelu_pytorch_tanh")
     checkpoint.require("attn_logit_softcapping", None)
     checkpoint.require("attention_bias", False, False)
     checkpoint.require("use_bidirectional_attention", False, False)
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4)
     rope = read_rope(checkpoint, "linear", "yarn", theta=1_000_000.0, local_theta=10_000.0)
-    recipes = outer_recipes(checkpoint, sizes, tied=True, norm_plus=1.0)
+    tensors = outer_tensors(checkpoint, sizes, tied=True, norm_plus=1.0)
     dim, ff, head = sizes.dim, sizes.ff, sizes.head_dim
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
-        recipes += [
+        tensors += [
             *(_norm(f"{block}.{name}", f"{layer}.{source}", dim) for name, source in _NORMS),
             _norm(f"{block}.attn_q_norm", f"{layer}.self_attn.q_norm", head),
             _norm(f"{block}.attn_k_norm", f"{layer}.self_attn.k_norm", head),
@@ -48,11 +48,11 @@ def plan(checkpoint: Checkpoint) -> Plan:
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
         ]
     metadata = sizes.metadata(ARCH) | _attention_metadata(checkpoint, head)
-    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
+    return make_layout(checkpoint, ARCH, tensors, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
-def _norm(name: str, source: str, dim: int) -> Recipe:
-    # transformers multiplies by 1 + weight; a GGUF file holds the factor itself
+def _norm(name: str, source: str, dim: int) -> TensorSource:
+    # transformers multiplies by 1 + weight; a GGUF file contains the factor itself
     return as_is(f"{name}.weight", f"{source}.weight", (dim,), plus=1.0)
 
 
@@ -65,7 +65,7 @@ def _attention_metadata(checkpoint: Checkpoint, head_dim: int) -> dict[str, Any]
         keys[f"{ARCH}.attention.sliding_window_pattern"] = pattern
     scalar = checkpoint.number("query_pre_attn_scalar", 256)
     if scalar != head_dim:
-        # llama.cpp writes no key: it knows the one model of which this is true (27B) by its number of layers
+        # llama.cpp's converter writes no key: readers recognise the only such model (27B) by its number of layers
         keys[f"{ARCH}.attention.scale"] = scalar**-0.5 if scalar > 0 else 1.0
     if checkpoint.config.get("final_logit_softcapping"):
         keys[f"{ARCH}.final_logit_softcapping"] = checkpoint.number("final_logit_softcapping")
@@ -73,18 +73,18 @@ def _attention_metadata(checkpoint: Checkpoint, head_dim: int) -> dict[str, Any]
 
 
 def _pattern(checkpoint: Checkpoint) -> int:
-    """Every how many layers one sees everything; 1 if all do. Raises ConversionError for an irregular list."""
+    """The n for which every n-th layer is global; 1 if all are. Raises ConversionError for an irregular list."""
     kinds = checkpoint.config.get("layer_types")
     stated = checkpoint.integer("sliding_window_pattern", checkpoint.integer("_sliding_window_pattern", _PATTERN))
     if not isinstance(kinds, list):
         return stated
     n = kinds.index("full_attention") + 1 if "full_attention" in kinds else max(stated, len(kinds) + 1)
-    # layers too few to show a pattern fit any that is longer
+    # if no layer is global, the pattern is longer than the list, and config.json decides
     n = stated if n > len(kinds) else n
     expected = ["sliding_attention" if (i + 1) % n else "full_attention" for i in range(len(kinds))]
     if kinds != expected:
         raise ConversionError(
-            f"{checkpoint.model / 'config.json'}: layer_types is {kinds}; a GGUF file can only say that every n-th "
-            "layer has full_attention"
+            f"{checkpoint.model / 'config.json'}: layer_types is {kinds}; a GGUF file can only express that every "
+            "n-th layer has full_attention"
         )
     return n

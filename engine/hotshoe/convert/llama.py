@@ -1,63 +1,63 @@
-"""Llama and Mistral: one architecture in GGUF, "llama"."""
+"""Convert Llama and Mistral, which GGUF calls "llama"."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import (
-    Recipe,
     Rope,
     Sizes,
+    TensorSource,
     as_is,
     linear,
-    make_plan,
-    outer_recipes,
+    make_layout,
+    outer_tensors,
     read_rope,
     read_sizes,
     rope_order,
 )
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, Plan
+    from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["ARCH", "attention", "outer", "plan"]
+__all__ = ["ARCH", "attention", "outer", "describe"]
 
 ARCH = "llama"
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
-    sizes, rope, recipes, metadata = outer(checkpoint, 8 if checkpoint.architecture == "MistralForCausalLM" else None)
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    sizes, rope, tensors, metadata = outer(checkpoint, 8 if checkpoint.architecture == "MistralForCausalLM" else None)
     dim, ff, bias = sizes.dim, sizes.ff, checkpoint.config.get("mlp_bias") is True
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
-        recipes += [
+        tensors += [
             *attention(checkpoint, sizes, i),
             *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", ff, dim, bias=bias),
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim, bias=bias),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff, bias=bias),
         ]
-    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
+    return make_layout(checkpoint, ARCH, tensors, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
-def outer(checkpoint: Checkpoint, n_kv_heads: int | None) -> tuple[Sizes, Rope, list[Recipe], dict[str, Any]]:
-    """All but the layers; ``n_kv_heads`` is what the model has where config.json says nothing."""
+def outer(checkpoint: Checkpoint, n_kv_heads: int | None) -> tuple[Sizes, Rope, list[TensorSource], dict[str, Any]]:
+    """Everything except the layers: sizes, RoPE, tensors and metadata. ``n_kv_heads``: default of the architecture."""
     checkpoint.require("hidden_act", "silu", "silu")
     sizes = read_sizes(checkpoint, n_kv_heads=n_kv_heads)
     rope = read_rope(checkpoint, "linear", "llama3", "yarn")
-    recipes = outer_recipes(checkpoint, sizes, tied=False) + rope.llama3_factors(sizes.head_dim)
+    tensors = outer_tensors(checkpoint, sizes, tied=False) + rope.llama3_factors(sizes.head_dim)
     metadata = sizes.metadata(ARCH) | {
         f"{ARCH}.vocab_size": sizes.vocab,
         f"{ARCH}.rope.dimension_count": sizes.head_dim,
     }
     if checkpoint.config.get("sliding_window") is not None:
-        # the first Mistral; llama.cpp writes no key for it, and lets that model see everything
+        # only the first Mistral; llama.cpp's converter writes no key, so that its readers ignore the window
         metadata[f"{ARCH}.attention.sliding_window"] = checkpoint.integer("sliding_window")
-    return sizes, rope, recipes, metadata
+    return sizes, rope, tensors, metadata
 
 
-def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[Recipe]:
-    """Norms and attention of layer ``i``."""
+def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[TensorSource]:
+    """The tensors of the norms and the attention of layer ``i``."""
     block, layer = f"blk.{i}", f"model.layers.{i}"
     dim, bias = sizes.dim, checkpoint.config.get("attention_bias") is True
     return [
@@ -70,7 +70,7 @@ def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[Recipe]:
     ]
 
 
-def _rotated(name: str, source: str, out: int, into: int, n_heads: int, bias: bool) -> list[Recipe]:
-    # "llama" turns neighbours (2i, 2i + 1) in GGUF, the two halves of a head in transformers
-    recipes = [rope_order(f"{name}.weight", f"{source}.weight", (out, into), n_heads)]
-    return recipes + ([rope_order(f"{name}.bias", f"{source}.bias", (out,), n_heads)] if bias else [])
+def _rotated(name: str, source: str, out: int, into: int, n_heads: int, bias: bool) -> list[TensorSource]:
+    # RoPE pairs (2i, 2i + 1) in GGUF's "llama", but (i, i + head_dim / 2) in transformers
+    tensors = [rope_order(f"{name}.weight", f"{source}.weight", (out, into), n_heads)]
+    return tensors + ([rope_order(f"{name}.bias", f"{source}.bias", (out,), n_heads)] if bias else [])

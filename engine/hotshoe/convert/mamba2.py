@@ -1,7 +1,7 @@
-"""Mamba 2: layers without attention, whose state is of one size however long the text.
+"""Convert Mamba 2: layers with a state of fixed size instead of attention.
 
-Source of the names: state-spaces/mamba, as transformers has them. GGUF stores A itself, which checkpoints store as the
-logarithm of -A; A and D with an axis of 1 behind that of the heads; and the norm by groups.
+The names of the tensors are those of state-spaces/mamba in transformers. GGUF stores A itself, where checkpoints store
+log(-A). GGUF adds an axis of 1 to A and D, after the axis of heads, and stores the norm by groups.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.convert import Array, Recipe, as_is, has, linear, make_plan, refuse_quantized, reshaped
+from hotshoe.convert import Array, TensorSource, as_is, has, linear, make_layout, refuse_quantized, reshaped
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, Plan
+    from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["plan"]
+__all__ = ["describe"]
 
 ARCH = "mamba2"
 
-_CONTEXT = 2**20  # there is no limit; what llama.cpp's converter writes, because readers ask for one
+_CONTEXT = 2**20  # there is no limit, but readers need one; llama.cpp's converter writes this number
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     refuse_quantized(checkpoint)
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("use_bias", False, False)
@@ -41,22 +41,22 @@ def plan(checkpoint: Checkpoint) -> Plan:
     n_heads = inner // head_dim
     if inner % head_dim or checkpoint.integer("num_heads", n_heads) != n_heads or n_heads % n_groups:
         raise ConversionError(
-            f"{checkpoint.model / 'config.json'}: num_heads is {checkpoint.config.get('num_heads')}, and expand × "
+            f"{checkpoint.model / 'config.json'}: num_heads is {checkpoint.config.get('num_heads')}, but expand × "
             f"hidden_size, {inner}, is not that many heads of head_dim {head_dim} in n_groups {n_groups}"
         )
-    channels = inner + 2 * n_groups * state  # of the convolution: x, B and C
-    recipes = _outer(checkpoint, vocab, dim)
+    channels = inner + 2 * n_groups * state  # channels of the convolution: x, B and C
+    tensors = _outer(checkpoint, vocab, dim)
     for i in range(n_layers):
         block, source = f"blk.{i}", f"model.backbone.layers.{i}"
         mixer = f"{source}.mixer"
         norm = (n_groups, inner // n_groups)
-        recipes += [
+        tensors += [
             as_is(f"{block}.attn_norm.weight", f"{source}.norm.weight", (dim,)),
             *linear(f"{block}.ssm_in", f"{mixer}.in_proj", inner + channels + n_heads, dim),
             reshaped(f"{block}.ssm_conv1d.weight", f"{mixer}.conv1d.weight", (channels, 1, kernel), (channels, kernel)),
             as_is(f"{block}.ssm_conv1d.bias", f"{mixer}.conv1d.bias", (channels,)),
             as_is(f"{block}.ssm_dt.bias", f"{mixer}.dt_bias", (n_heads,)),
-            Recipe(f"{block}.ssm_a", (n_heads, 1), ((f"{mixer}.A_log", (n_heads,)),), _negative_exp),
+            TensorSource(f"{block}.ssm_a", (n_heads, 1), ((f"{mixer}.A_log", (n_heads,)),), _negative_exp),
             reshaped(f"{block}.ssm_d", f"{mixer}.D", (n_heads,), (n_heads, 1)),
             reshaped(f"{block}.ssm_norm.weight", f"{mixer}.norm.weight", (inner,), norm),
             *linear(f"{block}.ssm_out", f"{mixer}.out_proj", dim, inner),
@@ -64,7 +64,7 @@ def plan(checkpoint: Checkpoint) -> Plan:
     metadata = {
         f"{ARCH}.context_length": _CONTEXT,
         f"{ARCH}.embedding_length": dim,
-        # readers ask for both
+        # readers need both keys
         f"{ARCH}.feed_forward_length": 0,
         f"{ARCH}.attention.head_count": 0,
         f"{ARCH}.block_count": n_layers,
@@ -75,23 +75,23 @@ def plan(checkpoint: Checkpoint) -> Plan:
         f"{ARCH}.ssm.group_count": n_groups,
         f"{ARCH}.attention.layer_norm_rms_epsilon": checkpoint.number("layer_norm_epsilon", 1e-5),
     }
-    return make_plan(checkpoint, ARCH, recipes, metadata, vocab=vocab)
+    return make_layout(checkpoint, ARCH, tensors, metadata, vocab=vocab)
 
 
-def _outer(checkpoint: Checkpoint, vocab: int, dim: int) -> list[Recipe]:
-    recipes = [
+def _outer(checkpoint: Checkpoint, vocab: int, dim: int) -> list[TensorSource]:
+    tensors = [
         as_is("token_embd.weight", "model.backbone.embeddings.weight", (vocab, dim)),
         as_is("output_norm.weight", "model.backbone.norm_f.weight", (dim,)),
     ]
-    # Codestral has "model." before this name, too
+    # Codestral has the prefix "model." here too
     head = next((name for name in ("model.lm_head.weight", "lm_head.weight") if has(checkpoint, name)), None)
     if head is not None or not checkpoint.config.get("tie_word_embeddings"):
-        recipes.append(as_is("output.weight", head or "lm_head.weight", (vocab, dim)))
-    return recipes
+        tensors.append(as_is("output.weight", head or "lm_head.weight", (vocab, dim)))
+    return tensors
 
 
 def _vocab(checkpoint: Checkpoint) -> int:
-    """vocab_size, or the multiple that the embeddings were made larger to."""
+    """The number of rows of the embedding: vocab_size, or vocab_size rounded up to a multiple."""
     vocab, multiple = checkpoint.integer("vocab_size"), checkpoint.integer("pad_vocab_size_multiple", 16)
     rows = next((t.shape[:1] for name, t in checkpoint.tensors.items() if name.endswith("embeddings.weight")), ())
     larger = -(-vocab // multiple) * multiple
@@ -101,7 +101,7 @@ def _vocab(checkpoint: Checkpoint) -> int:
 def _negative_exp(parts: Iterator[Array]) -> Array:
     logarithm = next(parts).astype(np.float64)
     if logarithm.max(initial=0.0) > 88:
-        raise ConversionError(f"A_log reaches {logarithm.max():.4g}, and the exponential of that is no float32")
+        raise ConversionError(f"A_log reaches {logarithm.max():.4g}; its exponential is too large for float32")
     return -np.exp(logarithm).astype(np.float32)[:, np.newaxis]
 
 
@@ -111,6 +111,6 @@ def _refuse_time_step_limit(checkpoint: Checkpoint) -> None:
     limits = [e.get("__float__") if isinstance(e, dict) else e for e in stated] if isinstance(stated, list) else stated
     if limits is not None and limits not in ([0.0, "Infinity"], [0.0, math.inf]):
         raise ConversionError(
-            f"{checkpoint.model / 'config.json'}: time_step_limit is {stated}; a GGUF file can only say that there is "
-            "none, [0.0, Infinity]"
+            f"{checkpoint.model / 'config.json'}: time_step_limit is {stated}; a GGUF file can only express no limit, "
+            "[0.0, Infinity]"
         )

@@ -1,28 +1,28 @@
-"""Mixtral: Llama's attention and, in every layer, a mixture of experts; to GGUF it is "llama", too."""
+"""Convert Mixtral: Llama with a mixture of experts in every layer, which GGUF calls "llama" too."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import as_is, experts, experts_used, make_plan
+from hotshoe.convert import as_is, experts, experts_used, make_layout
 from hotshoe.convert.llama import ARCH, attention, outer
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, Plan
+    from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["plan"]
+__all__ = ["describe"]
 
-# as Mixtral's authors named the three matrices
+# the names of the three matrices in Mixtral's checkpoints
 _PARTS = {"gate": "w1", "down": "w2", "up": "w3"}
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
-    sizes, rope, recipes, metadata = outer(checkpoint, 8)
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    sizes, rope, tensors, metadata = outer(checkpoint, 8)
     n_experts = checkpoint.integer("num_local_experts", 8)
     for i in range(sizes.n_layers):
         block, source = f"blk.{i}", f"model.layers.{i}.block_sparse_moe"
-        recipes += [
+        tensors += [
             *attention(checkpoint, sizes, i),
             as_is(f"{block}.ffn_gate_inp.weight", f"{source}.gate.weight", (n_experts, sizes.dim)),
             *experts(checkpoint, block, f"{source}.experts", n_experts, sizes.ff, sizes.dim, _PARTS),
@@ -31,4 +31,4 @@ def plan(checkpoint: Checkpoint) -> Plan:
         f"{ARCH}.expert_count": n_experts,
         f"{ARCH}.expert_used_count": experts_used(checkpoint, n_experts, 2),
     }
-    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
+    return make_layout(checkpoint, ARCH, tensors, metadata | rope.metadata(ARCH), vocab=sizes.vocab)

@@ -1,37 +1,37 @@
-"""Phi-3 and Phi-4: queries, keys and values in one matrix, gate and up in one, and LongRoPE."""
+"""Convert Phi-3 and Phi-4: one matrix for queries, keys and values, one for gate and up, and LongRoPE."""
 
 from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import Array, Recipe, Rope, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
+from hotshoe.convert import Array, Rope, TensorSource, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, Plan
+    from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["plan"]
+__all__ = ["describe"]
 
 ARCH = "phi3"
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint.require("hidden_act", "silu", "silu")
     sizes = read_sizes(checkpoint)
     if sizes.q != sizes.dim:
         raise ConversionError(
             f"{checkpoint.model / 'config.json'}: head_dim is {sizes.head_dim}; for this architecture a GGUF file can "
-            f"only say hidden_size / num_attention_heads, {sizes.dim / sizes.n_heads:g}"
+            f"only express hidden_size / num_attention_heads, {sizes.dim / sizes.n_heads:g}"
         )
     rope = read_rope(checkpoint, "longrope")
     share = rope.number("partial_rotary_factor", checkpoint.number("partial_rotary_factor", 1.0))
     n_rotated = int(share * sizes.dim) // sizes.n_heads
-    recipes = outer_recipes(checkpoint, sizes, tied=False) + _factors(rope, n_rotated)
+    tensors = outer_tensors(checkpoint, sizes, tied=False) + _factors(rope, n_rotated)
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
-        recipes += [
+        tensors += [
             as_is(f"{block}.attn_norm.weight", f"{layer}.input_layernorm.weight", (sizes.dim,)),
             as_is(f"{block}.ffn_norm.weight", f"{layer}.post_attention_layernorm.weight", (sizes.dim,)),
             *linear(f"{block}.attn_qkv", f"{layer}.self_attn.qkv_proj", sizes.q + 2 * sizes.kv, sizes.dim),
@@ -43,15 +43,15 @@ def plan(checkpoint: Checkpoint) -> Plan:
     metadata = sizes.metadata(ARCH, heads=False) | {
         f"{ARCH}.rope.dimension_count": n_rotated,
         f"{ARCH}.rope.scaling.original_context_length": rope.original_context(),
-        # 0 says that there is none; a file without the key is an old one of a model that has one
+        # 0 means no window; readers assume a window if the key is missing, because old files of such models lack it
         f"{ARCH}.attention.sliding_window": 0 if window is None else checkpoint.integer("sliding_window"),
         **_scale(checkpoint, rope),
     }
-    return make_plan(checkpoint, ARCH, recipes, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
+    return make_layout(checkpoint, ARCH, tensors, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
-def _factors(rope: Rope, n_rotated: int) -> list[Recipe]:
-    """What frequencies are divided by, for texts up to the original context and for longer ones."""
+def _factors(rope: Rope, n_rotated: int) -> list[TensorSource]:
+    """The divisors of RoPE's frequencies: one set for texts up to the original context, one for longer texts."""
     if rope.kind != "longrope":
         return []
     return [
@@ -59,8 +59,8 @@ def _factors(rope: Rope, n_rotated: int) -> list[Recipe]:
     ]
 
 
-def _constant(name: str, values: Array) -> Recipe:
-    return Recipe(name, values.shape, (), lambda _: values)
+def _constant(name: str, values: Array) -> TensorSource:
+    return TensorSource(name, values.shape, (), lambda _: values)
 
 
 def _scale(checkpoint: Checkpoint, rope: Rope) -> dict[str, Any]:

@@ -1,39 +1,39 @@
-"""Qwen3: norms on queries and keys, and no biases."""
+"""Convert Qwen3: norms on queries and keys, and no biases."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import Recipe, Sizes, as_is, linear, make_plan, outer_recipes, read_rope, read_sizes
+from hotshoe.convert import Sizes, TensorSource, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, Plan
+    from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["attention", "plan"]
+__all__ = ["attention", "describe"]
 
 ARCH = "qwen3"
 
 
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     checkpoint.require("hidden_act", "silu", "silu")
     checkpoint.require("use_sliding_window", False, False)
     sizes = read_sizes(checkpoint, head_dim=128)
     rope = read_rope(checkpoint, "linear", "yarn")
-    recipes = outer_recipes(checkpoint, sizes, tied=False)
+    tensors = outer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
-        recipes += [
+        tensors += [
             *attention(checkpoint, sizes, i),
             *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", sizes.ff, sizes.dim),
             *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", sizes.ff, sizes.dim),
             *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", sizes.dim, sizes.ff),
         ]
-    return make_plan(checkpoint, ARCH, recipes, sizes.metadata(ARCH) | rope.metadata(ARCH), vocab=sizes.vocab)
+    return make_layout(checkpoint, ARCH, tensors, sizes.metadata(ARCH) | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
-def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[Recipe]:
-    """Norms and attention of layer ``i``."""
+def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[TensorSource]:
+    """The tensors of the norms and the attention of layer ``i``."""
     block, layer = f"blk.{i}", f"model.layers.{i}"
     dim, bias = sizes.dim, checkpoint.config.get("attention_bias") is True
     return [

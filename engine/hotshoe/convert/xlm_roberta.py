@@ -1,6 +1,6 @@
-"""XLM-RoBERTa: BERT with SentencePiece's unigram vocabulary, and positions that begin after the padding's (BGE-M3, E5).
+"""Convert XLM-RoBERTa: BERT with a SentencePiece unigram vocabulary, and an offset of positions (BGE-M3, E5).
 
-To GGUF it is "bert"; the rows of the position embeddings that no token has are left out.
+GGUF calls it "bert". The rows of the position embedding that no token uses are not written.
 """
 
 from __future__ import annotations
@@ -8,28 +8,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert import tokenizer_metadata
-from hotshoe.convert.bert import ARCH, BUFFERS, classifier, encoder_plan, encoder_shapes
+from hotshoe.convert.bert import ARCH, BUFFERS, classifier, describe_encoder, encoder_shapes
 from hotshoe_core.errors import ModelFileError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, Plan
+    from hotshoe.convert import Checkpoint, FileLayout
 
-__all__ = ["plan", "plan_reranker"]
-
-
-def plan(checkpoint: Checkpoint) -> Plan:
-    """Raises ModelFileError for a config that lacks a size, ConversionError for what GGUF cannot express."""
-    return _plan(checkpoint, {}, checkpoint.sentence.metadata(ARCH))
+__all__ = ["describe", "describe_reranker"]
 
 
-def plan_reranker(checkpoint: Checkpoint) -> Plan:
-    """Raises as ``plan``, and ModelFileError for labels that are not numbered from 0."""
-    return _plan(checkpoint, *classifier(checkpoint))
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
+    return _describe(checkpoint, {}, checkpoint.sentence.metadata(ARCH))
 
 
-def _plan(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]], metadata: dict[str, Any]) -> Plan:
+def describe_reranker(checkpoint: Checkpoint) -> FileLayout:
+    """Describe the file of a reranker. Raises as ``describe``, and ModelFileError for labels not numbered from 0."""
+    return _describe(checkpoint, *classifier(checkpoint))
+
+
+def _describe(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]], metadata: dict[str, Any]) -> FileLayout:
     first = _first_position(checkpoint)
-    return encoder_plan(
+    return describe_encoder(
         checkpoint,
         encoder_shapes(checkpoint, first) | shapes,
         lambda name: name.removeprefix("roberta."),
@@ -41,7 +41,7 @@ def _plan(checkpoint: Checkpoint, shapes: dict[str, tuple[int, ...]], metadata: 
 
 
 def _first_position(checkpoint: Checkpoint) -> int:
-    """As transformers counts them: the padding has its own id as position, and the first token the next."""
+    """The position of the first token. As in transformers, it is one more than the id of the padding token."""
     padding, n = checkpoint.config.get("pad_token_id", 1), checkpoint.integer("max_position_embeddings")
     if type(padding) is not int or not 0 <= padding < n - 1:
         raise ModelFileError(

@@ -1,1 +1,1 @@
-"""Model implementations, one module an architecture, each found by its entry point: see hotshoe.families."""
+"""Model implementations: one module for each architecture. hotshoe.families finds them by entry point."""

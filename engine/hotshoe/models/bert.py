@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2018, arXiv:1810.04805): encoder of MiniLM, BGE, GTE and E5, and of rerankers."""
+"""BERT (Devlin et al. 2018, arXiv:1810.04805): the encoder of MiniLM, BGE, GTE, E5 and of many rerankers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionView
-from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, key, layers, part, tensor
+from hotshoe.nn import MLP, Embedding, LayerNorm, Linear, Module, TransformerConfig, key, layers, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe.tasks import Task
 from hotshoe_core import Tensor
 from hotshoe_core.errors import WeightsError
 from hotshoe_core.gguf import Metadata
 
-_RANK = 4  # pooling_type of a model that scores pairs
+_RANK = 4  # pooling_type of rerankers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +24,15 @@ class Config(TransformerConfig):
 
 
 class Attention(nn.Attention):
-    rope = None  # positions are learned, and added to the tokens
+    rope = None  # learned position embeddings are added to the tokens instead
 
 
 class Block(Module):
-    """A norm after each half."""
+    """A block with a norm after attention and a norm after the MLP: (b, n, dim) to (b, n, dim)."""
 
-    attention: Attention = part()
+    attention: Attention = submodule()
     attention_norm: LayerNorm = tensor("attn_output_norm", shape=lambda c, i: (c.dim,))
-    mlp: MLP = part()
+    mlp: MLP = submodule()
     mlp_norm: LayerNorm = tensor("layer_output_norm", shape=lambda c, i: (c.dim,))
 
     def __call__(self, x: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
@@ -47,19 +47,19 @@ class Encoder(Module):
     positions: Embedding = tensor("position_embd", shape=lambda c, i: (None, c.dim))
     norm: LayerNorm = tensor("token_embd_norm", shape=lambda c, i: (c.dim,))
     blocks: list[Block] = layers("blk")
-
-    Config = Config
     compute_bound = True
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
         """Hidden states of the last layer: (b, n, dim)."""
         n_positions = self.positions.weight.shape[0]
         if n_positions < self.config.n_ctx:
-            raise WeightsError(f"a context of {self.config.n_ctx} tokens, but position_embd has {n_positions} rows")
-        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has tokens up to that")
+            raise WeightsError(
+                f"position_embd has {n_positions} rows; expected {self.config.n_ctx}, one for each token of the context"
+            )
+        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has that many tokens")
         x = batch.embed(self.tokens) + self.positions(batch.positions)
         types = self.token_types.weight[0] if batch.token_types is None else self.token_types(batch.token_types)
-        x = self.norm(x + types)  # one text alone is of type 0
+        x = self.norm(x + types)  # a single text has type 0
         for block, view in zip(self.blocks, cache, strict=True):
             x = block(x, batch, view)
         return x
@@ -75,7 +75,7 @@ class Reranker(Encoder):
     classifier: Linear | None = tensor("cls.output", optional=True, shape=lambda c, i: (None, c.dim))
 
     def score(self, pooled: Tensor) -> Tensor:
-        """The first tokens' states, (b, dim), to scores, (b, labels)."""
+        """Hidden states of the first tokens, (b, dim), to scores, (b, labels)."""
         if self.pooler is not None:
             pooled = self.pooler(pooled).tanh()
         return pooled if self.classifier is None else self.classifier(pooled)

@@ -1,7 +1,8 @@
-"""DeepSeek-V2 and V3 (arXiv:2405.04434, arXiv:2412.19437): multi-head latent attention, and experts beside shared ones.
+"""DeepSeek-V2 and V3 (arXiv:2405.04434, arXiv:2412.19437): multi-head latent attention, and a mixture of experts.
 
-Attention is computed on the latent: the matrices that would make keys and values of it are applied to queries and to
-the result instead. So all heads share one key of ``kv_rank + rope.dim`` elements; its first ``kv_rank`` are the value.
+The cache stores a latent instead of keys and values. The matrices that would expand it to keys and values are applied
+to the queries and to the result instead. So all heads share one key of ``kv_rank + rope.dim`` elements, and the first
+``kv_rank`` of these are also the value.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from hotshoe.nn import (
     key,
     layers,
     parameter,
-    part,
     rope_key,
+    submodule,
     tensor,
 )
 from hotshoe.nn.batch import Batch
@@ -33,23 +34,23 @@ from hotshoe_core.ops import RoPE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(ExpertConfig):
-    head_dim: int = key("attention.key_length_mla", least=1)  # the turned elements included
+    head_dim: int = key("attention.key_length_mla", least=1)  # including the elements that RoPE rotates
     v_dim: int = key("attention.value_length_mla", least=1)
     rope: RoPE = rope_key(interleaved=True)
-    q_rank: int = key("attention.q_lora_rank", default=0)  # 0: queries by one matrix
+    q_rank: int = key("attention.q_lora_rank", default=0)  # 0: one matrix computes the queries
     kv_rank: int = key("attention.kv_lora_rank", least=1)
     yarn_log_multiplier: float = key("rope.scaling.yarn_log_multiplier", default=0.0)
     normalize_experts: bool = key("expert_weights_norm", default=False)
-    n_dense: int = key("leading_dense_block_count", default=0)  # layers before those with experts
+    n_dense: int = key("leading_dense_block_count", default=0)  # the first layers, which have no experts
 
     @property
     def plain_dim(self) -> int:
-        """Elements of a head's query and key that are not turned."""
+        """Elements of a head's query and key that RoPE does not rotate."""
         return self.head_dim - self.rope.dim
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by; YaRN's temperature is in it, not in the turned elements."""
+        """The factor of the scores. It includes YaRN's temperature; other models apply that to the rotated elements."""
         factor = 1.0 / self.rope.scale
         temperature = 1.0 + self.yarn_log_multiplier * math.log(factor)
         return temperature * temperature / math.sqrt(self.head_dim)
@@ -69,7 +70,7 @@ class Attention(Module):
     q: Linear | None = tensor(
         "attn_q", when=lambda c, i: not c.q_rank, shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.dim)
     )
-    low_rank_q: LowRankQueries | None = part(when=lambda c, i: c.q_rank > 0)
+    low_rank_q: LowRankQueries | None = submodule(when=lambda c, i: c.q_rank > 0)
     kv_down: Linear = tensor("attn_kv_a_mqa", shape=lambda c, i: (c.kv_rank + c.rope.dim, c.dim))
     kv_norm: RMSNorm = tensor("attn_kv_a_norm", shape=lambda c, i: (c.kv_rank,))
     k_up: Tensor = parameter("attn_k_b.weight", use="matmul", shape=lambda c, i: (c.n_heads[i], c.kv_rank, c.plain_dim))
@@ -83,34 +84,34 @@ class Attention(Module):
     def __call__(self, x: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
         cfg = self.config
         q = self._queries(x)  # (n, heads, head_dim)
-        q_turned = ops.rope(q[..., cfg.plain_dim :], batch.positions, config=cfg.rope)
+        q_rotated = ops.rope(q[..., cfg.plain_dim :], batch.positions, config=cfg.rope)
         latent = _by_head(q[..., : cfg.plain_dim], self.k_up)  # (n, heads, kv_rank)
         kv = self.kv_down(x)[:, None]  # (n, 1, kv_rank + rope.dim)
-        k_turned = ops.rope(kv[..., cfg.kv_rank :], batch.positions, config=cfg.rope)
-        k = ops.concat(self.kv_norm(kv[..., : cfg.kv_rank]), k_turned, axis=-1)
+        k_rotated = ops.rope(kv[..., cfg.kv_rank :], batch.positions, config=cfg.rope)
+        k = ops.concat(self.kv_norm(kv[..., : cfg.kv_rank]), k_rotated, axis=-1)
         k, v = cache.update(k)
-        y = ops.attention(ops.concat(latent, q_turned, axis=-1), k, v, cache.mask, scale=cfg.scale)
+        y = ops.attention(ops.concat(latent, q_rotated, axis=-1), k, v, cache.mask, scale=cfg.scale)
         return self.out(_by_head(y, self.v_up).reshape(*x.shape[:-1], -1))
 
     def _queries(self, x: Tensor) -> Tensor:
         q = self.q or self.low_rank_q
-        assert q is not None  # q_rank is 0 or above
+        assert q is not None  # q_rank decides which of the two exists
         return q(x).reshape(*x.shape[:-1], self.config.n_heads[self.layer], self.config.head_dim)
 
 
 def _by_head(x: Tensor, weight: Tensor) -> Tensor:
-    """(n, heads, in) by a matrix for each head, (heads, out, in): (n, heads, out)."""
+    """Multiply (n, heads, in) with one matrix for each head, (heads, out, in), to (n, heads, out)."""
     return x.permute(1, 0, 2).matmul(weight, transpose=True).permute(1, 0, 2)
 
 
 class DenseBlock(nn.PreNormBlock):
-    attention: Attention = part()
-    mlp: GatedMLP = part()
+    attention: Attention = submodule()
+    mlp: GatedMLP = submodule()
 
 
 class ExpertBlock(nn.PreNormBlock):
-    attention: Attention = part()
-    mlp: MixtureOfExperts = part()
+    attention: Attention = submodule()
+    mlp: MixtureOfExperts = submodule()
 
 
 class Model(nn.Decoder):
@@ -118,8 +119,6 @@ class Model(nn.Decoder):
     blocks: list[DenseBlock | ExpertBlock] = layers(
         "blk", kind=lambda config, i: DenseBlock if i < config.n_dense else ExpertBlock
     )
-
-    Config = Config
 
 
 family = Family(Model)

@@ -1,4 +1,4 @@
-"""Gemma 3, text (Gemma Team 2025, arXiv:2503.19786): sliding windows and some global layers."""
+"""Gemma 3, text only (Gemma Team 2025, arXiv:2503.19786): most layers have a sliding window, some are global."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, key, layers, part, rope_key, tensor
+from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, key, layers, rope_key, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
-_LAYERS_27B = 62  # the one size whose scores are scaled by its width per head; the file does not say so
+_LAYERS_27B = 62  # only the 27B scales scores by dim / n_heads; files do not say so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
     head_dim: int = key("attention.key_length", default=256, least=1)
-    rope: RoPE = rope_key(base=1e6)  # of global layers
+    rope: RoPE = rope_key(base=1e6)  # of global layers; local_base is for the others
     local_base: float = key("rope.freq_base_swa", default=10000.0)
     window: int = key("attention.sliding_window", least=1)
-    pattern: int = key("attention.sliding_window_pattern", default=6, least=1)  # every so many layers, one is global
+    pattern: int = key("attention.sliding_window_pattern", default=6, least=1)  # every n-th layer is global
     scale: float = key(
         "attention.scale",
         default=lambda c: (c.dim / c.n_heads[0] if c.n_layers == _LAYERS_27B else c.head_dim) ** -0.5,
@@ -30,10 +30,8 @@ class Config(TextConfig):
     softcap: float = key("final_logit_softcapping", default=0.0)
 
 
-class Attention(nn.Attention):
+class Attention(nn.NormedAttention):
     config: Config
-    q_norm: RMSNorm = tensor("attn_q_norm")
-    k_norm: RMSNorm = tensor("attn_k_norm")
 
     @property
     def window(self) -> int:
@@ -42,9 +40,9 @@ class Attention(nn.Attention):
     @property
     def rope(self) -> RoPE:
         rope = self.config.rope
-        return (
-            dataclasses.replace(rope, base=self.config.local_base, scale=1.0, ext_factor=0.0) if self.window else rope
-        )
+        if self.window == 0:
+            return rope
+        return dataclasses.replace(rope, base=self.config.local_base, scale=1.0, ext_factor=0.0)
 
     @property
     def scale(self) -> float:
@@ -56,13 +54,13 @@ class MLP(GatedMLP):
 
 
 class Block(nn.Block):
-    """A norm before and after each half."""
+    """A block with a norm before and after both attention and the MLP: (n, dim) to (n, dim)."""
 
     attention_norm: RMSNorm = tensor("attn_norm")
-    attention: Attention = part()
+    attention: Attention = submodule()
     after_attention: RMSNorm = tensor("post_attention_norm")
     mlp_norm: RMSNorm = tensor("ffn_norm")
-    mlp: MLP = part()
+    mlp: MLP = submodule()
     after_mlp: RMSNorm = tensor("post_ffw_norm")
 
     def cache_spec(self) -> AttentionSpec:
@@ -77,10 +75,8 @@ class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
 
-    Config = Config
-
     def embed(self, batch: Batch) -> Tensor:
-        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has tokens up to that")
+        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has that many tokens")
         return batch.embed(lambda tokens: self.tokens(tokens) * self.config.dim**0.5)
 
     def logits(self, x: Tensor) -> Tensor:

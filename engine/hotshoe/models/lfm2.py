@@ -1,4 +1,4 @@
-"""LFM2 (Liquid AI 2025, arXiv:2511.23404): short gated convolutions, and attention in some of the layers."""
+"""LFM2 (Liquid AI 2025, arXiv:2511.23404): most layers are short gated convolutions, the others attention."""
 
 from __future__ import annotations
 
@@ -7,23 +7,18 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import RecurrentSpec, RecurrentView
-from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, part, tensor
+from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor, ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
-    kernel: int = key("shortconv.l_cache", least=2)
-
-
-class Attention(nn.Attention):
-    q_norm: RMSNorm = tensor("attn_q_norm")
-    k_norm: RMSNorm = tensor("attn_k_norm")
+    kernel: int = key("shortconv.l_cache", least=2)  # tokens that a convolution sees
 
 
 class ShortConvolution(Module):
-    """Three projections of each token: the first gates what is convolved, the second what comes out."""
+    """A causal convolution between two gates: (n, dim) to (n, dim). One matrix computes both gates and the input."""
 
     config: Config
     projection: Linear = tensor("shortconv.in_proj", shape=lambda c, i: (3 * c.dim, c.dim))
@@ -31,7 +26,7 @@ class ShortConvolution(Module):
     out: Linear = tensor("shortconv.out_proj", shape=lambda c, i: (c.dim, c.dim))
 
     def cache_spec(self) -> RecurrentSpec:
-        return RecurrentSpec({"conv": (self.config.kernel - 1, self.config.dim)})  # the inputs of the last steps
+        return RecurrentSpec({"conv": (self.config.kernel - 1, self.config.dim)})  # the last inputs of the convolution
 
     def __call__(self, x: Tensor, batch: Batch, cache: RecurrentView) -> Tensor:
         before_gate, after_gate, x = cache.split(self.projection(x)).chunk(3)  # each (b, t, dim)
@@ -42,15 +37,15 @@ class ShortConvolution(Module):
 
 
 class AttentionBlock(nn.PreNormBlock):
-    attention: Attention = part()
-    mlp: GatedMLP = part()
+    attention: nn.NormedAttention = submodule()
+    mlp: GatedMLP = submodule()
 
 
 class ConvolutionBlock(nn.Block):
     convolution_norm: RMSNorm = tensor("attn_norm", shape=lambda c, i: (c.dim,))
-    convolution: ShortConvolution = part()
+    convolution: ShortConvolution = submodule()
     mlp_norm: RMSNorm = tensor("ffn_norm", shape=lambda c, i: (c.dim,))
-    mlp: GatedMLP = part()
+    mlp: GatedMLP = submodule()
 
     def cache_spec(self) -> RecurrentSpec:
         return self.convolution.cache_spec()
@@ -66,8 +61,6 @@ class Model(nn.Decoder):
         "blk", kind=lambda config, i: AttentionBlock if config.n_kv_heads[i] else ConvolutionBlock
     )
     norm: RMSNorm = tensor("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
-
-    Config = Config
 
 
 family = Family(Model)

@@ -1,4 +1,8 @@
-"""Llama (Touvron et al. 2023, arXiv:2302.13971; Llama 3, arXiv:2407.21783), and Mistral, which has its architecture."""
+"""Llama 1 to 3 (Touvron et al. 2023, arXiv:2302.13971; arXiv:2407.21783), and Mistral, which has the same architecture.
+
+A model file declares what differs between architectures. Attribute names follow the code; the strings are names of
+tensors in the file. docs/models.md explains every declaration.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, Module, TextConfig, layers, parameter, part, rope_key
+from hotshoe.nn import GatedMLP, Module, TextConfig, layers, parameter, rope_key, submodule
 from hotshoe_core import Tensor
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
@@ -14,27 +18,26 @@ from hotshoe_core.ops import RoPE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
-    rope: RoPE = rope_key(interleaved=True)
+    rope: RoPE = rope_key(interleaved=True)  # rotates pairs (2i, 2i + 1)
 
 
 class Attention(nn.Attention):
+    # Llama 3.1 and later: divisors of RoPE's frequencies, which all layers share
     rope_factors: Tensor | None = parameter("rope_freqs.weight", use="div", optional=True, of_model=True)
 
 
 class Block(nn.PreNormBlock):
-    attention: Attention = part()
-    mlp: GatedMLP = part()
+    attention: Attention = submodule()
+    mlp: GatedMLP = submodule()
 
 
 class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
 
-    Config = Config
-
 
 def _variant(metadata: Metadata) -> type[Module]:
-    """GGUF knows no architecture of its own for Mixtral: it is a llama whose blocks have experts."""
+    """Pick Mixtral for files with experts: GGUF calls its architecture "llama" too."""
     if metadata.arch.get("expert_count", 0):
         from hotshoe.models import mixtral
 

@@ -1,4 +1,4 @@
-"""Mamba-2 (Dao & Gu 2024, arXiv:2405.21060): no attention; each layer keeps a state of fixed size."""
+"""Mamba-2 (Dao & Gu 2024, arXiv:2405.21060): no attention; the cache holds one state of fixed size for each layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import RecurrentSpec, RecurrentView
-from hotshoe.nn import Linear, Module, RMSNorm, key, layers, parameter, part, tensor
+from hotshoe.nn import Linear, Module, RMSNorm, key, layers, parameter, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor, ops
 
@@ -23,11 +23,13 @@ class Config(nn.Config):
 
     @property
     def channels(self) -> int:
-        """What the convolution runs over: x, B and C."""
+        """Channels of the convolution: those of x, B and C."""
         return self.inner + 2 * self.n_groups * self.state
 
 
 class Mixer(Module):
+    """The state-space layer: (n, dim) to (n, dim). ``keys`` and ``queries`` are B and C of the paper."""
+
     config: Config
     projection: Linear = tensor("ssm_in", shape=lambda c, i: (c.inner + c.channels + c.n_heads, c.dim))
     conv: Tensor = parameter("ssm_conv1d.weight", use="ssm_conv", shape=lambda c, i: (c.channels, c.kernel))
@@ -44,7 +46,7 @@ class Mixer(Module):
         cfg = self.config
         return RecurrentSpec(
             {
-                "conv": (cfg.kernel - 1, cfg.channels),  # the inputs of the last steps
+                "conv": (cfg.kernel - 1, cfg.channels),  # the last inputs of the convolution
                 "scan": (cfg.n_heads, cfg.inner // cfg.n_heads, cfg.state),
             }
         )
@@ -62,23 +64,21 @@ class Mixer(Module):
         mixed = ops.ssm_conv(mixed, before, self.conv, self.conv_bias).silu()
 
         values = mixed[..., : cfg.inner].reshape(b, t, cfg.n_heads, -1)
-        keys, queries = (  # the paper's B and C
-            part.reshape(b, t, cfg.n_groups, cfg.state) for part in mixed[..., cfg.inner :].chunk(2)
-        )
+        keys, queries = (x.reshape(b, t, cfg.n_groups, cfg.state) for x in mixed[..., cfg.inner :].chunk(2))
         y, state = ops.ssm_scan(values, dt, self.decay, keys, queries, cache.read("scan"), dt_softplus=True)
         cache.write("scan", state)
         y = (y + values * self.skip).reshape(b, t, cfg.inner)
         return self.out(cache.merge(self._normalised(y * gate.silu())))
 
     def _normalised(self, x: Tensor) -> Tensor:
-        """Each group by itself."""
+        """RMS norm over each group of channels: (..., inner) to (..., inner)."""
         groups = x.reshape(*x.shape[:-1], *self.norm.shape)
         return (ops.rms_norm(groups, eps=self.config.norm_eps) * self.norm).reshape(*x.shape)
 
 
 class Block(nn.Block):
     norm: RMSNorm = tensor("attn_norm", shape=lambda c, i: (c.dim,))
-    mixer: Mixer = part()
+    mixer: Mixer = submodule()
 
     def cache_spec(self) -> RecurrentSpec:
         return self.mixer.cache_spec()
@@ -90,8 +90,6 @@ class Block(nn.Block):
 class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
-
-    Config = Config
 
 
 family = Family(Model)

@@ -1,11 +1,14 @@
-"""Mixtral (Jiang et al. 2024, arXiv:2401.04088): Llama with a mixture of experts in every block."""
+"""Mixtral (Jiang et al. 2024, arXiv:2401.04088): Llama with a mixture of experts in every block.
+
+GGUF calls its architecture "llama", so models/llama.py picks this class.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from hotshoe import nn
-from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, parameter, part, rope_key
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, parameter, rope_key, submodule
 from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
@@ -21,12 +24,10 @@ class Attention(nn.Attention):
 
 
 class Block(nn.PreNormBlock):
-    attention: Attention = part()
-    mlp: MixtureOfExperts = part()
+    attention: Attention = submodule()
+    mlp: MixtureOfExperts = submodule()
 
 
 class Model(nn.Decoder):
     config: Config
     blocks: list[Block] = layers("blk")
-
-    Config = Config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import FusedAttention, FusedGatedMLP, TextConfig, layers, parameter, part
+from hotshoe.nn import FusedAttention, FusedGatedMLP, TextConfig, layers, parameter, submodule
 from hotshoe_core import Tensor
 
 
@@ -14,21 +14,19 @@ class Attention(FusedAttention):
 
     @property
     def rope_factors(self) -> Tensor | None:
-        """LongRoPE has one set of frequencies for the context it was first trained on, and one for longer ones."""
+        """LongRoPE has one set of factors for contexts up to the original length, and one for longer contexts."""
         cfg = self.config
         return self.long_factors if cfg.n_ctx > cfg.rope.original_context else self.short_factors
 
 
 class Block(nn.PreNormBlock):
-    attention: Attention = part()
-    mlp: FusedGatedMLP = part()
+    attention: Attention = submodule()
+    mlp: FusedGatedMLP = submodule()
 
 
 class Model(nn.Decoder):
     config: TextConfig
     blocks: list[Block] = layers("blk")
-
-    Config = TextConfig
 
 
 family = Family(Model)

@@ -4,39 +4,30 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, layers, part, tensor
+from hotshoe.nn import GatedMLP, Linear, Module, TextConfig, layers, submodule, tensor
 from hotshoe.tasks import Task
 from hotshoe_core import Tensor
 from hotshoe_core.gguf import Metadata
 
 _POOLED = (1, 2, 3)  # pooling_type: mean, first, last
-_RANK = 4
-
-
-class Attention(nn.Attention):
-    q_norm: RMSNorm = tensor("attn_q_norm")
-    k_norm: RMSNorm = tensor("attn_k_norm")
+_RANK = 4  # pooling_type of rerankers
 
 
 class Block(nn.PreNormBlock):
-    attention: Attention = part()
-    mlp: GatedMLP = part()
+    attention: nn.NormedAttention = submodule()
+    mlp: GatedMLP = submodule()
 
 
 class Model(nn.Decoder):
     config: TextConfig
     blocks: list[Block] = layers("blk")
 
-    Config = TextConfig
-
 
 class EmbeddingModel(nn.Backbone):
-    """The same blocks; a text's vector is the state of its last token."""
+    """Qwen3 without its output matrix. The vector of a text is the hidden state of its last token."""
 
     config: TextConfig
     blocks: list[Block] = layers("blk")
-
-    Config = TextConfig
     task = Task.EMBEDDING
     causal = True
     compute_bound = True
@@ -44,13 +35,13 @@ class EmbeddingModel(nn.Backbone):
 
 
 class Reranker(EmbeddingModel):
-    """Its classifier is two rows of the output matrix: those of "yes" and "no", as the next token."""
+    """Qwen3 with a classifier: the two rows of the output matrix for the next tokens "yes" and "no"."""
 
     task = Task.RERANK
     classifier: Linear = tensor("cls.output", shape=lambda c, i: (2, c.dim))
 
     def score(self, pooled: Tensor) -> Tensor:
-        """The last tokens' states, (b, dim), to logits of yes and no, (b, 2)."""
+        """Hidden states of the last tokens, (b, dim), to logits of yes and no, (b, 2)."""
         return self.classifier(pooled)
 
 

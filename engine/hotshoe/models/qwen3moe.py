@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import ExpertConfig, MixtureOfExperts, RMSNorm, layers, part, tensor
-
-
-class Attention(nn.Attention):
-    q_norm: RMSNorm = tensor("attn_q_norm")
-    k_norm: RMSNorm = tensor("attn_k_norm")
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, layers, submodule
 
 
 class Block(nn.PreNormBlock):
-    attention: Attention = part()
-    mlp: MixtureOfExperts = part()
+    attention: nn.NormedAttention = submodule()
+    mlp: MixtureOfExperts = submodule()
 
 
 class Model(nn.Decoder):
     config: ExpertConfig
     blocks: list[Block] = layers("blk")
-
-    Config = ExpertConfig
 
 
 family = Family(Model)

@@ -1,15 +1,15 @@
-"""Building blocks for models."""
+"""Building blocks for models: modules, declarations of their tensors, and configs. See docs/models.md."""
 
 import importlib
 from typing import TYPE_CHECKING
 
-from hotshoe.nn.attention import Attention, FusedAttention
+from hotshoe.nn.attention import Attention, FusedAttention, NormedAttention
 from hotshoe.nn.binder import bind
 from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, key, rope_key
 from hotshoe.nn.decoder import Backbone, Block, Decoder, PreNormBlock
 from hotshoe.nn.layers import Conv2D, Conv3D, Embedding, LayerNorm, Linear, RMSNorm
 from hotshoe.nn.mlp import MLP, FusedGatedMLP, GatedMLP
-from hotshoe.nn.module import Module, layers, parameter, part, tensor
+from hotshoe.nn.module import Module, layers, parameter, submodule, tensor
 from hotshoe.nn.rope import rope_from
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ __all__ = [
     "Linear",
     "MixtureOfExperts",
     "Module",
+    "NormedAttention",
     "PreNormBlock",
     "RMSNorm",
     "SharedExperts",
@@ -44,13 +45,13 @@ __all__ = [
     "key",
     "layers",
     "parameter",
-    "part",
     "rope_from",
     "rope_key",
+    "submodule",
     "tensor",
 ]
 
-_EXPERTS = ("ExpertConfig", "Experts", "MixtureOfExperts", "SharedExperts")  # few models have them
+_EXPERTS = ("ExpertConfig", "Experts", "MixtureOfExperts", "SharedExperts")  # imported on first use
 
 
 def __getattr__(name: str) -> object:

@@ -1,4 +1,4 @@
-"""Attention: queries, keys and values of each head, with all that models vary in it."""
+"""Multi-head attention, with the options that models differ in."""
 
 from __future__ import annotations
 
@@ -13,22 +13,27 @@ from hotshoe_core.ops import RoPE
 if TYPE_CHECKING:
     from hotshoe.nn.batch import Batch
 
-__all__ = ["Attention", "FusedAttention"]
+__all__ = ["Attention", "FusedAttention", "NormedAttention"]
 
 
 class _Attention(Module):
-    """What does not depend on how queries, keys and values are stored.
+    """Attention, however queries, keys and values are stored.
 
-    A model's own class declares, with ``tensor`` or ``parameter``, what of this its files hold, and overrides the
-    properties that its config says in another way, or layer by layer (``self.layer``).
+    A subclass declares the optional tensors that its files hold, with ``tensor`` or ``parameter``. It overrides the
+    properties that its config expresses differently or that depend on the layer (``self.layer``).
     """
 
     out: Linear = tensor("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.head_dim))
-    q_norm: RMSNorm | LayerNorm | None = None  # over each head's elements, before RoPE
+    q_norm: RMSNorm | LayerNorm | None = None
+    """A norm over each query head, before RoPE."""
     k_norm: RMSNorm | LayerNorm | None = None
-    sinks: Tensor | None = None  # (heads,)
-    slopes: Tensor | None = None  # (heads,): ALiBi's
+    """A norm over each key head, before RoPE."""
+    sinks: Tensor | None = None
+    """Attention sinks, (heads,): a logit of each head that takes a share of the softmax and has no value."""
+    slopes: Tensor | None = None
+    """ALiBi slopes, (heads,)."""
     softcap: float = 0.0
+    """Scores become ``softcap * tanh(scores / softcap)``; 0 for no cap."""
 
     @property
     def n_heads(self) -> int:
@@ -42,29 +47,29 @@ class _Attention(Module):
 
     @property
     def rope(self) -> RoPE | None:
-        """How queries and keys are turned by their positions; None where they are not."""
+        """The rotary position embedding of queries and keys; None if the model has none."""
         rope: RoPE | None = self.config.rope
         return rope
 
     @property
     def rope_factors(self) -> Tensor | None:
-        """(rope.dim / 2,), what RoPE's frequencies are divided by."""
+        """Divisors of RoPE's frequencies, (rope.dim / 2,), or None."""
         return None
 
     @property
     def window(self) -> int:
-        """How many positions back a token looks, itself included; 0 for all."""
+        """How many positions a token sees, itself included; 0 for all."""
         window: int = self.config.window
         return window
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by."""
+        """The factor of the scores ``q @ k.T``."""
         scale: float = self.config.head_dim**-0.5
         return scale
 
     def cache_spec(self) -> AttentionSpec:
-        """What this layer keeps."""
+        """What the cache stores for this layer."""
         return AttentionSpec(
             self.n_kv_heads,
             self.config.head_dim,
@@ -74,11 +79,11 @@ class _Attention(Module):
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (..., n, heads, head_dim), keys and values (..., n, kv_heads, head_dim)."""
+        """Queries (..., n, heads, head_dim), and keys and values (..., n, kv_heads, head_dim)."""
         raise NotImplementedError
 
     def __call__(self, x: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
-        """(..., n, dim) to the same."""
+        """(..., n, dim) to (..., n, dim)."""
         q, k, v = self.project(x)
         if self.q_norm is not None:
             q = self.q_norm(q)
@@ -93,14 +98,14 @@ class _Attention(Module):
         return self.out(y.reshape(*x.shape[:-1], -1))
 
     def _distances(self, slopes: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
-        """ALiBi (Press et al. 2021, arXiv:2108.12409): the farther back, the lower the score. (heads, n, m)."""
+        """ALiBi (Press et al. 2021, arXiv:2108.12409): distant positions get lower scores. (heads, n, m)."""
         positions = batch.positions.cast(DType.F32).reshape(-1, 1)  # (n, 1)
-        back = cache.cell_positions.cast(DType.F32) - positions  # (n, m)
-        return slopes.reshape(-1, 1, 1) * back
+        distances = cache.cell_positions.cast(DType.F32) - positions  # (n, m)
+        return slopes.reshape(-1, 1, 1) * distances
 
 
 class Attention(_Attention):
-    """Queries, keys and values by a matrix each; biases where the file has them."""
+    """Attention with one matrix each for queries, keys and values, with a bias if the file has one."""
 
     q: Linear = tensor("attn_q", shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.dim))
     k: Linear = tensor("attn_k", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim, c.dim))
@@ -113,8 +118,15 @@ class Attention(_Attention):
         return heads(self.q(x), self.n_heads), heads(self.k(x), self.n_kv_heads), heads(self.v(x), self.n_kv_heads)
 
 
+class NormedAttention(Attention):
+    """Attention with an RMS norm over each query head and each key head, after Henry et al. 2020, arXiv:2010.04245."""
+
+    q_norm: RMSNorm = tensor("attn_q_norm")
+    k_norm: RMSNorm = tensor("attn_k_norm")
+
+
 class FusedAttention(_Attention):
-    """Queries, keys and values by one matrix, in this order."""
+    """Attention with one matrix whose rows are queries, then keys, then values."""
 
     qkv: Linear = tensor("attn_qkv", shape=lambda c, i: ((c.n_heads[i] + 2 * c.n_kv_heads[i]) * c.head_dim, c.dim))
 

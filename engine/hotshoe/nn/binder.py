@@ -1,4 +1,4 @@
-"""The one binder: finds each parameter's tensor in a file, and gives a backend what it has to load."""
+"""Bind a model to a file: find the tensor of each parameter, and load it into a backend."""
 
 from __future__ import annotations
 
@@ -20,18 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["bind", "check_layers"]
 
-_MANY = 8  # names listed in a message
-_LONGEST = 80  # characters of one
+_MAX_NAMES = 8  # names listed in a message
+_MAX_NAME = 80  # characters of a name
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.")
 
 
 def check_layers(file: GGUFFile, n_layers: int) -> None:
-    """Raise ModelFileError if the file holds no tensors of that many layers: modules are made for each of them."""
+    """Raise ModelFileError if the file has tensors of fewer than ``n_layers`` layers.
+
+    Called before the modules are made, because their number follows from the file's metadata.
+    """
     last = max((int(found[1]) for name in file.tensors if (found := _BLOCK.match(name))), default=-1)
     if n_layers > last + 1 and last >= 0:
         raise file.metadata.arch.error(
             "block_count",
-            f"the model has {n_layers} layers; the file's tensors are those of {last + 1}",
+            f"the metadata says {n_layers} layers, but the file has tensors of {last + 1}",
             "the file is incomplete, or its metadata belongs to another model",
         )
 
@@ -47,9 +50,11 @@ def bind(
 ) -> None:
     """Load every parameter of ``model`` from ``file`` into ``backend``, each on the device of its layer.
 
-    A tensor that layers of several devices read is on each of them: an embedding that is the output's matrix too, the
-    factors of a RoPE. ``ignore`` names tensors the file may hold and the model has no use for. Raises WeightsError
-    naming the tensors that are missing, left over or of the wrong shape, before anything is loaded.
+    A tensor is loaded onto every device that reads it. Examples are a token embedding that is also the output matrix,
+    and RoPE factors that all layers share. ``ignore`` names tensors that the file may hold although the model does not
+    use them.
+
+    Raises WeightsError, before anything is loaded, if tensors are missing, unknown or of the wrong shape.
     """
     chosen = _choose(model, file, ignore)
     placement = placement or backend.placement
@@ -72,23 +77,26 @@ def bind(
     for key, parameters in bound.items():
         for p in parameters:
             setattr(p.module, p.attribute, tensors[key])
-    model.drop_missing_parts()
+    model.drop_missing_modules()
 
 
 def _choose(model: Module, file: GGUFFile, ignore: Collection[str]) -> list[tuple[str, Parameter]]:
-    """The tensor of each parameter that the file has. Raises WeightsError."""
+    """The name of the tensor for each parameter, without optional ones that the file lacks.
+
+    Raises WeightsError if tensors are missing, unknown or of the wrong shape.
+    """
     chosen, missing = _resolve(model, file)
-    left_over = file.tensors.keys() - {name for name, _ in chosen} - set(ignore)
+    unused = file.tensors.keys() - {name for name, _ in chosen} - set(ignore)
     if missing:
         raise WeightsError(
             f"{file.path}: {len(missing)} tensor(s) missing: {_list([p.names[0] for p in missing])}",
-            hint=f"{_near(missing[0].names[0], file.tensors)}"
+            hint=f"{_nearest_name(missing[0].names[0], file.tensors)}"
             "the file is incomplete, or was made for another version of the architecture",
         )
-    if left_over:
+    if unused:
         raise WeightsError(
-            f"{file.path}: {len(left_over)} tensor(s) the {file.architecture} model does not use: "
-            f"{_list(sorted(left_over))}",
+            f"{file.path}: {len(unused)} tensor(s) that the {file.architecture} model does not use: "
+            f"{_list(sorted(unused))}",
             hint="the file was made for a variant of the architecture that hotshoe does not implement",
         )
     for name, p in chosen:
@@ -96,7 +104,7 @@ def _choose(model: Module, file: GGUFFile, ignore: Collection[str]) -> list[tupl
         if p.shape is not None and not _fits(shape, p.shape):
             expected = ", ".join("any" if n is None else str(n) for n in p.shape)
             raise WeightsError(
-                f"{file.path}: {name} is {list(shape)}; the sizes in the file's metadata make it [{expected}]",
+                f"{file.path}: {name} has shape {list(shape)}; expected [{expected}], from the file's metadata",
                 hint="`hotshoe inspect` shows both; the metadata or the tensor belongs to another model",
             )
     return chosen
@@ -110,19 +118,19 @@ def _resolve(model: Module, file: GGUFFile) -> tuple[list[tuple[str, Parameter]]
             chosen.append((name, p))
         elif not p.optional:
             missing.append(p)
-    optional_parts = _optional_and_absent(model, {p for _, p in chosen})
-    return chosen, [p for p in missing if p not in optional_parts]
+    absent = _absent_optional(model, {p for _, p in chosen})
+    return chosen, [p for p in missing if p not in absent]
 
 
-def _optional_and_absent(model: Module, found: set[Parameter]) -> set[Parameter]:
-    """Parameters of optional modules of which the file holds nothing."""
+def _absent_optional(model: Module, found: set[Parameter]) -> set[Parameter]:
+    """Parameters of the optional modules that have no tensor in the file."""
     absent: set[Parameter] = set()
     for attribute, child in model.children():
-        below = set(child.parameters())
-        if attribute in model._optional_parts and not below & found:
-            absent |= below
+        inside = set(child.parameters())
+        if attribute in model._optional_modules and not inside & found:
+            absent |= inside
         else:
-            absent |= _optional_and_absent(child, found)
+            absent |= _absent_optional(child, found)
     return absent
 
 
@@ -131,12 +139,12 @@ def _fits(shape: Shape, expected: Sequence[int | None]) -> bool:
 
 
 def _list(names: list[str]) -> str:
-    rest = len(names) - _MANY
-    shown = ", ".join(printable(name, _LONGEST) for name in names[:_MANY])
+    rest = len(names) - _MAX_NAMES
+    shown = ", ".join(printable(name, _MAX_NAME) for name in names[:_MAX_NAMES])
     return shown + (f" and {rest} more" if rest > 0 else "")
 
 
-def _near(name: str, tensors: Iterable[str]) -> str:
-    """The name in the file that is most like it, in words; nothing if none is."""
-    words = did_you_mean(name, (t for t in islice(tensors, 10_000) if len(t) <= _LONGEST))
-    return f"{words}; " if words.startswith("did") else ""
+def _nearest_name(name: str, tensors: Iterable[str]) -> str:
+    """A hint with the most similar name in the file, or "" if no name is similar."""
+    hint = did_you_mean(name, (t for t in islice(tensors, 10_000) if len(t) <= _MAX_NAME))
+    return f"{hint}; " if hint.startswith("did") else ""

@@ -1,4 +1,4 @@
-"""Config: a model's sizes, each field read from the key of the file's metadata that it names."""
+"""Config: the sizes of a model. Each field names the key of the file's metadata that it is read from."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = ["Config", "TextConfig", "TransformerConfig", "derived", "key", "rope_
 _REQUIRED: Any = object()
 _GET = "hotshoe.get"
 _INTEGERS = tuple("BbHhIiQq")  # element types of an array
-_UNUSED = 5  # a token's type
-_MOST = 1 << 24  # of a size, where nothing else is said: a file may not make anybody allocate what it claims
+_UNUSED = 5  # a token type
+_MAX_SIZE = 1 << 24  # default upper bound of an int: a damaged file must not cause huge allocations
 
 
 def key(
@@ -33,11 +33,15 @@ def key(
     most: float | None = None,
     per_layer: bool = False,
 ) -> Any:
-    """A field read from ``<architecture>.<name>``; its type is the annotation's: int, float, bool or str.
+    """Declare a field that is read from the key ``<architecture>.<name>``. Its annotation is int, float, bool or str.
 
-    default: for files without the key; a function is called with the fields before this one, as attributes.
-    least, most: its bounds, those of an int 0 and 2²⁴ where none is given. per_layer: one value for all layers or an
-    array of one for each; the field is a tuple of ``n_layers``.
+        n_experts: int = key("expert_count", least=1)
+
+    default: the value if the file lacks the key. A function is called with an object whose attributes are the fields
+    declared before this one. Without a default, a missing key is a ModelFileError.
+    least, most: the bounds, inclusive. The default bounds of an int are 0 and 2²⁴.
+    per_layer: the file holds one value for all layers, or an array with one for each. The field is a tuple of
+    ``n_layers`` values.
     """
 
     def get(metadata: Metadata, found: SimpleNamespace, type: Any) -> Any:
@@ -46,32 +50,39 @@ def key(
             value = default(found) if callable(default) else default
             return (value,) * found.n_layers if per_layer and not isinstance(value, tuple) else value
         if per_layer:
-            each = tuple(values.per_layer(name, found.n_layers, typing.get_args(type)[0]))
+            numbers = tuple(values.per_layer(name, found.n_layers, typing.get_args(type)[0]))
         else:
             options = [a for a in typing.get_args(type) if a is not None.__class__]
-            each = (values.require(name, options[0] if options else type),)
-        for value in each:
+            numbers = (values.require(name, options[0] if options else type),)
+        for value in numbers:
             _check(metadata, name, value, least, most)
-        return each if per_layer else each[0]
+        return numbers if per_layer else numbers[0]
 
     return derived(get)
 
 
 def derived(get: Callable[[Metadata, SimpleNamespace, Any], Any]) -> Any:
-    """A field that ``get(metadata, fields before this one, annotated type)`` works out."""
+    """Declare a field with the value ``get(metadata, fields, annotation)``.
+
+    ``fields`` is an object whose attributes are the fields declared before this one.
+    """
     return field(metadata={_GET: get})
 
 
 def rope_key(*, interleaved: bool = False, base: float = 10000.0) -> Any:
-    """A field for the file's RoPE over ``head_dim``. interleaved, base: what the architecture takes for granted."""
+    """Declare a field for the file's RoPE over ``head_dim`` elements.
+
+    interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
+    base: the frequency base, if the file does not give one.
+    """
     return derived(lambda metadata, found, _: rope_from(metadata, found.head_dim, interleaved=interleaved, base=base))
 
 
 def _n_vocab(metadata: Metadata, _: SimpleNamespace, __: Any) -> int:
     tokens, types = (metadata.get(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
-    n = len(tokens) if isinstance(tokens, GGUFArray) else 0  # the tokenizer says what is wrong with it
+    n = len(tokens) if isinstance(tokens, GGUFArray) else 0  # the tokenizer reports what is wrong
     if isinstance(types, GGUFArray) and len(types) == n and types.type.code in _INTEGERS:
-        # llama.cpp's converter pads Gemma's vocabulary with unused tokens, and leaves their rows out
+        # llama.cpp's converter pads Gemma's vocabulary with unused tokens, but omits their rows in the embedding
         used = (types.numpy() != _UNUSED).nonzero()[0]
         return int(used[-1]) + 1 if len(used) else 0
     return n
@@ -81,63 +92,79 @@ def _check(metadata: Metadata, name: str, value: Any, least: float | None, most:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
     if isinstance(value, int):
-        least, most = (0 if least is None else least), (_MOST if most is None else most)
+        least, most = (0 if least is None else least), (_MAX_SIZE if most is None else most)
     if not (least is None or value >= least) or not (most is None or value <= most) or value != value:
         low, high = "any" if least is None else least, "any" if most is None else most
         raise metadata.arch.error(
             name,
             f"is {value}; expected {low} to {high}",
-            "the file is damaged, or was not made by a converter that knows the architecture",
+            "the file is damaged, or its converter does not know the architecture",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Base of a model's sizes. A field is declared by ``key``, ``derived`` or ``rope_key``.
+    """Base class of model configs: the sizes that every model needs.
 
-    A subclass adds fields of its own, and may declare inherited ones anew. n_vocab: tokens of the file's vocabulary up
-    to the last that is in use, and so the fewest rows of an embedding of them.
+        @dataclass(frozen=True, slots=True, kw_only=True)
+        class Config(TextConfig):
+            softcap: float = key("final_logit_softcapping", default=0.0)
+
+    Declare fields with ``key``, ``derived`` or ``rope_key``. A subclass may declare an inherited field again, if the
+    architecture has another key or default. Make properties of values that follow from other fields.
     """
 
     n_layers: int = key("block_count", least=1, most=10_000)
     dim: int = key("embedding_length", least=1)
+    """Elements of a hidden state."""
     n_ctx: int = key("context_length", least=1, most=(1 << 31) - 1)  # positions are int32
+    """The longest context that the model was trained for, in tokens."""
     n_vocab: int = derived(_n_vocab)
+    """Tokens of the file's vocabulary, without unused ones at its end: the fewest rows that the embedding may have."""
 
     @classmethod
     def from_metadata(cls, metadata: Metadata) -> Self:
-        """The config of a file. Raises ModelFileError naming the key that is missing or makes no sense."""
+        """Read the config from a file's metadata.
+
+        Raises ModelFileError, which names the key, if a key is missing or its value is invalid; ModelDefinitionError
+        if a field is not declared with ``key``, ``derived`` or ``rope_key``.
+        """
         found = SimpleNamespace()
         try:
             types = typing.get_type_hints(cls)
         except NameError as error:
             raise ModelDefinitionError(
                 f"{cls.__module__}.{cls.__qualname__}: an annotation cannot be read: {error}",
-                hint="what a field is annotated with must be defined in the module, not only under TYPE_CHECKING",
+                hint="the annotations of fields must be defined in the module, not only under TYPE_CHECKING",
             ) from error
-        for each in fields(cls):
-            if _GET not in each.metadata:
+        for declared in fields(cls):
+            name = declared.name
+            if _GET not in declared.metadata:
                 raise ModelDefinitionError(
-                    f"{cls.__module__}.{cls.__qualname__}.{each.name}: nothing says where its value comes from",
-                    hint=f'write `{each.name}: {each.type} = key("the.key")`, or make it a property of other fields',
+                    f"{cls.__module__}.{cls.__qualname__}.{name}: the field does not say where its value comes from",
+                    hint=f'write `{name}: {declared.type} = key("the.key")`, or make it a property of other fields',
                 )
-            setattr(found, each.name, each.metadata[_GET](metadata, found, types[each.name]))
+            setattr(found, name, declared.metadata[_GET](metadata, found, types[name]))
         return cls(**vars(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerConfig(Config):
-    """What models with attention share. n_heads, n_kv_heads: of each layer. window: positions a token looks back."""
+    """The config of models with attention: adds heads, norms and the sliding window."""
 
     n_heads: tuple[int, ...] = key("attention.head_count", per_layer=True)
+    """Query heads of each layer."""
     n_kv_heads: tuple[int, ...] = key("attention.head_count_kv", per_layer=True, default=lambda c: c.n_heads)
+    """Key and value heads of each layer; 0 if the layer has no attention."""
     head_dim: int = key("attention.key_length", least=1, default=lambda c: c.dim // max(1, *c.n_heads))
+    """Elements of one head's query, key and value."""
     norm_eps: float = key("attention.layer_norm_rms_epsilon", least=0)
-    window: int = key("attention.sliding_window", default=0)  # 0: all
+    window: int = key("attention.sliding_window", default=0)
+    """How many positions a token sees, itself included; 0 for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextConfig(TransformerConfig):
-    """What text models share: attention, and keys and queries turned by their positions."""
+    """The config of text models: attention with rotary position embeddings (RoPE)."""
 
     rope: RoPE = rope_key()  # noqa: RUF009

@@ -1,4 +1,4 @@
-"""Backbone and Decoder: what text models have in common around their blocks, and the block most are made of."""
+"""Backbone and Decoder: the parts of a text model around its blocks; PreNormBlock: the most common block."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["Backbone", "Block", "Decoder", "PreNormBlock"]
 
 
 class Block(Module):
-    """One layer: ``block(x, batch, view)`` gives the next hidden states. A subclass says what it keeps."""
+    """Base class of layers. ``block(x, batch, cache)`` returns the next hidden states."""
 
     def cache_spec(self) -> LayerSpec:
-        """What the layer keeps between steps: see hotshoe.kvcache.spec."""
+        """What the cache stores for this layer: an AttentionSpec, a RecurrentSpec, or None."""
         raise NotImplementedError
 
     def __call__(self, x: Tensor, batch: Batch, cache: Any) -> Tensor:
@@ -28,26 +28,30 @@ class Block(Module):
 
 
 class Mixer(Protocol):
-    """What lets tokens see each other: attention, or what stands in its place."""
+    """The half of a block that mixes tokens: attention, or a replacement such as a convolution."""
 
     def cache_spec(self) -> LayerSpec:
-        """What it keeps between steps."""
+        """What the cache stores for this layer."""
 
     def __call__(self, x: Tensor, batch: Batch, cache: Any) -> Tensor:
-        """(n, dim) to the same."""
+        """(n, dim) to (n, dim)."""
 
 
 class FeedForward(Protocol):
-    """What is computed of each token by itself."""
+    """The half of a block that computes each token separately: an MLP or a mixture of experts."""
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(n, dim) to the same."""
+        """(n, dim) to (n, dim)."""
 
 
 class PreNormBlock(Block):
-    """A norm before each half, whose result is added: the block of Llama and most models since.
+    """A block with a norm before attention and a norm before the MLP, as in Llama and most models since.
 
-    A model's own class declares ``attention`` and ``mlp`` as parts, of the classes it has for them.
+        class Block(nn.PreNormBlock):
+            attention: Attention = submodule()
+            mlp: GatedMLP = submodule()
+
+    A subclass declares ``attention`` and ``mlp`` with its own classes. (n, dim) to (n, dim).
     """
 
     attention_norm: RMSNorm = tensor("attn_norm", shape=lambda c, i: (c.dim,))
@@ -64,18 +68,21 @@ class PreNormBlock(Block):
 
 
 class Backbone(Module):
-    """Embedding, blocks and a norm. A model's own class declares ``blocks`` with its own kind of them."""
+    """A model without an output matrix: token embedding, blocks and a last norm.
+
+    A subclass annotates ``config`` and declares ``blocks`` with its own classes.
+    """
 
     tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
     blocks: Sequence[Block] = layers("blk")
     norm: RMSNorm = tensor("output_norm", shape=lambda c, i: (c.dim,))
 
     def cache_spec(self) -> tuple[LayerSpec, ...]:
-        """One entry a layer."""
+        """What the cache stores: one entry for each layer."""
         return tuple(block.cache_spec() for block in self.blocks)
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
-        """Hidden states, normalised, of the rows in ``batch.outputs``, or of all: (..., dim)."""
+        """Normalised hidden states, (..., dim), of the rows ``batch.outputs``, or of all rows if that is None."""
         x = self.embed(batch)
         for block, view in zip(self.blocks, cache, strict=True):
             x = block(x, batch, view)
@@ -83,24 +90,29 @@ class Backbone(Module):
             return self.norm(x if batch.outputs is None else x.take(batch.outputs))
 
     def embed(self, batch: Batch) -> Tensor:
-        """(..., dim)."""
-        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has tokens up to that")
+        """The embeddings of the batch: (..., dim)."""
+        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has that many tokens")
         return batch.embed(self.tokens)
 
 
 class Decoder(Backbone):
-    """A text model: a backbone and the logits."""
+    """A text model: a backbone, and an output matrix that computes logits.
 
-    # many small models share the two
+    class Model(nn.Decoder):
+        config: Config
+        blocks: list[Block] = layers("blk")
+    """
+
+    # many small models use one matrix for the token embedding and the output
     output: Linear = tensor("output", "token_embd", shape=lambda c, i: (None, c.dim))
 
     def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
-        """Logits of the rows in ``batch.outputs``: (k, vocab)."""
+        """Logits, (k, vocab), of the rows ``batch.outputs``."""
         x = super().__call__(batch, cache)
         with scope("", len(self.blocks)):
             return self.logits(x)
 
     def logits(self, x: Tensor) -> Tensor:
-        """(k, dim) to (k, vocab)."""
-        self.tokens.require_rows(self.output.weight.shape[0], "there are as many logits, and any may become a token")
+        """Normalised hidden states (k, dim) to logits (k, vocab)."""
+        self.tokens.require_rows(self.output.weight.shape[0], "there are that many logits, and any can become a token")
         return self.output(x)

@@ -1,4 +1,4 @@
-"""Mixtures of experts: each token's MLP is a few of many, chosen by a router."""
+"""Mixtures of experts: a router chooses a few of many MLPs for each token."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from hotshoe.nn.config import TextConfig, derived, key
 from hotshoe.nn.layers import Linear
 from hotshoe.nn.mlp import Activation, GatedMLP, gated
-from hotshoe.nn.module import Module, parameter, part, tensor
+from hotshoe.nn.module import Module, parameter, submodule, tensor
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
@@ -31,45 +31,52 @@ def _gating(metadata: Metadata, _: SimpleNamespace, __: Any) -> Gating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertConfig(TextConfig):
-    """What text models with experts share. expert_dim: hidden elements of one expert.
+    """The config of text models with experts.
 
-    expert_scale: what the experts' weights are multiplied by at last. n_expert_groups: the experts are so many groups
-    of equal size, and a token chooses among those of its ``n_expert_groups_used`` best groups.
+    Raises ModelFileError if a count is larger than the number of experts or groups, or if groups differ in size.
     """
 
     n_experts: int = key("expert_count", least=1)
     n_experts_used: int = key("expert_used_count", least=1)
+    """Experts that compute one token."""
     expert_dim: int = key("expert_feed_forward_length", least=1)
+    """Hidden elements of one expert."""
     n_shared_experts: int = key("expert_shared_count", default=0)
+    """Experts that compute every token, in addition to the chosen ones."""
     normalize_experts: bool = key("expert_weights_norm", default=True)
+    """True if the weights of the chosen experts are scaled to sum to 1."""
     expert_scale: float = key("expert_weights_scale", default=1.0)
+    """A factor of all experts' weights, applied last."""
     n_expert_groups: int = key("expert_group_count", default=1, least=1)
+    """Groups of equal size that the experts are divided into."""
     n_expert_groups_used: int = key("expert_group_used_count", default=lambda c: c.n_expert_groups, least=1)
+    """A token chooses its experts from this many best groups."""
     gating: Gating = derived(_gating)  # noqa: RUF009
+    """How the router's logits become scores."""
 
     def __post_init__(self) -> None:
-        for what, n, most in (
-            ("experts used", self.n_experts_used, self.n_experts),
-            ("groups of experts used", self.n_expert_groups_used, self.n_expert_groups),
+        for what, n, total in (
+            ("experts", self.n_experts_used, self.n_experts),
+            ("groups of experts", self.n_expert_groups_used, self.n_expert_groups),
         ):
-            if n > most:
-                raise ModelFileError(f"the metadata say {n} {what}, and there are {most}")
+            if n > total:
+                raise ModelFileError(f"the metadata says that {n} {what} are used, but there are only {total}")
         if self.n_experts % self.n_expert_groups:
             raise ModelFileError(f"{self.n_experts} experts do not divide into {self.n_expert_groups} equal groups")
 
 
 class Experts(Module):
-    """One matrix of each of a layer's experts, stacked: (n_experts, out, in)."""
+    """One matrix for each expert of a layer, stacked: (n_experts, out, in)."""
 
     weight: Tensor = parameter("weight", use="linear_experts")
 
     def __call__(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """x (n, 1 or k, in) and the experts chosen for each row, (n, k), to (n, k, out)."""
+        """``x`` (n, 1 or k, in), and the indices of the experts of each row, (n, k), to (n, k, out)."""
         return ops.linear_experts(x, self.weight, chosen)
 
 
 class SharedExperts(GatedMLP):
-    """An MLP that every token takes, beside the experts chosen for it."""
+    """An MLP that computes every token, in addition to the chosen experts."""
 
     gate: Linear = tensor("ffn_gate_shexp")
     up: Linear = tensor("ffn_up_shexp")
@@ -77,28 +84,29 @@ class SharedExperts(GatedMLP):
 
 
 class MixtureOfExperts(Module):
-    """Gated MLPs of which each token takes ``config.n_experts_used`` of ``config.n_experts``: (n, dim) to the same."""
+    """Gated MLPs, ``config.n_experts_used`` of ``config.n_experts`` for each token: (n, dim) to (n, dim)."""
 
     config: ExpertConfig
     activation: ClassVar[Activation] = "silu"
     router: Linear = tensor("ffn_gate_inp", shape=lambda c, i: (c.n_experts, c.dim))
     correction: Tensor | None = parameter(
         "exp_probs_b.bias", use="add", optional=True, shape=lambda c, i: (c.n_experts,)
-    )  # added to the scores for the choice alone: DeepSeek-V3's balance without a loss, arXiv:2408.15664
+    )
+    """Added to the scores when experts are chosen, but not to their weights (Wang et al. 2024, arXiv:2408.15664)."""
     gate: Experts = tensor("ffn_gate_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
     up: Experts = tensor("ffn_up_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
     down: Experts = tensor("ffn_down_exps", shape=lambda c, i: (c.n_experts, c.dim, c.expert_dim))
-    shared: SharedExperts | None = part(when=lambda c, i: c.n_shared_experts > 0)
+    shared: SharedExperts | None = submodule(when=lambda c, i: c.n_shared_experts > 0)
 
     def __call__(self, x: Tensor) -> Tensor:
         weights, chosen = self.route(x)
-        rows = x[:, None]  # (n, 1, dim): the same for each expert
+        rows = x[:, None]  # (n, 1, dim): all experts of a token get the same input
         hidden = gated(self.activation, self.gate(rows, chosen), self.up(rows, chosen))  # (n, k, expert_dim)
         y = (weights[:, None] @ self.down(hidden, chosen))[:, 0]
         return y if self.shared is None else y + self.shared(x)
 
     def route(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights of each row's experts, and which they are: both (n, k)."""
+        """The weights and the indices of the experts of each row, both (n, k), from hidden states (n, dim)."""
         cfg = self.config
         logits = self.router(x)  # (n, n_experts)
         if cfg.gating == "softmax_of_chosen":
@@ -107,25 +115,25 @@ class MixtureOfExperts(Module):
         scores = logits.sigmoid() if cfg.gating == "sigmoid" else logits.softmax()
         choice = scores if self.correction is None else scores + self.correction
         if cfg.n_expert_groups_used < cfg.n_expert_groups:
-            choice = self._of_best_groups(choice)
+            choice = self._exclude_other_groups(choice)
         chosen = choice.top_k(cfg.n_experts_used)
         weights = scores.take_along(chosen)
         if cfg.normalize_experts:
             weights = weights / weights.sum(keepdims=True)
         return (weights if cfg.expert_scale == 1.0 else weights * cfg.expert_scale), chosen
 
-    def _of_best_groups(self, choice: Tensor) -> Tensor:
-        """The scores with those of all groups but the best lowered beyond reach.
+    def _exclude_other_groups(self, choice: Tensor) -> Tensor:
+        """Lower the scores of all groups except the best ones, so that their experts are never chosen. (n, n_experts).
 
-        DeepSeek-V2 (arXiv:2405.04434) ranks a group by its best expert, V3 (arXiv:2412.19437), whose scores are
-        sigmoids, by its best two.
+        DeepSeek-V2 (arXiv:2405.04434) ranks a group by its best expert. V3 (arXiv:2412.19437), which uses sigmoid
+        scores, ranks it by the sum of its best two.
         """
         cfg = self.config
         groups = choice.reshape(-1, cfg.n_expert_groups, cfg.n_experts // cfg.n_expert_groups)
         best = groups.top_k(2 if cfg.gating == "sigmoid" else 1)
         ranks = groups.take_along(best).sum()  # (n, groups)
-        last = ranks.take_along(ranks.top_k(cfg.n_expert_groups_used))[:, -1:]  # of the groups that still count
-        return ops.where((ranks >= last)[..., None], groups, groups - _BEYOND).reshape(*choice.shape)
+        lowest = ranks.take_along(ranks.top_k(cfg.n_expert_groups_used))[:, -1:]  # rank of the last group that is used
+        return ops.where((ranks >= lowest)[..., None], groups, groups - _PENALTY).reshape(*choice.shape)
 
 
-_BEYOND = 1e6  # no score and no correction comes near it
+_PENALTY = 1e6  # far larger than any score plus correction

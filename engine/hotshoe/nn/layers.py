@@ -1,4 +1,4 @@
-"""The small modules models are made of."""
+"""The smallest modules: linear layers, convolutions, embeddings and norms."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Linear(Module):
         y = ops.linear(x, self.weight)
         if self.bias is None:
             return y
-        return y + _exactly(self.bias, self.weight.shape[:1], "the weight has as many rows")
+        return y + _require_shape(self.bias, self.weight.shape[:1], "one element for each row of the weight")
 
 
 class Conv2D(Module):
     """Convolution over height and width: (n, channels, h, w) to (n, out, out_h, out_w).
 
-    A subclass says how: ``class Patches(Conv2D): stride = 14``.
+    A subclass sets the options: ``class Patches(Conv2D): stride = 14``.
     """
 
     stride: ClassVar[int | tuple[int, int]] = 1
@@ -46,7 +46,10 @@ class Conv2D(Module):
 
 
 class Conv3D(Module):
-    """Convolution over time, height and width: (n, channels, t, h, w) to (n, out, out_t, out_h, out_w)."""
+    """Convolution over time, height and width: (n, channels, t, h, w) to (n, out, out_t, out_h, out_w).
+
+    A subclass sets the options, as for Conv2D.
+    """
 
     stride: ClassVar[int | tuple[int, int, int]] = 1
     padding: ClassVar[int | tuple[int, int, int]] = 0
@@ -63,7 +66,7 @@ class Conv3D(Module):
 
 
 class Embedding(Module):
-    """Rows by index: (...) integers to (..., dim)."""
+    """Look up rows of a matrix: integers (...) to (..., dim)."""
 
     weight: Tensor = parameter("weight", use="take")
 
@@ -71,38 +74,38 @@ class Embedding(Module):
         return self.weight.take(indices)
 
     def require_rows(self, n: int, why: str) -> None:
-        """Raise WeightsError if there are fewer rows: an index would lead beyond them."""
+        """Raise WeightsError if the matrix has fewer than ``n`` rows. ``why``: the reason, for the message."""
         if self.weight.shape[0] < n:
             raise WeightsError(
                 f"{self.weight.name} has {self.weight.shape[0]} rows; expected {n} or more: {why}",
-                hint="the vocabulary and the weights in the file are of different models: convert it again",
+                hint="the vocabulary and the weights in the file belong to different models: convert the model again",
             )
 
 
 class LayerNorm(Module):
-    """Layer normalisation over the last axis; ``config.norm_eps``."""
+    """Layer normalisation over the last axis, with ``config.norm_eps``."""
 
     weight: Tensor = parameter("weight", use="mul")
     bias: Tensor | None = parameter("bias", use="add", optional=True)
 
     def __call__(self, x: Tensor) -> Tensor:
-        weight, why = _exactly(self.weight, x.shape[-1:], "it normalises the last axis"), "its weight has that shape"
-        bias = None if self.bias is None else _exactly(self.bias, x.shape[-1:], why)
+        weight = _require_shape(self.weight, x.shape[-1:], "it normalises the last axis")
+        bias = None if self.bias is None else _require_shape(self.bias, x.shape[-1:], "its weight has that shape")
         return ops.layer_norm(x, weight, bias, eps=self.config.norm_eps)
 
 
 class RMSNorm(Module):
-    """Root mean square normalisation over the last axis; ``config.norm_eps``."""
+    """Root mean square normalisation over the last axis, with ``config.norm_eps``."""
 
     weight: Tensor = parameter("weight", use="mul")
 
     def __call__(self, x: Tensor) -> Tensor:
-        weight = _exactly(self.weight, x.shape[-1:], "it normalises the last axis")
+        weight = _require_shape(self.weight, x.shape[-1:], "it normalises the last axis")
         return ops.rms_norm(x, weight, eps=self.config.norm_eps)
 
 
-def _exactly(weight: Tensor, shape: Shape, why: str) -> Tensor:
-    """The weight, if it has this shape: an axis of size 1 would be broadcast, and the numbers silently wrong."""
+def _require_shape(weight: Tensor, shape: Shape, why: str) -> Tensor:
+    """Return ``weight`` if it has this shape. Otherwise broadcasting an axis of size 1 would give wrong results."""
     if weight.shape != shape:
-        raise ShapeError(f"{weight.name} is {list(weight.shape)}; expected {list(shape)}: {why}")
+        raise ShapeError(f"{weight.name} has shape {list(weight.shape)}; expected {list(shape)}: {why}")
     return weight

@@ -1,4 +1,4 @@
-"""Feed-forward networks: plain ones, and ones whose hidden states are gated."""
+"""Feed-forward networks: plain MLPs, and MLPs with a gate."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def gated(activation: Activation, gate: Tensor, up: Tensor) -> Tensor:
-    """``activation(gate) * up`` (Shazeer 2020, arXiv:2002.05202)."""
+    """``activation(gate) * up``, elementwise. Source: Shazeer 2020, arXiv:2002.05202."""
     return _GATED[activation](gate, up)
 
 
 class MLP(Module):
-    """Two matrices and an activation between them: (..., dim) to the same."""
+    """``down(activation(up(x)))``: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "gelu"
     up: Linear = tensor("ffn_up")
@@ -46,7 +46,7 @@ class MLP(Module):
 
 
 class GatedMLP(Module):
-    """Three matrices, one of which gates the hidden states: (..., dim) to the same."""
+    """``down(activation(gate(x)) * up(x))``: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "silu"
     gate: Linear = tensor("ffn_gate")
@@ -58,7 +58,7 @@ class GatedMLP(Module):
 
 
 class FusedGatedMLP(Module):
-    """As GatedMLP, with gate and up in one matrix, one after the other."""
+    """GatedMLP with one matrix whose rows are the gate, then up: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "silu"
     gate_up: Linear = tensor("ffn_up")

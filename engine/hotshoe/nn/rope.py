@@ -1,4 +1,4 @@
-"""RoPE parameters from a file's metadata."""
+"""Read the parameters of RoPE from a file's metadata."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from hotshoe_core.ops import RoPE
 __all__ = ["rope_from"]
 
 
-_WHOLE = ("rope.dimension_count", "rope.scaling.original_context_length")
-_MOST = 1 << 31
-_LEAST = {
+_INTEGERS = ("rope.dimension_count", "rope.scaling.original_context_length")
+_MAX_INTEGER = 1 << 31
+_MINIMUM = {
     "rope.dimension_count": 1,
     "rope.freq_base": 1.0,
     "rope.scaling.factor": 0.0,
@@ -24,17 +24,22 @@ _LEAST = {
     "rope.scaling.yarn_beta_fast": 1e-3,
     "rope.scaling.yarn_beta_slow": 1e-3,
 }
-"""What logarithms and divisions need."""
+"""Smaller values would break a logarithm or a division."""
 
 
 def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: float = 10000.0) -> RoPE:
-    """The file's RoPE. ``interleaved``: how the architecture pairs elements. Raises ModelFileError for a
-    scaling that is not known: guessing would give fluent nonsense.
+    """Read the RoPE of a model.
+
+    head_dim: the number of rotated elements, if the file does not give one.
+    interleaved: how the architecture pairs elements: (2i, 2i + 1) if true, else (i, i + dim / 2).
+    base: the frequency base, if the file does not give one.
+
+    Raises ModelFileError for invalid values and for an unknown scaling: a guess would give fluent but wrong text.
     """
     arch = metadata.arch
-    for name, least in _LEAST.items():
-        value = arch.get(name, None, int if name in _WHOLE else float)
-        most = _MOST if name in _WHOLE else math.inf
+    for name, least in _MINIMUM.items():
+        value = arch.get(name, None, int if name in _INTEGERS else float)
+        most = _MAX_INTEGER if name in _INTEGERS else math.inf
         if value is not None and not least <= value < most:
             raise arch.error(name, f"is {value}; expected {least} or more, and below {most}")
     kind = arch.get("rope.scaling.type", "none")
@@ -46,24 +51,25 @@ def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: flo
         attn_factor=arch.get("rope.scaling.attn_factor", 1.0) or 1.0,
         original_context=arch.get("rope.scaling.original_context_length", 0) or arch.require("context_length", int),
     )
-    if kind in ("none", "longrope"):  # longrope's factors are tensors
+    if kind in ("none", "longrope"):  # the factors of longrope are tensors
         return rope
     if kind == "linear":
         return dataclasses.replace(rope, scale=1.0 / factor)
     if kind == "yarn":
-        # as in the checkpoint, the key is the whole magnitude; ggml's and ours is a factor on YaRN's own
-        own = 1.0 + 0.1 * math.log(factor)
-        # DeepSeek's models scale the scores themselves instead: see models/deepseek2.py
-        usual = 1.0 if arch.get("rope.scaling.yarn_log_multiplier", 0.0) else own
-        attn_factor = arch.get("rope.scaling.yarn_attn_factor", usual) or usual
+        # YaRN (Peng et al. 2023, arXiv:2309.00071). The key holds the total magnitude, as checkpoints do; attn_factor
+        # multiplies YaRN's own magnitude, as in ggml.
+        magnitude = 1.0 + 0.1 * math.log(factor)
+        # DeepSeek's models scale the scores instead: see models/deepseek2.py
+        default = 1.0 if arch.get("rope.scaling.yarn_log_multiplier", 0.0) else magnitude
+        attn_factor = arch.get("rope.scaling.yarn_attn_factor", default) or default
         return dataclasses.replace(
             rope,
             scale=1.0 / factor,
-            attn_factor=attn_factor / own,
+            attn_factor=attn_factor / magnitude,
             ext_factor=arch.get("rope.scaling.yarn_ext_factor", 1.0),
             beta_fast=arch.get("rope.scaling.yarn_beta_fast", 32.0),
             beta_slow=arch.get("rope.scaling.yarn_beta_slow", 1.0),
         )
     raise arch.error(
-        "rope.scaling.type", f"RoPE scaling {kind[:60]!r} is not known; expected none, linear, yarn or longrope"
+        "rope.scaling.type", f"unknown RoPE scaling {kind[:60]!r}; expected none, linear, yarn or longrope"
     )

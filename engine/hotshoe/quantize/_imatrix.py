@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotshoe.outfile import written
+from hotshoe.atomic_file import atomic_write
 from hotshoe.quantize._gguf import Row, head, padding, string_entry, strings_entry, u32_entry
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.errors.arguments import described
@@ -97,7 +97,7 @@ class ImportanceMatrix:
             u32_entry("imatrix.chunk_count", self.n_chunks),
             u32_entry("imatrix.chunk_size", self.chunk_size),
         ]
-        with written(target) as part, open(part, "wb") as file:
+        with atomic_write(target) as part, open(part, "wb") as file:
             file.write(head(entries, rows, _ALIGNMENT))
             for row, array in zip(rows, arrays, strict=True):
                 file.write(np.ascontiguousarray(array, "<f4").tobytes())

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from hotshoe.outfile import check_target, written
+from hotshoe.atomic_file import atomic_write, check_target
 from hotshoe.quantize._filetypes import FileType, parse_file_type
 from hotshoe.quantize._gguf import Row, head, padding, string_entry, u32_entry
 from hotshoe.quantize._imatrix import ImportanceMatrix
@@ -100,7 +100,7 @@ def quantize_model(
         _refuse_requantizing(file, plan, params)
         entries = _entries(file, kind, imatrix)
         kinds = {(c.old, c.new, c.importance is not None) for c in plan.changes if c.new is not c.old}
-        with open_quantizer(kinds, n_threads) as quantizer, written(target) as part, open(part, "wb") as out:
+        with open_quantizer(kinds, n_threads) as quantizer, atomic_write(target) as part, open(part, "wb") as out:
             _write(out, file, plan, entries, quantizer, progress)
     return target
 

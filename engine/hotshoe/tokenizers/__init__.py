@@ -1,18 +1,17 @@
-"""Text to token ids and back, from the vocabulary in a GGUF file.
+"""Tokenizers: text to token ids and back, with the vocabulary of a GGUF file.
 
-``load_tokenizer(metadata)`` reads the ``tokenizer.ggml.*`` keys and builds a ``Tokenizer`` around an object of
-the ``tokenizers`` package. Each kind of vocabulary (``tokenizer.ggml.model``) has a function
-``build(vocabulary: Vocabulary) -> Tokenizer``, found by entry point in whatever distribution it is, and imported when
-a file asks for it:
+``load_tokenizer(metadata)`` reads the ``tokenizer.ggml.*`` keys and builds a ``Tokenizer`` around an object of the
+``tokenizers`` package. ``Tokenizer.stream()`` decodes one token after another.
+
+Each kind of vocabulary (``tokenizer.ggml.model``) has a function ``build(vocabulary: Vocabulary) -> Tokenizer``. It is
+found by entry point, in any installed distribution, and imported when a file needs it:
 
     [project.entry-points."hotshoe.tokenizers"]
     mine = "my_package.tokenizer:build"
 
-What such a function builds on is importable from here: ``Vocabulary`` and ``TokenType``, the file's keys, checked;
-``find_roles`` and ``find_around`` (which tokens have a role, which go around a text), ``add_tokens`` (those that are
-found in a text as a whole), ``hidden_ids``; and for decoding ``Pieces``, of which ``BytePieces`` and ``SpacePieces``
-are two kinds.
-``Tokenizer.stream()`` decodes one token after another.
+Such a function can import from here: ``Vocabulary`` and ``TokenType`` (the checked keys of the file), ``find_roles``
+(tokens with a role), ``find_around`` (tokens around a text), ``add_tokens`` (tokens that are searched for in a text),
+``hidden_ids``, and for decoding a ``TokenDecoder``, such as ``ByteLevelDecoder`` or ``SentencePieceDecoder``.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from typing import Any
 
 from hotshoe import families
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
-from hotshoe.tokenizers._pieces import BytePieces, Pieces, SpacePieces, StreamDecoder
+from hotshoe.tokenizers._decoding import ByteLevelDecoder, SentencePieceDecoder, StreamDecoder, TokenDecoder
 from hotshoe.tokenizers._roles import Roles, find_around, find_roles
 from hotshoe.tokenizers._tokenizer import Around, EncodedPair, SpecialIds, Tokenizer
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
@@ -30,11 +29,11 @@ from hotshoe_core.errors import TokenizerError, UnknownArchitectureError
 
 __all__ = [
     "Around",
-    "BytePieces",
+    "ByteLevelDecoder",
     "EncodedPair",
-    "Pieces",
+    "TokenDecoder",
     "Roles",
-    "SpacePieces",
+    "SentencePieceDecoder",
     "SpecialIds",
     "StreamDecoder",
     "TokenType",
@@ -66,7 +65,7 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     tokenizer = build(vocabulary)
     if not isinstance(tokenizer, Tokenizer):
         raise TokenizerError(
-            f"the entry point {vocabulary.model!r} of {families.TOKENIZERS!r} gave a {type(tokenizer).__name__}; "
+            f"the entry point {vocabulary.model!r} of {families.TOKENIZERS!r} returned a {type(tokenizer).__name__}; "
             "expected a function of a Vocabulary that returns a hotshoe.tokenizers.Tokenizer"
         )
     return tokenizer

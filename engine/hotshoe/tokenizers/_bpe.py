@@ -12,8 +12,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_ids
+from hotshoe.tokenizers._decoding import ByteLevelDecoder, SentencePieceDecoder, TokenDecoder, byte_letters
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
-from hotshoe.tokenizers._pieces import BytePieces, Pieces, SpacePieces, byte_letters
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
 from hotshoe.tokenizers._roles import find_around, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
@@ -73,8 +73,8 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         always += [token for token in map("<0x{:02X}>".format, range(256)) if token in ids]
     inner = LazyBPE(ids, merges, always, first=first, model=model, around=around, symbols=symbols)
 
-    pieces: Pieces
-    pieces = BytePieces(tokens, types) if pre.bytes else SpacePieces(tokens, types, strip=False)
+    decoder: TokenDecoder
+    decoder = ByteLevelDecoder(tokens, types) if pre.bytes else SentencePieceDecoder(tokens, types, strip=False)
     ends = find_around(vocabulary, roles.special, bos=pre.add_bos and roles.special.bos is not None)
     if pre.always_bos:
         # whatever the file says
@@ -83,7 +83,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         inner,
         tokens,
         roles.special,
-        pieces,
+        decoder,
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
         around=ends,

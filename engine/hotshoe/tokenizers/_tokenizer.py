@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, final
 
+from hotshoe.tokenizers._decoding import StreamDecoder, TokenDecoder, known_id
 from hotshoe.tokenizers._lazy_bpe import LazyBPE, without_special
-from hotshoe.tokenizers._pieces import Pieces, StreamDecoder, known_id
 from hotshoe_core.errors import InputTooLongError, InputTypeError
 from hotshoe_core.errors.arguments import described, flag, integer, listed
 
@@ -75,7 +75,7 @@ class Tokenizer:
     """
 
     __slots__ = (
-        *("_around", "_expand", "_hidden", "_ordinary", "_parsing", "_pieces", "_tokens"),
+        *("_around", "_expand", "_hidden", "_ordinary", "_parsing", "_decoder", "_tokens"),
         *("special", "stop_ids"),
     )
 
@@ -84,7 +84,7 @@ class Tokenizer:
         parsing: tokenizers.Tokenizer | LazyBPE,
         tokens: Sequence[str],
         special: SpecialIds,
-        pieces: Pieces,
+        decoder: TokenDecoder,
         *,
         hidden: Collection[int],
         stop_ids: Collection[int] = (),
@@ -99,7 +99,7 @@ class Tokenizer:
         self._parsing = parsing
         self._ordinary: tuple[tokenizers.Tokenizer, tokenizers.Tokenizer] | None = None
         self._tokens = tokens
-        self._pieces = pieces
+        self._decoder = decoder
         self._hidden = frozenset(hidden)
         self._around = around
         self._expand = expand
@@ -236,12 +236,12 @@ class Tokenizer:
     def stream(self, skip_special: bool = True) -> StreamDecoder:
         """A decoder that is given one id after another; what it gives back joins to what ``decode`` gives."""
         hidden = self._hidden if flag("skip_special", skip_special) else frozenset[int]()
-        return StreamDecoder(self._pieces, len(self._tokens), hidden)
+        return StreamDecoder(self._decoder, len(self._tokens), hidden)
 
     def piece(self, id: int) -> bytes:
         """What this token adds to a text that has begun, maybe part of a character. Raises IndexError as ``token``."""
         self.token(id)
-        return self._pieces.next(id)
+        return self._decoder.next(id)
 
     def _encode(
         self, texts: list[str], add_special: bool, parse_special: bool, max_length: int | None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
 from hotshoe.tokenizers._charsmap import checked_charsmap
-from hotshoe.tokenizers._pieces import SpacePieces
+from hotshoe.tokenizers._decoding import SentencePieceDecoder
 from hotshoe.tokenizers._roles import find_around, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
@@ -59,7 +59,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         inner,
         tokens,
         roles.special,
-        SpacePieces(tokens, types, strip=space_prefix or trim),
+        SentencePieceDecoder(tokens, types, strip=space_prefix or trim),
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
         around=find_around(vocabulary, roles.special, bos=False, eos=roles.special.eos is not None),

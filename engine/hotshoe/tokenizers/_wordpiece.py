@@ -128,8 +128,8 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     added = tokenizers.AddedToken
     inner.add_special_tokens([added(tokens[i], special=True, normalized=False) for i in sorted(control)])
     inner.add_tokens([added(tokens[i], special=False, normalized=i not in verbatim) for i in user])
-    pieces = _WordPieces(tokens, decoders.WordPiece(prefix=INSIDE, cleanup=True))
-    return Tokenizer(inner, tokens, special, pieces, hidden=control, around=_around(vocabulary, cls, sep))
+    decoder = _WordPieceDecoder(tokens, decoders.WordPiece(prefix=INSIDE, cleanup=True))
+    return Tokenizer(inner, tokens, special, decoder, hidden=control, around=_around(vocabulary, cls, sep))
 
 
 def _around(vocabulary: Vocabulary, cls: int, sep: int) -> Around:
@@ -139,7 +139,7 @@ def _around(vocabulary: Vocabulary, cls: int, sep: int) -> Around:
 
 
 @final
-class _WordPieces:
+class _WordPieceDecoder:
     """Words with a space between them, as Hugging Face's decoder joins them."""
 
     __slots__ = ("_decoder", "_tokens")

@@ -1,12 +1,17 @@
-"""All that the loader knows of ggml. Libraries of another engine would have a room of their own beside this one.
+"""What the loader knows about ggml's native libraries. Imports nothing of ggml and opens libraries in score only.
 
-libraries  what a provider's native() says: GgmlLibraries
-names      how ggml names its files
-cores      libggml-base, which all of a set's libraries need, and which ggml it is
-mapped     which libggml-base files are in this process already
-vet        what is refused before it is opened: by header, hash, version
-score      what is opened and asked for its score; which one is the best
-trial      all of that for one provider, in the child process of its probe
-judge      the verdicts that follow, in the user's process
-homes      where other software keeps ggml's libraries
+The loader knows ggml by name, and no other engine with native libraries. Reason: every ggml calls its base library
+``libggml-base.so.0``, so a process can load one only. Only the loader sees all plugins, so only it can prevent a second
+one. A test (tests/test_architecture.py) lists the modules outside this folder that import it.
+
+file_names      how ggml names its files
+libraries       what a provider's native() returns, checked: GgmlLibraries
+abi             which ggml a library and its libggml-base were built from
+mapped          the libggml-base files that this process has loaded
+vet             the checks before a library is opened: header, hash, version
+score           opens a library, asks for its score, and chooses the best one
+child_steps     all of these steps for one provider, in the child process of its probe
+verdicts        the verdicts on libraries and folders
+without_plugin  libraries that no plugin brings: find, vet, verdicts
+known_folders   where other software installs ggml's libraries
 """

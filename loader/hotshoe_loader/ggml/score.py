@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from hotshoe_loader.binary import Binary, install_hint, unresolved
 from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.ggml.file_names import LibraryCandidate
 from hotshoe_loader.ggml.libraries import GgmlLibraries
-from hotshoe_loader.ggml.names import LibraryCandidate
-from hotshoe_loader.probe import guarded
+from hotshoe_loader.plugin_calls import guarded
 from hotshoe_loader.verdict import Outcome, Rejected
 
 __all__ = ["Score", "choose_library", "open_core", "score_library"]

@@ -8,24 +8,24 @@ from pathlib import Path
 
 from hotshoe_loader.binary import BadLibrary, Binary, read_binary
 from hotshoe_loader.find import PluginCandidate
-from hotshoe_loader.ggml.cores import Abi, Built, abi_of_core, abi_of_library, core_in
-from hotshoe_loader.ggml.names import LibraryCandidate
+from hotshoe_loader.ggml.abi import Abi, Built, abi_of_core, abi_of_library, core_in
+from hotshoe_loader.ggml.file_names import LibraryCandidate
 from hotshoe_loader.manifest import FILE
 from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet import Policy
 from hotshoe_loader.vet_files import untrusted
 
-__all__ = ["admit_library", "vet_abi", "vet_adoption", "vet_library"]
+__all__ = ["require_allowed", "vet_abi", "vet_adoption", "vet_library"]
 
 
-def admit_library(library: LibraryCandidate, policy: Policy) -> None:
+def require_allowed(library: LibraryCandidate, policy: Policy) -> None:
     """Refuses a library that an allow list leaves out."""
-    policy.admit(library.backend, library.name, library.path.name, str(library.path))
+    policy.require_allowed(library.backend, library.name, library.path.name, str(library.path))
 
 
 def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str, str]) -> Binary:
     """Checks a native library by its name, its hash and its header."""
-    policy.refuse(library.name, f"{library.backend}-{library.variant}", library.path.name, str(library.path))
+    policy.refuse_blocked(library.name, f"{library.backend}-{library.variant}", library.path.name, str(library.path))
     problem = damaged.get(os.path.realpath(library.path))
     again = "remove it, or reinstall what brought it"
     try:

@@ -21,7 +21,7 @@ HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t fir
                                      const void * rows, void * packed);
 
 /* As hotshoe_linear, with the ggml type in the place of params->format. One row is multiplied at the memory's speed; more
- * share what was unpacked (docs/performance.md has the numbers). Activations are rounded to 8 bits, with a scale in F32 for
+ * share what was unpacked (benchmarks/NOTES.md has the numbers). Activations are rounded to 8 bits, with a scale in F32 for
  * every 32, or for 128 where the type has blocks of 256. A row of the result depends on its row of x only, not on the
  * others, nor on the number of threads or the instruction set.
  * With outliers_apart numbers that share a scale with one ten times as large as their row's root mean square are rounded to

@@ -10,7 +10,7 @@ enum { PARTS = ROWS / LANES }; /* vectors of a panel's rows */
 
 /* One token's weights come at the memory's speed. The processor sees by itself where a plain order of reads goes on, but only to
  * the end of a page: with each block a line of the page after that is asked for. To ask for every line takes a third from it where
- * pages are large (docs/performance.md).
+ * pages are large (benchmarks/NOTES.md).
  * Types of which a block is read in several places at once need just that, and say so: Into which cache, and how many bytes
  * ahead. Into the first level, which has few misses at a time, Q6_K came at 9 GB/s a core and Q3_K at 7, and now at 21 and 16. */
 #define PAGE 4096

@@ -18,7 +18,7 @@ from hotshoe_core.contract.backend import Backend, NodePlacement, Placement
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
 from hotshoe_core.eager.adapter import EagerBackend, EagerExecutable
-from hotshoe_core.eager.reference import DEVICE, numpy_library
+from hotshoe_core.eager.reference import numpy_library, reference_device
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
@@ -158,7 +158,7 @@ def released_never(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
 
 def released_but_used(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
     for t in tensors:
-        self._held.pop(t, None)
+        self._allocations.pop(t, None)
 
 
 def released_but_reported(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
@@ -167,7 +167,7 @@ def released_but_reported(self: EagerBackend, tensors: Sequence[Tensor]) -> None
 
 
 def released_once(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
-    if any(t not in self._held for t in tensors):
+    if any(t not in self._allocations for t in tensors):
         raise ClosedError("released already")
     EagerBackend.release(self, tensors)
 
@@ -207,7 +207,7 @@ def anybodys_state(self: EagerBackend, graph: Any) -> EagerExecutable:
     for leaf in graph.leaves:
         if leaf.op == "state" and leaf.owner is not self:
             leaf.owner = self
-            self._held[leaf] = self.devices[0].name, Memory()
+            self._allocations[leaf] = self.devices[0].name, Memory()
     return EagerBackend.compile(self, graph)
 
 
@@ -250,7 +250,7 @@ def no_breakdown(self: EagerBackend, *args: Any) -> Any:
 
 
 def held_before_it_is_there(self: EagerBackend, tensor: Tensor, size: int, make: Callable[[], Any]) -> Tensor:
-    self._held[tensor] = self.placement.device(tensor.layer), Memory(size, self._status)
+    self._allocations[tensor] = self.placement.device(tensor.layer), Memory(size, self._status)
     return EagerBackend._hold(self, tensor, size, make)
 
 
@@ -402,7 +402,9 @@ def on_the_other(self: EagerExecutable) -> list[NodePlacement]:
 
 
 def released_on_the_first(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
-    EagerBackend.release(self, [t for t in tensors if t in self._held and self.home(t) == self.devices[0].name])
+    EagerBackend.release(
+        self, [t for t in tensors if t in self._allocations and self.device_of_tensor(t) == self.devices[0].name]
+    )
 
 
 def received(change: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> Patch:
@@ -472,7 +474,7 @@ def mutants() -> dict[str, Mutant]:
 
 
 def over_numpy(params: BackendParams) -> EagerBackend:
-    return EagerBackend("mutant", DEVICE, params, numpy_library())
+    return EagerBackend("mutant", reference_device(), params, numpy_library())
 
 
 def _over_fakes(params: BackendParams) -> EagerBackend:

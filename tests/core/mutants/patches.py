@@ -12,7 +12,7 @@ import numpy as np
 from hotshoe_core.contract.backend import Backend
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.eager.adapter import EagerBackend
-from hotshoe_core.eager.reference import DEVICE, numpy_library
+from hotshoe_core.eager.reference import numpy_library, reference_device
 from hotshoe_core.graphs.graph import Graph, lower
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
@@ -32,7 +32,7 @@ def opened(params: BackendParams | None = None, **functions: Function) -> Backen
         library = replace(library, round_to=lambda x, dtype: functions["cast"](x, dtype=dtype))
     right = {name: f if _keeps_type(name) else _in_f32(f) for name, f in library.functions.items()}
     changed = replace(library, functions={**right, **functions})
-    return EagerBackend("mutant", DEVICE, params or BackendParams(), changed)
+    return EagerBackend("mutant", reference_device(), params or BackendParams(), changed)
 
 
 def _keeps_type(op: str) -> bool:

@@ -109,7 +109,7 @@ class GgmlBackend(Backend):
         self._held[tensor] = (device, stored)
         return tensor
 
-    def home(self, tensor: Tensor) -> str:
+    def device_of_tensor(self, tensor: Tensor) -> str:
         return self._held[tensor][0]
 
     def release(self, tensors: Sequence[Tensor]) -> None:
@@ -237,7 +237,7 @@ class GgmlBackend(Backend):
         report = self.memory()
         report.fail(device, what, size, layer)
         return InsufficientMemoryError(
-            f"{device} has no {format_bytes(size)} for the {what}",
+            f"{device} cannot allocate {format_bytes(size)} for the {what}",
             memory=report,
             hint=_SMALLER,
         )

@@ -11,9 +11,7 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
-from hotshoe_core.contract.device import Device
-from hotshoe_core.eager.adapter import EagerLibrary
-from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core import Device, DType, EagerLibrary
 from hotshoe_core.tensors.tensor import Shape
 from hotshoe_mlx._accepts import ACCEPTS
 from hotshoe_mlx._functions import DTYPES, dense, functions, mlx_dtype, round_to

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe_core.contract.device import BackendParams, Device, DeviceType
+from hotshoe_core import BackendParams, Device, DeviceType, hookimpl
 from hotshoe_core.contract.host_memory import host_memory
-from hotshoe_core.contract.plugin import hookimpl
 from hotshoe_core.errors.text import printable
 
 if TYPE_CHECKING:
-    from hotshoe_core.eager.adapter import EagerBackend
+    from hotshoe_core import EagerBackend
 
 __all__ = ["MlxProvider", "hotshoe_providers"]
 
@@ -69,7 +68,7 @@ class MlxProvider:
         )
 
     def open(self, devices: Sequence[Device], params: BackendParams) -> EagerBackend:
-        from hotshoe_core.eager.adapter import EagerBackend
+        from hotshoe_core import EagerBackend
         from hotshoe_mlx.library import mlx_library
 
         return EagerBackend(self.name, devices, params, [mlx_library(device) for device in devices])

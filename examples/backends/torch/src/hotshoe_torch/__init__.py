@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hotshoe_core import Backend, BackendParams, Device, DeviceType
-from hotshoe_core.contract.plugin import hookimpl
+from hotshoe_core import Backend, BackendParams, Device, DeviceType, hookimpl
 
 
 class TorchProvider:
@@ -41,7 +40,7 @@ class TorchProvider:
         )
 
     def open(self, devices: Sequence[Device], params: BackendParams) -> Backend:
-        from hotshoe_core.eager.adapter import EagerBackend
+        from hotshoe_core import EagerBackend
         from hotshoe_torch.library import torch_library
 
         return EagerBackend(self.name, devices, params, [torch_library(device) for device in devices])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hotshoe_core.tensors.tensor import Tensor
+from hotshoe_core import Tensor
 
 # Not convolutions: on a GPU torch makes them in TF32, which has 10 bits of an F32's 23.
 COMPOSITES = frozenset({"attention", "ceil", "layer_norm", "maximum", "minimum", "rms_norm"})

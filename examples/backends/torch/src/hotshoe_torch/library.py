@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from hotshoe_core import Device, DType
-from hotshoe_core.eager.adapter import EagerLibrary
+from hotshoe_core import Device, DType, EagerLibrary
 from hotshoe_torch.accepts import ACCEPTS
 from hotshoe_torch.functions import FUNCTIONS, IN_PLACE, TYPES
 

@@ -71,7 +71,7 @@ def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
     """Move ``memory`` to pages of 2 MiB in the background. Returns the thread, or None where unsupported.
 
     A token reads all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two tables,
-    and its prefetching stops at the end of each: docs/performance.md says what that costs. Requesting all large pages
+    and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs. Requesting all large pages
     beforehand would delay loading if memory is fragmented, or a host has yet to provide it. So those that
     ``FreshPages`` did not get come later, at the cost of a twentieth of a core while they are slow.
 

@@ -14,7 +14,7 @@ from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.contract.memory import AllocationStatus, Memory
 from hotshoe_core.errors import ClosedError, GraphError, InsufficientMemoryError, NativeError
 from hotshoe_core.graphs.graph import Graph
-from hotshoe_core.graphs.splits import node_places
+from hotshoe_core.graphs.splits import node_devices
 from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_ggml.lowering import LOWERINGS, Builder, node_budget
 from hotshoe_ggml.memory.buffers import TensorBuffer
@@ -44,7 +44,7 @@ class Owner(Protocol):
     def unit(self, name: str) -> Unit: ...
     def unit_of(self, layer: int) -> Unit: ...
     def builds(self, node: Tensor) -> Unit: ...
-    def home(self, tensor: Tensor) -> str: ...
+    def device_of_tensor(self, tensor: Tensor) -> str: ...
     def require_devices(self) -> None: ...
     def exhausted(self) -> InsufficientMemoryError: ...
     def forget(self, executable: GgmlExecutable) -> None: ...
@@ -115,7 +115,7 @@ class GgmlExecutable(Executable):
             fused, absorbed = fused | nodes, absorbed | others
         several = len(backend.units) > 1
         if several:
-            self._devices = node_places(graph, backend.placement, backend.home)
+            self._devices = node_devices(graph, backend.placement, backend.device_of_tensor)
         for node in graph.nodes:
             backend.counters.lowered += 1
             if node in absorbed:

@@ -74,7 +74,7 @@ def test_without_a_driver_it_says_which_plugin_drives_it(site, natives):
     assert "pip install hotshoe-ggml-cpu" in verdict.hint
 
 
-@pytest.mark.parametrize(("file", "whose"), [("mlx", "hotshoe-mlx"), ("reference", "hotshoe's own last resort")])
+@pytest.mark.parametrize(("file", "whose"), [("mlx", "hotshoe-mlx"), ("reference", "hotshoe's reference backend")])
 def test_the_names_of_other_engines_cannot_be_taken(driver, natives, caplog, file, whose):
     natives.variant(file, None, folder=driver)
     with caplog.at_level(logging.WARNING, "hotshoe.loader"):
@@ -114,7 +114,7 @@ def test_block_and_allow(driver, natives):
         registry = load_all(paths=driver, block=word)
         assert libraries(registry)["ggml-strange"].outcome is Outcome.BLOCKED, word
         assert names(registry) == ["cpu", "other:0", "other:1", "reference"]
-        assert f"block={word!r} met nothing" not in registry.explain()
+        assert f"block={word!r} matched nothing" not in registry.explain()
     registry = load_all(paths=driver, allow="cpu")
     assert {verdict.outcome for name, verdict in libraries(registry).items() if "cpu" not in name} == {Outcome.BLOCKED}
     for word in ("other", other.name, str(other)):

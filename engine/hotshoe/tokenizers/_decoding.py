@@ -16,12 +16,12 @@ from hotshoe.tokenizers._vocabulary import TokenType
 from hotshoe_core.errors import InputTypeError
 from hotshoe_core.errors.arguments import described
 
-__all__ = ["BytePieces", "Pieces", "SpacePieces", "StreamDecoder", "byte_letters", "byte_value"]
+__all__ = ["ByteLevelDecoder", "TokenDecoder", "SentencePieceDecoder", "StreamDecoder", "byte_letters", "byte_value"]
 
 SPACE = "\u2581"
 
 
-class Pieces(Protocol):
+class TokenDecoder(Protocol):
     """What a token adds to a text."""
 
     def first(self, id: int) -> bytes:
@@ -54,7 +54,7 @@ _VERBATIM = frozenset({TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKN
 
 
 @final
-class BytePieces:
+class ByteLevelDecoder:
     """A byte-level vocabulary: every character of an ordinary token stands for a byte."""
 
     __slots__ = ("_tokens", "_types")
@@ -77,7 +77,7 @@ class BytePieces:
 
 
 @final
-class SpacePieces:
+class SentencePieceDecoder:
     """A vocabulary with U+2581 for spaces and <0xXX> for bytes; ``strip``: a text starts with a space of its own."""
 
     __slots__ = ("_strip", "_tokens", "_types")
@@ -120,13 +120,13 @@ class StreamDecoder:
     vocabulary spells in bytes. Bytes that cannot become a character are U+FFFD.
     """
 
-    __slots__ = ("_hidden", "_n_tokens", "_piece", "_pieces", "_utf8")
+    __slots__ = ("_decoder", "_hidden", "_n_tokens", "_piece", "_utf8")
 
-    def __init__(self, pieces: Pieces, n_tokens: int, hidden: Collection[int]) -> None:
-        self._pieces = pieces
+    def __init__(self, decoder: TokenDecoder, n_tokens: int, hidden: Collection[int]) -> None:
+        self._decoder = decoder
         self._n_tokens = n_tokens
         self._hidden = hidden
-        self._piece = pieces.first
+        self._piece = decoder.first
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, id: int) -> str:
@@ -135,12 +135,12 @@ class StreamDecoder:
         if id in self._hidden:
             return ""
         piece = self._piece(id)
-        self._piece = self._pieces.next
+        self._piece = self._decoder.next
         return self._utf8.decode(piece)
 
     def flush(self) -> str:
         """What is left at the end: "" or U+FFFD for a character that never became complete. Ready to start anew."""
         rest = self._utf8.decode(b"", True)
         self._utf8.reset()
-        self._piece = self._pieces.first
+        self._piece = self._decoder.first
         return rest

@@ -1,14 +1,14 @@
-"""Child processes for probes: side by side, each with a limit of time and memory, none outliving its probe.
+"""Starts the child processes of probes, in parallel, with limits of time and memory, and ends all that they start.
 
-A plugin that segfaults, executes an illegal instruction, exits, hangs or eats memory ends its child; the step at
-which it died becomes a verdict, and what did not depend on that step is tried again in another child.
+If a plugin segfaults, executes an illegal instruction, exits, hangs or uses too much memory, only its child process
+ends. The step at which it ended becomes a rejection; another child process tests the rest of the plugin.
 
-- The job goes in through stdin, which is /dev/null before the plugin runs. Steps and report come back through a pipe
-  that was the child's stdout: what the plugin prints goes to stderr, of which the end is kept.
-- Each child leads a session of its own, so that SIGKILL reaches the processes it started, and Ctrl-C does not reach it.
-- Its current directory, and its folder for temporary files, is one that is removed when all children are over.
-- Memory is what the process holds by itself (resident, not of files), watched every 20 ms (macOS: every 0.5 s; Windows:
-  not). A limit on address space (RLIMIT_AS) would refuse every GPU runtime: they reserve terabytes and use little.
+- The child reads its job from stdin, which is /dev/null before the plugin runs. It sends steps and report through the
+  pipe that was its stdout. What the plugin prints goes to stderr; the last 8 KiB of it are kept.
+- Each child leads its own session: SIGKILL reaches the processes that it started, and Ctrl-C does not reach it.
+- Its working directory, also for temporary files, is removed after all children have ended.
+- The memory limit counts resident memory without file pages. It is checked every 20 ms (macOS: 0.5 s; Windows: not at
+  all). A limit on address space (RLIMIT_AS) would stop every GPU runtime: they reserve terabytes and use little.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from hotshoe_loader.options import PROBE_VARIABLE
 from hotshoe_loader.report import Job, Report
 from hotshoe_loader.verdict import Outcome, Rejected
 
-__all__ = ["available", "run"]
+__all__ = ["can_start_child", "run"]
 
 _START = (
     "import sys, json; data = json.load(sys.stdin.buffer); sys.path[:] = data['path']; "
-    "from hotshoe_loader._child import main; main(data)"
+    "from hotshoe_loader.child_main import main; main(data)"
 )
 _REPORT_IT = "report it to its authors"
-_SIDE_BY_SIDE = 16
-_TICK = 0.02
-_MOST_LINES = 40  # kept of what a child said that died
-_DYING = 1.0  # seconds between the end of a process's pipe and its exit status, at most
-_LEAST_LIMIT = 5.0
-_ALL_TOGETHER = 6  # times the limit of one: what all probes may take, however many there are
-_START_UP = 30.0  # seconds an interpreter may take to start: the clock of the plugin runs from then on
+_MAX_PARALLEL = 16
+_TICK = 0.02  # seconds between two checks of a child's memory and time
+_MAX_LINES = 40  # of the output of a child that ended early
+_EXIT_DELAY = 1.0  # seconds that may pass between the end of a process's pipe and its exit status
+_TOTAL_FACTOR = 6  # all probes together may take so many times the limit of one, however many there are
+_MIN_TOTAL_LIMIT = 5.0  # seconds; the least limit of one that this factor is applied to
+_START_LIMIT = 30.0  # seconds an interpreter may take to start; the plugin's own limit counts from then on
 _MEMORY = 4 << 30
-_MOST_REPORT, _MOST_OUTPUT = 8 << 20, 8 << 10
+_MAX_REPORT, _MAX_OUTPUT = 8 << 20, 8 << 10  # bytes
 
 
-def available() -> bool:
-    """Whether a child can be started: a frozen or embedding program's executable is itself, and no interpreter."""
+def can_start_child() -> bool:
+    """Whether ``sys.executable`` is a Python interpreter. In a frozen or embedding program it is the program itself."""
     name = os.path.basename(sys.executable or "").lower()
     return "py" in name and not getattr(sys, "frozen", False) and sys.platform not in ("emscripten", "wasi", "ios")
 
 
 def run(jobs: Sequence[Job], limit: float) -> list[Report]:
-    """The reports on ``jobs``, in order. ``limit``: seconds for each of them, over all of its children.
+    """Probe each job in child processes and return the reports in order.
 
-    Raises OSError if no child can be started, or all end before they have come to their plugins.
+    limit: seconds for one job, over all of its child processes. Raises OSError if no child can be started, or if all
+    of them end before they reach their plugins.
     """
     with _scratch() as scratch:
         return _run(jobs, limit, scratch)
@@ -65,7 +66,7 @@ def run(jobs: Sequence[Job], limit: float) -> list[Report]:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[str | None]:
-    """A folder for what plugins write, removed when their children are over. None where there cannot be one."""
+    """A temporary working directory for plugins, removed at the end; None if it cannot be created."""
     import shutil
     import tempfile
 
@@ -82,62 +83,62 @@ def _scratch() -> Iterator[str | None]:
 
 def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]:
     token = f"{os.getpid()}-{time.monotonic_ns()}"
-    probes = [_Probe(job, limit, token, scratch) for job in jobs]
-    waiting = list(reversed(probes))
-    running: list[_Probe] = []
+    children = [_Child(job, limit, token, scratch) for job in jobs]
+    waiting = list(reversed(children))
+    running: list[_Child] = []
     wake = threading.Event()
-    most, began = _SIDE_BY_SIDE, time.monotonic()
+    parallel, began = _MAX_PARALLEL, time.monotonic()
     try:
         while waiting or running:
-            if waiting and time.monotonic() - began > _ALL_TOGETHER * max(limit, _LEAST_LIMIT):
-                for probe in waiting:
-                    probe.report = Report(_not_tried(time.monotonic() - began, len(probes)), tried=False)
+            if waiting and time.monotonic() - began > _TOTAL_FACTOR * max(limit, _MIN_TOTAL_LIMIT):
+                for child in waiting:
+                    child.report = Report(_not_tried(time.monotonic() - began, len(children)), tried=False)
                 waiting.clear()
-            while waiting and len(running) < most:
+            while waiting and len(running) < parallel:
                 try:
                     waiting[-1].start(wake)
-                except OSError:  # no more processes: as many side by side as there may be
+                except OSError:  # the system allows no more processes
                     if not running:
                         raise
-                    most = len(running)
+                    parallel = len(running)
                 else:
                     running.append(waiting.pop())
             wake.wait(_TICK)
             wake.clear()
-            for probe in list(running):
-                if probe.advance(wake):
-                    running.remove(probe)
-        failed = [probe.failed for probe in probes if probe.failed is not None]
-        if failed and len(failed) == len(probes):
+            for child in list(running):
+                if child.advance(wake):
+                    running.remove(child)
+        failed = [child.failed for child in children if child.failed is not None]
+        if failed and len(failed) == len(children):
             raise failed[0]
     finally:
-        for probe in running:
-            probe.kill()
-        _kill_by_token(token)  # daemons: they left their session, and hold none of our pipes
-    return [probe.report for probe in probes]
+        for child in running:
+            child.kill()
+        _kill_by_token(token)  # daemons, which left their session and hold none of our pipes
+    return [child.report for child in children]
 
 
 def _not_tried(elapsed: float, jobs: int) -> Rejected:
     return Rejected(
         Outcome.TIMED_OUT,
-        f"it was not tried: {elapsed:.3g} s went to others, and there are {jobs} plugins",
-        "uninstall those you do not use, or load_all(allow=...) names those you do",
+        f"it was not tested: the other plugins took {elapsed:.3g} s, and there are {jobs} plugins",
+        "uninstall plugins you do not use, or name those you use in load_all(allow=...) or HOTSHOE_ALLOW",
     )
 
 
-class _Probe:
-    """One job, and the child that is at work on it."""
+class _Child:
+    """The child process of one job. If it ends early, another one continues the job."""
 
     def __init__(self, job: Job, limit: float, token: str, scratch: str | None) -> None:
         self._job = job
         self._scratch = scratch
         self._token = f"{token}-{id(self)}"
         self._limit = limit
-        self._left = limit  # what earlier children have not used up
+        self._left = limit  # seconds that earlier child processes of this job did not use
         self._elapsed = self._asked = 0.0
         self._memory = min(_MEMORY, _physical_memory() // 2)
         self.report = Report()
-        self.failed: OSError | None = None  # the interpreter did not come to the plugin
+        self.failed: OSError | None = None  # set if the interpreter ended before it reached the plugin
 
     def start(self, wake: threading.Event) -> None:
         options: dict[str, Any] = {"start_new_session": True}
@@ -157,29 +158,29 @@ class _Probe:
             **options,
         )
         self._step, self._doing, self._started = "start", "starting its child process", False
-        self._closed: float | None = None  # when the end of its pipe was seen
-        self._channel = _Channel(self._process.stdout, wake, _MOST_REPORT, keep_end=False)
-        self._output = _Channel(self._process.stderr, wake, _MOST_OUTPUT, keep_end=True)
+        self._closed: float | None = None  # time at which the end of its pipe was seen
+        self._channel = _Channel(self._process.stdout, wake, _MAX_REPORT, keep_end=False)
+        self._output = _Channel(self._process.stderr, wake, _MAX_OUTPUT, keep_end=True)
         job = {
             "path": [os.path.abspath(entry) for entry in sys.path],
             "limit": self._limit,
             "job": self._job.to_json(),
         }
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it died already: advance() will see
+        with contextlib.suppress(OSError):  # it has already ended: advance() handles that
             self._process.stdin.write(json.dumps(job).encode())
         with contextlib.suppress(OSError):
             self._process.stdin.close()
 
     def advance(self, wake: threading.Event) -> bool:
-        """Looks after the child. True when the report is complete; a child that died may be followed by another."""
-        report = self._messages()
+        """Read the child's messages and check its limits. Return True when the report is complete."""
+        report = self._read_messages()
         if report is None:
             rejected = self._rejection()
             if rejected is None:
                 return False
             self.kill()
-            rejected = self._last_words(rejected)
+            rejected = self._with_output(rejected)
             if not self._started and not self._job.skip:
                 self.failed = OSError(f"{sys.executable}: {rejected.reason}")
             if self._step.partition(":")[0] in ("provider", "library", "device") and self._step not in self._job.skip:
@@ -187,7 +188,7 @@ class _Probe:
                 if self._left > 0.1:
                     self._job.skip[self._step] = rejected
                     self._elapsed += time.monotonic() - self._began
-                    with contextlib.suppress(OSError):  # else the first child's end has the last word
+                    with contextlib.suppress(OSError):  # otherwise the first child's end is the result
                         self.start(wake)
                         return False
             report = Report(rejected)
@@ -197,8 +198,8 @@ class _Probe:
         self.report = report
         return True
 
-    def _messages(self) -> Report | None:
-        """Takes in what the child has sent; the report, if that is there."""
+    def _read_messages(self) -> Report | None:
+        """Read what the child has sent. Return the report once it has arrived."""
         for line in self._channel.lines():
             try:
                 message = load_json(line.decode("utf-8", "replace"))
@@ -206,44 +207,44 @@ class _Probe:
                     return Report.from_json(message["report"])
                 self._step, self._doing = str(message["step"]), str(message["doing"])
             except (ValueError, TypeError, KeyError):
-                continue  # not of ours: a plugin found the pipe
-            if not self._started:  # the limit is the plugin's, not the interpreter's
+                continue  # not a message of ours: a plugin wrote to the pipe
+            if not self._started:  # the limit counts from here, without the interpreter's start
                 self._started, self._began = True, time.monotonic()
             self._since = time.monotonic()
         return None
 
     def _rejection(self) -> Rejected | None:
-        """Why the child is over, or has to be ended; None while it may go on."""
+        """Why the child ended or must be ended; None while it may continue."""
         now = time.monotonic()
         ended = self._process.poll() is not None
         if ended:
-            self._channel.finished(0.5)  # a process it has forked may hold the pipe open for longer
-            return None if self._channel.waiting else self._death()  # waiting: the report came with the end
-        if self._held() > self._memory:
+            self._channel.finished(0.5)  # a process that it forked may hold the pipe open for longer
+            return None if self._channel.waiting else self._exit()  # waiting: the report came with the end
+        if self._resident() > self._memory:
             return Rejected(
                 Outcome.CRASHED,
-                f"it took more than {self._memory / 2**30:.1f} GiB of memory while {self._doing}",
+                f"it used more than {self._memory / 2**30:.1f} GiB of memory while {self._doing}",
                 _REPORT_IT,
             )
-        # One library that hangs must leave time for the others: it gets half of what is left.
+        # A library that hangs must leave time for the others: each gets half of the time that is left.
         limit = self._left if not self._step.startswith("library:") else self._left / 2
         since = self._began if not self._step.startswith("library:") else self._since
         if not self._started:
-            limit = _START_UP
+            limit = _START_LIMIT
         if now - since > limit or (self._started and now - self._began > self._left):
             return Rejected(
                 Outcome.TIMED_OUT,
-                f"it did not come back within {now - since:.3g} s while {self._doing}",
-                "load_all(timeout=...) or HOTSHOE_PROBE_TIMEOUT gives it longer",
+                f"it did not finish within {now - since:.3g} s while {self._doing}",
+                "give it more time: load_all(timeout=...) or HOTSHOE_PROBE_TIMEOUT, in seconds",
             )
         if self._channel.finished(0.0) and not self._channel.waiting:
-            # The pipe of a process that dies is closed before its exit status is there to be read, and that says more.
+            # The pipe closes before the exit status can be read, and the exit status says more. So wait for it.
             self._closed = now if self._closed is None else self._closed
-            if now - self._closed > _DYING:
+            if now - self._closed > _EXIT_DELAY:
                 return Rejected(Outcome.CRASHED, f"it closed the probe's pipe while {self._doing}", _REPORT_IT)
         return None
 
-    def _death(self) -> Rejected:
+    def _exit(self) -> Rejected:
         code = self._process.returncode
         if code < 0:
             try:
@@ -252,25 +253,26 @@ class _Probe:
                 how = f"was killed by signal {-code}"
             details: dict[str, Any] = {"signal": -code}
         elif code == 0 and sys.platform != "win32" and signal.getsignal(signal.SIGCHLD) is not signal.SIG_DFL:
-            # subprocess says 0 where the status is gone.
-            how, details = "ended (this program's handling of SIGCHLD hides how)", {}
+            # subprocess reports 0 if the status is lost.
+            how, details = "ended (how is unknown, because this program handles SIGCHLD)", {}
         else:
             how, details = f"ended with exit code {code}", {"exit_code": code}
         return Rejected(Outcome.CRASHED, f"its process {how} while {self._doing}", _REPORT_IT, **details)
 
-    def _last_words(self, rejected: Rejected) -> Rejected:
+    def _with_output(self, rejected: Rejected) -> Rejected:
+        """The rejection with the last lines that the plugin printed."""
         lines = [line for line in self._output.text().splitlines() if line.strip()]
-        if len(lines) > _MOST_LINES:  # what it said first, and what the interpreter said of its end
-            lines = [*lines[:10], "…", *lines[11 - _MOST_LINES :]]
-        said = [line.strip() for line in lines if not _of_faulthandler(line)]
+        if len(lines) > _MAX_LINES:  # the first lines, and the interpreter's message at the end
+            lines = [*lines[:10], "…", *lines[11 - _MAX_LINES :]]
+        printed = [line.strip() for line in lines if not _of_faulthandler(line)]
         if lines:
             rejected.details["output"] = [printable(line, 500) for line in lines]
-        if said:
-            rejected.reason += f"; its last line: {printable(said[-1], 200)}"
+        if printed:
+            rejected.reason += f"; its last line: {printable(printed[-1], 200)}"
         return rejected
 
-    def _held(self) -> int:
-        """Bytes of memory the child holds by itself; 0 where that is not known."""
+    def _resident(self) -> int:
+        """Bytes of resident memory of the child, without file pages; 0 if unknown."""
         try:
             if sys.platform.startswith("linux"):
                 with open(f"/proc/{self._process.pid}/statm", encoding="ascii") as file:
@@ -285,7 +287,7 @@ class _Probe:
         return 0
 
     def kill(self) -> None:
-        """Ends the child and all it has started, and reaps it."""
+        """End the child and everything it started, and reap it."""
         process = self._process
         if sys.platform == "win32":
             command = ["taskkill", "/T", "/F", "/PID", str(process.pid)]
@@ -295,7 +297,7 @@ class _Probe:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        # A process that made a session of its own still holds the pipes: no end of file comes.
+        # A process that created its own session may still hold the pipes open.
         if not (self._channel.finished(0.05) and self._output.finished(0.05)):
             _kill_by_token(self._token)
         for channel in (self._channel, self._output):
@@ -303,12 +305,13 @@ class _Probe:
 
 
 class _Channel:
-    """One pipe, read to its end by a thread of its own: a full pipe would stop the child."""
+    """One pipe, read to its end by its own thread, because a full pipe would stop the child."""
 
-    def __init__(self, pipe: Any, wake: threading.Event, most: int, keep_end: bool) -> None:
+    def __init__(self, pipe: Any, wake: threading.Event, limit: int, keep_end: bool) -> None:
+        """limit: bytes to keep, from the end of the data or from its beginning."""
         self._pipe = pipe
         self._wake = wake
-        self._most = most
+        self._limit = limit
         self._keep_end = keep_end
         self._data = b""
         self._lock = threading.Lock()
@@ -317,23 +320,24 @@ class _Channel:
 
     def _read(self) -> None:
         with contextlib.suppress(OSError, ValueError):
-            while piece := os.read(self._pipe.fileno(), 1 << 16):
+            while data := os.read(self._pipe.fileno(), 1 << 16):
                 with self._lock:
-                    self._data += piece
-                    if len(self._data) > self._most:
-                        self._data = self._data[-self._most :] if self._keep_end else self._data[: self._most]
+                    self._data += data
+                    if len(self._data) > self._limit:
+                        self._data = self._data[-self._limit :] if self._keep_end else self._data[: self._limit]
                 if not self._keep_end:
                     self._wake.set()
         self._wake.set()
 
     def lines(self) -> list[bytes]:
-        """Whole lines, once each."""
+        """The complete lines that have arrived since the last call."""
         with self._lock:
             whole, newline, self._data = self._data.rpartition(b"\n")
         return whole.split(b"\n") if newline else []
 
     @property
     def waiting(self) -> bool:
+        """Whether a complete line has arrived that ``lines`` has not returned."""
         with self._lock:
             return b"\n" in self._data
 
@@ -342,12 +346,12 @@ class _Channel:
             return self._data.decode("utf-8", "replace")
 
     def finished(self, wait: float) -> bool:
-        """Whether the other side is closed."""
+        """Whether the child's end of the pipe is closed. Waits up to ``wait`` seconds."""
         self._thread.join(wait)
         return not self._thread.is_alive()
 
     def close(self, wait: float) -> None:
-        if self.finished(wait):  # else a thread is still reading, and the descriptor is not ours to reuse
+        if self.finished(wait):  # otherwise the thread still reads from this descriptor
             self._pipe.close()
 
 
@@ -364,7 +368,7 @@ def _of_faulthandler(line: str) -> bool:
 
 
 def _kill_by_token(token: str) -> None:
-    """Ends processes that left a child's session, by the variable they inherited. Linux only."""
+    """End processes that left a child's session. They are found by the variable they inherited. Linux only."""
     wanted = f"{PROBE_VARIABLE}={token}-".encode()
     try:
         numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-__all__ = ["known_homes"]
+__all__ = ["known_folders"]
 
 
-def known_homes(
+def known_folders(
     root: Path = Path("/"),
     platform: str = sys.platform,
     machine: str | None = None,

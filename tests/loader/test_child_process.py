@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader import Outcome, children, load_all
+from hotshoe_loader import Outcome, child_process, load_all
 from tests.support.fake_plugins import GOOD, PROVIDER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
@@ -148,11 +148,11 @@ def sleeping() -> list[int]:
 
 
 def test_memory_is_limited(site, monkeypatch):
-    monkeypatch.setattr(children, "_MEMORY", 200 << 20)
+    monkeypatch.setattr(child_process, "_MEMORY", 200 << 20)
     site.install("bad", "held = []\nwhile True: held.append(bytearray(1 << 20))")
     registry = load_all()
     assert verdict(registry).outcome is Outcome.CRASHED
-    assert "took more than 0.2 GiB of memory while importing" in verdict(registry).reason
+    assert "used more than 0.2 GiB of memory while importing" in verdict(registry).reason
 
 
 def test_what_is_printed_disturbs_nothing(site, capfd):
@@ -265,10 +265,10 @@ def test_without_children_probes_run_here(site, monkeypatch):
 
 
 def test_an_interpreter_that_does_not_start_is_not_the_plugins_fault(site, monkeypatch, caplog):
-    monkeypatch.setattr(children, "_START", "import sys; sys.exit('no such home')")
+    monkeypatch.setattr(child_process, "_START", "import sys; sys.exit('no such home')")
     site.good("good")
     assert verdict(load_all(), "acme").outcome is Outcome.AVAILABLE
-    assert "plugins are tried in this one" in caplog.text
+    assert "plugins are tested in this process" in caplog.text
     assert "no such home" in caplog.text
     sys.modules.pop("good")
 
@@ -297,7 +297,7 @@ def test_how_a_child_ended_is_not_made_up(site):
     finally:
         signal.signal(signal.SIGCHLD, before)
     assert found.outcome is Outcome.CRASHED
-    assert "SIGCHLD hides how" in found.reason
+    assert "this program handles SIGCHLD" in found.reason
 
 
 @pytest.mark.parametrize("allowed", [0, 1])
@@ -317,6 +317,6 @@ def test_a_limit_of_processes(site, monkeypatch, caplog, allowed):
     monkeypatch.setattr(subprocess, "Popen", limited)
     assert [device.name for device in load_all().devices] == ["one", "three", "two", "reference"]
     assert len(alive) == 3 * allowed
-    assert ("plugins are tried in this one" in caplog.text) == (not allowed)
+    assert ("plugins are tested in this process" in caplog.text) == (not allowed)
     for name in ("one", "two", "three"):
         sys.modules.pop(name, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader.ggml.homes import known_homes
+from hotshoe_loader.ggml.known_folders import known_folders
 
 
 def put(root: Path, *files: str) -> None:
@@ -17,7 +17,7 @@ def put(root: Path, *files: str) -> None:
 
 
 def homes(root: Path, platform: str = "linux", machine: str = "x86_64", **environ: str) -> dict[str, str]:
-    found = known_homes(root, platform, machine, environ)
+    found = known_folders(root, platform, machine, environ)
     return {str(path.relative_to(root)): origin for path, origin in found}
 
 
@@ -84,6 +84,6 @@ def test_a_folder_without_backends_is_no_home(tmp_path):
 
 
 def test_this_machine_has_homes_or_none():
-    for folder, origin in known_homes():
+    for folder, origin in known_folders():
         assert folder.is_dir()
         assert origin

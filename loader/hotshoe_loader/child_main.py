@@ -1,4 +1,4 @@
-"""The child's end of a probe: a job comes from stdin, steps and report go to a private pipe."""
+"""Entry point of a probe's child process: reads a job from stdin, sends its steps and the report through a pipe."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ import signal
 import sys
 from typing import Any
 
+from hotshoe_loader.child_steps import probe_plugin
 from hotshoe_loader.report import Job, Report
-from hotshoe_loader.trial import try_plugin
 from hotshoe_loader.verdict import Outcome, Rejected
 
 __all__ = ["main"]
 
 
 def main(data: dict[str, Any]) -> None:
-    """Called by the start-up code in children.py, when ``sys.path`` is that of the parent. Does not return."""
-    # What the plugin prints goes where its errors go; the pipe that was stdout is ours alone.
+    """Probe one plugin, and end the process. The start-up code of child_process sets ``sys.path`` before the call.
+
+    data: "job" (see ``Job.to_json``) and "limit", the seconds it may take.
+    """
+    # What the plugin prints goes to stderr. Only this function writes to the pipe that was stdout.
     channel = os.dup(1)
     os.dup2(2, 1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    _restrain(data["limit"])
+    _limit_process(data["limit"])
 
     def send(message: dict[str, Any]) -> None:
         line = memoryview(json.dumps(message).encode() + b"\n")
@@ -34,31 +37,31 @@ def main(data: dict[str, Any]) -> None:
     def announce(step: str, doing: str) -> None:
         send({"step": step, "doing": doing})
 
-    # What a plugin's devices are tested with, NumPy above all: the clock of the plugin runs from then on.
+    # NumPy and what else tests a plugin's devices; the plugin's time limit starts after this import.
     import hotshoe_core.contract.backend  # noqa: F401
 
     announce("start", "starting")
     try:
-        report = try_plugin(Job.from_json(data["job"]), announce)
+        report = probe_plugin(Job.from_json(data["job"]), announce)
     except KeyboardInterrupt:  # not the user's: Ctrl-C does not reach this session
         report = Report(Rejected(Outcome.CRASHED, "it raised KeyboardInterrupt", "report it to its authors"))
     with contextlib.suppress(Exception):
         sys.stdout.flush()
         sys.stderr.flush()
     send({"report": report.to_json()})
-    # Not sys.exit: what plugins leave to be done at exit may crash or hang, and matters to nobody here.
+    # Not sys.exit: the exit handlers of plugins may crash or hang, and are not needed here.
     os._exit(0)
 
 
-def _restrain(limit: float) -> None:
-    """Limits that hold even if the parent is gone."""
+def _limit_process(limit: float) -> None:
+    """Set limits that hold even if the parent process has ended."""
     if sys.platform == "win32":
         return
     import resource
 
     with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no file
-    signal.setitimer(signal.ITIMER_REAL, 2 * limit + 30)  # SIGALRM ends us if nobody else does
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash leaves no core file
+    signal.setitimer(signal.ITIMER_REAL, 2 * limit + 30)  # SIGALRM ends the process if the parent does not
     with contextlib.suppress(OSError):
         with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # where memory runs out, this process goes first
+            file.write("1000")  # if memory runs out, the kernel ends this process first

@@ -1,0 +1,190 @@
+"""EagerLibrary: what an eager, NumPy-like array library offers to the adapter, on one device."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hotshoe_core.contract.backend import CacheConfig, WeightData
+from hotshoe_core.errors import BackendError
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.quants import dequantize, round_to
+from hotshoe_core.tensors.tensor import Shape, Tensor
+
+__all__ = ["EagerLibrary", "Native", "Run"]
+
+Native = Any
+"""An array of the library, or whatever stands for a weight."""
+
+Run = Callable[[list[Native]], list[Native]]
+
+
+@dataclass(frozen=True)
+class EagerLibrary:
+    """What an array library offers on one device. Only ``functions``, ``from_numpy`` and ``to_numpy`` are required.
+
+    Raises BackendError if ``in_place`` has functions and ``copy`` is missing.
+    """
+
+    functions: Mapping[str, Callable[..., Native]]
+    """By op name: called with the op's sources (None for an absent one) and its attributes.
+
+    With ``f32``, arithmetic gets its floats in F32. Indices that a graph computes are first clamped to their range, by
+    the function ``clamp``. No integer is divided by 0 or -1.
+    """
+
+    from_numpy: Callable[[np.ndarray[Any, Any], DType], Native]
+    """``from_numpy(array, dtype)``: a native array from a NumPy array; ``dtype`` is the element type it stands for.
+
+    ``dtype`` is one of ``dtypes``. The NumPy array is contiguous and nobody else uses it: it may be kept and written
+    to.
+    """
+
+    to_numpy: Callable[[Native], np.ndarray[Any, Any]]
+    """A NumPy array from a native array. A type that NumPy lacks (BF16) becomes float32."""
+
+    f32: Callable[[Native], Native] | None = None
+    """A float array converted to F32.
+
+    If None, functions get floats in their stored type and convert them themselves.
+    """
+
+    dtypes: frozenset[DType] = frozenset(d for d in DType if d.numpy is not None)
+    """The element types that native arrays have; F32 must be one of them.
+
+    Other types (quantized blocks, and BF16 if it is missing here) are kept as F32 arrays, with the values that the type
+    can store.
+    """
+
+    round_to: Callable[[Native, DType], Native] | None = None
+    """``round_to(x, dtype)``: the values of an F32 array as ``dtype`` would store them, for a type not in ``dtypes``.
+
+    If None, the values are rounded by NumPy.
+    """
+
+    in_place: Mapping[str, Callable[..., Native]] = field(default_factory=dict)
+    """By op name (``set_rows``, ``set_slice``): writes into its first source and returns it. Needs ``copy``.
+
+    For libraries whose arrays can be written to. The adapter uses it if nobody reads the old value any more, so that a
+    token does not copy a cache. Otherwise it uses ``functions``, or this function on a copy.
+    """
+
+    copy: Callable[[Native], Native] | None = None
+    """A native array with the same value and memory of its own."""
+
+    weight: Callable[[WeightData], Native] | None = None
+    """What stands for a weight. If None, an array is loaded; quantized blocks become F32."""
+
+    weight_nbytes: Callable[[WeightData], int] | None = None
+    """Bytes that the result of ``weight`` takes. If None, ``nbytes`` of its shape and type."""
+
+    nbytes: Callable[[Shape, DType], int] | None = None
+    """Bytes that an array takes. If None, the size of its shape in the type that the array is stored in."""
+
+    zeros: Callable[[Shape, DType], Native] | None = None
+    """The first value of a state. If None, it is made from a NumPy array of zeros."""
+
+    receive: Callable[[Native], Native] | None = None
+    """An array on this device from one on another device of the backend. If None, the value goes through NumPy."""
+
+    compile_hook: Callable[[Run], Run] | None = None
+    """Makes a faster function from a function of a list of arrays to a list of arrays.
+
+    The list of each call is the function's own: if it takes an array out of the list, no one else refers to that array.
+    """
+
+    evaluate: Callable[[list[Native]], None] | None = None
+    """For lazy libraries: computes these arrays and returns when their values exist.
+
+    By then, only the new arrays refer to states that the graph writes rows into, so a library can reuse their memory.
+    """
+
+    scope: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    """Entered around all code that touches arrays: sets a stream or device for the thread, or translates errors.
+
+    A MemoryError becomes InsufficientMemoryError.
+    """
+
+    available: Callable[[], int] | None = None
+    """Bytes that can still be allocated. A larger request is refused before the library sees it.
+
+    For libraries whose allocation failure ends the process. If None, the library must raise MemoryError.
+    """
+
+    checks_indices: bool = False
+    """The functions raise for an index out of range, so the adapter does not clamp indices for them."""
+
+    accepts: Mapping[str, Callable[[Tensor], bool]] = field(default_factory=dict)
+    """By op name: whether the function can compute this node.
+
+    Other nodes are decomposed. No entry: it can compute all.
+    """
+
+    closed: Callable[[], None] = lambda: None
+    """Called when the backend is closed: gives back memory that the library keeps for later."""
+
+    cache_config: CacheConfig = field(default_factory=lambda: CacheConfig(padding=64))
+    """The key/value cache it wants.
+
+    Each cache length, rounded up to ``padding``, is traced and compiled as a new graph.
+    """
+
+    honours: frozenset[str] = frozenset()
+    """The fields of BackendParams that have an effect on these functions."""
+
+    def __post_init__(self) -> None:
+        if self.in_place and self.copy is None:
+            raise BackendError("a library with in_place functions needs copy, too")
+
+    def has(self, node: Tensor) -> bool:
+        """Whether there is a function that computes this node."""
+        if node.op not in self.functions and node.op not in self.in_place:
+            return False
+        accepts = self.accepts.get(node.op)
+        return accepts is None or accepts(node)
+
+    def function(self, op: str) -> Callable[..., Native]:
+        """The function of an op. It does not change its sources."""
+        if op in self.functions:
+            return self.functions[op]
+        write, copy = self.in_place[op], self.copy
+        return lambda x, *sources, **attrs: write(copy(x), *sources, **attrs)  # type: ignore[misc]  # see __post_init__
+
+    def stored_dtype(self, dtype: DType) -> DType:
+        """The type of the arrays that stand for an element type: itself, or F32 if it is not in ``dtypes``."""
+        return dtype if dtype in self.dtypes else DType.F32
+
+    def array(self, array: np.ndarray[Any, Any], dtype: DType) -> Native:
+        """A native array from a NumPy array that the caller does not use again."""
+        stored = self.stored_dtype(dtype)
+        return self.from_numpy(np.require(array, stored.numpy or np.float32, ("C", "W", "O")), stored)
+
+    def rounded(self, x: Native, *, dtype: DType) -> Native:
+        """The values of an F32 array as ``dtype``, a type that is not in ``dtypes``, would store them."""
+        if self.round_to is not None:
+            return self.round_to(x, dtype)
+        return self.array(round_to(self.to_numpy(x).astype(np.float32), dtype), dtype)
+
+    def zeroed(self, shape: Shape, dtype: DType) -> Native:
+        """The first value of a state."""
+        if self.zeros is not None:
+            return self.zeros(shape, dtype)
+        return self.array(np.zeros(shape, dtype.numpy or np.float32), dtype)
+
+    def load(self, w: WeightData) -> Native:
+        """What stands for a weight."""
+        if self.weight is not None:
+            return self.weight(w)
+        return self.array(dequantize(w.data, w.dtype, w.shape), w.dtype)
+
+    def size(self, shape: Shape, dtype: DType) -> int:
+        """Bytes that an array takes."""
+        return self.stored_dtype(dtype).nbytes(shape) if self.nbytes is None else self.nbytes(shape, dtype)
+
+    def weight_size(self, w: WeightData) -> int:
+        """Bytes that a weight takes."""
+        return self.size(w.shape, w.dtype) if self.weight_nbytes is None else self.weight_nbytes(w)

@@ -1,0 +1,55 @@
+"""``hotshoe completion SHELL``: print a script that completes commands, options and file names in a shell."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from hotshoe.cli.parsing import CommandParser, Subparsers
+from hotshoe_core.errors import MissingPackageError
+
+__all__ = ["add_parser", "run"]
+
+_SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
+_FILES = ("model", "file", "source", "output", "imatrix", "map", "a", "b", "grammar")  # arguments that are files
+_DESCRIPTION = """\
+Print a script that completes commands, options and file names. To use it:
+
+  bash         eval "$(hotshoe completion bash)"                        in ~/.bashrc
+  zsh          hotshoe completion zsh > DIR/_hotshoe                    DIR: a folder of $fpath
+  fish         hotshoe completion fish > ~/.config/fish/completions/hotshoe.fish
+  tcsh         hotshoe completion tcsh > FILE                           and source FILE in ~/.tcshrc
+  powershell   hotshoe completion powershell | Out-String | Invoke-Expression    in $PROFILE
+"""
+
+
+def add_parser(commands: Subparsers[CommandParser]) -> None:
+    """Add the command ``completion``."""
+    parser = commands.add_parser(
+        "completion",
+        usage="%(prog)s SHELL",
+        help="print a script that completes commands in a shell",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("shell", metavar="SHELL", choices=_SHELLS, help=", ".join(_SHELLS))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the script. Raises MissingPackageError if shtab is missing."""
+    from hotshoe.cli import all_commands
+
+    try:
+        import shtab
+    except ImportError:
+        raise MissingPackageError(
+            "shell completion needs the package shtab, which is not installed", hint="pip install 'hotshoe[completion]'"
+        ) from None
+    parser, commands = all_commands()
+    for command in commands.choices.values():
+        for action in command._actions:
+            if action.dest in _FILES:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+    sys.stdout.write(shtab.complete(parser, args.shell) + "\n")
+    return 0

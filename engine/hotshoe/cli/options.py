@@ -1,0 +1,171 @@
+"""Options that several commands have: device, placement, cache and threads; and the objects made of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from hotshoe.placement import PlacementParams
+    from hotshoe.runner.params import RunnerParams
+    from hotshoe_core import BackendParams
+
+__all__ = [
+    "add_backend_options",
+    "add_runner_options",
+    "backend_params",
+    "placement_params",
+    "read_by",
+    "runner_params",
+]
+
+T = TypeVar("T")
+_MOST_LAYERS = 10_000
+
+
+def read_by(read: Callable[[str], T], expected: str) -> Callable[[str], T]:
+    """A ``type`` for argparse: ``read``, whose ValueError becomes "expected …"."""
+
+    def convert(text: str) -> T:
+        try:
+            return read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r}; expected {expected}") from None
+
+    return convert
+
+
+def add_backend_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options for devices and threads: the fields of BackendParams and PlacementParams."""
+    group = parser.add_argument_group("device")
+    group.add_argument(
+        "--device",
+        metavar="NAME,…",
+        help="names or types that `hotshoe devices` lists; default: the best device, and the CPU for what does not fit",
+    )
+    group.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: the number of physical cores")
+    group.add_argument(
+        "--flash-attention",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="how to compute attention. auto: the fastest way; on: as llama.cpp does; off: step by step. Default: auto",
+    )
+    group.add_argument(
+        "--matmul-precision",
+        choices=("stored", "bf16"),
+        default="stored",
+        help="stored: multiply weights as the file has them (default); bf16: round F16 weights (in encoders also F32) "
+        "to BF16 where the CPU is faster with it",
+    )
+    _add_placement_options(parser)
+
+
+def _add_placement_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("placement of layers, with a GPU")
+    group.add_argument(
+        "-ngl",
+        "--gpu-layers",
+        type=read_by(_gpu_layers, "a number, all or auto"),
+        metavar="N",
+        help="how many layers are on the GPUs: a number, all, or auto: as many as fit (default)",
+    )
+    group.add_argument(
+        "--tensor-split",
+        type=read_by(_shares, "numbers, such as 3,1"),
+        metavar="N,…",
+        help="how the GPUs share these layers: 3,1 gives the first GPU three quarters",
+    )
+    group.add_argument("--main-gpu", type=int, metavar="N", help="the GPU to fill first, counted from 0")
+    experts = group.add_mutually_exclusive_group()
+    experts.add_argument("--cpu-moe", action="store_true", help="keep the experts of all layers on the CPU")
+    experts.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of the first N layers on the CPU")
+    group.add_argument("--no-kv-offload", action="store_true", help="keep the key/value cache on the CPU")
+    group.add_argument(
+        "--layer-devices",
+        type=read_by(_layers, "DEVICE=FIRST-LAST,…"),
+        metavar="DEVICE=N-N,…",
+        help="the device of every layer: cpu=0-7,cuda:0=8-31",
+    )
+    group.add_argument(
+        "--no-fallback", action="store_true", help="fail if a device cannot compute an op of one of its layers"
+    )
+
+
+def _gpu_layers(text: str) -> int | str:
+    return text if text in ("auto", "all") else int(text)
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    return tuple(float(share) for share in text.split(","))
+
+
+def _layers(text: str) -> tuple[str, ...]:
+    """``cpu=0-7,cuda:0=8-31``: a device for each layer from 0 on, each layer once."""
+    devices: dict[int, str] = {}
+    for entry in text.split(","):
+        name, _, span = entry.rpartition("=")
+        first, _, last = span.partition("-")
+        layers = range(int(first), int(last or first) + 1)
+        if not name or not 0 < len(layers) <= _MOST_LAYERS:
+            raise argparse.ArgumentTypeError(f"{entry!r} does not name a device and its layers; expected DEVICE=N-N")
+        twice = sorted(devices.keys() & set(layers))
+        if twice:
+            raise argparse.ArgumentTypeError(f"layer {twice[0]} has two devices; expected DEVICE=N-N, each layer once")
+        devices |= dict.fromkeys(layers, name.strip())
+    missing = sorted(set(range(max(devices) + 1)) - devices.keys())
+    if missing:
+        raise argparse.ArgumentTypeError(f"layer {missing[0]} has no device")
+    return tuple(devices[i] for i in range(len(devices)))
+
+
+def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True, sequences: bool = True) -> None:
+    """Add the options for context and cache: ``n_ctx`` and the fields of RunnerParams.
+
+    context, sequences: whether to add --ctx and --sequences, for commands that set them in another way.
+    """
+    group = parser.add_argument_group("context and cache")
+    if context:
+        group.add_argument(
+            "--ctx", type=int, metavar="N", help="tokens of context; default: what the model can, at most 4096"
+        )
+    group.add_argument("--kv-dtype", metavar="TYPE", help="element type of the cache: f16 (default), f32, q8_0 or q4_0")
+    group.add_argument("--n-batch", type=int, metavar="N", help="tokens computed in one step; default: 512")
+    group.add_argument("--n-ubatch", type=int, metavar="N", help="tokens computed in one graph; default: as --n-batch")
+    group.add_argument("--max-sequences", type=int, metavar="N", help="most texts in the cache at once; default: 63")
+    if sequences:
+        group.add_argument(
+            "--sequences", type=int, metavar="N", help="texts of full length that the cache has room for; default: 1"
+        )
+
+
+def backend_params(args: argparse.Namespace) -> BackendParams:
+    """The BackendParams that the options describe."""
+    from hotshoe_core import BackendParams
+
+    return BackendParams(
+        n_threads=args.threads, flash_attention=args.flash_attention, matmul_precision=args.matmul_precision
+    )
+
+
+def placement_params(args: argparse.Namespace) -> PlacementParams:
+    """The PlacementParams that the options describe."""
+    from hotshoe.placement import PlacementParams
+
+    given = {"tensor_split": args.tensor_split, "main_gpu": args.main_gpu, "layers": args.layer_devices}
+    if args.gpu_layers is not None:
+        given["gpu_layers"] = args.gpu_layers
+    if args.n_cpu_moe is not None:
+        given["cpu_moe"] = args.n_cpu_moe
+    elif args.cpu_moe:
+        given["cpu_moe"] = True
+    return PlacementParams(kv_offload=not args.no_kv_offload, fallback=not args.no_fallback, **given)
+
+
+def runner_params(args: argparse.Namespace, **fields: Any) -> RunnerParams:
+    """The RunnerParams that the options describe. ``fields`` are those that the command sets itself."""
+    from hotshoe.runner.params import RunnerParams
+
+    names = ("kv_dtype", "n_batch", "n_ubatch", "max_sequences")
+    given = {name: getattr(args, name, None) for name in names} | {"n_sequences": getattr(args, "sequences", None)}
+    return RunnerParams(**{name: value for name, value in given.items() if value is not None} | fields)

@@ -1,0 +1,118 @@
+"""ggml libraries without a plugin of their own: in the user's folders or a plugin's; one plugin drives all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hotshoe_core.contract.device import name_problem
+from hotshoe_loader.catalog import known
+from hotshoe_loader.ggml.file_names import LibraryCandidate, list_libraries
+from hotshoe_loader.rank import REFERENCE
+from hotshoe_loader.report import Job, ProviderReport
+from hotshoe_loader.verdict import Outcome, Rejected, Verdict
+from hotshoe_loader.vet import Policy
+
+__all__ = ["find_without_plugin", "jobs_without_plugin", "unusable_verdicts", "vet_without_plugin"]
+
+
+def find_without_plugin(folders: Iterable[Path], backends: Collection[str]) -> dict[str, list[LibraryCandidate]]:
+    """The libraries in ``folders`` that no provider drives, by their backend's name.
+
+    backends: the names of the backends that some provider drives.
+    """
+    found: dict[str, dict[Path, LibraryCandidate]] = {}
+    for folder in folders:
+        for library in list_libraries(folder):
+            stem = f"{library.backend}-{library.variant}"
+            if not any(stem.startswith(f"{backend}-") for backend in backends):
+                found.setdefault(library.backend, {}).setdefault(library.path, library)
+    return {backend: list(libraries.values()) for backend, libraries in found.items()}
+
+
+def vet_without_plugin(
+    found: Mapping[str, Sequence[LibraryCandidate]], policy: Policy, driven: bool
+) -> tuple[dict[str, Sequence[LibraryCandidate]], list[Verdict]]:
+    """Return the libraries that may be probed, by backend, and the verdicts on the others.
+
+    driven: whether a plugin can drive them.
+    """
+    passed: dict[str, Sequence[LibraryCandidate]] = {}
+    verdicts: list[Verdict] = []
+    for backend, libraries in found.items():
+        try:
+            _vet(backend, libraries, policy)
+        except Rejected as rejected:
+            verdicts += unusable_verdicts(None, libraries, rejected)
+        else:
+            if driven:
+                passed[backend] = libraries
+            else:
+                verdicts += _verdicts_without_driver(libraries, policy)
+    return passed, verdicts
+
+
+def jobs_without_plugin(driver: Job, backends: Iterable[str], folders: Iterable[Path]) -> list[Job]:
+    """One job of the driving plugin for each backend, because a library may crash its process."""
+    paths = tuple(map(str, folders))
+    return [replace(driver, driven_backend=backend, paths=paths, skip={}) for backend in backends]
+
+
+def _vet(backend: str, libraries: Sequence[LibraryCandidate], policy: Policy) -> None:
+    """Raise Rejected if no device may have the libraries' name, or if none of them is on the allow list."""
+    rename = "give the file another name, such as libggml-opencl.so"
+    problem = name_problem(backend) or name_problem(f"ggml-{backend}")
+    if problem is not None:
+        raise Rejected(Outcome.INCOMPATIBLE_API, f"its devices would be called {backend!r}: {problem}", rename)
+    owner = known(backend)
+    if backend == REFERENCE or (owner is not None and owner.provider != f"ggml-{backend}"):
+        name = "hotshoe's reference backend" if owner is None else owner.distribution
+        raise Rejected(
+            Outcome.SHADOWED,
+            f"its devices would be called {backend!r}, which is the name of {name}",
+            rename,
+            conflict=["hotshoe" if owner is None else owner.distribution, str(libraries[0].path)],
+        )
+    refused = None
+    for library in libraries:
+        try:
+            policy.require_allowed(library.backend, library.name, library.path.name, str(library.path))
+            return
+        except Rejected as rejected:
+            refused = rejected
+    if refused is not None:
+        raise refused
+
+
+def unusable_verdicts(
+    report: ProviderReport | None, libraries: Sequence[LibraryCandidate], rejected: Rejected
+) -> Iterator[Verdict]:
+    """Verdicts on libraries that cannot be used: each with its own rejection, else with ``rejected``, that of all."""
+    tested = {library.path: library for library in report.libraries} if report else {}
+    for library in libraries:
+        result = tested.get(str(library.path))
+        why = result.rejected if result and result.rejected else rejected
+        elapsed = result.elapsed if result else 0.0
+        yield why.verdict(library.name, "library", str(library.path), elapsed, {"backend": library.backend})
+
+
+def _verdicts_without_driver(libraries: Iterable[LibraryCandidate], policy: Policy) -> Iterator[Verdict]:
+    """Verdicts on libraries that no installed plugin can drive: another fault of the library comes first."""
+    from hotshoe_loader.ggml.vet import require_allowed, vet_library  # not needed at every start
+
+    for library in libraries:
+        start = time.perf_counter()
+        why = Rejected(
+            Outcome.NOT_INSTALLED,
+            f"no usable plugin can drive ggml's {library.backend!r} backend",
+            "pip install hotshoe-ggml-cpu, which drives libraries of any name",
+        )
+        try:
+            require_allowed(library, policy)
+            vet_library(library, policy, {})
+        except Rejected as rejected:
+            why = rejected
+        elapsed = time.perf_counter() - start
+        yield why.verdict(library.name, "library", str(library.path), elapsed, {"backend": library.backend})

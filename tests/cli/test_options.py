@@ -1,0 +1,213 @@
+"""Option names: never guessed from a beginning; names of llama.cpp and Ollama; proposals for unknown ones."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+
+import hotshoe
+from hotshoe.cli import _COMMANDS, all_commands, main
+from hotshoe.cli.generating import _COUNTS, _SAMPLING, sampling_options
+from hotshoe.cli.options import backend_params, placement_params, runner_params
+from hotshoe.cli.parsing import _ALIASES, parse_command
+
+ROOT = Path(__file__).parents[2]
+VERSE = str(ROOT / "examples" / "models" / "kjv-3m-q8_0.gguf")
+
+
+def parse(*argv: str) -> argparse.Namespace:
+    _, commands = all_commands()
+    return parse_command(commands.choices[argv[0]], argv[1:])
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """What the command says on stderr when it ends with exit code 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(argv))
+    assert ended.value.code == 2
+    out = capsys.readouterr()
+    assert out.out == ""
+    return out.err
+
+
+@pytest.mark.parametrize("name", ["-n", "--n-predict", "--predict", "--num-predict", "--max-tokens"])
+def test_a_number_of_tokens_is_not_a_number_of_layers(name: str) -> None:
+    """argparse takes an unknown ``-n`` for the beginning of ``-ngl``."""
+    args = parse("run", "m.gguf", "x", name, "12")
+    assert args.max_tokens == 12
+    assert args.gpu_layers is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "options"),
+    [
+        (("--temp", "0.5"), {"temperature": 0.5}),
+        (("--temp=0.5",), {"temperature": 0.5}),
+        (("--top-k", "3", "--top-p", "0.5", "--min-p", "0.1"), {"top_k": 3, "top_p": 0.5, "min_p": 0.1}),
+        (("--repeat-penalty", "1.1"), {"repetition_penalty": 1.1}),
+        (("--typical", "0.5"), {"typical_p": 0.5}),
+        (("-s", "7"), {"seed": 7}),
+        (("-s", "-1", "-n", "-1"), {}),
+        (("-n12",), {"max_tokens": 12}),
+        (("-r", "END", "--stop", "x"), {"stop": ["END", "x"]}),
+    ],
+)
+def test_names_of_sampling_options(argv: tuple[str, ...], options: dict[str, object]) -> None:
+    assert sampling_options(parse("run", "m.gguf", *argv)) == options
+
+
+def test_names_of_the_other_options() -> None:
+    args = parse("run", "-m", "m.gguf", "-p", "Once upon", "-t", "3", "-c", "64", "-fa", "on", "-b", "8", "-ub", "4",
+                 "-ngl", "2", "-ts", "3,1", "-dev", "cuda:0", "-np", "2", "-nkvo", "-cmoe")  # fmt: skip
+    assert (args.model, args.prompt, args.text, args.ctx, args.device) == ("m.gguf", "Once upon", [], 64, "cuda:0")
+    assert backend_params(args) == hotshoe.BackendParams(n_threads=3, flash_attention="on")
+    assert runner_params(args) == hotshoe.RunnerParams(n_batch=8, n_ubatch=4, n_sequences=2)
+    assert placement_params(args) == hotshoe.PlacementParams(
+        gpu_layers=2, tensor_split=(3.0, 1.0), kv_offload=False, cpu_moe=True
+    )
+    for name in ("--num-gpu", "--n-gpu-layers", "--gpu-layers"):
+        assert parse("run", "m.gguf", name, "all").gpu_layers == "all"
+    assert parse("run", "m.gguf", "-mg", "1").main_gpu == 1
+    for name in ("--ctx-size", "--num-ctx"):
+        assert parse("chat", "m.gguf", name, "9").ctx == 9
+    assert parse("imatrix", "m.gguf", "-f", "text.txt").text == Path("text.txt")
+
+
+def test_a_command_keeps_its_own_names() -> None:
+    args = parse("bench", "m.gguf", "-p", "8", "-n", "4", "-s", "2", "-d", "0,16", "-t", "1")
+    assert (args.prompt, args.generate, args.sequences, args.depth, args.threads) == ([8], [4], [2], [0, 16], 1)
+
+
+def test_the_table_holds_our_options_and_other_names() -> None:
+    _, commands = all_commands()
+    declared = {name for parser in commands.choices.values() for name in parser._option_string_actions}
+    assert set(_ALIASES) - declared == {"MODEL"}
+    names = [name for row in _ALIASES.values() for name in row]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("run", "m.gguf", "--max-token", "3"), "unknown option '--max-token'\n  hint: did you mean --max-tokens?"),
+        (("run", "m.gguf", "--tmep=1"), "unknown option '--tmep'\n  hint: did you mean --temp?"),
+        (("run", "m.gguf", "--max", "3"), "unknown option '--max'"),
+        (("run", "m.gguf", "-ng", "3"), "unknown option '-ng'\n  hint: did you mean -n"),
+        (("plan", "m.gguf", "-n", "12"), "unknown option '-n'"),
+        (("run", "m.gguf", "--qqq"), "hint: hotshoe run --help lists the options"),
+        (("run", "m.gguf", "-ctk", "q8_0"), "--kv-dtype TYPE"),
+        (("run", "-hf", "a/b"), "download the file first"),
+        (("run", "m.gguf", "-i"), "hotshoe chat MODEL"),
+        (("run", "m.gguf", "x", "-p", "y"), "the prompt is given twice; expected one of PROMPT, -p and -f"),
+        (("run", "m.gguf", "--json-schema", "{}", "--grammar", "g"), "not allowed with"),
+        (("plan", "m.gguf", "x"), "unexpected argument 'x'"),
+        (("rnu", "m.gguf"), "unknown command 'rnu'\n  hint: did you mean 'run'?"),
+        (("serve",), "unknown command 'serve'\n  hint: hotshoe has no server yet"),
+        (("show", "m.gguf"), "hint: did you mean 'inspect'?"),
+        (("run", "m.gguf", "-ngl", "many"), "-ngl/--gpu-layers: 'many'; expected a number, all or auto"),
+        (("bench", "m.gguf", "-p", "1,x"), "'1,x'; expected numbers of 0 or more"),
+        (("run", "m.gguf", "-n", "x"), "invalid int value: 'x'"),
+        (("run", "m.gguf", "--\x1b[2J"), "unknown option '--\\x1b[2J'"),
+    ],
+)
+def test_what_is_unknown_is_refused_with_a_proposal(
+    argv: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, *argv)
+    assert words in said
+    assert said.startswith("usage: hotshoe")
+    assert len(said.splitlines()) <= 3
+    assert "\x1b" not in said
+
+
+def test_values_and_texts_may_begin_with_a_dash() -> None:
+    args = parse("run", "m.gguf", "--presence-penalty", "-0.5", "- one item", "--", "-n", "--tmep")
+    assert args.presence_penalty == -0.5
+    assert args.text == ["- one item", "-n", "--tmep"]
+    assert args.max_tokens is None
+
+
+def test_help_tells_the_defaults_there_are() -> None:
+    params = hotshoe.SamplingParams()
+    assert {name: default for name, _, default, _ in _SAMPLING} == {
+        name: getattr(params, name) for name, *_ in _SAMPLING
+    }
+    assert all(getattr(params, name) is None for name, _ in _COUNTS)
+    _, commands = all_commands()
+    for command, parser in commands.choices.items():
+        missing = [a.dest for a in parser._actions if not a.help]
+        assert not missing, command
+
+
+@pytest.mark.parametrize("command", _COMMANDS)
+def test_help_is_readable(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    usage, *_ = capsys.readouterr().out.splitlines()
+    assert usage.startswith(f"usage: hotshoe {command}")
+    assert len(usage) <= 80
+
+
+# The prompt of `run`
+
+
+@pytest.fixture
+def prompts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The prompts and grammars that `hotshoe run` gives a model; nothing is computed."""
+    from hotshoe.runner.text import TextModel
+
+    seen: list[object] = []
+
+    class Stopped(hotshoe.HotshoeError):
+        pass
+
+    def stream(self: TextModel, prompt: str, **options: object) -> None:
+        seen.append(prompt)
+        raise Stopped("enough")
+
+    monkeypatch.setattr(TextModel, "stream", stream)
+    return seen
+
+
+class Terminal:
+    """Standard input from a person."""
+
+    def isatty(self) -> bool:
+        return True
+
+    def read(self) -> str:
+        return "typed\n"
+
+
+def test_the_last_line_end_of_standard_input_is_not_part_of_the_prompt(
+    prompts: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompt.txt"
+    for written, expected in (("And God", "And God"), ("And God\n", "And God"), ("a\nb\r\n", "a\nb"), ("a\n\n", "a\n")):
+        file.write_bytes(written.encode())
+        with file.open() as stdin:
+            monkeypatch.setattr(sys, "stdin", stdin)
+            assert main(["run", VERSE, "--device", "reference"]) == 2  # Stopped
+        assert main(["run", VERSE, "--device", "reference", "-f", str(file)]) == 2
+        assert prompts == [expected, expected]
+        prompts.clear()
+    assert main(["run", VERSE, "--device", "reference", "And", "God"]) == 2
+    assert main(["run", VERSE, "--device", "reference", "-p", "And God"]) == 2
+    assert main(["run", VERSE, "--device", "reference", ""]) == 2
+    assert prompts == ["And God", "And God", ""]
+    assert "standard input" not in capsys.readouterr().err
+
+
+def test_a_person_is_told_that_the_prompt_is_read(
+    prompts: list[object], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    main(["run", VERSE, "--device", "reference"])
+    out = capsys.readouterr()
+    assert prompts == ["typed"]
+    assert out.out == ""
+    assert out.err.startswith("reading the prompt from standard input, until Ctrl-")
