@@ -142,11 +142,11 @@ def test_a_metal_library_is_read(library: Path, monkeypatch: pytest.MonkeyPatch)
 def test_one_that_was_cut_short_is_none(library: Path) -> None:
     library.write_bytes(library.read_bytes()[:-1])
     with pytest.raises(
-        binary.BadLibrary, match=f"it is cut short: its header speaks of {SIZE} bytes, and it has {SIZE - 1}"
+        binary.BadLibrary, match=f"it is truncated: its header says {SIZE} bytes, but it has {SIZE - 1}"
     ):
         binary.read_binary(library)
     library.write_bytes(HEAD.read_bytes()[:1000])
-    with pytest.raises(binary.BadLibrary, match="cut short"):
+    with pytest.raises(binary.BadLibrary, match="truncated"):
         binary.read_binary(library)
 
 

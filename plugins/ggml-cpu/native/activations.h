@@ -1,26 +1,16 @@
-/* Activations as straight-line code without calls, inlined into the kernels of each instruction set: the compiler turns the
- * loops around them into vectors. NaN stays NaN in all of them. */
+/* Activations as straight-line code without calls, to be inlined into the kernels of each instruction set: the compiler
+ * vectorises the loops around them. NaN stays NaN in all of them. */
 #ifndef HOTSHOE_ACTIVATIONS_H
 #define HOTSHOE_ACTIVATIONS_H
 
 #include <stdint.h>
 #include <string.h>
 
-#if defined(_MSC_VER) && !defined(__clang__)
-#define ALWAYS_INLINE static __forceinline
-#else
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#endif
+#include "isa.h"
 
-/* A loop whose length is known once its function is inlined: it is unrolled completely. */
-#if defined(__clang__)
-/* A plain unroll was done by two, before inlining: half the speed. */
-#define UNROLL_FOR(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
-#else
-#define UNROLL_FOR(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
-#endif
-
-/* 2^y for y in [-126, 128): adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits; 2^(y - n) is a polynomial. */
+/* 2^y for y in [-126, 128). Adding 1.5 * 2^23 rounds y to the integer n and leaves n in the low bits; 2^(y - n) is a
+ * polynomial. Attention has another exponential (hotshoe_attention_simd.h), exact to 1 ulp: it reduces x
+ * itself, whereas y = x * log2(e) has lost some of the digits of a large x. A few units in the last place suffice here. */
 ALWAYS_INLINE float exp2_near(float y) {
     const float magic = 12582912.0f;
     const float shifted = y + magic;
@@ -40,7 +30,8 @@ ALWAYS_INLINE float exp2_near(float y) {
     return e;
 }
 
-/* x * sigmoid(z), to a few units in the last place. Below z = -87 it is less than any float we care for: 0, also for -inf. */
+/* x * sigmoid(z), to a few units in the last place. Below z = -87, -inf included, the product is smaller than any float
+ * that matters here, and the result is 0. */
 ALWAYS_INLINE float times_sigmoid(float x, float z) {
     const float low = z < -87.0f ? -87.0f : z;
     const float near = low > 87.0f ? 87.0f : low;
@@ -48,13 +39,13 @@ ALWAYS_INLINE float times_sigmoid(float x, float z) {
     return z < -87.0f ? 0.0f : product;
 }
 
-/* x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), for (1 + tanh(u))/2 = sigmoid(2u). */
+/* x/2 (1 + tanh(u)) with u = sqrt(2/pi) (x + 0.044715 x^3), because (1 + tanh(u))/2 = sigmoid(2u). */
 ALWAYS_INLINE float gelu_tanh(float x) { return times_sigmoid(x, 1.5957691216057308f * (x + 0.044715f * x * x * x)); }
 
 ALWAYS_INLINE float gelu_quick(float x) { return times_sigmoid(x, 1.702f * x); }
 
-/* log(1 + e^x) = max(x, 0) + log1p(u) with u = e^-|x|, and log1p(u) = 2 atanh(s) with s = u / (2 + u), at most 1/3: a series.
- * Nothing overflows, and small values keep their digits. */
+/* log(1 + e^x) = max(x, 0) + log1p(u) with u = e^-|x|, and log1p(u) = 2 atanh(s) with s = u / (2 + u), at most 1/3, as a
+ * series. Nothing overflows, and small values keep their digits. */
 ALWAYS_INLINE float softplus(float x) {
     const float t = x < 0.0f ? x : -x;
     const float u = t < -87.0f ? 0.0f : exp2_near((t < -87.0f ? -87.0f : t) * 1.4426950408889634f);
@@ -70,8 +61,8 @@ ALWAYS_INLINE float softplus(float x) {
 }
 
 /* gelu(x) = x * Phi(x) = max(x, 0) - t * Phi(-t) with t = |x|, and Phi(-t) = exp(-t^2/2) * P(t)/Q(t).
- * Written this way the tail keeps its relative precision, where 1 + erf(x) has cancelled to nothing.
- * P/Q fits 0.5 * erfcx(t / sqrt 2) on [0, 13] to 3.4e-7; beyond 13 the product is below the smallest float we care for.
+ * In this form the tail keeps its relative precision; 1 + erf(x) cancels to 0 there.
+ * P/Q fits 0.5 * erfcx(t / sqrt 2) on [0, 13] to 3.4e-7; beyond 13 the product is smaller than any float that matters.
  * -inf gives 0, the limit. */
 ALWAYS_INLINE float gelu_erf(float x) {
     float t = x < 0.0f ? -x : x;

@@ -3,25 +3,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Thread ith's part of n units. */
-static void share(int64_t n, int ith, int nth, int64_t * first, int64_t * last) {
-    const int64_t each = (n + nth - 1) / nth;
-    *first = each * ith < n ? each * ith : n;
-    *last = *first + each < n ? *first + each : n;
-}
+#include "tensor_rows.h"
 
-static int64_t rows_of(const struct ggml_tensor * t) { return t->ne[1] * t->ne[2] * t->ne[3]; }
-
-/* The row of t that is broadcast to row r of like. */
-static const char * row_like(const struct ggml_tensor * t, const struct ggml_tensor * like, int64_t r) {
-    const int64_t i1 = r % like->ne[1];
-    const int64_t i2 = r / like->ne[1] % like->ne[2];
-    const int64_t i3 = r / like->ne[1] / like->ne[2];
-    return (const char *) t->data + (t->ne[1] == 1 ? 0 : i1 * t->nb[1]) + (t->ne[2] == 1 ? 0 : i2 * t->nb[2]) +
-           (t->ne[3] == 1 ? 0 : i3 * t->nb[3]);
-}
-
-/* Arithmetic as NumPy's */
+/* --- arithmetic as NumPy's ------------------------------------------------------------------------- */
 
 static float float_mod(float a, float b) {
     const float rest = fmodf(a, b);
@@ -47,7 +31,7 @@ static float float_floor_divide(float a, float b) {
     return quotient - whole > 0.5f ? whole + 1.0f : whole;
 }
 
-/* Through unsigned numbers, which wrap around where signed ones are undefined. */
+/* Unsigned numbers wrap around; an overflow of signed numbers is undefined. */
 static int32_t wrap_add(int32_t a, int32_t b) { return (int32_t) ((uint32_t) a + (uint32_t) b); }
 static int32_t wrap_sub(int32_t a, int32_t b) { return (int32_t) ((uint32_t) a - (uint32_t) b); }
 static int32_t wrap_mul(int32_t a, int32_t b) { return (int32_t) ((uint32_t) a * (uint32_t) b); }
@@ -70,27 +54,27 @@ static int32_t int_mod(int32_t a, int32_t b) {
 #define MINIMUM(x, y) ((x) != (x) || (x) < (y) ? (x) : (y))
 #define MAXIMUM(x, y) ((x) != (x) || (x) > (y) ? (x) : (y))
 
-/* Elements first to last of a row. s: bytes from one element of a source to the next, 0 where it is broadcast. */
+/* n elements of a row of dst, and where those of the sources begin. */
 struct span {
     char * dst;
     const char * src[3];
-    int64_t s[3];
+    int64_t stride[3]; /* bytes from one element of a source to the next; 0 if it is broadcast */
     int64_t n;
 };
 
-#define EACH2(Out, In, expression)                            \
-    for (int64_t i = 0; i < p->n; ++i) {                      \
-        const In x = *(const In *) (p->src[0] + i * p->s[0]); \
-        const In y = *(const In *) (p->src[1] + i * p->s[1]); \
-        ((Out *) p->dst)[i] = (expression);                   \
-    }                                                         \
+#define EACH2(Out, In, expression)                                 \
+    for (int64_t i = 0; i < p->n; ++i) {                           \
+        const In x = *(const In *) (p->src[0] + i * p->stride[0]); \
+        const In y = *(const In *) (p->src[1] + i * p->stride[1]); \
+        ((Out *) p->dst)[i] = (expression);                        \
+    }                                                              \
     break
 
-#define EACH1(Out, In, expression)                            \
-    for (int64_t i = 0; i < p->n; ++i) {                      \
-        const In x = *(const In *) (p->src[0] + i * p->s[0]); \
-        ((Out *) p->dst)[i] = (expression);                   \
-    }                                                         \
+#define EACH1(Out, In, expression)                                 \
+    for (int64_t i = 0; i < p->n; ++i) {                           \
+        const In x = *(const In *) (p->src[0] + i * p->stride[0]); \
+        ((Out *) p->dst)[i] = (expression);                        \
+    }                                                              \
     break
 
 static void floats(const struct span * p, int32_t op) {
@@ -127,29 +111,22 @@ static void integers(const struct span * p, const struct hotshoe_pointwise_param
 
 static void choose(const struct span * p, int by_float) {
     for (int64_t i = 0; i < p->n; ++i) {
-        const char * c = p->src[0] + i * p->s[0];
+        const char * c = p->src[0] + i * p->stride[0];
         const int holds = by_float ? *(const float *) c != 0.0f : *(const int32_t *) c != 0;
-        const char * taken = holds ? p->src[1] + i * p->s[1] : p->src[2] + i * p->s[2];
+        const char * taken = holds ? p->src[1] + i * p->stride[1] : p->src[2] + i * p->stride[2];
         memcpy(p->dst + 4 * i, taken, 4);
     }
 }
 
 void hotshoe_pointwise(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_pointwise_params * params = userdata;
-    const int64_t rows = rows_of(dst), width = dst->ne[0];
-    const int narrow = rows < 4 * (int64_t) nth; /* few rows: share out lines of each instead */
-    int64_t first, last;
-    share(narrow ? (width + 15) / 16 : rows, ith, nth, &first, &last);
-    if (first == last) {
-        return;
-    }
-    const int64_t from = narrow ? first * 16 : 0;
-    const int64_t to = narrow && last * 16 < width ? last * 16 : width;
-    for (int64_t r = narrow ? 0 : first; r < (narrow ? rows : last); ++r) {
-        struct span p = {(char *) dst->data + (r * width + from) * 4, {NULL, NULL, NULL}, {0, 0, 0}, to - from};
+    const struct rectangle part = share_of_rows(n_rows(dst), dst->ne[0], ith, nth);
+    const int64_t column = part.first_column;
+    for (int64_t row = part.first_row; row < part.last_row; ++row) {
+        struct span p = {.dst = (char *) dst->data + (row * dst->ne[0] + column) * 4, .n = part.last_column - column};
         for (int i = 0; i < 3 && dst->src[i] != NULL; ++i) {
-            p.s[i] = dst->src[i]->ne[0] == 1 ? 0 : (int64_t) dst->src[i]->nb[0];
-            p.src[i] = row_like(dst->src[i], dst, r) + from * p.s[i];
+            p.stride[i] = dst->src[i]->ne[0] == 1 ? 0 : (int64_t) dst->src[i]->nb[0];
+            p.src[i] = row_like(dst->src[i], dst, row) + column * p.stride[i];
         }
         if (params->op == HOTSHOE_WHERE) {
             choose(&p, dst->src[0]->type == GGML_TYPE_F32);
@@ -161,20 +138,21 @@ void hotshoe_pointwise(struct ggml_tensor * dst, int ith, int nth, void * userda
     }
 }
 
-/* Rows */
+/* --- rows ------------------------------------------------------------------------------------------ */
 
-/* Pieces that hold nothing larger are passed over in vectors. */
+/* The first index of the largest of n numbers. It compares pieces of 256 in vectors, and looks closer at a piece only if
+ * that has a larger number or NaN. */
 static int64_t first_largest(const float * x, int64_t n) {
     enum { PIECE = 256 };
     int64_t best = 0;
-    for (int64_t at = 0; at < n; at += PIECE) {
-        const int64_t stop = at + PIECE < n ? at + PIECE : n;
-        const float most = x[best];
+    for (int64_t start = 0; start < n; start += PIECE) {
+        const int64_t stop = min64(start + PIECE, n);
+        const float largest = x[best];
         int any = 0;
-        for (int64_t i = at; i < stop; ++i) {
-            any |= !(x[i] <= most); /* NaN too */
+        for (int64_t i = start; i < stop; ++i) {
+            any |= !(x[i] <= largest); /* true for NaN too */
         }
-        for (int64_t i = at; i < stop && any; ++i) {
+        for (int64_t i = start; i < stop && any; ++i) {
             if (isnan(x[i])) {
                 return i;
             }
@@ -188,7 +166,7 @@ void hotshoe_row_max(struct ggml_tensor * dst, int ith, int nth, void * userdata
     (void) userdata;
     const struct ggml_tensor * a = dst->src[0];
     int64_t first, last;
-    share(rows_of(a), ith, nth, &first, &last);
+    share(n_rows(a), ith, nth, &first, &last);
     for (int64_t r = first; r < last; ++r) {
         const float * x = (const float *) row_like(a, a, r);
         float largest = x[0];
@@ -205,29 +183,29 @@ void hotshoe_row_argmax(struct ggml_tensor * dst, int ith, int nth, void * userd
     (void) userdata;
     const struct ggml_tensor * a = dst->src[0];
     int64_t first, last;
-    share(rows_of(a), ith, nth, &first, &last);
+    share(n_rows(a), ith, nth, &first, &last);
     for (int64_t r = first; r < last; ++r) {
         ((int32_t *) dst->data)[r] = (int32_t) first_largest((const float *) row_like(a, a, r), a->ne[0]);
     }
 }
 
 void hotshoe_few_rows(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    enum { PIECE = 128 }; /* columns whose sums stay in the first-level cache */
+    enum { PIECE = 128 }; /* columns whose sums stay in the L1 cache */
     (void) userdata;
     const struct ggml_tensor *a = dst->src[0], *b = dst->src[1];
-    const int64_t n = dst->ne[0], k = a->ne[0], pieces = (n + PIECE - 1) / PIECE;
+    const int64_t n = dst->ne[0], k = a->ne[0], pieces = ceil_div(n, PIECE);
     int64_t first, last;
-    share(rows_of(dst) * pieces, ith, nth, &first, &last);
+    share(n_rows(dst) * pieces, ith, nth, &first, &last);
     for (int64_t unit = first; unit < last; ++unit) {
         const int64_t r = unit / pieces, column = unit % pieces * PIECE;
-        const int64_t columns = n - column < PIECE ? n - column : PIECE;
-        const float * by = (const float *) row_like(a, dst, r);
-        const char * row = row_like(b, dst, r - r % dst->ne[1]) + column * 4; /* the first */
+        const int64_t columns = min64(n - column, PIECE);
+        const float * x = (const float *) row_like(a, dst, r);
+        const char * row = row_like(b, dst, r - r % dst->ne[1]) + column * 4; /* the first row of src[1] */
         float sums[PIECE] = {0};
         for (int64_t i = 0; i < k; ++i, row += b->nb[1]) {
             const float * y = (const float *) row;
             for (int64_t j = 0; j < columns; ++j) {
-                sums[j] += by[i] * y[j];
+                sums[j] += x[i] * y[j];
             }
         }
         memcpy((float *) dst->data + r * n + column, sums, (size_t) columns * sizeof(float));
@@ -240,8 +218,8 @@ struct ranking {
     float sign;
 };
 
-static inline int before(const struct ranking * by, int32_t i, int32_t j) {
-    const float a = by->sign * by->x[i], b = by->sign * by->x[j];
+static inline int before(const struct ranking * ranking, int32_t i, int32_t j) {
+    const float a = ranking->sign * ranking->x[i], b = ranking->sign * ranking->x[j];
     if (a < b) {
         return 1;
     }
@@ -252,28 +230,28 @@ static inline int before(const struct ranking * by, int32_t i, int32_t j) {
     return no_a != no_b ? no_b : i < j;
 }
 
-static void insertion_sort(const struct ranking * by, int32_t * at, int64_t n) {
+static void insertion_sort(const struct ranking * ranking, int32_t * order, int64_t n) {
     for (int64_t i = 1; i < n; ++i) {
-        const int32_t moved = at[i];
+        const int32_t moved = order[i];
         int64_t j = i;
-        for (; j > 0 && before(by, moved, at[j - 1]); --j) {
-            at[j] = at[j - 1];
+        for (; j > 0 && before(ranking, moved, order[j - 1]); --j) {
+            order[j] = order[j - 1];
         }
-        at[j] = moved;
+        order[j] = moved;
     }
 }
 
-static void sift_down(const struct ranking * by, int32_t * at, int64_t root, int64_t n) {
-    const int32_t moved = at[root];
+static void sift_down(const struct ranking * ranking, int32_t * order, int64_t root, int64_t n) {
+    const int32_t moved = order[root];
     for (int64_t child = 2 * root + 1; child < n; child = 2 * root + 1) {
-        child += child + 1 < n && before(by, at[child], at[child + 1]);
-        if (!before(by, moved, at[child])) {
+        child += child + 1 < n && before(ranking, order[child], order[child + 1]);
+        if (!before(ranking, moved, order[child])) {
             break;
         }
-        at[root] = at[child];
+        order[root] = order[child];
         root = child;
     }
-    at[root] = moved;
+    order[root] = moved;
 }
 
 static void swap(int32_t * a, int32_t * b) {
@@ -282,87 +260,87 @@ static void swap(int32_t * a, int32_t * b) {
     *b = kept;
 }
 
-static void heapify(const struct ranking * by, int32_t * at, int64_t n) {
+static void heapify(const struct ranking * ranking, int32_t * order, int64_t n) {
     for (int64_t i = n / 2; i-- > 0;) {
-        sift_down(by, at, i, n);
+        sift_down(ranking, order, i, n);
     }
 }
 
-static void sort_heap(const struct ranking * by, int32_t * at, int64_t n) {
+static void sort_heap(const struct ranking * ranking, int32_t * order, int64_t n) {
     for (int64_t i = n; i-- > 1;) {
-        swap(&at[0], &at[i]);
-        sift_down(by, at, 0, i);
+        swap(&order[0], &order[i]);
+        sift_down(ranking, order, 0, i);
     }
 }
 
 /* Quicksort by the middle of three, and heapsort where that goes deeper than twice the logarithm (Musser 1997). */
-static void sort(const struct ranking * by, int32_t * at, int64_t n, int depth) {
+static void sort(const struct ranking * ranking, int32_t * order, int64_t n, int depth) {
     while (n > 24) {
         if (depth-- == 0) {
-            heapify(by, at, n);
-            sort_heap(by, at, n);
+            heapify(ranking, order, n);
+            sort_heap(ranking, order, n);
             return;
         }
-        int32_t * middle = &at[n / 2];
-        if (before(by, *middle, at[0])) {
-            swap(middle, &at[0]);
+        int32_t * middle = &order[n / 2];
+        if (before(ranking, *middle, order[0])) {
+            swap(middle, &order[0]);
         }
-        if (before(by, at[n - 1], *middle)) {
-            swap(middle, &at[n - 1]);
-            if (before(by, *middle, at[0])) {
-                swap(middle, &at[0]);
+        if (before(ranking, order[n - 1], *middle)) {
+            swap(middle, &order[n - 1]);
+            if (before(ranking, *middle, order[0])) {
+                swap(middle, &order[0]);
             }
         }
-        /* at[0] stands before the pivot and at[n - 1] after it: neither scan runs out of the row. */
+        /* order[0] stands before the pivot and order[n - 1] after it: neither scan runs out of the row. */
         const int32_t pivot = *middle;
         int64_t i = 0, j = n - 1;
         while (i <= j) {
-            while (before(by, at[i], pivot)) {
+            while (before(ranking, order[i], pivot)) {
                 ++i;
             }
-            while (before(by, pivot, at[j])) {
+            while (before(ranking, pivot, order[j])) {
                 --j;
             }
             if (i <= j) {
-                swap(&at[i++], &at[j--]);
+                swap(&order[i++], &order[j--]);
             }
         }
-        sort(by, at, j + 1, depth);
-        at += i;
+        sort(ranking, order, j + 1, depth);
+        order += i;
         n -= i;
     }
-    insertion_sort(by, at, n);
+    insertion_sort(ranking, order, n);
 }
 
 /* The first k of n: each of the others is compared with the last of them. A few are kept in order, many in a heap. */
-static void select_first(const struct ranking * by, int32_t * at, int64_t n, int32_t k) {
-    const int few = k <= 32;
+static void select_first(const struct ranking * ranking, int32_t * order, int64_t n, int32_t k) {
+    const int sorted = k <= 32;
     for (int32_t i = 0; i < k; ++i) {
-        at[i] = i;
+        order[i] = i;
     }
-    if (few) {
-        insertion_sort(by, at, k);
+    if (sorted) {
+        insertion_sort(ranking, order, k);
     } else {
-        heapify(by, at, k);
+        heapify(ranking, order, k);
     }
     for (int32_t i = k; i < n; ++i) {
-        if (few) {
+        if (sorted) {
             int32_t j = k;
-            for (; j > 0 && before(by, i, at[j - 1]); --j) {
+            for (; j > 0 && before(ranking, i, order[j - 1]); --j) {
                 if (j < k) {
-                    at[j] = at[j - 1];
+                    order[j] = order[j - 1];
                 }
             }
             if (j < k) {
-                at[j] = i;
+                order[j] = i;
             }
-        } else if (before(by, i, at[0])) {
-            at[0] = i;
-            sift_down(by, at, 0, k);
+        } else if (before(ranking, i, order[0])) {
+            order[0] = i;
+            sift_down(ranking, order, 0, k);
         }
     }
-    if (!few) {
-        sort_heap(by, at, k);
+    if (!sorted) {
+        sort_heap(ranking, order, k);
     }
 }
 
@@ -375,17 +353,17 @@ void hotshoe_row_order(struct ggml_tensor * dst, int ith, int nth, void * userda
         depth += 2;
     }
     int64_t first, last;
-    share(rows_of(a), ith, nth, &first, &last);
+    share(n_rows(a), ith, nth, &first, &last);
     for (int64_t r = first; r < last; ++r) {
-        const struct ranking by = {(const float *) row_like(a, a, r), params->descending ? -1.0f : 1.0f};
-        int32_t * at = (int32_t *) dst->data + r * params->k;
+        const struct ranking ranking = {(const float *) row_like(a, a, r), params->descending ? -1.0f : 1.0f};
+        int32_t * order = (int32_t *) dst->data + r * params->k;
         if (params->k < n) {
-            select_first(&by, at, n, params->k);
+            select_first(&ranking, order, n, params->k);
             continue;
         }
         for (int32_t i = 0; i < n; ++i) {
-            at[i] = i;
+            order[i] = i;
         }
-        sort(&by, at, n, depth);
+        sort(&ranking, order, n, depth);
     }
 }

@@ -1,509 +1,440 @@
 #include "hotshoe_quants.h"
 
+#include "isa.h"
 #include "linear_parts.h"
 
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#if defined(HOTSHOE_X86)
 
-#include <cpuid.h>
 #include <immintrin.h>
 
 #include "hotshoe_quants_set.h"
 
-/* W (m, k) lies in panels of 16 rows, block after block of ggml's, in as many bytes as in the file. A panel is unpacked, some
- * hundred elements at once, into memory that stays in the first-level cache, and multiplied there by all tokens of a block.
- * Nothing is allocated, and no thread waits for another. */
+/* W (m, k) is stored in panels of 16 rows, one ggml block after the other, in as many bytes as in the file. A panel is
+ * unpacked, some hundred elements at once, into memory that stays in the L1 cache, and there all tokens of a block are
+ * multiplied by it. Nothing is allocated, and no thread waits for another. */
 enum {
     UNPACKED = 24 << 10, /* bytes of a panel's records */
 #if defined(__GLIBC__)
-    STAGED = 384 << 10, /* bytes of activations, which stay in the second-level cache */
-    MAX_TOKENS = 128,   /* of a block of tokens: 16 tiles, so that unpacking is a small part */
+    STAGED = 384 << 10, /* bytes of activations, which stay in the L2 cache */
+    MAX_TOKENS = 128,   /* tokens of a block: 16 tiles, so that unpacking is a small part */
 #elif defined(__linux__)
-    STAGED = 40 << 10, /* musl gives a thread 128 KiB of stack */
+    /* musl gives a thread 128 KiB of stack. */
+    STAGED = 40 << 10,
     MAX_TOKENS = 24,
 #else
-    STAGED = 160 << 10, /* macOS 512 */
+    /* macOS gives a thread 512 KiB of stack. */
+    STAGED = 160 << 10,
     MAX_TOKENS = 96,
 #endif
-    SUPERBLOCK = 256,  /* depths are multiples of it */
-    FEW = 16,          /* tokens up to which memory is the limit: */
-    FEW_AT_ONCE = 512, /* elements are then unpacked in small steps, so that what comes is on its way meanwhile: */
-    AHEAD = 8192,      /* bytes, at least */
+    /* A block of tokens has as many as can be staged with all their elements: then their sums are computed in one go.
+     * Fewer than LEAST_TOKENS would use too little of what is unpacked for them. */
+    LEAST_TOKENS = 32,
+    SUPERBLOCK = 256, /* the elements staged at once are a multiple of it */
+    /* Up to SMALL_BLOCK tokens memory is the limit. Elements are then unpacked in small steps, so that those that come
+     * next are on their way meanwhile: at least PREFETCH_AHEAD bytes ahead. */
+    SMALL_BLOCK = 16,
+    SMALL_STEP = 512, /* elements */
+    PREFETCH_AHEAD = 8192,
     MOST_SPANS = STAGED / 2 / STAGED_RECORD(32, FORM_DOT), /* of all tokens that are staged with their rests */
 };
 
-static const struct quant * quant_of(const struct quant_set * set, int type) {
-    for (int i = 0; i < set->n_quants; ++i) {
-        if (set->quants[i].type == type) {
-            return &set->quants[i];
-        }
-    }
-    return 0;
-}
-
-static int64_t n_panels(int64_t m) { return (m + ROWS - 1) / ROWS; }
-
 int hotshoe_quants_has(int type, int64_t k) {
-    __builtin_cpu_init();
     const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    return q && k > 0 && k % q->elements == 0 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return q && k > 0 && k % q->elements == 0 && hotshoe_cpu() & CPU_AVX2;
 }
 
-size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
-    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    return (size_t) (n_panels(m) * ROWS * (k / q->elements) * q->bytes);
-}
-
-/* The element of a field for each of n rows, which are `apart` bytes from each other. */
-ALWAYS_INLINE void gather(const char * rows, int64_t apart, int64_t n, int bytes, char * out) {
-    for (int64_t r = 0; r < n; ++r) {
-        memcpy(out + r * bytes, rows + r * apart, (size_t) bytes);
-    }
-}
-
-/* The fifth bits of a row's block, of which the file has element i's at bit i: that of element j of group g comes to bit g of
- * byte j, where a shift takes it from. Twice every other bit goes to the upper half, in four exchanges. */
-static uint32_t in_groups(uint32_t bits) {
-    for (int i = 0; i < 2; ++i) {
-        uint32_t swap;
-        swap = (bits ^ bits >> 1) & 0x22222222, bits ^= swap ^ swap << 1;
-        swap = (bits ^ bits >> 2) & 0x0c0c0c0c, bits ^= swap ^ swap << 2;
-        swap = (bits ^ bits >> 4) & 0x00f000f0, bits ^= swap ^ swap << 4;
-        swap = (bits ^ bits >> 8) & 0x0000ff00, bits ^= swap ^ swap << 8;
-    }
-    return bits;
-}
-
-/* 8 words of 8 rows, to places GROUP from each other. */
-__attribute__((target("avx2"))) static void turn_8(const char * rows, int64_t apart, char * out) {
-    __m256i in[8], pairs[8], fours[8];
-    for (int i = 0; i < 8; ++i) {
-        in[i] = _mm256_loadu_si256((const __m256i *) (rows + i * apart));
-    }
-    for (int i = 0; i < 8; i += 2) { /* words 0 and 1 (4 and 5) of rows i and i + 1; words 2 and 3 (6 and 7) */
-        pairs[i] = _mm256_unpacklo_epi32(in[i], in[i + 1]);
-        pairs[i + 1] = _mm256_unpackhi_epi32(in[i], in[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) { /* of rows i to i + 3 words 0 (4), 1 (5), 2 (6), 3 (7) */
-        fours[i] = _mm256_unpacklo_epi64(pairs[i], pairs[i + 2]);
-        fours[i + 1] = _mm256_unpackhi_epi64(pairs[i], pairs[i + 2]);
-        fours[i + 2] = _mm256_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-        fours[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-    }
-    for (int i = 0; i < 4; ++i) {
-        _mm256_storeu_si256((__m256i *) (out + i * GROUP), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
-        _mm256_storeu_si256((__m256i *) (out + (i + 4) * GROUP),
-                            _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31));
-    }
-}
-
-/* 4 words of 4 rows. */
-static void turn_4(const char * rows, int64_t apart, char * out) {
-    __m128i in[4], pairs[4];
-    for (int i = 0; i < 4; ++i) {
-        in[i] = _mm_loadu_si128((const __m128i *) (rows + i * apart));
-    }
-    for (int i = 0; i < 4; i += 2) {
-        pairs[i] = _mm_unpacklo_epi32(in[i], in[i + 1]);
-        pairs[i + 1] = _mm_unpackhi_epi32(in[i], in[i + 1]);
-    }
-    for (int i = 0; i < 2; ++i) {
-        _mm_storeu_si128((__m128i *) (out + 2 * i * GROUP), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
-        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * GROUP), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
-    }
-}
-
-/* n words of 16 rows, as many together as there are. */
-static void turn_words(const char * rows, int64_t apart, int n, char * out) {
-    int i = 0;
-    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * GROUP) {
-        turn_8(rows, apart, out);
-        turn_8(rows + 8 * apart, apart, out + 32);
-    }
-    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * GROUP) {
-        for (int r = 0; r < ROWS; r += 4) {
-            turn_4(rows + r * apart, apart, out + 4 * r);
-        }
-    }
-    for (; i < n; ++i, rows += 4, out += GROUP) {
-        gather(rows, apart, ROWS, 4, out);
-    }
-}
-
-void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
-                         void * packed) {
-    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    const int64_t row_bytes = k / q->elements * q->bytes, last = min64(first_row + n_rows, m);
-    const int fifth_bits = type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1;
-    for (int64_t row = first_row, n; row < last; row += n) {
-        n = min64(ROWS - row % ROWS, last - row); /* of one panel */
-        const char * in = (const char *) rows + (row - first_row) * row_bytes;
-        char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
-        /* The next panel, which the processor does not see coming in 16 places at once. */
-        const char * ahead = in + n * row_bytes;
-        for (int64_t b = 0; b < k / q->elements; ++b) {
-            for (int line = 0; line < ROWS * q->bytes; line += GROUP, ahead += GROUP) {
-                __builtin_prefetch(ahead);
-            }
-            for (int f = 0; f < 2; ++f) {
-                const int bytes = q->fields[f].bytes, many = q->fields[f].n;
-                if (bytes == 4 && n == ROWS) {
-                    turn_words(in, row_bytes, many, out);
-                } else {
-                    for (int i = 0; i < many; ++i) {
-                        const char * first = in + i * bytes;
-                        char * lanes = out + (i * ROWS + row % ROWS) * bytes;
-                        switch (bytes) { /* a size that the compiler knows */
-                            case 1: gather(first, row_bytes, n, 1, lanes); break;
-                            case 2: gather(first, row_bytes, n, 2, lanes); break;
-                            default: gather(first, row_bytes, n, 4, lanes);
-                        }
-                    }
-                }
-                if (fifth_bits && bytes == 4) {
-                    char * lanes = out + row % ROWS * 4;
-                    uint32_t words[ROWS];
-                    memcpy(words, lanes, (size_t) n * 4);
-                    for (int64_t r = 0; r < n; ++r) {
-                        words[r] = in_groups(words[r]);
-                    }
-                    memcpy(lanes, words, (size_t) n * 4);
-                }
-                in += many * bytes;
-                out += many * ROWS * bytes;
-            }
-        }
-    }
-}
-
-/* The fastest that this CPU has. */
+/* The fastest set that this CPU has. */
 static const struct quant_set * best_set(void) {
 #if defined(QUANTS_FORCED) /* in a test */
     return &QUANTS_FORCED;
 #endif
-    __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512bw")) {
+    const int sets = hotshoe_cpu();
+    if (sets & CPU_AVX512_VNNI) {
         return &hotshoe_quants_avx512_vnni;
     }
 #if defined(HOTSHOE_AVX_VNNI)
-    unsigned a, b, c, d; /* not every compiler that has its instructions can be asked for avxvnni */
-    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 4 & 1) {
+    if (sets & CPU_AVX_VNNI) {
         return &hotshoe_quants_avx_vnni;
     }
 #endif
     return &hotshoe_quants_avx2;
 }
 
-/* Rows of x by one weight, and where the results go: wherever rows lie. */
+/* Rows of x by one weight. The rows of x and of the result may be anywhere. */
 struct block {
     const struct quant_set * set;
-    const struct quant * q;
+    const struct quant * quant;
     const char * packed;
     const char * gate; /* or NULL */
     int64_t k, m, first_panel, last_panel;
-    const float * bias;
-    int activation, apart;
-    int64_t tokens; /* 1 to MAX_TOKENS */
+    const float * bias; /* or NULL */
+    int activation, separate_outliers;
+    int64_t n_tokens; /* 1 to MAX_TOKENS */
     const float * x[MAX_TOKENS];
-    const float * residual[MAX_TOKENS]; /* or NULL, all of them */
+    const float * residual[MAX_TOKENS]; /* all of them NULL if there is no residual */
     float * y[MAX_TOKENS];
 };
 
-/* Tokens that are staged, tile by tile; behind them, where outliers are kept apart, what rounding leaves of those spans that have
- * some, in places as large. */
+/* Tokens that are staged, tile by tile. With separate outliers, each tile's rests follow them: what rounding leaves of the
+ * spans that have outliers. */
 struct staged {
     _Alignas(64) char tokens[STAGED];
-    uint8_t apart[MOST_SPANS]; /* tile by tile: whether there are outliers in a span */
+    uint8_t has_outliers[MOST_SPANS]; /* for each span, tile by tile */
 };
 
-static int64_t token_bytes_of(const struct block * b) { /* staged, of all its elements */
-    return b->k / b->q->block * STAGED_RECORD(b->q->block, b->q->form) * (b->apart ? 2 : 1);
-}
-static int is_whole(const struct block * b) { return b->tokens * token_bytes_of(b) <= STAGED; }
 static int64_t span_of(const struct quant * q) { return q->elements == SUPERBLOCK ? SPAN : q->elements; }
 
-/* Stages what rounding leaves of the spans with outliers of a tile: elements [k0, k1) of `rows` tokens, which are staged. */
-static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t t0, int rows, const char * staged,
-                        char * rests, uint8_t * apart) {
-    static const float none[SPAN];
-    const struct quant * q = b->q;
+/* Bytes of n elements of a panel, packed. */
+static int64_t packed_bytes(const struct quant * q, int64_t n) { return ROWS * (n / q->elements) * q->bytes; }
+
+/* Bytes of one token, staged with all its elements. */
+static int64_t token_bytes_of(const struct block * b) {
+    const struct quant * q = b->quant;
+    return b->k / q->block * STAGED_RECORD(q->block, q->form) * (b->separate_outliers ? 2 : 1);
+}
+static int all_staged(const struct block * b) { return b->n_tokens * token_bytes_of(b) <= STAGED; }
+
+static int64_t most_tokens(const struct block * b) {
+    const int64_t n = STAGED / token_bytes_of(b);
+    return n < LEAST_TOKENS ? MAX_TOKENS : min64(n / b->set->in_tile * b->set->in_tile, MAX_TOKENS);
+}
+
+/* A product and its gate are computed in turn, panel by panel, for tokens that are staged once. */
+int hotshoe_quants_gates(int type, int64_t k, int separate_outliers) {
+    const struct quant_set * set = best_set();
+    const struct block b = {.quant = quant_of(set, type), .k = k, .separate_outliers = separate_outliers};
+    return STAGED / token_bytes_of(&b) >= LEAST_TOKENS;
+}
+
+/* How the product of a block is divided: into tiles of tokens, depths of elements that are staged at once, and steps of
+ * elements that are unpacked at once. */
+struct tiling {
+    int64_t n_tiles; /* of tokens, of nearly one size */
+    int64_t depth, step;
+    int64_t span;         /* elements with one scale of a token */
+    int64_t record_bytes; /* of one token, staged */
+    int64_t panel_bytes;
+    int direct; /* tokens are multiplied by the packed blocks themselves, one by one */
+    int lines;  /* prefetched with each record of a tile: at least 1, and enough for all that is unpacked next */
+};
+
+static struct tiling tiling_of(const struct block * b) {
+    const struct quant * q = b->quant;
+    struct tiling t = {.span = span_of(q), .record_bytes = STAGED_RECORD(q->block, q->form)};
+    t.direct = b->n_tokens <= b->set->direct && !b->separate_outliers;
+    t.n_tiles = ceil_div(b->n_tokens, t.direct ? 1 : b->set->in_tile);
+    const int64_t token_superblock =
+        SUPERBLOCK / q->block * t.record_bytes * (b->separate_outliers ? 2 : 1); /* bytes */
+    t.depth = all_staged(b) ? b->k : STAGED / (b->n_tokens * token_superblock) * SUPERBLOCK;
+    const int64_t unpacked_superblock = SUPERBLOCK / q->block * RECORD(q->block, q->form, q->mins); /* bytes */
+    t.step = b->n_tokens <= SMALL_BLOCK ? SMALL_STEP : UNPACKED / unpacked_superblock * SUPERBLOCK;
+    t.panel_bytes = packed_bytes(q, b->k);
+    const int64_t record_lines = ceil_div(ROWS * q->block * q->bytes / q->elements, GROUP);
+    t.lines = (int) ceil_div(record_lines, t.n_tiles);
+    return t;
+}
+
+/* Stages the rests of a tile's spans with outliers: of elements [k0, k1) of `rows` tokens, which are staged. */
+static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t first_token, int rows,
+                        const char * staged, char * rests, uint8_t * has_outliers) {
+    static const float zeros[SPAN];
+    const struct quant * q = b->quant;
     const int64_t span = span_of(q), bytes = span / q->block * rows * STAGED_RECORD(q->block, q->form);
     float most[MOST_IN_TILE], scales[MOST_IN_TILE];
     for (int r = 0; r < rows; ++r) {
-        most[r] = b->set->most_scale(b->x[t0 + r], b->k);
+        most[r] = b->set->most_scale(b->x[first_token + r], b->k);
     }
-    for (int64_t at = k0; at < k1; at += span, ++apart) {
+    for (int64_t k = k0; k < k1; k += span, ++has_outliers) {
         staged += bytes;
         memcpy(scales, staged - rows * 12, (size_t) rows * sizeof(float));
-        *apart = 0;
+        *has_outliers = 0;
         for (int r = 0; r < rows; ++r) {
-            *apart |= scales[r] > most[r];
+            *has_outliers |= scales[r] > most[r];
         }
-        for (int r = 0; r < rows && *apart; ++r) {
-            q->stage_rest(q->zero, scales[r] > most[r] ? b->x[t0 + r] + at : none, span, rows, r, rests);
+        for (int r = 0; r < rows && *has_outliers; ++r) {
+            const float * numbers = scales[r] > most[r] ? b->x[first_token + r] + k : zeros;
+            q->stage_rest(q->zero, numbers, span, rows, r, rests);
         }
-        rests += *apart ? bytes : 0;
+        rests += *has_outliers ? bytes : 0;
     }
 }
 
-/* Tokens of a block: as many as can be staged whole, for then their sums are made in one go; fewer than LEAST would use too little of
- * what is unpacked for them. */
-enum { LEAST = 32 };
-static int64_t most_tokens(const struct block * b) {
-    const int64_t whole = STAGED / token_bytes_of(b);
-    return whole < LEAST ? MAX_TOKENS : min64(whole / b->set->in_tile * b->set->in_tile, MAX_TOKENS);
+/* Stages elements [k0, k1) of all tokens. */
+static inline void stage_tokens(const struct block * b, const struct tiling * t, int64_t k0, int64_t k1,
+                                struct staged * s) {
+    const struct quant * q = b->quant;
+    const int64_t token_bytes = (k1 - k0) / q->block * t->record_bytes, n_spans = (k1 - k0) / t->span;
+    for (int64_t i = 0; i < t->n_tiles; ++i) {
+        const int64_t first = b->n_tokens * i / t->n_tiles;
+        const int rows = (int) (b->n_tokens * (i + 1) / t->n_tiles - first);
+        char * tile = s->tokens + first * token_bytes;
+        for (int r = 0; r < rows; ++r) {
+            q->stage(q->zero, b->x[first + r] + k0, k1 - k0, rows, r, tile);
+        }
+        if (b->separate_outliers) {
+            char * rests = tile + b->n_tokens * token_bytes;
+            stage_rests(b, k0, k1, first, rows, tile, rests, s->has_outliers + i * n_spans);
+        }
+    }
 }
 
-/* A gate and its product are made by turns, panel by panel, of tokens that are staged once. */
-int hotshoe_quants_gates(int type, int64_t k, int outliers_apart) {
-    const struct block b = {.set = best_set(), .q = quant_of(best_set(), type), .k = k, .apart = outliers_apart};
-    return STAGED / token_bytes_of(&b) >= LEAST;
-}
-
-/* sums += a tile of `tokens` by what is unpacked of a panel, the spans with outliers twice. What `next` points to is asked for
- * meanwhile, `lines` for each record. */
-static void multiply_tile(const struct block * b, int64_t tokens, const char * x, const char * w, int64_t spans,
-                          const uint8_t * apart, const char ** rests, float * sums, const char ** next, int lines) {
-    const struct quant * q = b->q;
-    const int64_t in_span = span_of(q) / q->block; /* records */
-    const int64_t x_bytes = in_span * tokens * STAGED_RECORD(q->block, q->form);
-    const int64_t w_bytes = in_span * RECORD(q->block, q->form, q->mins);
-    for (int64_t first = 0, stop; first < spans; first = stop) {
-        stop = b->apart ? first + 1 : spans;
-        while (stop < spans && !apart[stop - 1]) {
+/* sums += a tile of n tokens by n_spans unpacked spans of a panel; spans with outliers count twice, the second time with
+ * their rests. `next` is prefetched meanwhile, `lines` of it for each record. */
+static void multiply_tile(const struct block * b, int64_t n, const char * x, const char * w, int64_t n_spans,
+                          const uint8_t * has_outliers, const char ** rests, float * sums, const char ** next,
+                          int lines) {
+    const struct quant * q = b->quant;
+    const int64_t span_records = span_of(q) / q->block;
+    const int64_t x_bytes = span_records * n * STAGED_RECORD(q->block, q->form);
+    const int64_t w_bytes = span_records * RECORD(q->block, q->form, q->mins);
+    for (int64_t first = 0, stop; first < n_spans; first = stop) {
+        stop = b->separate_outliers ? first + 1 : n_spans;
+        while (stop < n_spans && !has_outliers[stop - 1]) {
             ++stop;
         }
-        const int64_t n = (stop - first) * in_span;
-        q->tiles[tokens](x + first * x_bytes, w + first * w_bytes, n, sums, *next, lines);
-        *next += n * lines * GROUP;
-        if (b->apart && apart[stop - 1]) {
-            q->tiles[tokens](*rests, w + (stop - 1) * w_bytes, in_span, sums, *next, 0);
+        const int64_t n_records = (stop - first) * span_records;
+        q->tiles[n](x + first * x_bytes, w + first * w_bytes, n_records, sums, *next, lines);
+        *next += n_records * lines * GROUP;
+        if (b->separate_outliers && has_outliers[stop - 1]) {
+            q->tiles[n](*rests, w + (stop - 1) * w_bytes, span_records, sums, *next, 0);
             *rests += x_bytes;
         }
     }
 }
 
-/* are_staged: whether the tokens are, whole, from an earlier call. */
-static void multiply(const struct block * b, struct staged * s, int are_staged) {
+/* Memory of one call, on its stack. */
+struct scratch {
     _Alignas(64) char unpacked[UNPACKED];
     _Alignas(64) float sums[2][MAX_TOKENS * ROWS]; /* of the weight, and of the gate */
+    const char * rests[MAX_TOKENS];                /* of each tile: the next of its rests */
+};
 
-    const struct quant * q = b->q;
-    const int64_t k = b->k, tokens = b->tokens, panel_bytes = ROWS * (k / q->elements) * q->bytes;
-    const int direct = tokens <= b->set->direct && !b->apart;
-    const int64_t most_in_tile = direct ? 1 : b->set->in_tile, tiles = (tokens + most_in_tile - 1) / most_in_tile;
-    const int64_t token_record = STAGED_RECORD(q->block, q->form);
-    /* Elements unpacked. */
-    const int64_t most_at_once = UNPACKED / (SUPERBLOCK / q->block * RECORD(q->block, q->form, q->mins)) * SUPERBLOCK;
-    /* Of a token, in bytes. */
-    const int64_t superblock = SUPERBLOCK / q->block * token_record * (b->apart ? 2 : 1);
-    const int64_t depth = is_whole(b) ? k : STAGED / (tokens * superblock) * SUPERBLOCK;
-    const int64_t span = span_of(q);
-    char * staged = s->tokens;
-    const char * rests[MAX_TOKENS]; /* of each tile, the next */
-    const int64_t at_once = tokens <= FEW ? FEW_AT_ONCE : most_at_once;
-    /* Lines of what is unpacked next, asked for with each record of a tile: at least 1, and enough for all. */
-    const int64_t record_lines = (ROWS * q->block * q->bytes / q->elements + GROUP - 1) / GROUP;
-    const int lines = (int) ((record_lines + tiles - 1) / tiles);
-    for (int64_t k0 = 0; k0 < k; k0 += depth) {
-        const int64_t k1 = min64(k0 + depth, k), token_bytes = (k1 - k0) / q->block * token_record;
-        const int64_t depth_spans = (k1 - k0) / span;
-        for (int64_t i = 0; i < tiles && !are_staged; ++i) {
-            const int64_t t0 = tokens * i / tiles;
-            const int rows = (int) (tokens * (i + 1) / tiles - t0);
-            for (int r = 0; r < rows; ++r) {
-                q->stage(q->zero, b->x[t0 + r] + k0, k1 - k0, rows, r, staged + t0 * token_bytes);
-            }
-            if (b->apart) {
-                stage_rests(b, k0, k1, t0, rows, staged + t0 * token_bytes, staged + (tokens + t0) * token_bytes,
-                            s->apart + i * depth_spans);
+/* Elements [k, k + n_elements) of a panel of the weight or its gate; those staged are [k0, k1). */
+struct piece {
+    const char * packed;
+    int64_t k0, k1, k, n_elements;
+    int64_t column; /* the panel's first */
+    int n_columns;  /* those that exist */
+    int is_gate;
+};
+
+/* Where the sums of tokens [first, last) begin: at 0, or at what y has of the depths before. */
+static inline void begin_sums(const struct block * b, const struct piece * piece, int64_t first, int64_t last,
+                              float * sums) {
+    for (int64_t t = first; t < last; ++t) {
+        if (piece->k0) {
+            memcpy(sums + t * ROWS, b->y[t] + piece->column, (size_t) piece->n_columns * sizeof(float));
+        } else {
+            memset(sums + t * ROWS, 0, NUMBERS);
+        }
+    }
+}
+
+/* All tiles of tokens by a piece of a panel. After the last piece of a depth the sums go to y; after the last depth with
+ * gate, bias, activation and residual. */
+static inline void run_tiles(const struct block * b, const struct tiling * t, const struct piece * piece,
+                             struct staged * s, struct scratch * scratch) {
+    const struct quant * q = b->quant;
+    const int64_t n_spans = piece->n_elements / t->span, before = piece->k - piece->k0;
+    const int64_t depth_spans = (piece->k1 - piece->k0) / t->span;
+    const int64_t token_bytes = (piece->k1 - piece->k0) / q->block * t->record_bytes;
+    const uint8_t * has_outliers = s->has_outliers + before / t->span; /* of the first tile */
+    const int begins = piece->k == piece->k0, ends = piece->k + piece->n_elements == piece->k1;
+    const int writes = ends && !piece->is_gate, finishes = ends && piece->k1 == b->k;
+    /* Prefetched: what follows, or follows later. After the end of a depth of this panel that is the next panel's. */
+    const int64_t bytes = packed_bytes(q, piece->n_elements);
+    const char * next = piece->packed + (bytes > PREFETCH_AHEAD ? bytes : PREFETCH_AHEAD);
+    next += ends ? t->panel_bytes - packed_bytes(q, piece->k1 - piece->k0) : 0;
+    const char * const last_line = next + bytes;
+    for (int64_t i = 0; i < t->n_tiles; ++i, has_outliers += depth_spans) {
+        const int64_t first = b->n_tokens * i / t->n_tiles, last = b->n_tokens * (i + 1) / t->n_tiles;
+        const int64_t rows = last - first;
+        const char * x = s->tokens + first * token_bytes + before / q->block * rows * t->record_bytes;
+        float * sums = scratch->sums[piece->is_gate] + first * ROWS;
+        if (begins) {
+            begin_sums(b, piece, first, last, scratch->sums[piece->is_gate]);
+            scratch->rests[i] = s->tokens + (b->n_tokens + first) * token_bytes;
+        }
+        for (int64_t r = first; r < last && writes; ++r) { /* they arrive while the tile is computed */
+            __builtin_prefetch(b->y[r] + piece->column, 1);
+            if (finishes && b->residual[r]) {
+                __builtin_prefetch(b->residual[r] + piece->column);
             }
         }
-        const int weights = b->gate ? 2 : 1;
-        for (int64_t turn = b->first_panel * weights; turn < b->last_panel * weights; ++turn) {
-            const int64_t panel = turn / weights, column = panel * ROWS;
-            const int is_gate = b->gate && turn % 2 == 0; /* first */
-            const int cols = (int) min64(ROWS, b->m - column);
-            const char * w =
-                (is_gate ? b->gate : b->packed) + panel * panel_bytes + ROWS * (k0 / q->elements) * q->bytes;
-            for (int64_t at = k0, elements; at < k1; at += elements) {
-                elements = min64(at_once, k1 - at);
-                const int64_t bytes = ROWS * (elements / q->elements) * q->bytes;
-                const int64_t spans = elements / span;
-                const uint8_t * apart = s->apart + (at - k0) / span; /* of the first tile, if any are */
-                const int end = at + elements == k1, finishing = end && k1 == k, out = end && !is_gate;
-                /* What comes next, or later; after the end of this part of a panel comes that of the next panel. */
-                const char * next = w + (bytes > AHEAD ? bytes : AHEAD);
-                next += end ? panel_bytes - ROWS * ((k1 - k0) / q->elements) * q->bytes : 0;
-                const char * const last = next + bytes;
-                if (!direct) {
-                    q->unpack(w, elements / q->elements, unpacked);
+        if (t->direct) {
+            q->multiply(piece->packed, piece->n_elements / q->elements, x, sums);
+        } else {
+            multiply_tile(b, rows, x, scratch->unpacked, n_spans, has_outliers, &scratch->rests[i], sums, &next,
+                          next < last_line ? t->lines : 0);
+        }
+        if (!writes) {
+            continue;
+        }
+        if (b->gate) {
+            b->set->gate(b->activation, scratch->sums[1] + first * ROWS, rows, sums);
+        }
+        const int adds = finishes && b->residual[first];
+        b->set->finish(sums, rows, piece->n_columns, piece->column, finishes && b->bias ? b->bias + piece->column : 0,
+                       finishes && b->activation == HOTSHOE_LINEAR_GELU_ERF, adds ? b->residual + first : 0,
+                       b->y + first);
+    }
+}
+
+/* The product of a block. are_staged: `s` holds all elements of its tokens already, from an earlier call. */
+static void multiply(const struct block * b, struct staged * s, int are_staged) {
+    struct scratch scratch;
+    const struct quant * q = b->quant;
+    const struct tiling t = tiling_of(b);
+    const int n_weights = b->gate ? 2 : 1;
+    struct piece piece;
+    for (piece.k0 = 0; piece.k0 < b->k; piece.k0 += t.depth) {
+        piece.k1 = min64(piece.k0 + t.depth, b->k);
+        if (!are_staged) {
+            stage_tokens(b, &t, piece.k0, piece.k1, s);
+        }
+        for (int64_t turn = b->first_panel * n_weights; turn < b->last_panel * n_weights; ++turn) {
+            const int64_t panel = turn / n_weights;
+            piece.is_gate = b->gate && turn % 2 == 0; /* before its product */
+            piece.column = panel * ROWS;
+            piece.n_columns = (int) min64(ROWS, b->m - piece.column);
+            piece.packed = (piece.is_gate ? b->gate : b->packed) + panel * t.panel_bytes + packed_bytes(q, piece.k0);
+            for (piece.k = piece.k0; piece.k < piece.k1; piece.k += piece.n_elements) {
+                piece.n_elements = min64(t.step, piece.k1 - piece.k);
+                if (!t.direct) {
+                    q->unpack(piece.packed, piece.n_elements / q->elements, scratch.unpacked);
                 }
-                for (int64_t i = 0; i < tiles; ++i, apart += depth_spans) {
-                    const int64_t t0 = tokens * i / tiles, rows = tokens * (i + 1) / tiles - t0;
-                    const char * from = staged + t0 * token_bytes + (at - k0) / q->block * rows * token_record;
-                    float * tile_sums = sums[is_gate] + t0 * ROWS;
-                    for (int64_t t = t0; t < t0 + rows && at == k0; ++t) {
-                        if (k0) { /* the sums so far */
-                            memcpy(sums[0] + t * ROWS, b->y[t] + column, (size_t) cols * sizeof(float));
-                        } else {
-                            memset(sums[is_gate] + t * ROWS, 0, NUMBERS);
-                        }
-                    }
-                    for (int64_t t = t0; t < t0 + rows && out; ++t) { /* it arrives while the tile is computed */
-                        __builtin_prefetch(b->y[t] + column, 1);
-                        if (finishing && b->residual[t]) {
-                            __builtin_prefetch(b->residual[t] + column);
-                        }
-                    }
-                    if (direct) {
-                        q->multiply(w, elements / q->elements, from, tile_sums);
-                    } else {
-                        if (at == k0) {
-                            rests[i] = staged + (tokens + t0) * token_bytes;
-                        }
-                        multiply_tile(b, rows, from, unpacked, spans, apart, &rests[i], tile_sums, &next,
-                                      next < last ? lines : 0);
-                    }
-                    if (out && b->gate) {
-                        b->set->gate(b->activation, sums[1] + t0 * ROWS, rows, tile_sums);
-                    }
-                    if (out) {
-                        const int adding = finishing && b->residual[t0]; /* all tokens have one, or none */
-                        b->set->finish(tile_sums, rows, cols, column, finishing && b->bias ? b->bias + column : 0,
-                                       finishing && b->activation == HOTSHOE_LINEAR_GELU_ERF,
-                                       adding ? b->residual + t0 : 0, b->y + t0);
-                    }
-                }
-                w += bytes;
+                run_tiles(b, &t, &piece, s, &scratch);
+                piece.packed += packed_bytes(q, piece.n_elements);
             }
         }
     }
 }
 
-static struct block block_of(const struct hotshoe_linear_params * p) {
-    const struct quant_set * set = p->avx2_only ? &hotshoe_quants_avx2 : best_set();
+static struct block block_of(const struct hotshoe_linear_params * params) {
+    const struct quant_set * set = params->avx2_only ? &hotshoe_quants_avx2 : best_set();
     const struct block b = {
         .set = set,
-        .q = quant_of(set, p->format),
-        .packed = (const char *) p->packed,
-        .k = p->k,
-        .m = p->m,
-        .last_panel = n_panels(p->m),
-        .activation = p->activation,
-        .apart = p->outliers_apart,
+        .quant = quant_of(set, params->format),
+        .packed = (const char *) params->packed,
+        .k = params->k,
+        .m = params->m,
+        .last_panel = ceil_div(params->m, ROWS),
+        .activation = params->activation,
+        .separate_outliers = params->separate_outliers,
     };
     return b;
 }
 
-enum { LEAST_PANELS = 4, LEAST_OF_MANY = 16 }; /* of many tokens staging is to remain a small part */
+/* Panels that a thread takes at least: more of them with many tokens, so that staging stays a small part. */
+enum { LEAST_PANELS = 4, LEAST_PANELS_LARGE = 16 };
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     struct staged staged;
     (void) ith;
-    const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
+    const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor * x = dst->src[0];
-    const float * residual = p->has_residual ? (const float *) dst->src[p->has_bias ? 2 : 1]->data : 0;
-    struct block b = block_of(p);
-    b.gate = (const char *) p->gate;
-    b.bias = p->has_bias ? (const float *) dst->src[1]->data : 0;
+    const float * residual = params->has_residual ? (const float *) dst->src[params->has_bias ? 2 : 1]->data : 0;
+    struct block b = block_of(params);
+    b.gate = (const char *) params->gate;
+    b.bias = params->has_bias ? (const float *) dst->src[1]->data : 0;
     /* Blocks of tokens of nearly one size, as their tiles are; each with all panels. */
-    const int64_t n = x->ne[1], panels = n_panels(p->m), parts = token_parts(n, panels, nth, 1.5, 4.0);
-    const int64_t most = min64(most_tokens(&b), (n + parts - 1) / parts), blocks = n ? (n + most - 1) / most : 0;
-    const int64_t least = most > FEW ? LEAST_OF_MANY : LEAST_PANELS;
-    int64_t block = -1, from, to;
+    const int64_t n = x->ne[1], panels = ceil_div(b.m, ROWS), parts = token_parts(n, panels, nth, 1.5, 4.0);
+    const int64_t most = min64(most_tokens(&b), ceil_div(n, parts)), blocks = n ? ceil_div(n, most) : 0;
+    const int64_t least = most > SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
+    int64_t staged_block = -1, unit, end;
     int32_t * position = position_in(dst);
-    while (take_units(position, blocks * panels, least, nth, &from, &to)) {
-        for (; from < to; from += b.last_panel - b.first_panel) {
-            const int same = block == from / panels;
-            block = from / panels;
-            const int64_t t0 = n * block / blocks, t1 = n * (block + 1) / blocks;
-            for (int64_t t = t0; t < t1 && !same; ++t) {
-                b.x[t - t0] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
-                b.y[t - t0] = (float *) dst->data + t * p->m;
-                b.residual[t - t0] = residual ? residual + t * p->m : 0;
+    while (take_units(position, blocks * panels, least, nth, &unit, &end)) {
+        for (; unit < end; unit += b.last_panel - b.first_panel) { /* a unit is a panel of a block */
+            const int64_t block = unit / panels;
+            const int is_same = block == staged_block;
+            const int64_t first = n * block / blocks, last = n * (block + 1) / blocks;
+            for (int64_t t = first; t < last && !is_same; ++t) {
+                b.x[t - first] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
+                b.y[t - first] = (float *) dst->data + t * b.m;
+                b.residual[t - first] = residual ? residual + t * b.m : 0;
             }
-            b.tokens = t1 - t0;
-            b.first_panel = from % panels;
-            b.last_panel = min64(b.first_panel + to - from, panels);
-            multiply(&b, &staged, same && is_whole(&b));
+            staged_block = block;
+            b.n_tokens = last - first;
+            b.first_panel = unit % panels;
+            b.last_panel = min64(b.first_panel + end - unit, panels);
+            multiply(&b, &staged, is_same && all_staged(&b));
         }
     }
     leave(position, nth);
 }
 
-/* The first place from i on, of n, where expert e is named; n if there is none. */
-__attribute__((target("avx2"))) static int64_t next_of(const int32_t * chosen, int64_t i, int64_t n, int32_t e) {
+/* The first index from i on, below n, with chosen[index] == expert; n if there is no such index. */
+AVX2 static int64_t next_of(const int32_t * chosen, int64_t i, int64_t n, int32_t expert) {
     for (; i + 8 <= n; i += 8) {
-        const __m256i equal =
-            _mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *) (chosen + i)), _mm256_set1_epi32(e));
+        const __m256i numbers = _mm256_loadu_si256((const __m256i *) (chosen + i));
+        const __m256i equal = _mm256_cmpeq_epi32(numbers, _mm256_set1_epi32(expert));
         const int found = _mm256_movemask_ps(_mm256_castsi256_ps(equal));
         if (found) {
             return i + __builtin_ctz((unsigned) found);
         }
     }
-    while (i < n && chosen[i] != e) {
+    while (i < n && chosen[i] != expert) {
         ++i;
     }
     return i;
 }
 
-/* How often expert e is named. */
-static int64_t times_named(const int32_t * chosen, int64_t n, int32_t e) {
-    int64_t times = 0;
-    for (int64_t i = next_of(chosen, 0, n, e); i < n; i = next_of(chosen, i + 1, n, e)) {
-        ++times;
+static int64_t count_of(const int32_t * chosen, int64_t n, int32_t expert) {
+    int64_t count = 0;
+    for (int64_t i = next_of(chosen, 0, n, expert); i < n; i = next_of(chosen, i + 1, n, expert)) {
+        ++count;
     }
-    return times;
+    return count;
 }
 
-/* Threads take panels, expert by expert, and of each block by block; each looks for itself where an expert is named. */
+/* Threads take panels, expert by expert, and of each expert block by block. Each thread searches for itself which rows
+ * chose an expert. */
 void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     struct staged staged;
     (void) ith;
-    const struct hotshoe_linear_params * p = (const struct hotshoe_linear_params *) userdata;
+    const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor *x = dst->src[0], *experts = dst->src[1];
     const int32_t * chosen = (const int32_t *) experts->data;
     const int64_t used = experts->ne[0], n = used * experts->ne[1];
-    const size_t weight_bytes = hotshoe_quants_size(p->format, p->k, p->m);
-    struct block b = block_of(p);
-    const int64_t panels = n_panels(p->m), most = most_tokens(&b);
+    const size_t weight_bytes = hotshoe_quants_size(params->format, params->k, params->m);
+    struct block b = block_of(params);
+    const int64_t panels = ceil_div(b.m, ROWS), most = most_tokens(&b);
     int64_t total = 0;
-    for (int32_t e = 0; e < p->n_experts; ++e) {
-        total += (times_named(chosen, n, e) + most - 1) / most * panels;
+    for (int32_t e = 0; e < params->n_experts; ++e) {
+        total += ceil_div(count_of(chosen, n, e), most) * panels;
     }
-    int32_t e = -1; /* the expert of the panels from `begin` to `end`: */
-    int64_t rows = 0, blocks = 0, begin = 0, end = 0, staged_block = -1, from, to;
+    int32_t expert = -1; /* that of the panels [expert_begin, expert_end): */
+    int64_t rows = 0, blocks = 0, expert_begin = 0, expert_end = 0, staged_block = -1, unit, end;
     int32_t * position = position_in(dst);
-    const int64_t least = n * panels > total * FEW ? LEAST_OF_MANY : LEAST_PANELS;
-    while (take_units(position, total, least, nth, &from, &to)) {
-        for (; from < to; from += b.last_panel - b.first_panel) {
-            while (from >= end) {
-                rows = times_named(chosen, n, ++e);
-                blocks = (rows + most - 1) / most;
-                begin = end;
-                end += blocks * panels;
+    const int64_t least = n * panels > total * SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
+    while (take_units(position, total, least, nth, &unit, &end)) {
+        for (; unit < end; unit += b.last_panel - b.first_panel) {
+            while (unit >= expert_end) {
+                rows = count_of(chosen, n, ++expert);
+                blocks = ceil_div(rows, most);
+                expert_begin = expert_end;
+                expert_end += blocks * panels;
                 staged_block = -1;
             }
-            const int64_t block = (from - begin) / panels, t0 = rows * block / blocks, t1 = rows * (block + 1) / blocks;
-            const int same = block == staged_block;
-            int64_t t = 0;
-            for (int64_t i = next_of(chosen, 0, n, e); t < t1 && !same; ++t, i = next_of(chosen, i + 1, n, e)) {
-                if (t >= t0) {
-                    const int64_t row = i / used, which = x->ne[1] == 1 ? 0 : i % used;
-                    b.x[t - t0] = (const float *) ((const char *) x->data + row * (int64_t) x->nb[2] +
-                                                   which * (int64_t) x->nb[1]);
-                    b.y[t - t0] = (float *) dst->data + i * p->m;
+            const int64_t block = (unit - expert_begin) / panels;
+            const int64_t first = rows * block / blocks, last = rows * (block + 1) / blocks;
+            const int is_same = block == staged_block;
+            int64_t i = next_of(chosen, 0, n, expert);
+            for (int64_t t = 0; t < last && !is_same; ++t, i = next_of(chosen, i + 1, n, expert)) {
+                if (t >= first) {
+                    const int64_t row = i / used, slot = x->ne[1] == 1 ? 0 : i % used;
+                    const int64_t offset = row * (int64_t) x->nb[2] + slot * (int64_t) x->nb[1];
+                    b.x[t - first] = (const float *) ((const char *) x->data + offset);
+                    b.y[t - first] = (float *) dst->data + i * b.m;
                 }
             }
             staged_block = block;
-            b.tokens = t1 - t0;
-            b.packed = (const char *) p->packed + e * weight_bytes;
-            b.gate = p->gate ? (const char *) p->gate + e * weight_bytes : 0;
-            b.first_panel = (from - begin) % panels;
-            b.last_panel = min64(b.first_panel + to - from, panels);
-            multiply(&b, &staged, same && is_whole(&b));
+            b.n_tokens = last - first;
+            b.packed = (const char *) params->packed + expert * weight_bytes;
+            b.gate = params->gate ? (const char *) params->gate + expert * weight_bytes : 0;
+            b.first_panel = (unit - expert_begin) % panels;
+            b.last_panel = min64(b.first_panel + end - unit, panels);
+            multiply(&b, &staged, is_same && all_staged(&b));
         }
     }
     leave(position, nth);
@@ -516,25 +447,15 @@ int hotshoe_quants_has(int type, int64_t k) {
     return 0;
 }
 
-size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
-    (void) type, (void) k, (void) m;
-    return 0;
-}
-
-int hotshoe_quants_gates(int type, int64_t k, int outliers_apart) {
-    (void) outliers_apart;
+int hotshoe_quants_gates(int type, int64_t k, int separate_outliers) {
+    (void) separate_outliers;
     return hotshoe_quants_has(type, k);
-}
-
-void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
-                         void * packed) {
-    (void) type, (void) k, (void) m, (void) first_row, (void) n_rows, (void) rows, (void) packed;
 }
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     (void) nth, (void) userdata;
     for (int64_t i = 0; ith == 0 && i < dst->ne[0] * dst->ne[1] * dst->ne[2]; ++i) {
-        ((float *) dst->data)[i] = NAN; /* nobody asked hotshoe_quants_has */
+        ((float *) dst->data)[i] = NAN; /* the caller did not ask hotshoe_quants_has */
     }
 }
 

@@ -1,5 +1,7 @@
 /* Products with quantized weights by AVX2. */
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include "isa.h"
+
+#if defined(HOTSHOE_X86)
 #include "hotshoe_quants.h"
 
 #define QUANTS_AVX2

@@ -1,5 +1,7 @@
 /* Products with quantized weights by AVX-VNNI. */
-#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#include "isa.h"
+
+#if defined(HOTSHOE_X86)
 #include "hotshoe_quants.h"
 #include "hotshoe_quants_set.h"
 

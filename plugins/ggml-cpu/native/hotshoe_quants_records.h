@@ -1,28 +1,29 @@
-/* Records: what the products with quantized weights multiply at once (hotshoe_quants_unpack.h describes them), and the sink
- * into which the packed blocks of a type are read. */
+/* Records, the unit that the products with quantized weights multiply at once (hotshoe_quants_unpack.h describes their
+ * layout), and the sink that takes the codes of packed blocks. */
 #ifndef HOTSHOE_QUANTS_RECORDS_H
 #define HOTSHOE_QUANTS_RECORDS_H
 
 #include "hotshoe_quants_set.h"
 #include "hotshoe_quants_vectors.h"
 
-enum { PARTS = ROWS / LANES }; /* vectors of a panel's rows */
+enum { PARTS = ROWS / LANES }; /* vectors for the rows of a panel */
 
-/* One token's weights come at the memory's speed. The processor sees by itself where a plain order of reads goes on, but only to
- * the end of a page: with each block a line of the page after that is asked for. To ask for every line takes a third from it where
- * pages are large (benchmarks/NOTES.md).
- * Types of which a block is read in several places at once need just that, and say so: Into which cache, and how many bytes
- * ahead. Into the first level, which has few misses at a time, Q6_K came at 9 GB/s a core and Q3_K at 7, and now at 21 and 16. */
+/* With one token, weights come at the memory's speed. The processor itself prefetches a plain sequence of reads, but only to
+ * the end of a page, so each block prefetches one line of the next page. Prefetching every line instead costs a third of the
+ * speed where pages are large (benchmarks/NOTES.md).
+ * Some types read a block in several places at once. They prefetch every line (the `asks` of their sink): PREFETCH_INTO is
+ * the cache level, PREFETCH_AHEAD the distance in bytes. Into L1, which can wait for few lines at a time, Q6_K came at
+ * 9 GB/s a core and Q3_K at 7; now they come at 21 and 16. */
 #define PAGE 4096
 #if LANES == 16
-#define ASK_INTO _MM_HINT_T1
-#define ASK_AHEAD 8192
+#define PREFETCH_INTO _MM_HINT_T1
+#define PREFETCH_AHEAD 8192
 #else
-#define ASK_INTO _MM_HINT_T0
-#define ASK_AHEAD 4096
+#define PREFETCH_INTO _MM_HINT_T0
+#define PREFETCH_AHEAD 4096
 #endif
 
-/* The form of codes of up to 6 bits, and of 8. */
+/* The form of codes of up to 6 bits, and that of codes of 8 bits. */
 #if defined(QUANTS_AVX2)
 #define FORM_OF_6 FORM_U8
 #define FORM_OF_8 FORM_S16
@@ -31,20 +32,20 @@ enum { PARTS = ROWS / LANES }; /* vectors of a panel's rows */
 #define FORM_OF_8 FORM_DOT
 #endif
 
-/* Added now: with 16 registers GCC would gather all products of a block first, and spill them. */
+/* Makes GCC add each product at once: with 16 registers it would collect all products of a block first, and spill them. */
 #if LANES == 8
 #define ADD_NOW(sum) __asm__("" : "+x"(sum))
 #else
 #define ADD_NOW(sum) (void) (sum)
 #endif
 
-/* Products of the codes of a group for some rows are added to `sum`.
- * FORM_U8, vpmaddubsw: the products of an unsigned and a signed byte, two added to 16 bits without saturation, for 63 * 127 * 2
- * fits. The sums of a block wrap around, which does no harm: what they start with takes `zero` from each code, and the final
- * sum of 16 (block 32) or 8 products of codes within [-16, 15] or [-32, 31] fits in 16 bits.
- * FORM_S16, codes of 8 bits: vpmaddubsw would saturate, and taking them apart or moving signs costs as much as vpmaddwd, which
- * multiplies half as many at once.
- * FORM_DOT, vpdpbusd: four products are added to 32 bits, where the largest sum of 255 * 127 fits. */
+/* Adds the products of a group's codes, for some rows, to `sum`.
+ * FORM_U8, vpmaddubsw: it multiplies an unsigned by a signed byte and adds two products to 16 bits; 63 * 127 * 2 does not
+ * saturate. The sums of a block wrap around, which does no harm: their start subtracts `zero` from each code, and the final
+ * sum of 16 products (block 32) of codes within [-16, 15], or of 8 products within [-32, 31], fits in 16 bits.
+ * FORM_S16, codes of 8 bits: vpmaddubsw would saturate. Splitting the codes or moving their signs costs as much as vpmaddwd,
+ * which multiplies half as many at once.
+ * FORM_DOT, vpdpbusd: it adds four products to 32 bits, where the largest sum of 255 * 127 fits. */
 INLINE ints add_products(int form, ints sum, ints codes, ints x) {
     if (form == FORM_DOT) {
         sum = DPBUSD(sum, codes, x);
@@ -57,45 +58,45 @@ INLINE ints add_products(int form, ints sum, ints codes, ints x) {
     return sum;
 }
 
-/* A record's integers as floats. */
+/* The integer sums of a record as floats. */
 INLINE floats in_floats(int form, ints sum) {
     return V(cvtepi32_ps)(form == FORM_U8 ? V(madd_epi16)(sum, V(set1_epi16)(1)) : sum);
 }
 
-/* Where the codes of packed blocks go: into records, or, where there is one token only, straight into its sums. */
+/* Takes the codes of packed blocks: stores them as records, or multiplies them at once if there is one token only. */
 struct sink {
-    int direct;            /* into sums */
-    int asks;              /* for every line that comes: see ASK_AHEAD */
+    int direct;            /* codes are multiplied at once */
+    int asks;              /* every line is prefetched: see PREFETCH_AHEAD */
     int block, form, mins; /* of a record */
     char * out;            /* the records */
     const char * x;        /* the token's records */
-    floats total[PARTS];   /* the sums of 16 rows so far */
-    floats of_span;        /* those of a span, which the token's scale is still to multiply */
-    ints sum[8];           /* those of records that are open, by slot */
-    const char * ahead;    /* the line that is asked for next */
+    floats total[PARTS];   /* the sums of 16 rows */
+    floats span_sum;       /* the sums of the current span, before the token's scale */
+    ints sum[8];           /* the sums of the open records, by slot */
+    const char * next;     /* the line that is prefetched next */
 };
 
-/* What one token multiplies soon is asked for, each line once and in the order of addresses, whatever order codes are read in.
- * For records the tiles ask, which have the time. */
-INLINE void ask(struct sink * s, int lines) {
+/* Prefetches what one token multiplies soon: each line once, in the order of addresses, in whatever order codes are read.
+ * For records the tiles prefetch, which have time for it. */
+INLINE void prefetch_lines(struct sink * s, int lines) {
     if (s->direct && s->asks) {
-        UNROLL_FOR(int i = 0; i < lines; ++i, s->ahead += GROUP) {
-            _mm_prefetch(s->ahead, ASK_INTO);
+        UNROLL_FOR(int i = 0; i < lines; ++i, s->next += GROUP) {
+            _mm_prefetch(s->next, PREFETCH_INTO);
         }
     }
 }
-/* Before a packed block is read: `others` bytes of it are no codes, and asked for at once. */
+/* Call this before reading a packed block. `others`: bytes before its codes, prefetched at once. */
 INLINE void open_block(struct sink * s, const char * in, int others) {
     if (s->direct && !s->asks) {
         _mm_prefetch(in + PAGE, _MM_HINT_T1);
     }
-    s->ahead = in + ASK_AHEAD;
-    ask(s, others / GROUP);
+    s->next = in + PREFETCH_AHEAD;
+    prefetch_lines(s, others / GROUP);
 }
-/* Word `word` of some rows: the part `half` of them. A whole word is a line. */
+/* Word `word` of part `half` of the rows. One word of all rows is a line. */
 INLINE ints stream(struct sink * s, const char * p, int word, int half) {
     if (word % PARTS == 0) {
-        ask(s, 1);
+        prefetch_lines(s, 1);
     }
     return words(p + word * GROUP + half * 4 * LANES);
 }
@@ -109,7 +110,7 @@ INLINE void open_record(struct sink * s, int slot, int record) {
         s->sum[slot] = s->form == FORM_S16 ? zeros() : four_bytes(staged_at(s, record) + start);
     }
 }
-/* Codes of 8 bits with their sign, as FORM_OF_8 has them: for vpdpbusd they are counted from -128. */
+/* Signed codes of 8 bits in FORM_OF_8: for vpdpbusd they count from -128. */
 INLINE ints of_8_bits(ints codes) {
     if (FORM_OF_8 == FORM_DOT) {
         codes ^= bytes(0x80);
@@ -117,7 +118,7 @@ INLINE ints of_8_bits(ints codes) {
     return codes;
 }
 
-/* The codes of a group for some rows; those of FORM_S16 with their sign, in 8 bits. */
+/* Takes the codes of a group for some rows. Those of FORM_S16 are signed, of 8 bits. */
 INLINE void take(struct sink * s, int slot, int record, int group, int half, ints codes) {
     const int wide = s->form == FORM_S16;
     const ints even = V(srai_epi16)(V(slli_epi16)(codes, 8), 8), odd = V(srai_epi16)(codes, 8); /* if wide */
@@ -136,27 +137,28 @@ INLINE void take(struct sink * s, int slot, int record, int group, int half, int
         store_words(out + 32, odd);
     }
 }
-INLINE void close_record(struct sink * s, int slot, int record, int half, floats scale, floats least) {
+/* Ends a record. The weight of code c is scale * (c - zero) + offset. */
+INLINE void close_record(struct sink * s, int slot, int record, int half, floats scale, floats offset) {
     if (s->direct) {
         const char * sum_of_codes = staged_at(s, record) + STAGED_RECORD(s->block, s->form) - 4;
-        s->of_span = V(fmadd_ps)(in_floats(s->form, s->sum[slot]), scale, s->of_span);
+        s->span_sum = V(fmadd_ps)(in_floats(s->form, s->sum[slot]), scale, s->span_sum);
         if (s->mins) {
-            s->total[half] = V(fmadd_ps)(least, as_floats(four_bytes(sum_of_codes)), s->total[half]);
+            s->total[half] = V(fmadd_ps)(offset, as_floats(four_bytes(sum_of_codes)), s->total[half]);
         }
         return;
     }
     char * out = s->out + record * RECORD(s->block, s->form, s->mins) + CODE_BYTES(s->block, s->form);
     V(store_ps)((float *) out + half * LANES, scale);
     if (s->mins) {
-        V(store_ps)((float *) (out + NUMBERS) + half * LANES, least);
+        V(store_ps)((float *) (out + NUMBERS) + half * LANES, offset);
     }
 }
-/* After the last record of a span. */
+/* Call this after the last record of a span. */
 INLINE void close_span(struct sink * s, int record, int half) {
     if (s->direct) {
         const floats token = as_floats(four_bytes(staged_at(s, record) + STAGED_RECORD(s->block, s->form) - 12));
-        s->total[half] = V(fmadd_ps)(s->of_span, token, s->total[half]);
-        s->of_span = V(setzero_ps)();
+        s->total[half] = V(fmadd_ps)(s->span_sum, token, s->total[half]);
+        s->span_sum = V(setzero_ps)();
     }
 }
 INLINE void next_records(struct sink * s, int n) {

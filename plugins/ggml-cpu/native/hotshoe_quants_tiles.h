@@ -1,20 +1,20 @@
-/* Activations rounded to 8 bits, tiles of the product of such with the records of hotshoe_quants_unpack.h, and all of them as
- * one set, for the instruction set that the including file names.
+/* Rounds activations to 8 bits, multiplies tiles of them by the records of hotshoe_quants_unpack.h, and defines the set of
+ * one instruction set, which the including file names.
  *
- * The tokens of a tile stand beside each other, record by record: [block / 4][tokens][4 codes], then for each token the
- * scale, what its sums of products start with, and scale * sum of codes, all of 4 bytes. In a tile for signed weights of 16
- * bits a group of codes is [2][tokens][2], elements 0 and 2, then 1 and 3. The scale is that of a span of one record or several.
+ * The tokens of a tile are stored next to each other, record by record: [block / 4][tokens][4 codes]; then for each token the
+ * scale, the number at which its sums of products start, and scale * sum of codes, 4 bytes each. In a tile for signed weights
+ * of 16 bits a group of codes is [2][tokens][2]: elements 0 and 2, then 1 and 3. A scale serves a span of one record or more.
  */
 #include "hotshoe_quants_unpack.h"
 #include "linear_parts.h"
 
 /* --- activations ----------------------------------------------------------------------------------- */
 
-/* 16 numbers times `scale`, rounded. */
+/* 16 numbers times `scale`, rounded to 8 bits. */
 INLINE __m128i rounded(__m256 a, __m256 b, float scale) {
-    const __m256 by = _mm256_set1_ps(scale);
+    const __m256 factor = _mm256_set1_ps(scale);
     const __m256i both =
-        _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, by)), _mm256_cvtps_epi32(_mm256_mul_ps(b, by)));
+        _mm256_packs_epi32(_mm256_cvtps_epi32(_mm256_mul_ps(a, factor)), _mm256_cvtps_epi32(_mm256_mul_ps(b, factor)));
     const __m256i ordered = _mm256_permute4x64_epi64(both, 0xd8);
     return _mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1));
 }
@@ -23,7 +23,7 @@ INLINE __m128i rounded(__m256 a, __m256 b, float scale) {
 INLINE float largest_of(const float * x, int n) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i most[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    UNROLL_FOR(int j = 0; j < n / 8; ++j) { /* as integers NaN is above infinity, which is above all numbers */
+    UNROLL_FOR(int j = 0; j < n / 8; ++j) { /* as integers, NaN > infinity > all numbers */
         const __m256i v = _mm256_castps_si256(_mm256_loadu_ps(x + 8 * j));
         most[j % 2] = _mm256_max_epi32(most[j % 2], _mm256_and_si256(v, magnitude));
     }
@@ -34,7 +34,8 @@ INLINE float largest_of(const float * x, int n) {
     return _mm_cvtss_f32(_mm_castsi128_ps(top));
 }
 
-/* Rows of n numbers, a multiple of `span`, into the places of token `token` of `tokens`. zero: the weights' code for 0. */
+/* Rounds n numbers, a multiple of `span`, and stores them as token number `token` of `tokens`. zero: the weights' code for
+ * 0. */
 INLINE void stage(int block, int span, int form, int zero, const float * x, int64_t n, int tokens, int token,
                   char * out) {
     const int record = tokens * STAGED_RECORD(block, form), width = form == FORM_S16 ? 8 : 4;
@@ -44,7 +45,7 @@ INLINE void stage(int block, int span, int form, int zero, const float * x, int6
         if (i % span == 0) {
             const float largest = largest_of(x, span);
             scale = largest * (1.0f / 127);
-            inverse = largest > 1e-36f ? 127 / largest : 0; /* finite; what is smaller counts as 0 */
+            inverse = largest > 1e-36f ? 127 / largest : 0; /* finite; smaller numbers count as 0 */
         }
         __m128i codes[2], pairs = _mm_setzero_si128();
         UNROLL_FOR(int j = 0; j < block / 16; ++j) {
@@ -54,19 +55,19 @@ INLINE void stage(int block, int span, int form, int zero, const float * x, int6
         UNROLL_FOR(int j = 0; j < block / 16; ++j) {
             const int wide = form == FORM_S16;
             const __m128i even = _mm_srai_epi16(_mm_slli_epi16(codes[j], 8), 8), odd = _mm_srai_epi16(codes[j], 8);
-            int32_t four[4], other[4]; /* a group each */
+            int32_t four[4], other[4]; /* one group in each number */
             _mm_storeu_si128((__m128i *) four, wide ? even : codes[j]);
             _mm_storeu_si128((__m128i *) other, odd);
             UNROLL_FOR(int g = 0; g < 4; ++g) {
-                char * to = out + (4 * j + g) * tokens * width;
-                memcpy(to, &four[g], 4);
+                char * codes_out = out + (4 * j + g) * tokens * width;
+                memcpy(codes_out, &four[g], 4);
                 if (wide) {
-                    memcpy(to + tokens * 4, &other[g], 4);
+                    memcpy(codes_out + tokens * 4, &other[g], 4);
                 }
             }
         }
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
-        /* Of elements 0 and 1 of each group, and of 2 and 3. */
+        /* The sum of elements 0 and 1 of each group, and that of 2 and 3. */
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1));
         const int32_t two = _mm_cvtsi128_si32(pairs), all = (int16_t) two + (two >> 16);
         const int32_t in_pairs = _mm_cvtsi128_si32(_mm_mullo_epi16(pairs, _mm_set1_epi16((short) -zero)));
@@ -79,7 +80,7 @@ INLINE void stage(int block, int span, int form, int zero, const float * x, int6
     }
 }
 
-/* As `stage`, of what rounding leaves of one span. */
+/* Stages what rounding leaves of one span. */
 INLINE void stage_rest(int block, int span, int form, int zero, const float * x, int tokens, int token, char * out) {
     float rest[SPAN];
     const float largest = largest_of(x, span), inverse = largest > 1e-36f ? 127 / largest : 0;
@@ -96,7 +97,7 @@ INLINE void stage_rest(int block, int span, int form, int zero, const float * x,
 
 ISA static float most_scale(const float * x, int64_t k) {
     __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
-    for (int64_t i = 0; i < k; i += 32) { /* in the same order with each instruction set */
+    for (int64_t i = 0; i < k; i += 32) { /* the same order for each instruction set */
         UNROLL_FOR(int j = 0; j < 4; ++j) {
             const __m256 v = _mm256_loadu_ps(x + i + 8 * j);
             sums[j] = _mm256_fmadd_ps(v, v, sums[j]);
@@ -123,11 +124,11 @@ STAGE(stage_k_8, 32, SPAN, FORM_OF_8)
 /* --- tiles ---------------------------------------------------------------------------------------- */
 
 INLINE void tile(int tokens, int block, int span, int form, int mins, const char * x, const char * w, int64_t n,
-                 float * sums, const char * ahead, int lines) {
+                 float * sums, const char * next, int lines) {
     const int staged = tokens * STAGED_RECORD(block, form), wide = form == FORM_S16;
-    /* vpmaddwd takes pairs: the even and the odd ones of a group by turns. */
+    /* vpmaddwd takes pairs: elements 0 and 2 of a group, then 1 and 3. */
     const int steps = wide ? block / 2 : block / 4;
-    floats total[MOST_IN_TILE][PARTS], of_span[MOST_IN_TILE][PARTS];
+    floats total[MOST_IN_TILE][PARTS], span_sum[MOST_IN_TILE][PARTS];
     UNROLL_FOR(int t = 0; t < tokens; ++t) {
         UNROLL_FOR(int h = 0; h < PARTS; ++h) {
             total[t][h] = V(loadu_ps)(sums + t * ROWS + h * LANES);
@@ -136,7 +137,7 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
     for (const char * end = w + n * RECORD(block, form, mins); w < end;) {
         UNROLL_FOR(int t = 0; t < tokens; ++t) {
             UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                of_span[t][h] = V(setzero_ps)();
+                span_sum[t][h] = V(setzero_ps)();
             }
         }
         for (int r = 0; r < span / block; ++r, x += staged, w += RECORD(block, form, mins)) {
@@ -147,8 +148,8 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
                     sum[t][h] = wide ? zeros() : four_bytes(numbers + (tokens + t) * 4);
                 }
             }
-            for (int line = 0; line < lines; ++line, ahead += GROUP) {
-                _mm_prefetch(ahead, ASK_INTO);
+            for (int line = 0; line < lines; ++line, next += GROUP) {
+                _mm_prefetch(next, PREFETCH_INTO);
             }
             UNROLL_FOR(int step = 0; step < steps; ++step) {
                 const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
@@ -168,8 +169,8 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
                 const floats sum_of_codes =
                     mins ? as_floats(four_bytes(numbers + (2 * tokens + t) * 4)) : V(setzero_ps)();
                 UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                    of_span[t][h] =
-                        V(fmadd_ps)(in_floats(form, sum[t][h]), V(load_ps)(scales + h * LANES), of_span[t][h]);
+                    span_sum[t][h] =
+                        V(fmadd_ps)(in_floats(form, sum[t][h]), V(load_ps)(scales + h * LANES), span_sum[t][h]);
                     if (mins) {
                         total[t][h] = V(fmadd_ps)(V(load_ps)(scales + ROWS + h * LANES), sum_of_codes, total[t][h]);
                     }
@@ -179,7 +180,7 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
         UNROLL_FOR(int t = 0; t < tokens; ++t) {
             const floats token = as_floats(four_bytes(x - (3 * tokens - t) * 4));
             UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                total[t][h] = V(fmadd_ps)(of_span[t][h], token, total[t][h]);
+                total[t][h] = V(fmadd_ps)(span_sum[t][h], token, total[t][h]);
             }
         }
     }
@@ -190,9 +191,9 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
     }
 }
 
-#define TILE_ARGS const char *x, const char *w, int64_t n, float *sums, const char *ahead, int lines
+#define TILE_ARGS const char *x, const char *w, int64_t n, float *sums, const char *next, int lines
 #define TILE(tokens, name, ...) \
-    ISA static void name##_##tokens(TILE_ARGS) { tile(tokens, __VA_ARGS__, x, w, n, sums, ahead, lines); }
+    ISA static void name##_##tokens(TILE_ARGS) { tile(tokens, __VA_ARGS__, x, w, n, sums, next, lines); }
 #define FOUR_TILES(name, ...) \
     TILE(1, name, __VA_ARGS__) TILE(2, name, __VA_ARGS__) TILE(3, name, __VA_ARGS__) TILE(4, name, __VA_ARGS__)
 /* clang-format off */
@@ -207,7 +208,7 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
     static const tile_fn name[] = {0, name##_1, name##_2, name##_3, name##_4};
 #endif
 /* clang-format on */
-/* By block, span, form and whether there are minimums. */
+/* block, span, form, whether there are minimums */
 TILES(tiles_32, 32, 32, FORM_OF_6, 0)
 TILES(tiles_32_mins, 32, 32, FORM_OF_6, 1)
 TILES(tiles_k_32_mins, 32, SPAN, FORM_OF_6, 1)
@@ -220,25 +221,26 @@ TILES(tiles_8, 32, 32, FORM_OF_8, 0)
 #endif
 TILES(tiles_k_8, 32, SPAN, FORM_OF_8, 0)
 
-/* --- the way out ------------------------------------------------------------------------------------ */
+/* --- finishing  ------------------------------------------------------------------------------------ */
 
-ISA static void finish(const float * sums, int64_t n, int cols, int64_t column, const float * bias, int gelu,
+ISA static void finish(const float * sums, int64_t n, int n_columns, int64_t column, const float * bias, int gelu,
                        const float * const * residual, float * const * dst) {
-    float own[ROWS] = {0}; /* the bias, with zeros beyond the last column */
+    float padded_bias[ROWS] = {0};
     if (bias) {
-        memcpy(own, bias, (size_t) cols * sizeof(float));
+        memcpy(padded_bias, bias, (size_t) n_columns * sizeof(float));
     }
-    if (!gelu && !residual && cols == ROWS) {
+    if (!gelu && !residual && n_columns == ROWS) {
         for (int64_t t = 0; t < n; ++t) {
             UNROLL_FOR(int h = 0; h < PARTS; ++h) {
                 const floats sum = V(loadu_ps)(sums + t * ROWS + h * LANES);
-                V(storeu_ps)(dst[t] + column + h * LANES, V(add_ps)(sum, V(loadu_ps)(own + h * LANES)));
+                V(storeu_ps)(dst[t] + column + h * LANES, V(add_ps)(sum, V(loadu_ps)(padded_bias + h * LANES)));
             }
         }
         return;
     }
     for (int64_t t = 0; t < n; ++t) {
-        finish_row(ROWS, sums + t * ROWS, cols, own, gelu, residual ? residual[t] + column : 0, dst[t] + column);
+        finish_row(ROWS, sums + t * ROWS, n_columns, padded_bias, gelu, residual ? residual[t] + column : 0,
+                   dst[t] + column);
     }
 }
 

@@ -1,27 +1,28 @@
-/* Packed blocks of 16 rows, of each type, into records for the tiles of hotshoe_quants_tiles.h, or straight into the sums of
+/* Reads the packed blocks of each type: into records for the tiles of hotshoe_quants_tiles.h, or straight into the sums of
  * one token.
  *
- * A packed block holds the fields of 16 rows' blocks one after the other, each element by element: of Q4_0 16 scales, then
- * four times 16 words of eight codes. So whatever a row's block says is said for 8 or 16 rows by one vector.
+ * A packed block has the fields of 16 rows' blocks one after the other, and each field element by element: for Q4_0 that is
+ * 16 scales, then four times 16 words of eight codes. So one vector reads the same field for 8 or 16 rows.
  *
- * A record is what a tile multiplies at once: 16 rows by `block` elements, 32 or as few as share a scale. Its codes stand in
- * groups of four elements, [block / 4][16 rows][4], unsigned, with 0 at `zero`; then 16 scales, and 16 minimums where the type
- * has them, in F32. Without VNNI codes that need 8 bits are signed numbers of 16 bits (FORM_S16), [block / 4][2][2][8][2]:
- * elements 0 and 2 of the group for 8 rows, elements 1 and 3 of the same rows; then the other 8 rows.
+ * A record is what a tile multiplies at once: 16 rows by `block` elements, 32 or as few as share a scale. Its codes are in
+ * groups of four elements, [block / 4][16 rows][4], unsigned, with the code `zero` for 0. 16 scales follow, and 16 offsets if
+ * the type has minimums, in F32. Without VNNI, codes that need 8 bits are signed numbers of 16 bits (FORM_S16),
+ * [block / 4][2][2][8][2]: elements 0 and 2 of the group for 8 rows, elements 1 and 3 of the same rows; then the other 8 rows.
  */
 #ifndef HOTSHOE_QUANTS_UNPACK_H
 #define HOTSHOE_QUANTS_UNPACK_H
 
+#include "codebooks.h"
 #include "hotshoe_quants_records.h"
 
-/* --- blocks of 32: a scale in half precision, perhaps a minimum, and codes of 4 bits: element i below element i + 16 ---- */
+/* --- blocks of 32: a scale in half precision, perhaps a minimum, and codes of 4 bits, element i below element i + 16 -- */
 
-/* Bit `group` of each byte, as 16. */
+/* Bit `group` of each byte, moved to bit 4. */
 INLINE ints fifth_bits(ints bits, int group) {
     return low(group < 4 ? V(slli_epi16)(bits, 4 - group) : V(srli_epi16)(bits, group - 4), 16);
 }
 
-/* fifth: whether there are fifth bits, one word a row: see in_groups. */
+/* fifth: the type has fifth bits, one word for each row (see group_fifth_bits). */
 INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
     const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? GROUP : 0);
     for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * GROUP) {
@@ -40,19 +41,17 @@ INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
                 take(s, 0, 0, 4 + w, half, second);
             }
             const floats scale = halves(in + half * 2 * LANES), zero = V(set1_ps)(fifth ? 16 : 8);
-            const floats least = s->mins ? halves(in + ROWS * 2 + half * 2 * LANES) : V(setzero_ps)();
-            close_record(s, 0, 0, half, scale, V(fmadd_ps)(scale, zero, least)); /* minimums count from code 0 */
+            /* The minimum is the weight of code 0. */
+            const floats minimum = s->mins ? halves(in + ROWS * 2 + half * 2 * LANES) : V(setzero_ps)();
+            close_record(s, 0, 0, half, scale, V(fmadd_ps)(scale, zero, minimum));
             close_span(s, 0, half);
         }
-        ask(s, 1); /* scales */
+        prefetch_lines(s, 1); /* scales */
         next_records(s, 1);
     }
 }
 
-/* A code may be a place in a table of 16: the numbers of IQ4_NL and IQ4_XS, and twice those of FP4, counted from -12. */
-static const int8_t iq4_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-static const int8_t fp4_table[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
-
+/* Codes may be indices of a table of 16 numbers: IQ4_NL, IQ4_XS, MXFP4. */
 INLINE ints table_of(const int8_t * numbers) { return in_each_lane(_mm_loadu_si128((const __m128i *) numbers)); }
 INLINE void take_looked_up(struct sink * s, int record, const char * in, int half, ints table) {
     UNROLL_FOR(int w = 0; w < 4; ++w) {
@@ -67,31 +66,32 @@ INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
         open_block(s, in, 0);
         UNROLL_FOR(int half = 0; half < PARTS; ++half) {
             open_record(s, 0, 0);
-            take_looked_up(s, 0, in + ROWS * 2, half, of_8_bits(table_of(iq4_table)));
+            take_looked_up(s, 0, in + ROWS * 2, half, of_8_bits(table_of(iq4_codebook)));
             close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
             close_span(s, 0, half);
         }
-        ask(s, 1); /* scales */
+        prefetch_lines(s, 1); /* scales */
         next_records(s, 1);
     }
 }
 
-/* The scale of MXFP4 is half a power of two, its exponent in one byte: the table holds twice the numbers. */
+/* The scale of MXFP4 is a power of two, with its exponent in one byte. The codebook has twice the numbers, so the scale here
+ * is half of it. */
 INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * GROUP) {
         open_block(s, in, 0);
         UNROLL_FOR(int half = 0; half < PARTS; ++half) {
             const ints e = bytes_widened(in + half * LANES);
-            const ints normal = V(slli_epi32)(V(sub_epi32)(e, V(set1_epi32)(1)), 23); /* not above 0 where e < 2: */
-            const ints tiny =
-                V(sllv_epi32)(V(set1_epi32)(0x00200000), V(min_epi32)(e, V(set1_epi32)(2))); /* 2^-128, 2^-127 */
+            const ints normal = V(slli_epi32)(V(sub_epi32)(e, V(set1_epi32)(1)), 23); /* at most 0 if e < 2: */
+            const ints shift = V(min_epi32)(e, V(set1_epi32)(2));
+            const ints tiny = V(sllv_epi32)(V(set1_epi32)(0x00200000), shift); /* 2^-128, 2^-127 */
             const ints scale = V(max_epi32)(normal, tiny);
             open_record(s, 0, 0);
-            take_looked_up(s, 0, in + ROWS, half, table_of(fp4_table));
+            take_looked_up(s, 0, in + ROWS, half, table_of(fp4_codebook));
             close_record(s, 0, 0, half, as_floats(scale), V(setzero_ps)());
             close_span(s, 0, half);
         }
-        ask(s, 1); /* scales */
+        prefetch_lines(s, 1); /* scales */
         next_records(s, 1);
     }
 }
@@ -107,17 +107,17 @@ INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
             close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
             close_span(s, 0, half);
         }
-        ask(s, 1); /* scales */
+        prefetch_lines(s, 1); /* scales */
         next_records(s, 1);
     }
 }
 
 /* --- superblocks of 256 --------------------------------------------------------------------------- */
 
-/* Q4_K and Q5_K: eight records with scales and minimums of 6 bits, in 12 bytes: the first four of each in the low bits of
- * bytes 0 to 7; of the others 4 bits in bytes 8 to 11, and the upper two above those of the first four. Record 2j's codes
- * lie in the lower nibbles of words 8j to 8j + 7, those of record 2j + 1 in the upper ones; fifth bits in 8 words, record
- * j's at bit j of each byte. */
+/* Q4_K and Q5_K: eight records, with scales and minimums of 6 bits in 12 bytes. The first four of each are the low bits of
+ * bytes 0 to 7. Of the others, 4 bits are in bytes 8 to 11, and the upper two above those of the first four. The codes of
+ * record 2j are the lower nibbles of words 8j to 8j + 7, those of record 2j + 1 the upper ones. Fifth bits are in 8 words,
+ * those of record j at bit j of each byte. */
 INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
     enum { SCALES = 4 * ROWS, FIFTHS = SCALES + 3 * GROUP };
     const int at_codes = FIFTHS + (fifth ? 8 * GROUP : 0);
@@ -130,7 +130,8 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
             const ints a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
             const ints scales[2] = {low(a, 63), low(c, 15) | low(V(srli_epi16)(a, 2), 48)};
             const ints mins[2] = {low(b, 63), high(c, 4, 15) | low(V(srli_epi16)(b, 2), 48)};
-            for (int j = 0; j < 4; ++j) { /* unrolled, all that is done ahead for the scales would be spilled */
+            for (int j = 0; j < 4;
+                 ++j) { /* not unrolled: the compiler would compute all scales first, and spill them */
                 open_record(s, 0, 2 * j);
                 open_record(s, 1, 2 * j + 1);
                 UNROLL_FOR(int g = 0; g < 8; ++g) {
@@ -148,8 +149,9 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
                 const __m128i shift = _mm_cvtsi32_si128(16 * (j % 2));
                 const ints pair = V(srl_epi32)(scales[j / 2], shift), min_pair = V(srl_epi32)(mins[j / 2], shift);
                 UNROLL_FOR(int i = 0; i < 2; ++i) {
-                    const floats scale = V(mul_ps)(d, byte_of(pair, i)), least = V(mul_ps)(d_min, byte_of(min_pair, i));
-                    close_record(s, i, 2 * j + i, half, scale, V(fmsub_ps)(scale, zero, least));
+                    const floats scale = V(mul_ps)(d, byte_of(pair, i));
+                    const floats minimum = V(mul_ps)(d_min, byte_of(min_pair, i));
+                    close_record(s, i, 2 * j + i, half, scale, V(fmsub_ps)(scale, zero, minimum));
                 }
                 if (j % 2) {
                     close_span(s, 2 * j, half);
@@ -160,10 +162,11 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
     }
 }
 
-/* The types with a scale for every 16 have 128 elements in each half of a superblock: sub-block j of 32 is in bits that
- * depend on j, of the words of its 8 groups: two records. All 8 of a half are closed in order, as tiles do: the same sums. */
+/* The types with a scale for every 16 elements have 128 elements in each half of a superblock. Sub-block j of 32 elements is
+ * two records; its bits are in the words of its 8 groups, at a position that depends on j. All 8 records of a half are closed
+ * in order, as tiles do it, so that the sums are the same. */
 
-/* Q6_K, in each half: lower nibbles in 16 words, the upper two bits in 8, sub-block j's at bits 2j. */
+/* Q6_K: in each half, lower nibbles in 16 words and the upper two bits in 8 words, those of sub-block j at bits 2j. */
 INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
     enum { UPPER = 32 * GROUP, SCALES = UPPER + 16 * GROUP, D = SCALES + 4 * GROUP };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
@@ -200,13 +203,13 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
                 close_span(s, 8 * side, half);
             }
         }
-        ask(s, 1); /* scales behind the codes */
+        prefetch_lines(s, 1); /* scales behind the codes */
         next_records(s, 16);
     }
 }
 
-/* Codes of 2 bits, and perhaps third ones, of 4 sub-blocks: in each half 8 words, sub-block j's at bits 2j; third bits in 8
- * words, those of sub-block j of half `side` at bit 4 * side + j of each byte. */
+/* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Third bits are
+ * in 8 words, those of sub-block j of half `side` at bit 4 * side + j of each byte. */
 INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int side, int part, int half) {
     UNROLL_FOR(int g = 0; g < 4; ++g) {
         const int word = 4 * part + g;
@@ -240,13 +243,13 @@ INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
                 const ints both[2] = {stream(s, at_both, 0, half), stream(s, at_both, 1, half)};
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(mul_ps)(d, byte_of(low(both[r / 4], 15), r % 4));
-                    const floats least = V(mul_ps)(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
-                    close_record(s, r, 8 * side + r, half, scale, V(sub_ps)(V(setzero_ps)(), least));
+                    const floats minimum = V(mul_ps)(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
+                    close_record(s, r, 8 * side + r, half, scale, V(sub_ps)(V(setzero_ps)(), minimum));
                 }
                 close_span(s, 8 * side, half);
             }
         }
-        ask(s, 1); /* scales behind the codes */
+        prefetch_lines(s, 1); /* scales behind the codes */
         next_records(s, 16);
     }
 }
@@ -261,7 +264,7 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
             const ints a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
             UNROLL_FOR(int side = 0; side < 2; ++side) {
                 const ints scales[2] = {
-                    /* 4 bits in a and b, two more in c; counted from -32 */
+                    /* 4 bits in a and b, two more in c; they count from -32 */
                     (side ? high(a, 4, 15) : low(a, 15)) | (side ? low(c, 48) : low(V(slli_epi16)(c, 4), 48)),
                     (side ? high(b, 4, 15) : low(b, 15)) | (side ? high(c, 2, 48) : low(V(slli_epi16)(c, 2), 48)),
                 };
@@ -278,12 +281,13 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
                 close_span(s, 8 * side, half);
             }
         }
-        ask(s, 4); /* scales behind the codes */
+        prefetch_lines(s, 4); /* scales behind the codes */
         next_records(s, 16);
     }
 }
 
-/* IQ4_XS: eight records; of a scale's 6 bits, counted from -32, two in a half word and four in a byte of two. */
+/* IQ4_XS: eight records. A scale has 6 bits and counts from -32: two bits are in a half word, four in a byte with those of
+ * another scale. */
 INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
     enum { LOWER = 4 * ROWS, CODES = LOWER + GROUP };
     for (int64_t i = 0; i < n; ++i, in += CODES + 32 * GROUP) {
@@ -294,11 +298,11 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
             const ints lower = words(in + LOWER + half * 4 * LANES);
             for (int r = 0; r < 8; ++r) {
                 open_record(s, 0, r);
-                take_looked_up(s, r, in + CODES + r * 4 * GROUP, half, of_8_bits(table_of(iq4_table)));
-                const ints at_four = V(srl_epi32)(lower, _mm_cvtsi32_si128(4 * r));
-                const ints at_two = V(srl_epi32)(upper, _mm_cvtsi32_si128(2 * r));
-                const ints four = at_four & V(set1_epi32)(15);
-                const ints two = at_two & V(set1_epi32)(3);
+                take_looked_up(s, r, in + CODES + r * 4 * GROUP, half, of_8_bits(table_of(iq4_codebook)));
+                const ints lower_shifted = V(srl_epi32)(lower, _mm_cvtsi32_si128(4 * r));
+                const ints upper_shifted = V(srl_epi32)(upper, _mm_cvtsi32_si128(2 * r));
+                const ints four = lower_shifted & V(set1_epi32)(15);
+                const ints two = upper_shifted & V(set1_epi32)(3);
                 const ints six = four | V(slli_epi32)(two, 4);
                 const floats scale = V(cvtepi32_ps)(V(sub_epi32)(six, V(set1_epi32)(32)));
                 close_record(s, 0, r, half, V(mul_ps)(d, scale), V(setzero_ps)());
@@ -311,22 +315,23 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* --- of each type two functions: into records, and into sums of one token ---------------------------- */
+/* --- two functions for each type: into records, and into the sums of one token ----------------------------------------- */
 
-#define TYPE(name, block, form, mins, asks, body)                                                      \
-    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                            \
-        struct sink storing = {0, 0, block, form, mins, out, 0, {{0}}, {0}, {{0}}, 0}, *s = &storing;  \
-        body;                                                                                          \
-    }                                                                                                  \
-    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {        \
-        struct sink summing = {1, asks, block, form, mins, 0, x, {{0}}, {0}, {{0}}, 0}, *s = &summing; \
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                               \
-            summing.total[half] = V(loadu_ps)(sums + half * LANES);                                    \
-        }                                                                                              \
-        body;                                                                                          \
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                               \
-            V(storeu_ps)(sums + half * LANES, summing.total[half]);                                    \
-        }                                                                                              \
+#define TYPE(name, block_, form_, mins_, asks_, body)                                                              \
+    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                        \
+        struct sink storing = {.block = block_, .form = form_, .mins = mins_, .out = out}, *s = &storing;          \
+        body;                                                                                                      \
+    }                                                                                                              \
+    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                    \
+        struct sink summing = {.direct = 1, .asks = asks_, .block = block_, .form = form_, .mins = mins_, .x = x}; \
+        struct sink * s = &summing;                                                                                \
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                                           \
+            summing.total[half] = V(loadu_ps)(sums + half * LANES);                                                \
+        }                                                                                                          \
+        body;                                                                                                      \
+        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                                           \
+            V(storeu_ps)(sums + half * LANES, summing.total[half]);                                                \
+        }                                                                                                          \
     }
 TYPE(q4_0, 32, FORM_OF_6, 0, 0, nibbles(s, in, n, 0))
 TYPE(q4_1, 32, FORM_OF_6, 1, 0, nibbles(s, in, n, 0))

@@ -1,5 +1,5 @@
-/* The vectors that products with quantized weights are written in, for the instruction set that the including file names:
- * QUANTS_AVX512_VNNI, QUANTS_AVX_VNNI or QUANTS_AVX2. */
+/* The vectors that the products with quantized weights are written in, for the instruction set that the including file
+ * defines: QUANTS_AVX512_VNNI, QUANTS_AVX_VNNI or QUANTS_AVX2. */
 #ifndef HOTSHOE_QUANTS_VECTORS_H
 #define HOTSHOE_QUANTS_VECTORS_H
 
@@ -7,12 +7,12 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "activations.h"
+#include "isa.h"
 
 #if defined(QUANTS_AVX512_VNNI)
 #define ISA __attribute__((target("avx512vnni,avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
 #define V(op) _mm512_##op
-#define LANES 16 /* of 32 bits */
+#define LANES 16 /* numbers of 32 bits in a vector */
 #define DPBUSD(sum, codes, x) _mm512_dpbusd_epi32(sum, codes, x)
 typedef __m512i ints;
 typedef __m512 floats;
@@ -21,14 +21,14 @@ typedef __m512 floats;
 #define LANES 8
 typedef __m256i ints;
 typedef __m256 floats;
-#if defined(QUANTS_AVX_VNNI) && defined(QUANTS_EVEX) /* in a test, on CPUs that have AVX-512's form of it only */
+#if defined(QUANTS_AVX_VNNI) && defined(QUANTS_EVEX) /* in a test, on a CPU that has only AVX-512's form of it */
 #define ISA __attribute__((target("avx512vnni,avx512vl,avx2,fma,f16c")))
 #define DPBUSD(sum, codes, x) _mm256_dpbusd_epi32(sum, codes, x)
 #elif defined(QUANTS_AVX_VNNI)
 #define ISA __attribute__((target("avxvnni,avx2,fma,f16c")))
 #define DPBUSD(sum, codes, x) _mm256_dpbusd_avx_epi32(sum, codes, x)
 #else
-#define ISA __attribute__((target("avx2,fma,f16c")))
+#define ISA AVX2
 #define DPBUSD(sum, codes, x) (sum) /* never called */
 #endif
 #endif
@@ -40,9 +40,9 @@ INLINE ints low(ints v, int mask) { return v & bytes(mask); }
 INLINE ints high(ints v, int shift, int mask) { return low(V(srli_epi16)(v, shift), mask); }
 INLINE floats byte_of(ints v, int i) { return V(cvtepi32_ps)(V(srli_epi32)(v, 8 * i) & V(set1_epi32)(255)); }
 INLINE floats signed_byte_of(ints v, int i) { return V(cvtepi32_ps)(V(srai_epi32)(V(slli_epi32)(v, 24 - 8 * i), 24)); }
-INLINE ints four_bytes(const char * at) {
+INLINE ints four_bytes(const char * p) {
     int32_t value;
-    memcpy(&value, at, 4);
+    memcpy(&value, p, 4);
     return V(set1_epi32)(value);
 }
 

@@ -1,7 +1,17 @@
-# libhotshoe_kernels: what ggml-cpu does slowly. It links to no ggml; it only reads struct ggml_tensor.
-add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL native/hotshoe_kernels.c native/hotshoe_linear.c
-            native/hotshoe_attention.c native/hotshoe_ops.c native/hotshoe_quants.c native/hotshoe_quants_avx2.c
-            native/hotshoe_quants_avx_vnni.c native/hotshoe_quants_avx512_vnni.c)
+# libhotshoe_kernels: our own versions of what ggml-cpu computes slowly. It does not link to ggml; it only reads struct
+# ggml_tensor.
+add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL
+  native/hotshoe_activations.c
+  native/hotshoe_attention.c
+  native/hotshoe_isa.c
+  native/hotshoe_linear.c
+  native/hotshoe_log.c
+  native/hotshoe_ops.c
+  native/hotshoe_quants.c
+  native/hotshoe_quants_avx2.c
+  native/hotshoe_quants_avx512_vnni.c
+  native/hotshoe_quants_avx_vnni.c
+  native/hotshoe_quants_pack.c)
 target_include_directories(hotshoe_kernels PRIVATE "${ggml_dir}/include")
 target_compile_features(hotshoe_kernels PRIVATE c_std_11)
 set_target_properties(hotshoe_kernels PROPERTIES C_VISIBILITY_PRESET hidden)
@@ -12,11 +22,11 @@ if(WIN32)
   set_target_properties(hotshoe_kernels PROPERTIES PREFIX "")
 endif()
 if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
-  # -O3 vectorises. Not -ffast-math: the rounding trick with 1.5 * 2^23 must not be "simplified" away.
+  # -O3 vectorises. No -ffast-math: it would "simplify" the rounding by 1.5 * 2^23 away.
   target_compile_options(hotshoe_kernels PRIVATE -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra)
 endif()
 if(HOTSHOE_SANITIZE)
-  # The first report ends the process: what is only printed passes for a success. -O1 keeps the vector code and the stacks.
+  # The first report ends the process: a test that only prints a report passes. -O1 keeps the vector code and the stacks.
   target_compile_options(hotshoe_kernels PRIVATE -O1 -g -fno-omit-frame-pointer -fsanitize=${HOTSHOE_SANITIZE}
                          -fno-sanitize-recover=all)
   target_link_options(hotshoe_kernels PRIVATE -fsanitize=${HOTSHOE_SANITIZE})

@@ -19,8 +19,10 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 LISTING = HERE / "ggml_cdef.h"
-# in native/
-KERNELS = ("hotshoe_kernels.h", "hotshoe_linear.h", "hotshoe_attention.h", "hotshoe_ops.h", "hotshoe_quants.h")
+KERNELS = (  # the headers in native/ that declare our own functions
+    *("hotshoe_kernels.h", "hotshoe_activations.h", "hotshoe_linear.h", "hotshoe_attention.h", "hotshoe_ops.h"),
+    "hotshoe_quants.h",
+)
 MODULE = HERE.parent / "src" / "hotshoe_ggml" / "_gen_ffi.py"
 
 HEADERS = ("ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-cpu.h", "ggml-backend-impl.h")

@@ -125,7 +125,7 @@ class PackedWeight(ABC):
 
     __slots__ = ("_address", "_memory", "_params", "_weight", "format", "k", "m", "n_experts", "nbytes")
 
-    outliers_apart: bool = False
+    separate_outliers: bool = False
 
     function: ClassVar[str]
     """The kernel that multiplies with it: a callback of ggml's custom op."""
@@ -192,7 +192,7 @@ class PackedWeight(ABC):
             params.packed = ffi.cast("void *", self._address)
             params.gate = ffi.cast("void *", gate_address)
             params.n_experts = self.n_experts
-            params.outliers_apart = self.outliers_apart
+            params.separate_outliers = self.separate_outliers
             params.format = self.format.id if isinstance(self.format, DType) else self.format
             self._params[key] = params
         return self._params[key]
@@ -227,20 +227,20 @@ class QuantizedWeight(PackedWeight):
     Of a compute-bound model activations near outliers are rounded to 16 bits, not to 8: encoders have such.
     """
 
-    __slots__ = ("outliers_apart",)
+    __slots__ = ("separate_outliers",)
     function = "hotshoe_quants"
 
     def __init__(self, weight: WeightData) -> None:
         self.format: DType = weight.dtype
-        self.outliers_apart = weight.compute_bound
+        self.separate_outliers = weight.compute_bound
         m, k = weight.shape[-2:]
         super().__init__(weight, int(kernels().hotshoe_quants_size(weight.dtype.id, k, m)))
 
     def takes_gate(self, gate: PackedWeight) -> bool:
         """Whether ``act(x @ gate.T) * (x @ W.T)`` is one product."""
-        same = ("format", "k", "m", "n_experts", "outliers_apart")
+        same = ("format", "k", "m", "n_experts", "separate_outliers")
         alike = all(getattr(gate, name) == getattr(self, name) for name in same)
-        return alike and bool(kernels().hotshoe_quants_gates(self.format.id, self.k, self.outliers_apart))
+        return alike and bool(kernels().hotshoe_quants_gates(self.format.id, self.k, self.separate_outliers))
 
     def _rows_at_once(self, row_bytes: int) -> int:
         return _PART // row_bytes

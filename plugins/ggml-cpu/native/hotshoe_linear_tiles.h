@@ -1,0 +1,225 @@
+/* Tiles of products with F32, F16 and BF16 weights: some tokens by one or two panels, for each number of tokens and each
+ * instruction set a function of its own, so that the accumulators stay in registers. Only hotshoe_linear.c includes this.
+ *
+ * A tile is up to 14 tokens by one panel (28 accumulators of the 32 registers) or up to 6 tokens by two panels. Without
+ * AVX-512 it is up to 6 tokens by half a panel (12 accumulators of the 16 registers), then by the other half. */
+#ifndef HOTSHOE_LINEAR_TILES_H
+#define HOTSHOE_LINEAR_TILES_H
+
+#include <immintrin.h>
+
+#include "hotshoe_linear.h"
+#include "isa.h"
+
+enum {
+    PANEL = 32,
+    HALF = PANEL / 2,
+    MAX_ROWS = 14,    /* of a tile by one panel, with AVX-512 */
+    MAX_ROWS_TWO = 6, /* of a tile by two panels; without AVX-512, of every tile */
+#if defined(__GLIBC__)
+    BLOCK = 112,        /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
+    DEPTH = 384,        /* features staged at once; 256 made F32 3 % slower */
+    BLOCK_STORED = 144, /* BLOCK for weights as stored, in halves of panels */
+    DEPTH_STORED = 512, /* DEPTH for weights as stored, and twice as many in BF16; 256 made F16 15 % slower */
+    STAGED_DEPTHS = 2,  /* depths that are staged at once if a token has no more of them: 594 KiB */
+    /* Floats for the sums of some panels' tiles, if a token has more depths. Summing in the result itself, whose rows are
+     * far from each other, made BF16 6 % slower. */
+    SUMS = 64 << 10,
+#elif defined(__linux__)
+    /* musl gives a thread 128 KiB of stack. */
+    BLOCK = 28,
+    DEPTH = 256,
+    BLOCK_STORED = 28,
+    DEPTH_STORED = 256,
+    STAGED_DEPTHS = 1,
+    SUMS = 2 << 10,
+#else
+    /* macOS gives a thread 512 KiB of stack. */
+    BLOCK = 70,
+    DEPTH = 384,
+    BLOCK_STORED = 72,
+    DEPTH_STORED = 512,
+    STAGED_DEPTHS = 1,
+    SUMS = 24 << 10,
+#endif
+    STRIDE = DEPTH_STORED * 4 + 64, /* bytes from one staged token to the next: an odd number of cache lines */
+};
+
+/* Rows of a weight as stored that are transposed next. They are prefetched while a tile is computed; without that,
+ * transposing waits for memory: BF16 did 157 GFLOP/s a core instead of 215. */
+struct upcoming {
+    const char * first;        /* the part of the first row */
+    int64_t row_stride;        /* bytes from one row to the next */
+    int n_rows, bytes_in_step; /* n_rows 0: nothing is prefetched */
+};
+ALWAYS_INLINE void prefetch_upcoming(const struct upcoming * next, int64_t step) {
+    if (step % 16 == 0) {
+        for (int r = 0; r < next->n_rows; ++r) {
+            __builtin_prefetch(next->first + r * next->row_stride + step * next->bytes_in_step, 0, 2);
+        }
+    }
+}
+
+/* tile[r][0..) (+)= x[r][0..steps) @ panel, for the rows r of a tile.
+ * x: staged tokens, STRIDE bytes from each other. w: the panel, k-major. steps: features, or pairs of them for BF16.
+ * panel_stride: bytes from one panel to the next. tile_stride: floats from one row of the tile to the next.
+ * resume: 0 to start the sums at zero, 1 to add to the tile. */
+#define TILE_ARGS                                                                                                    \
+    const char *x, const char *w, int64_t steps, int64_t panel_stride, float *tile, int64_t tile_stride, int resume, \
+        const struct upcoming *next
+typedef void (*tile_fn)(TILE_ARGS);
+
+AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, const char * w, int64_t steps,
+                                         int64_t panel_stride, float * tile, int64_t tile_stride, int resume,
+                                         const struct upcoming * next) {
+    __m512 acc[MAX_ROWS][4];
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
+            acc[r][v] = resume ? _mm512_loadu_ps(tile + r * tile_stride + v * 16) : _mm512_setzero_ps();
+        }
+    }
+    for (int64_t i = 0; i < steps; ++i) {
+        prefetch_upcoming(next, i);
+        __m512i b[4];
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
+            b[v] = _mm512_load_si512((const void *) (w + v / 2 * panel_stride + v % 2 * 64));
+        }
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
+            const __m512i a = _mm512_set1_epi32(*(const int32_t *) (x + r * STRIDE));
+            UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
+                acc[r][v] = _mm512_dpbf16_ps(acc[r][v], (__m512bh) a, (__m512bh) b[v]);
+            }
+        }
+        x += 4;
+        w += 128;
+    }
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
+            _mm512_storeu_ps(tile + r * tile_stride + v * 16, acc[r][v]);
+        }
+    }
+}
+
+AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * x, const char * w, int64_t steps,
+                                   int64_t panel_stride, float * tile, int64_t tile_stride, int resume,
+                                   const struct upcoming * next) {
+    __m512 acc[MAX_ROWS][4];
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
+            acc[r][v] = resume ? _mm512_loadu_ps(tile + r * tile_stride + v * 16) : _mm512_setzero_ps();
+        }
+    }
+    for (int64_t i = 0; i < steps; ++i) {
+        prefetch_upcoming(next, i);
+        __m512 b[4];
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
+            b[v] = half ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + v / 2 * panel_stride + v % 2 * 32)))
+                        : _mm512_load_ps((const float *) (w + v / 2 * panel_stride + v % 2 * 64));
+        }
+        UNROLL_FOR(int p = 0; p < panels && half; ++p) { /* with 8 tokens 95 GFLOP/s instead of 77 */
+            _mm_prefetch(w + p * panel_stride + 2048, _MM_HINT_T0);
+        }
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
+            const __m512 a = _mm512_set1_ps(*(const float *) (x + r * STRIDE));
+            UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
+                acc[r][v] = _mm512_fmadd_ps(a, b[v], acc[r][v]);
+            }
+        }
+        x += 4;
+        w += half ? 64 : 128;
+    }
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
+            _mm512_storeu_ps(tile + r * tile_stride + v * 16, acc[r][v]);
+        }
+    }
+}
+
+/* Half a panel of F32, or of F16 (half). step: bytes from one feature to the next. */
+AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, const char * w, int64_t steps,
+                                 float * tile, int64_t tile_stride, int resume, const struct upcoming * next) {
+    __m256 acc[MAX_ROWS_TWO][2];
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2; ++v) {
+            acc[r][v] = _mm256_setzero_ps();
+        }
+    }
+    for (int64_t i = 0; i < steps; ++i) {
+        prefetch_upcoming(next, i);
+        const __m256 b0 =
+            half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
+        const __m256 b1 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 16)))
+                               : _mm256_load_ps((const float *) (w + 32));
+        UNROLL_FOR(int r = 0; r < rows; ++r) {
+            const __m256 value = _mm256_broadcast_ss((const float *) (x + r * STRIDE));
+            acc[r][0] = _mm256_fmadd_ps(value, b0, acc[r][0]);
+            acc[r][1] = _mm256_fmadd_ps(value, b1, acc[r][1]);
+        }
+        x += 4;
+        w += step;
+    }
+    UNROLL_FOR(int r = 0; r < rows; ++r) {
+        UNROLL_FOR(int v = 0; v < 2; ++v) {
+            const __m256 before = resume ? _mm256_loadu_ps(tile + r * tile_stride + v * 8) : _mm256_setzero_ps();
+            _mm256_storeu_ps(tile + r * tile_stride + v * 8, _mm256_add_ps(before, acc[r][v]));
+        }
+    }
+}
+
+#define TILES_512(rows, panels)                                                                \
+    AVX512 static void f32_512_##rows##_##panels(TILE_ARGS) {                                  \
+        tile_512(rows, panels, 0, x, w, steps, panel_stride, tile, tile_stride, resume, next); \
+    }                                                                                          \
+    AVX512 static void f16_512_##rows##_##panels(TILE_ARGS) {                                  \
+        tile_512(rows, panels, 1, x, w, steps, panel_stride, tile, tile_stride, resume, next); \
+    }                                                                                          \
+    AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) {                                \
+        tile_bf16(rows, panels, x, w, steps, panel_stride, tile, tile_stride, resume, next);   \
+    }
+#define TILES_256(rows)                                                                   \
+    AVX2 static void f32_256_##rows(TILE_ARGS) {                                          \
+        (void) panel_stride;                                                              \
+        tile_256(rows, 0, 128, x, w, steps, tile, tile_stride, resume, next);             \
+        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF, tile_stride, resume, next); \
+    }                                                                                     \
+    AVX2 static void f16_256_##rows(TILE_ARGS) {                                          \
+        (void) panel_stride;                                                              \
+        tile_256(rows, 1, 64, x, w, steps, tile, tile_stride, resume, next);              \
+        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF, tile_stride, resume, next);  \
+    }                                                                                     \
+    AVX2 static void half_256_##rows(TILE_ARGS) {                                         \
+        (void) panel_stride;                                                              \
+        tile_256(rows, 0, 64, x, w, steps, tile, tile_stride, resume, next);              \
+    }
+#define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
+#define EACH_TO_14(call)                                                                                           \
+    call(1, 1) call(2, 1) call(3, 1) call(4, 1) call(5, 1) call(6, 1) call(7, 1) call(8, 1) call(9, 1) call(10, 1) \
+        call(11, 1) call(12, 1) call(13, 1) call(14, 1)
+EACH_TO_14(TILES_512)
+EACH_TO_6(TILES_512)
+TILES_256(1)
+TILES_256(2)
+TILES_256(3)
+TILES_256(4)
+TILES_256(5)
+TILES_256(6)
+
+/* tables[panels - 1][rows] */
+#define F32_512(rows, panels) [panels - 1][rows] = f32_512_##rows##_##panels,
+#define F16_512(rows, panels) [panels - 1][rows] = f16_512_##rows##_##panels,
+#define BF16_512(rows, panels) [panels - 1][rows] = bf16_##rows##_##panels,
+
+typedef tile_fn tile_table[2][MAX_ROWS + 1];
+static const tile_table tiles_512[] = {
+    {EACH_TO_14(F32_512) EACH_TO_6(F32_512)},
+    {EACH_TO_14(F16_512) EACH_TO_6(F16_512)},
+    {EACH_TO_14(BF16_512) EACH_TO_6(BF16_512)},
+};
+static const tile_table tiles_256[] = {
+    {{0, f32_256_1, f32_256_2, f32_256_3, f32_256_4, f32_256_5, f32_256_6}},
+    {{0, f16_256_1, f16_256_2, f16_256_3, f16_256_4, f16_256_5, f16_256_6}},
+};
+/* For half panels of F32. */
+static const tile_table half_tiles_256 = {{0, half_256_1, half_256_2, half_256_3, half_256_4, half_256_5, half_256_6}};
+
+#endif

@@ -1,0 +1,153 @@
+#include "hotshoe_quants.h"
+
+#include "isa.h"
+
+#if defined(HOTSHOE_X86)
+
+#include <immintrin.h>
+#include <string.h>
+
+#include "hotshoe_quants_set.h"
+#include "tensor_rows.h"
+
+size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
+    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
+    return (size_t) (ceil_div(m, ROWS) * ROWS * (k / q->elements) * q->bytes);
+}
+
+/* Collects one element of a field from each of n rows: out[n], elements of `bytes` bytes. */
+ALWAYS_INLINE void gather(const char * rows, int64_t row_stride, int64_t n, int bytes, char * out) {
+    for (int64_t r = 0; r < n; ++r) {
+        memcpy(out + r * bytes, rows + r * row_stride, (size_t) bytes);
+    }
+}
+
+/* Reorders the 32 fifth bits of a row's block. The file has the bit of element i at bit i; the result has the bit of element
+ * j of group g (of four elements) at bit g of byte j, where one shift serves a whole vector of bytes. That is a
+ * transposition of 8 by 4 bits: two times, the odd bits move into the upper half, in four exchanges of bits. */
+static uint32_t group_fifth_bits(uint32_t bits) {
+    for (int i = 0; i < 2; ++i) {
+        uint32_t swap;
+        swap = (bits ^ bits >> 1) & 0x22222222, bits ^= swap ^ swap << 1;
+        swap = (bits ^ bits >> 2) & 0x0c0c0c0c, bits ^= swap ^ swap << 2;
+        swap = (bits ^ bits >> 4) & 0x00f000f0, bits ^= swap ^ swap << 4;
+        swap = (bits ^ bits >> 8) & 0x0000ff00, bits ^= swap ^ swap << 8;
+    }
+    return bits;
+}
+
+/* Transposes 8 words of 8 rows: word i of all rows goes to out + i * GROUP. */
+AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out) {
+    __m256i in[8], pairs[8], fours[8];
+    for (int i = 0; i < 8; ++i) {
+        in[i] = _mm256_loadu_si256((const __m256i *) (rows + i * row_stride));
+    }
+    for (int i = 0; i < 8; i += 2) { /* words 0, 1 (and 4, 5) of rows i and i + 1; words 2, 3 (and 6, 7) */
+        pairs[i] = _mm256_unpacklo_epi32(in[i], in[i + 1]);
+        pairs[i + 1] = _mm256_unpackhi_epi32(in[i], in[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) { /* words 0 (and 4), 1 (5), 2 (6) and 3 (7) of rows i to i + 3 */
+        fours[i] = _mm256_unpacklo_epi64(pairs[i], pairs[i + 2]);
+        fours[i + 1] = _mm256_unpackhi_epi64(pairs[i], pairs[i + 2]);
+        fours[i + 2] = _mm256_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
+        fours[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
+    }
+    for (int i = 0; i < 4; ++i) {
+        _mm256_storeu_si256((__m256i *) (out + i * GROUP), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
+        _mm256_storeu_si256((__m256i *) (out + (i + 4) * GROUP),
+                            _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31));
+    }
+}
+
+/* The same for 4 words of 4 rows. */
+static void transpose_4(const char * rows, int64_t row_stride, char * out) {
+    __m128i in[4], pairs[4];
+    for (int i = 0; i < 4; ++i) {
+        in[i] = _mm_loadu_si128((const __m128i *) (rows + i * row_stride));
+    }
+    for (int i = 0; i < 4; i += 2) {
+        pairs[i] = _mm_unpacklo_epi32(in[i], in[i + 1]);
+        pairs[i + 1] = _mm_unpackhi_epi32(in[i], in[i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+        _mm_storeu_si128((__m128i *) (out + 2 * i * GROUP), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
+        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * GROUP), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
+    }
+}
+
+/* The same for n words of 16 rows. */
+static void transpose_words(const char * rows, int64_t row_stride, int n, char * out) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * GROUP) {
+        transpose_8(rows, row_stride, out);
+        transpose_8(rows + 8 * row_stride, row_stride, out + 32);
+    }
+    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * GROUP) {
+        for (int r = 0; r < ROWS; r += 4) {
+            transpose_4(rows + r * row_stride, row_stride, out + 4 * r);
+        }
+    }
+    for (; i < n; ++i, rows += 4, out += GROUP) {
+        gather(rows, row_stride, ROWS, 4, out);
+    }
+}
+
+void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
+                         void * packed) {
+    const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
+    const int64_t row_bytes = k / q->elements * q->bytes, last = min64(first_row + n_rows, m);
+    const int fifth_bits = type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1;
+    for (int64_t row = first_row, n; row < last; row += n) {
+        n = min64(ROWS - row % ROWS, last - row); /* rows of one panel */
+        const char * in = (const char *) rows + (row - first_row) * row_bytes;
+        char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
+        /* The next panel. The processor itself does not foresee reads in 16 places at once. */
+        const char * next = in + n * row_bytes;
+        for (int64_t b = 0; b < k / q->elements; ++b) {
+            for (int line = 0; line < ROWS * q->bytes; line += GROUP, next += GROUP) {
+                __builtin_prefetch(next);
+            }
+            for (int f = 0; f < 2; ++f) {
+                const int bytes = q->fields[f].bytes, n_elements = q->fields[f].n;
+                if (bytes == 4 && n == ROWS) {
+                    transpose_words(in, row_bytes, n_elements, out);
+                } else {
+                    for (int i = 0; i < n_elements; ++i) {
+                        const char * first = in + i * bytes;
+                        char * lanes = out + (i * ROWS + row % ROWS) * bytes;
+                        switch (bytes) { /* a constant size, so that no copy is a call */
+                            case 1: gather(first, row_bytes, n, 1, lanes); break;
+                            case 2: gather(first, row_bytes, n, 2, lanes); break;
+                            default: gather(first, row_bytes, n, 4, lanes);
+                        }
+                    }
+                }
+                if (fifth_bits && bytes == 4) {
+                    char * lanes = out + row % ROWS * 4;
+                    uint32_t words[ROWS];
+                    memcpy(words, lanes, (size_t) n * 4);
+                    for (int64_t r = 0; r < n; ++r) {
+                        words[r] = group_fifth_bits(words[r]);
+                    }
+                    memcpy(lanes, words, (size_t) n * 4);
+                }
+                in += n_elements * bytes;
+                out += n_elements * ROWS * bytes;
+            }
+        }
+    }
+}
+
+#else /* no kernels for this CPU or compiler */
+
+size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
+    (void) type, (void) k, (void) m;
+    return 0;
+}
+
+void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
+                         void * packed) {
+    (void) type, (void) k, (void) m, (void) first_row, (void) n_rows, (void) rows, (void) packed;
+}
+
+#endif
