@@ -78,7 +78,7 @@ _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")  # what argparse takes for a negative 
 
 
 class _Help(argparse.HelpFormatter):
-    """Help in 80 columns or more, with a description of paragraphs or, if it has line ends, as it is written."""
+    """Formats help. A description with line ends is printed unchanged; others are wrapped."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, max_help_position=27, **options)
