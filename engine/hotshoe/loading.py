@@ -15,6 +15,7 @@ import numpy  # noqa: F401 - here, not under six imports more: where CPython's s
 from hotshoe.families import find_model
 from hotshoe.nn.binder import bind, check_layers
 from hotshoe.placement import PlacementParams
+from hotshoe.runner.base import ModelParts
 from hotshoe.runner.params import RunnerParams
 from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
@@ -153,8 +154,8 @@ class Recipe:
             model = self._load_whole(backend, progress)
             model.why = registry.why(self.device)
         else:
+            from hotshoe.placement.load_and_adjust import load_settled
             from hotshoe.placement.report import in_words
-            from hotshoe.placement.settle import load_settled
 
             opened = [backend]
             model = load_settled(
@@ -178,7 +179,7 @@ class Recipe:
         except BaseException as error:
             backend.close()
             if isinstance(error, InsufficientMemoryError) and device.type is not DeviceType.CPU:
-                from hotshoe.placement.settle import with_advice
+                from hotshoe.placement.load_and_adjust import with_advice
 
                 raise with_advice(error, [device], self.placement) from None
             raise
@@ -190,7 +191,7 @@ class Recipe:
         if self.architecture.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
         words, kind = self._start_beside().result()
-        return kind(model, words, backend, self.file, n_ctx=self.config.n_ctx, why="", params=self.runner)
+        return kind(ModelParts(model, words, backend, self.file, self.config.n_ctx, self.runner))
 
     def _start_beside(self) -> Future[tuple[Tokenizer, Runner]]:
         """What needs no weights, in a thread of its own: a large vocabulary takes as long as copying them."""

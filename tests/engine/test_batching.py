@@ -181,7 +181,7 @@ def test_top_k_on_the_device_is_that_of_the_host(device: str, gguf: Callable[...
     with load(gguf("LlamaForCausalLM"), device) as model:
         options = {"seed": 3, "max_tokens": 10, "temperature": 1.2}
         expected = [c.tokens for c in model.generate(PROMPTS, **options)]
-        model.engine.on_device = True
+        model.engine._sample_on_device = True
         assert [c.tokens for c in model.generate(PROMPTS, **options)] == expected
         assert {s.op.op for s in model._forward.contexts.signatures if s.op} == {"top_k"}
         mixed = model.generate(PROMPTS[:2], [SamplingParams(seed=1, max_tokens=5), SamplingParams(**GREEDY)])

@@ -12,7 +12,7 @@ import pytest
 
 import hotshoe
 from hotshoe.runner.embedder import EmbeddingModel
-from hotshoe.runner.whole_texts import Shape, _size
+from hotshoe.runner.encoder_model import EncoderSignature, _n_counted
 from hotshoe_core.errors import (
     ClosedError,
     DeviceNotFoundError,
@@ -103,7 +103,7 @@ def test_the_same_shapes_again_build_and_lower_nothing(tiny: EmbeddingModel) -> 
 
 def test_many_shapes_keep_the_memory_of_few(tiny: EmbeddingModel) -> None:
     """Graphs weigh as much as they have tokens, small ones as many as 256."""
-    assert [_size(Shape(*shape)) for shape in ((32, 64), (1, 5))] == [2048, 256]
+    assert [_n_counted(EncoderSignature(*shape)) for shape in ((32, 64), (1, 5))] == [2048, 256]
     tiny._contexts._capacity = 8 * 256
     for n in range(1, 25):
         tiny.embed("a " * n)

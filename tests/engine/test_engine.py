@@ -1,4 +1,4 @@
-"""The engine with a model that is no model: threads, locks, interrupts and workers, with no tensor and no timing."""
+"""The engine with a fake model: threads, locks, interrupts and workers, without tensors and timing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from hotshoe.kvcache import AttentionSpec, CausalCache, RecurrentCache, Recurren
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import Generation
-from hotshoe.runner.prefix import Part, Slots
-from hotshoe.runner.scheduler import Limits
+from hotshoe.runner.scheduler import Chunk, Limits
 from hotshoe.runner.sequence import TokenSequence
+from hotshoe.runner.slots import Slots
 from hotshoe.sampling import DeviceOp, Sampler, SamplingParams
 from hotshoe_core import Backend, DType
 from hotshoe_core.eager.reference import open_reference
@@ -31,15 +31,13 @@ N_VOCAB, PATIENCE = 50, 60  # seconds after which a test that hangs has failed
 
 
 class Work:
-    def __init__(self, parts: Sequence[Part], op: DeviceOp | None) -> None:
+    def __init__(self, chunks: Sequence[Chunk[Any]], op: DeviceOp | None, n_rows: int) -> None:
         self.op = op
-        self.n_rows = sum(p.n for p in parts)
-        self.asked: list[list[Any]] = []
-        for sequence, n, outputs in parts:
-            end = sequence.n_computed + n
-            self.asked += [sequence.items.rows[: end - i] for i in reversed(range(outputs))]
-
-    def placed(self, feeds: dict[str, Any], sizes: tuple[int, ...]) -> None: ...
+        self.n_rows = n_rows
+        self.requested: list[list[Any]] = []
+        for job, n, outputs in chunks:
+            end = job.sequence.n_computed + n
+            self.requested += [job.sequence.items.rows[: end - i] for i in reversed(range(outputs))]
 
 
 def next_token(rows: Sequence[Any]) -> int:
@@ -56,18 +54,21 @@ class FakeForward:
 
     def check(self, items: Items, before: int = 0) -> None: ...
 
-    def prepare(self, parts: Sequence[Part], op: DeviceOp | None) -> Work:
-        return Work(parts, op)
+    def n_rows(self, n: int) -> int:
+        return n
+
+    def prepare(self, chunks: Sequence[Chunk[Any]], op: DeviceOp | None, n_rows: int, feeds: Any, sizes: Any) -> Work:
+        return Work(chunks, op, n_rows)
 
     def compute(self, work: Work) -> list[np.ndarray]:
         self.graphs.append(work.n_rows)
         self.gate(work.n_rows)
-        logits = np.zeros((len(work.asked), N_VOCAB), np.float32)
-        for row, rows in zip(logits, work.asked, strict=True):
+        logits = np.zeros((len(work.requested), N_VOCAB), np.float32)
+        for row, rows in zip(logits, work.requested, strict=True):
             row[next_token(rows)] = 10
         if work.op is None:
             return [logits]
-        best = logits.argmax(axis=-1, keepdims=True)  # greedy: no other op is asked for
+        best = logits.argmax(axis=-1, keepdims=True)  # greedy: no other op is used
         return [best, np.take_along_axis(logits, best, -1)]
 
 
@@ -82,7 +83,7 @@ class Rig:
         self.cache = kind(self.backend, (spec,), n_sequences=2, **sizes)
         self.forward = FakeForward()
         self.slots = Slots(self.cache, 8)
-        limits = Limits(n_batch, n_ubatch, 8, uniform)
+        limits = Limits(n_batch, n_ubatch, uniform)
         self.engine = Engine(self.backend, self.forward, self.slots, limits, n_ctx=n_ctx)
 
     def sequence(self, ids: Sequence[int] = ()) -> TokenSequence:
@@ -271,6 +272,17 @@ def test_an_error_in_the_worker_reaches_who_waits() -> None:
     rig.forward.gate = lambda n: None
     assert rig.read(rig.generation([1])) == expected([1])
     rig.engine.stop()
+
+
+def test_the_cache_admits_jobs_in_order_while_they_fit() -> None:
+    rig = Rig(n_ctx=16)  # for two sequences: 32 cells
+    for generation in (generations := [rig.generation([i] * 12, n=4) for i in range(3)]):
+        generation.spare = 4
+        rig.engine.add(generation)
+    assert rig.engine._admit(None) == generations[:2]  # they leave 8 cells
+    assert rig.engine._admit(generations[2]) == [generations[2], generations[0]]
+    generations[0].spare = 9
+    assert rig.engine._admit(generations[2]) == [generations[2]]  # no later job either
 
 
 # Interrupts

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hotshoe.kvcache import AttentionSpec, Cache, CausalCache, LayerSpec, Placed, RecurrentSpec, make_cache
+from hotshoe.kvcache import Allocation, AttentionSpec, Cache, CausalCache, LayerSpec, RecurrentSpec, make_cache
 from hotshoe.kvcache.cells import Reach
 from hotshoe_core import Backend, DType, ops
 from hotshoe_core.eager.reference import open_reference
@@ -41,9 +41,9 @@ def make(backend: Backend, spec: Sequence[LayerSpec] = LAYERS, dtype: DType = DT
     return CausalCache(backend, spec, **{"n_tokens": N_TOKENS, "n_batch": N_BATCH} | sizes, dtype=dtype)
 
 
-def place(cache: Cache, *step: Placed, n_rows: int = 0) -> dict[str, np.ndarray]:
-    """Place and commit, as if it had been computed."""
-    feeds = cache.place(step, n_rows or sum(p.n for p in step))
+def put(cache: Cache, *step: Allocation, n_rows: int = 0) -> dict[str, np.ndarray]:
+    """Allocate and commit, as if the step had been computed."""
+    feeds = cache.allocate(step, n_rows or sum(p.n for p in step))
     cache.commit()
     return feeds
 
@@ -94,16 +94,16 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
             positions = range(start, start + n)
             if n > room():
                 with pytest.raises(CacheFullError, match=f"room for {room()}"):
-                    cache.place([Placed(sequence, start, n)], n)
+                    cache.allocate([Allocation(sequence, start, n)], n)
                 cache.rollback()
                 continue
             before = [cells.members.copy() for cells in cache.cells.values()]
-            cache.place([Placed(sequence, start, n)], n)
+            cache.allocate([Allocation(sequence, start, n)], n)
             cache.rollback()  # as if Ctrl-C had come: nothing that anybody may look at is lost
             assert cache.length(sequence) == start
             assert cache.can_resume(sequence, start)
             assert all(np.count_nonzero(c.members) <= np.count_nonzero(m) for c, m in zip(cache.cells.values(), before))
-            feeds = place(cache, Placed(sequence, start, n))
+            feeds = put(cache, Allocation(sequence, start, n))
             for reach, cells in cache.cells.items():
                 assert cells.positions[feeds[f"cache.cells.{reach}"]].tolist() == list(positions)
                 mask = feeds[f"cache.mask.{reach}"]
@@ -144,7 +144,7 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
 
 def test_positions_in_the_middle_are_removed() -> None:
     cache = make(open_reference(), (attention(),))
-    place(cache, Placed(0, 0, 6))
+    put(cache, Allocation(0, 0, 6))
     cache.remove(0, 2, 4)
     assert visible(cache, 0, 6, ALL) == {0, 1, 4, 5}
     assert [cache.can_resume(0, p) for p in (2, 3, 6)] == [True, False, False]
@@ -153,7 +153,7 @@ def test_positions_in_the_middle_are_removed() -> None:
 def test_a_window_needs_few_cells() -> None:
     cache = make(open_reference(), (attention(), attention(window=WINDOW)))
     for start in range(0, N_TOKENS, 3):
-        feeds = place(cache, Placed(0, start, 3))
+        feeds = put(cache, Allocation(0, start, 3))
     assert cache.cells[ALL].n == N_TOKENS
     assert cache.cells[NEAR].n == WINDOW + N_BATCH
     assert (feeds[f"cache.mask.{NEAR}"] == 0).sum() == 3 * WINDOW
@@ -164,7 +164,7 @@ def test_a_window_needs_few_cells() -> None:
 def test_a_chunk_may_be_resumed_at_its_beginning() -> None:
     cache = make(open_reference(), (attention(), attention(chunk=CHUNK)))
     for start in range(0, N_TOKENS, 3):
-        place(cache, Placed(0, start, 3))
+        put(cache, Allocation(0, start, 3))
     assert cache.cells[CHUNKED].n == CHUNK + N_BATCH
     assert [cache.resumable(0, n) for n in (N_TOKENS, 11, 8, 3)] == [N_TOKENS, 8, 8, 0]
 
@@ -173,7 +173,7 @@ def test_rows_of_padding_have_cells_of_their_own_and_see_something() -> None:
     cache = make(open_reference(), n_scratch=5)
     cells = {}
     for start in (0, 6, 12, 18):
-        feeds = place(cache, Placed(0, start, 6), n_rows=11)
+        feeds = put(cache, Allocation(0, start, 6), n_rows=11)
         for reach in cache.cells:
             at, mask = feeds[f"cache.cells.{reach}"], feeds[f"cache.mask.{reach}"]
             assert len(set(at)) == 11
@@ -186,7 +186,7 @@ def test_rows_of_padding_have_cells_of_their_own_and_see_something() -> None:
 
 def test_a_span_sees_all_of_itself() -> None:
     cache = make(open_reference(), (attention(), attention(window=2)))
-    feeds = place(cache, Placed(0, 0, 6, spans=((2, 5),)))
+    feeds = put(cache, Allocation(0, 0, 6, spans=((2, 5),)))
     for reach in cache.cells:
         mask = feeds[f"cache.mask.{reach}"][:, :6] == 0
         expected = np.tril(np.ones((6, 6), bool))
@@ -212,7 +212,7 @@ def test_rows_come_back(sizes: str, backend: Backend, dtype: DType) -> None:
     rng = np.random.default_rng(0)
     keys, values = [], []
     for position in range(3):
-        feeds = place(cache, Placed(0, position, 1))
+        feeds = put(cache, Allocation(0, position, 1))
         with backend.new_context() as ctx:
             k = ctx.input("k", (1, spec.n_kv_heads, spec.k_dim))
             v = None if spec.v_in_k else ctx.input("v", (1, spec.n_kv_heads, spec.value_dim))
@@ -283,7 +283,7 @@ def test_a_shift_turns_keys_as_their_new_positions_would(backend: Backend, kind:
             read = ctx.forward(y).compute({x: plain[..., start:], p: positions}).read(y)
             return np.concatenate((plain[..., :start], read), axis=-1)
 
-    feeds = place(cache, Placed(0, 0, 6))
+    feeds = put(cache, Allocation(0, 0, 6))
     cells = feeds[f"cache.cells.{ALL}"]
     with backend.new_context() as ctx:
         k, other = ctx.input("k", plain.shape), ctx.input("other", (6, HEADS, DIM))
@@ -314,7 +314,7 @@ def read_keys(backend: Backend, cache: CausalCache, layer: int, dim: int) -> np.
 
 def test_what_does_not_shift() -> None:
     cache = make(open_reference(), (attention(rope=RoPE(DIM)),))
-    place(cache, Placed(0, 0, 4))
+    put(cache, Allocation(0, 0, 4))
     cache.copy_prefix(0, 1, 4)
     with pytest.raises(GraphError, match="shared"):
         cache.shift(0, 2, -1)

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotshoe.kvcache import (
+    Allocation,
     AttentionSpec,
     CausalCache,
     CrossCache,
     CrossSpec,
     HybridCache,
-    Placed,
     RecurrentCache,
     RecurrentSpec,
     make_cache,
 )
-from hotshoe.kvcache.rows import Rows
+from hotshoe.kvcache.recurrent_rows import Rows
 from hotshoe_core import Backend, DType
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import CacheFullError, GraphError, ShapeError
@@ -47,10 +47,10 @@ def with_rows(backend: Backend, n: int) -> RecurrentCache:
     return cache
 
 
-def feed(cache: RecurrentCache, step: list[Placed], tokens: list[list[float]]) -> np.ndarray:
+def feed(cache: RecurrentCache, step: list[Allocation], tokens: list[list[float]]) -> np.ndarray:
     """Compute a step: the state of each sequence becomes the sum of its tokens. Returns what was read before."""
     backend, n = cache._backend, step[0].n
-    feeds = cache.place(step, n * len(step))
+    feeds = cache.allocate(step, n * len(step))
     with backend.new_context() as ctx:
         x = ctx.input("x", (n * len(step), 2, 3))
         (view,) = cache.layers(ctx, n * len(step), len(step), cache.sizes)
@@ -87,11 +87,11 @@ def test_a_state_is_the_sum_of_all_tokens_before(steps: list[Any], n_rows: int) 
 
     for name, sequences, argument in steps:
         if name in ("feed", "interrupted"):
-            step = [Placed(s, len(texts[s]), argument) for s in sequences]
+            step = [Allocation(s, len(texts[s]), argument) for s in sequences]
             new = [draw.integers(1, 1000, argument).tolist() for _ in sequences]
             if not cache.fits(step):
                 with pytest.raises(CacheFullError):
-                    cache.place(step, argument * len(step))
+                    cache.allocate(step, argument * len(step))
                 cache.rollback()
                 continue
             read = feed(cache, step, new)
@@ -123,34 +123,36 @@ def test_a_state_is_the_sum_of_all_tokens_before(steps: list[Any], n_rows: int) 
 def test_a_chunk_leaves_a_checkpoint_and_a_token_none(backend: Backend) -> None:
     cache = with_rows(backend, 8)
     for start, n in ((0, 3), (3, 2), (5, 1), (6, 1)):
-        feed(cache, [Placed(0, start, n)], [[1.0] * n])
+        feed(cache, [Allocation(0, start, n)], [[1.0] * n])
         cache.commit()
     assert [p for p in range(9) if cache.can_resume(0, p)] == [0, 3, 7]
     assert [cache.resumable(0, p) for p in (2, 6, 7, 9)] == [0, 3, 7, 7]
     cache.remove(0, 4)
-    assert (feed(cache, [Placed(0, 3, 1)], [[5.0]]) == 3).all()
+    assert (feed(cache, [Allocation(0, 3, 1)], [[5.0]]) == 3).all()
     cache.commit()
 
 
 def test_a_fork_shares_until_one_of_them_writes(backend: Backend) -> None:
     cache = with_rows(backend, 8)
-    feed(cache, [Placed(0, 0, 2)], [[1.0, 2.0]])
+    feed(cache, [Allocation(0, 0, 2)], [[1.0, 2.0]])
     cache.commit()
     cache.copy_prefix(0, 1, 2)
     assert sum(bool(r.members) for r in cache.rows._rows) == 1
     assert cache.sharing(0, 1) == {1}
-    assert (feed(cache, [Placed(0, 2, 1)], [[10.0]]) == 3).all()
+    assert (feed(cache, [Allocation(0, 2, 1)], [[10.0]]) == 3).all()
     cache.commit()
-    assert (feed(cache, [Placed(1, 2, 1), Placed(0, 3, 1)], [[20.0], [30.0]]) == np.array([3, 13])[:, None, None]).all()
+    assert (
+        feed(cache, [Allocation(1, 2, 1), Allocation(0, 3, 1)], [[20.0], [30.0]]) == np.array([3, 13])[:, None, None]
+    ).all()
     cache.commit()
-    read = feed(cache, [Placed(1, 3, 1), Placed(0, 4, 1)], [[0.0], [0.0]])
+    read = feed(cache, [Allocation(1, 3, 1), Allocation(0, 4, 1)], [[0.0], [0.0]])
     assert (read == np.array([23, 43])[:, None, None]).all()
 
 
 def test_the_oldest_checkpoints_go_first() -> None:
     cache = with_rows(open_reference(), 4)
     for start in range(0, 12, 2):
-        feed(cache, [Placed(0, start, 2)], [[1.0, 1.0]])
+        feed(cache, [Allocation(0, start, 2)], [[1.0, 1.0]])
         cache.commit()
     assert [p for p in range(1, 13) if cache.can_resume(0, p)] == [6, 8, 10, 12]
 
@@ -158,15 +160,15 @@ def test_the_oldest_checkpoints_go_first() -> None:
 def test_more_sequences_than_states() -> None:
     cache = with_rows(open_reference(), 4)
     for s in range(4):
-        feed(cache, [Placed(s, 0, 1)], [[1.0]])
+        feed(cache, [Allocation(s, 0, 1)], [[1.0]])
         cache.commit()
     with pytest.raises(CacheFullError, match="4 states"):
-        cache.place([Placed(4, 0, 1)], 1)
+        cache.allocate([Allocation(4, 0, 1)], 1)
     cache.rollback()
-    assert cache.fits([Placed(4, 0, 1)], keep={0, 1, 2})
+    assert cache.fits([Allocation(4, 0, 1)], keep={0, 1, 2})
     assert all(cache.length(s) == 1 for s in range(4))
     cache.remove(3)
-    feed(cache, [Placed(4, 0, 1)], [[1.0]])
+    feed(cache, [Allocation(4, 0, 1)], [[1.0]])
 
 
 def test_small_states_have_room_for_many_sequences() -> None:
@@ -180,7 +182,7 @@ def test_wrong_steps_and_states() -> None:
     backend = open_reference()
     cache = RecurrentCache(backend, (SPEC, None))
     with pytest.raises(GraphError, match="equal ones"):
-        cache.place([Placed(0, 0, 2), Placed(1, 0, 1)], 3)
+        cache.allocate([Allocation(0, 0, 2), Allocation(1, 0, 1)], 3)
     with pytest.raises(GraphError, match="recurrent state"):
         cache.shift(0, 1, -1)
     with backend.new_context() as ctx:
@@ -211,7 +213,7 @@ def test_a_hybrid_asks_all() -> None:
     assert cache.uniform
     assert cache.shift_refusal is not None
     for start, n in ((0, 6), (6, 4), (10, 4), (14, 1)):
-        cache.place([Placed(0, start, n)], n)
+        cache.allocate([Allocation(0, start, n)], n)
         cache.commit()
     # the state at 6 was kept, too, but a window of 4 has passed
     assert [p for p in range(1, 16) if cache.can_resume(0, p)] == [10, 15]
@@ -222,7 +224,7 @@ def test_a_hybrid_asks_all() -> None:
         views = cache.layers(ctx, 2, 2, cache.sizes)
         assert [type(v).__name__ for v in views] == ["StateView", "KeyValueView", "NoneType", "KeyValueView"]
     with pytest.raises(CacheFullError):
-        cache.place([Placed(2, 0, 33)], 33)
+        cache.allocate([Allocation(2, 0, 33)], 33)
     cache.rollback()
     cache.remove(0)
     cache.remove(1)
@@ -255,8 +257,8 @@ def test_an_encoders_output_is_read_at_every_step(backend: Backend) -> None:
         cache.encoder_feeds(2)
     cache.copy_prefix(0, 2, 5)  # a fork reads the same
     with pytest.raises(GraphError, match="sequence 3 has no encoder output"):
-        cache.place([Placed(3, 0, 1)], 1)
-    feeds = cache.place([Placed(1, 0, 2), Placed(2, 5, 1)], 4)
+        cache.allocate([Allocation(3, 0, 1)], 1)
+    feeds = cache.allocate([Allocation(1, 0, 2), Allocation(2, 5, 1)], 4)
     with backend.new_context() as ctx:
         _, view = cache.layers(ctx, 4, 1, cache.sizes)
         keys, values = view.read()

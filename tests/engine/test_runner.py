@@ -118,7 +118,7 @@ def test_max_sequences_is_honoured(gguf: Callable[..., Path]) -> None:
 # Mistakes
 
 
-def test_what_is_no_prompt(model: TextModel, gguf: Callable[..., Path]) -> None:
+def test_invalid_prompts(model: TextModel, gguf: Callable[..., Path]) -> None:
     with pytest.raises(SamplingError, match=r"params is a dict; [\s\S]*temperature=0"):
         model.generate("a", {"temperature": 0})  # type: ignore[call-overload]
     for wrong in ([1.5], b"text", [None], [True], np.array([1.0, 2.0])):
@@ -130,13 +130,13 @@ def test_what_is_no_prompt(model: TextModel, gguf: Callable[..., Path]) -> None:
     assert model.generate(np.array([1, 2]), max_tokens=1).n_prompt == 2  # type: ignore[call-overload]
 
 
-def test_what_is_no_argument(model: TextModel, gguf: Callable[..., Path]) -> None:
+def test_invalid_arguments(model: TextModel, gguf: Callable[..., Path]) -> None:
     wrong: list[tuple[Any, type[Exception], str]] = [
         (lambda: model.generate(3), TokenizerError, r"a sequence is 3 \(int\); expected token ids"),
         (lambda: model.generate(np.array("x")), TokenizerError, "a sequence is array"),
         (lambda: model.generate("the", batch_size=None), SamplingError, "batch_size is None"),
-        (lambda: model.extend(3), GraphError, "what is added is 3"),
-        (lambda: model.extend(iter([5])), GraphError, "what is added is 5"),
+        (lambda: model.extend(3), GraphError, "pairs is 3"),
+        (lambda: model.extend(iter([5])), GraphError, "one of them is 5"),
         (lambda: model.sequence([5, 6]).truncate(0.5), GraphError, "what truncate keeps is 0.5"),
         (lambda: model.sequence([5, 6]).shift(1, [1]), GraphError, r"n of a shift is \[1\]"),
         (lambda: EmbeddingSpan([[1], [1, 2]]), ShapeError, "a span of embeddings is"),  # type: ignore[arg-type]
@@ -167,14 +167,14 @@ def test_what_is_no_argument(model: TextModel, gguf: Callable[..., Path]) -> Non
 
 def test_another_models_sequence(model: TextModel, gguf: Callable[..., Path]) -> None:
     with load(gguf("LlamaForCausalLM"), "reference") as other:
-        own, foreign = model.sequence([1]), other.sequence([1])
-        with pytest.raises(GraphError, match="no sequence of this model"):
-            model.extend([(own, [2]), (foreign, [2])])
-        with pytest.raises(GraphError, match="int is no sequence"):
+        sequence, foreign = model.sequence([1]), other.sequence([1])
+        with pytest.raises(GraphError, match="belongs to another loaded model"):
+            model.extend([(sequence, [2]), (foreign, [2])])
+        with pytest.raises(GraphError, match=r"expected a TokenSequence; got 3 \(int\)"):
             model.extend([(3, [2])])  # type: ignore[list-item]
         with pytest.raises(GraphError, match="no sequence was given"):
             model.extend([])
-        assert (own.ids, foreign.ids) == ([1], [1])
+        assert (sequence.ids, foreign.ids) == ([1], [1])
 
 
 def test_a_tensor_that_does_not_fit_is_named_with_its_file(data: Path, tmp_path: Path) -> None:

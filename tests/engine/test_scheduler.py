@@ -1,25 +1,36 @@
-"""The scheduler's policy, without any tensor: budgets, order, fairness, and what a uniform cache asks for."""
+"""The scheduler's policy, without tensors: sizes, order, fairness, and uniform caches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.runner.scheduler import Candidate, Limits, Piece, bucket, bucket_below, plan
+from hotshoe.runner.scheduler import Chunk, Limits, bucket, bucket_below, schedule
 
 
-def always(chosen: Sequence[Candidate]) -> bool:
-    return True
+@dataclass(eq=False)
+class Job:
+    id: int
+    n_pending: int
+    arrival: int
+    served: int = -1
+    whole: tuple[tuple[int, int], ...] = ()
+    all_outputs: bool = False
+
+
+def by_id(graphs: list[list[Chunk[Job]]]) -> list[list[tuple[int, int, int]]]:
+    """Each chunk as (the job's id, n, outputs)."""
+    return [[(job.id, n, outputs) for job, n, outputs in graph] for graph in graphs]
 
 
 @st.composite
-def situations(draw: st.DrawFn) -> tuple[list[Candidate], Limits]:
+def situations(draw: st.DrawFn) -> tuple[list[Job], Limits]:
     n_batch = draw(st.integers(1, 80))
-    limits = Limits(n_batch, draw(st.integers(1, n_batch)), draw(st.integers(1, 12)), draw(st.booleans()))
-    candidates = [
-        Candidate(
+    limits = Limits(n_batch, draw(st.integers(1, n_batch)), draw(st.booleans()))
+    jobs = [
+        Job(
             i,
             draw(st.one_of(st.just(1), st.integers(1, 200))),
             arrival=i,
@@ -28,45 +39,42 @@ def situations(draw: st.DrawFn) -> tuple[list[Candidate], Limits]:
         )
         for i in range(draw(st.integers(1, 14)))
     ]
-    return candidates, limits
+    return jobs, limits
 
 
 @given(situations())
 @settings(max_examples=100, deadline=None)
-def test_every_step_keeps_its_promises(situation: tuple[list[Candidate], Limits]) -> None:
-    candidates, limits = situation
-    by_id = {c.id: c for c in candidates}
-    graphs = plan(candidates, limits, always)
+def test_every_step_keeps_its_promises(situation: tuple[list[Job], Limits]) -> None:
+    jobs, limits = situation
+    graphs = schedule(jobs, limits)
     assert graphs  # there is always something to do
     assert all(graph for graph in graphs)
-    assert sum(p.n for graph in graphs for p in graph) <= limits.n_batch
-    done = dict.fromkeys(by_id, 0)
+    assert sum(c.n for graph in graphs for c in graph) <= limits.n_batch
+    done = dict.fromkeys(jobs, 0)
     for graph in graphs:
-        assert sum(p.n for p in graph) <= limits.n_ubatch
-        assert len({p.id for p in graph}) == len(graph) <= limits.max_sequences
+        assert sum(c.n for c in graph) <= limits.n_ubatch
+        assert len({c.job for c in graph}) == len(graph)
         if limits.uniform:
-            assert len({p.n for p in graph}) == 1
+            assert len({c.n for c in graph}) == 1
             assert bucket(graph[0].n) == graph[0].n
-        for p in graph:
-            assert p.n > 0
-            done[p.id] += p.n
-            finished = done[p.id] == by_id[p.id].n_pending
-            assert p.outputs == (p.n if by_id[p.id].all_outputs else int(finished))
-    assert all(done[c.id] <= c.n_pending for c in candidates)
-    # those that write are served before any prompt, as far as the step goes
-    admitted = candidates[: limits.max_sequences]
-    writing = [c for c in admitted if c.n_pending == 1]
-    reading = [c for c in admitted if c.n_pending > 1]
-    served = [c for c in writing if done[c.id]]
+        for job, n, outputs in graph:
+            assert n > 0
+            done[job] += n
+            assert outputs == (n if job.all_outputs else int(done[job] == job.n_pending))
+    assert all(done[job] <= job.n_pending for job in jobs)
+    # decoding jobs are served before any prompt, as far as the step goes
+    decoding = [job for job in jobs if job.n_pending == 1]
+    prompts = [job for job in jobs if job.n_pending > 1]
+    served = [job for job in decoding if done[job]]
     if limits.n_batch > 1:
-        assert len(served) == min(len(writing), limits.n_batch - bool(reading))
-        if reading:
-            assert done[reading[0].id] > 0
-    # prompts in order: none goes on while an earlier one that could be cut is left waiting in the whole step
+        assert len(served) == min(len(decoding), limits.n_batch - bool(prompts))
+        if prompts:
+            assert done[prompts[0]] > 0
+    # prompts in order: none goes on while an earlier one waits for the rest of the step
     if not limits.uniform:
-        begun = [c for c in reading if done[c.id]]
-        assert begun == reading[: len(begun)]
-        assert all(done[c.id] == c.n_pending for c in begun[:-1])
+        begun = [job for job in prompts if done[job]]
+        assert begun == prompts[: len(begun)]
+        assert all(done[job] == job.n_pending for job in begun[:-1])
 
 
 @given(
@@ -76,85 +84,58 @@ def test_every_step_keeps_its_promises(situation: tuple[list[Candidate], Limits]
     st.integers(1, 20),
 )
 @settings(max_examples=40, deadline=None)
-def test_nobody_starves(prompts: list[int], n_batch: int, uniform: bool, n_ubatch: int) -> None:
-    """Texts that are read and then written for ever: each gets on, as often as the others."""
-    limits = Limits(n_batch, min(n_ubatch, n_batch), len(prompts), uniform)
+def test_no_job_starves(prompts: list[int], n_batch: int, uniform: bool, n_ubatch: int) -> None:
+    """Prompts that are then continued for ever: every text makes progress."""
+    limits = Limits(n_batch, min(n_ubatch, n_batch), uniform)
     pending = dict(enumerate(prompts))
     served = dict.fromkeys(pending, -1)
     tokens = dict.fromkeys(pending, 0)
     n_steps = 3 * sum(prompts) + 10 * len(prompts) ** 2
     for step in range(n_steps):
-        candidates = [Candidate(i, n, i, served[i]) for i, n in pending.items()]
-        for graph in plan(candidates, limits, always):
-            for p in graph:
-                served[p.id] = step
-                pending[p.id] -= p.n
-                if p.outputs:
-                    tokens[p.id] += 1
-                    pending[p.id] = 1
+        jobs = [Job(i, n, i, served[i]) for i, n in pending.items()]
+        for graph in by_id(schedule(jobs, limits)):
+            for i, n, outputs in graph:
+                served[i] = step
+                pending[i] -= n
+                if outputs:
+                    tokens[i] += 1
+                    pending[i] = 1
     assert min(tokens.values()) >= 2
 
 
-def test_writers_never_wait_for_a_long_prompt() -> None:
-    limits = Limits(n_batch=64, n_ubatch=64, max_sequences=8)
+def test_decoding_never_waits_for_a_long_prompt() -> None:
+    limits = Limits(n_batch=64, n_ubatch=64)
     left, written = 1000, 0
     for step in range(18):
-        graphs = plan([Candidate(0, left, 0), Candidate(1, 1, 1, step), Candidate(2, 1, 2, step)], limits, always)
-        (graph,) = graphs
-        assert [p for p in graph if p.id] == [Piece(1, 1, 1), Piece(2, 1, 1)]
-        assert graph[-1] == Piece(0, min(62, left), int(left <= 62))
-        left -= graph[-1].n
+        (graph,) = by_id(schedule([Job(0, left, 0), Job(1, 1, 1, step), Job(2, 1, 2, step)], limits))
+        assert graph[:-1] == [(1, 1, 1), (2, 1, 1)]
+        assert graph[-1] == (0, min(62, left), int(left <= 62))
+        left -= graph[-1][1]
         written += 1
         if not left:
             break
     assert (left, written) == (0, 17)
 
 
-def test_room_decides_who_takes_part_and_nobody_behind_is_asked() -> None:
-    asked: list[list[int]] = []
-    taken: list[int] = []
-
-    def candidates():  # type: ignore[no-untyped-def]
-        for i in range(5):
-            taken.append(i)
-            yield Candidate(i, 10, i)
-
-    def fits(chosen: Sequence[Candidate]) -> bool:
-        asked.append([c.id for c in chosen])
-        return sum(c.n_pending for c in chosen) <= 20
-
-    (graph,) = plan(candidates(), Limits(100, 100, 10), fits)
-    assert [p.id for p in graph] == [0, 1]
-    assert (taken, asked) == ([0, 1, 2], [[0, 1], [0, 1, 2]])
-    (graph,) = plan([Candidate(0, 50, 0)], Limits(100, 100, 10), lambda chosen: False)
-    assert graph == [Piece(0, 50, 1)]  # the first is always served
-
-
 def test_a_step_is_cut_into_graphs() -> None:
-    graphs = plan([Candidate(0, 70, 0), Candidate(1, 1, 1), Candidate(2, 1, 2)], Limits(50, 20, 8), always)
-    assert graphs == [
-        [Piece(1, 1, 1), Piece(2, 1, 1), Piece(0, 18, 0)],
-        [Piece(0, 20, 0)],
-        [Piece(0, 10, 0)],
-    ]
+    graphs = by_id(schedule([Job(0, 70, 0), Job(1, 1, 1), Job(2, 1, 2)], Limits(50, 20)))
+    assert graphs == [[(1, 1, 1), (2, 1, 1), (0, 18, 0)], [(0, 20, 0)], [(0, 10, 0)]]
 
 
 def test_spans_are_not_cut() -> None:
-    span = Candidate(0, 40, 0, whole=((10, 30),))
-    assert plan([span], Limits(64, 24, 8), always) == [[Piece(0, 10, 0)], [Piece(0, 24, 0)], [Piece(0, 6, 1)]]
-    # where the step ends within it, it waits; where it is the next, it goes whole, be the step longer for it
-    (graph,) = plan([span], Limits(24, 24, 8), always)
-    assert graph == [Piece(0, 10, 0)]
-    at_it = span._replace(n_pending=30, whole=((0, 20),))
-    graphs = plan([Candidate(1, 1, 1), at_it], Limits(16, 20, 8), always)
-    assert graphs == [[Piece(1, 1, 1)], [Piece(0, 20, 0)]]
+    span = Job(0, 40, 0, whole=((10, 30),))
+    assert by_id(schedule([span], Limits(64, 24))) == [[(0, 10, 0)], [(0, 24, 0)], [(0, 6, 1)]]
+    # if the step ends inside the span, the span waits; if it comes next, it is computed whole, in a longer step
+    assert by_id(schedule([span], Limits(24, 24))) == [[(0, 10, 0)]]
+    span = Job(0, 30, 0, whole=((0, 20),))
+    assert by_id(schedule([Job(1, 1, 1), span], Limits(16, 20))) == [[(1, 1, 1)], [(0, 20, 0)]]
 
 
-def test_uniform_steps_read_prompts_of_equal_pieces() -> None:
-    limits = Limits(512, 256, 8, uniform=True)
-    graphs = plan([Candidate(0, 300, 0), Candidate(1, 1, 1), Candidate(2, 100, 2), Candidate(3, 1, 3)], limits, always)
-    assert graphs[0] == [Piece(1, 1, 1), Piece(3, 1, 1)]
-    assert graphs[1:] == [[Piece(0, 256, 0)], [Piece(0, 44, 1), Piece(2, 44, 0)], [Piece(2, 56, 1)]]
+def test_uniform_steps_cut_prompts_into_equal_chunks() -> None:
+    limits = Limits(512, 256, uniform=True)
+    graphs = by_id(schedule([Job(0, 300, 0), Job(1, 1, 1), Job(2, 100, 2), Job(3, 1, 3)], limits))
+    assert graphs[0] == [(1, 1, 1), (3, 1, 1)]
+    assert graphs[1:] == [[(0, 256, 0)], [(0, 44, 1), (2, 44, 0)], [(2, 56, 1)]]
 
 
 def test_buckets() -> None:

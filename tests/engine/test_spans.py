@@ -122,8 +122,8 @@ def test_positions_go_on_after_the_largest() -> None:
 
 def test_items_are_cut_between_spans() -> None:
     items = Items([1, EmbeddingSpan(np.ones((3, 2)), bidirectional=True), 2, 3, EmbeddingSpan(np.ones((2, 2)))])
-    assert items.pieces == ((1, 4),)
-    assert [items.between_pieces(n) for n in (0, 1, 2, 3, 4, 7)] == [0, 1, 1, 1, 4, 7]
+    assert items.bidirectional == ((1, 4),)
+    assert [items.outside_span(n) for n in (0, 1, 2, 3, 4, 7)] == [0, 1, 1, 1, 4, 7]
     for n in (2, 3, 7):
         with pytest.raises(GraphError, match="in the middle of a span"):
             items.truncate(n)

@@ -57,7 +57,7 @@ def test_a_device_has_no_number_that_cannot_be_written(fields):
 @pytest.mark.parametrize(
     ("devices", "reason"),
     [
-        ("range(10**9)", "its devices() listed int in place of a Device"),
+        ("range(10**9)", "its devices() listed int; expected a Device"),
         ("(Device(f'npu:{i}', self.type, self.name, self.family) for i in range(10**9))", "more than 1024 devices"),
         ("[type('D', (Device,), {'check': lambda self: 1 / 0, 'name': property(lambda self: 1 / 0)})]", "the class D"),
     ],
@@ -176,7 +176,7 @@ def test_a_kept_probe_without_a_time_is_made_anew(site, probes, time):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"environment": "ACME_"}, "\"environment\" is 'ACME_'; expected a list of names of variables"),
+        ({"environment": "ACME_"}, "\"environment\" is 'ACME_'; expected a list of variable names"),
         ({"environment": [""]}, '"environment" is'),  # all of the environment would be kept, secrets too
         ({"environment": NESTED}, '"environment" is'),
         ({"api": "12"}, "\"api\" is '12'; expected the first and the last version"),
@@ -225,7 +225,7 @@ def test_a_damaged_header_of_our_group_is_a_verdict(site):
     site.metadata("bad", "1.0", f"[{GROUP}\nbad = bad\n")
     found = outcomes(load_all())["bad"]
     assert found.outcome is Outcome.IMPORT_ERROR
-    assert f"'[{GROUP}' is no '[group]'" in found.reason
+    assert f"'[{GROUP}' is not '[group]'" in found.reason
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ELF")

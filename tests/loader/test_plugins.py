@@ -127,7 +127,13 @@ BROKEN = [
         "no driver",
         "apt install it",
     ),
-    ("no-device-type", PROVIDER.replace("return [Device", "return [7]  # "), "incompatible-api", "int in place", ""),
+    (
+        "no-device-type",
+        PROVIDER.replace("return [Device", "return [7]  # "),
+        "incompatible-api",
+        "listed int; expected a Device",
+        "",
+    ),
     (
         "open-raises",
         PROVIDER.replace("return open_ref", "1 / 0; return open_ref"),

@@ -424,7 +424,7 @@ def test_all_that_is_missing_is_named_with_what_brings_it(native_plugin, natives
     assert found.outcome is Outcome.MISSING_DEPENDENCY
     library = next(each for each in load_all().verdicts if each.kind == "library")
     assert "libcudart.so.97, libnowhere_such.so.1" in library.reason
-    assert "pip install nvidia-cuda-runtime; install what brings libnowhere_such.so.1" in library.hint
+    assert "pip install nvidia-cuda-runtime; install the package that contains libnowhere_such.so.1" in library.hint
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_no_plugin(new_environment, tmp_path):
     bare = new_environment("bare", plugins=False)
     code, text = doctor(bare, tmp_path)
     assert code == 1
-    assert "!! cpu: there is only the reference backend, which is NumPy and slow" in text
+    assert "!! cpu: found only the reference backend, which is NumPy and slow" in text
     assert text.endswith("To do next: pip install hotshoe-ggml-cpu")
 
 
@@ -61,7 +61,7 @@ def test_one_plugin(new_environment, tmp_path):
 def test_a_gpu_plugin_where_there_is_no_gpu(new_environment, tmp_path):
     after = "Provider.devices = lambda self, library: []"
     code, text = doctor(new_environment("no-gpu", [gpu_plugin(tmp_path, after=after)]), tmp_path)
-    assert "cuda: no-device: it works, and finds no device on this machine" in text
+    assert "cuda: no-device: it works, but finds no device on this machine" in text
     if "no GPU on the PCI bus" in text:
         assert "This machine has no GPU that it drives" in text
         assert text.endswith("Healthy. There is nothing to do.")
@@ -110,7 +110,7 @@ def test_a_requirement_that_cannot_be_met(new_environment, tmp_path):
     code, text = doctor(new_environment("require"), tmp_path, HOTSHOE_REQUIRE="cuda")
     assert code == 1
     assert "require='cuda' matches no device" in text
-    assert "To do next: unset HOTSHOE_REQUIRE, or make cuda available" in text
+    assert "To do next: unset HOTSHOE_REQUIRE, or install what provides cuda" in text
 
 
 @needs_ggml

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from hotshoe.kvcache.base import (
     MAX_SEQUENCES,
+    Allocation,
     AttentionView,
     Cache,
     CrossView,
     LayerView,
-    Placed,
     RecurrentView,
     Sizes,
 )
@@ -43,7 +43,7 @@ __all__ = [
     "HybridCache",
     "LayerSpec",
     "LayerView",
-    "Placed",
+    "Allocation",
     "RecurrentCache",
     "RecurrentSpec",
     "RecurrentView",

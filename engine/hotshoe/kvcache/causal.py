@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import LayerView, Placed, Sizes
+from hotshoe.kvcache.base import Allocation, LayerView, Sizes
 from hotshoe.kvcache.cells import Cells, Reach, SequenceBits, bits_of, full, sequences_of
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec
 from hotshoe.kvcache.views import CellInputs, KeyValueView
@@ -97,7 +97,7 @@ class CausalCache:
                 return f"layer {i} attends within chunks of {s.chunk} positions, which moving would cut elsewhere"
         return None
 
-    def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
+    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Take cells for the rows of a step. Raises CacheFullError, and then takes none."""
         n = sum(p.n for p in step)
         positions = np.array([i for p in step for i in range(p.start, p.start + p.n)], np.int32)
@@ -106,7 +106,7 @@ class CausalCache:
         feeds: dict[str, Array] = {}
         try:
             for reach, cells in self.cells.items():
-                feeds[f"cache.cells.{reach}"] = cells.place(positions, sequences, n_rows)
+                feeds[f"cache.cells.{reach}"] = cells.allocate(positions, sequences, n_rows)
                 mask = np.where(cells.mask(positions, sequences, seen), *self._mask_values)
                 if n < n_rows:
                     padding = np.full((n_rows - n, mask.shape[1]), -np.inf, mask.dtype)
@@ -145,7 +145,7 @@ class CausalCache:
             views[i] = KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i])
         return views
 
-    def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
         bits: SequenceBits = bits_of(None if keep is None else {*keep, *(p.sequence for p in step)})
         return all(cells.fits(step, bits, spare, self._n_batch) for cells in self.cells.values())
 
@@ -222,7 +222,7 @@ def least_common(resumable: Sequence[Any], sequence: int, position: int) -> int:
         position = n
 
 
-def _spans_of(step: Sequence[Placed], positions: Array) -> tuple[Array, Array] | None:
+def _spans_of(step: Sequence[Allocation], positions: Array) -> tuple[Array, Array] | None:
     """The first and the last position of the span that each row is in; itself where it is in none."""
     if not any(p.spans for p in step):
         return None

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotshoe.kvcache.base import Placed
+from hotshoe.kvcache.base import Allocation
 from hotshoe_core.errors import CacheFullError
 
 __all__ = ["EVERYONE", "Cells", "Reach", "SequenceBits", "bits_of", "full", "sequences_of"]
@@ -79,14 +79,14 @@ class Cells:
         self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
         self.positions = np.full(self.n_rows, _FREE, np.int32)
         self.members = np.zeros(self.n_rows, np.int64)
-        self._placed: Array | None = None  # cells of a step that is not committed yet
+        self._allocated: Array | None = None  # cells of a step that is not committed yet
         self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
 
     def room(self, keep: SequenceBits = EVERYONE) -> int:
         """How many cells would be free if only the sequences of ``keep`` stayed."""
         return int(self.n - np.count_nonzero(self.members & ~self._unseen() & keep))
 
-    def fits(self, step: Sequence[Placed], keep: SequenceBits, spare: int, n_batch: int) -> bool:
+    def fits(self, step: Sequence[Allocation], keep: SequenceBits, spare: int, n_batch: int) -> bool:
         """Whether these tokens find room. Layers of a short reach hold the ends of texts only, and a step."""
         most = self.reach.most
         if most:
@@ -95,7 +95,7 @@ class Cells:
                 return True
         return sum(p.n for p in step) + spare <= self.room(keep)
 
-    def place(self, positions: Array, sequences: Array, n_rows: int) -> Array:
+    def allocate(self, positions: Array, sequences: Array, n_rows: int) -> Array:
         """A cell for each row, (n_rows,) I32: older tokens make room where none sees them. Raises CacheFullError."""
         n = len(positions)
         free = self._free()
@@ -105,7 +105,7 @@ class Cells:
             free = self._free()
         if len(free) < n:
             raise full(len(free), n)
-        cells = self._placed = free[:n]
+        cells = self._allocated = free[:n]
         self.positions[cells] = positions
         self.members[cells] = np.int64(1) << sequences
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
@@ -115,13 +115,13 @@ class Cells:
         return free
 
     def commit(self) -> None:
-        self._placed = None
+        self._allocated = None
 
     def rollback(self) -> None:
-        if self._placed is not None:
-            self.members[self._placed] = 0
+        if self._allocated is not None:
+            self.members[self._allocated] = 0
             self._tidy()
-            self._placed = None
+            self._allocated = None
 
     def mask(self, positions: Array, sequences: Array, seen: tuple[Array, Array] | None = None) -> Array:
         """Which of the first ``n_read`` cells each token may look at: (tokens, n_read) bool.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import MAX_SEQUENCES, LayerView, Placed, Sizes
+from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerView, Sizes
 from hotshoe.kvcache.spec import CrossSpec, LayerSpec
 from hotshoe.kvcache.views import require_rows
 from hotshoe_core import DType, Tensor
@@ -98,7 +98,7 @@ class CrossCache:
     def largest(self) -> Sizes:
         return ()
 
-    def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
+    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Raises GraphError for a sequence whose encoder has not run."""
         missing = [p.sequence for p in step if p.sequence not in self._block]
         if missing:
@@ -122,7 +122,7 @@ class CrossCache:
     def _views(self, ctx: Context, make: Any) -> list[LayerView]:
         return [make(i) if i in self._layers else None for i in range(self._n_layers)]
 
-    def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
         return True
 
     def length(self, sequence: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import Cache, LayerView, Placed, Sizes
+from hotshoe.kvcache.base import Allocation, Cache, LayerView, Sizes
 from hotshoe.kvcache.causal import least_common
 from hotshoe_core.errors import CacheFullError, GraphError
 
@@ -38,7 +38,7 @@ class HybridCache:
     def largest(self) -> Sizes:
         return tuple(size for p in self.parts for size in p.largest)
 
-    def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
+    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Raises CacheFullError if one of the caches has no room; then none has taken any."""
         if not self.fits(step):
             raise CacheFullError(
@@ -47,7 +47,7 @@ class HybridCache:
             )
         feeds: dict[str, Array] = {}
         for part in self.parts:
-            feeds |= part.place(step, n_rows)
+            feeds |= part.allocate(step, n_rows)
         return feeds
 
     def commit(self) -> None:
@@ -67,7 +67,7 @@ class HybridCache:
             at += n
         return [next((view for view in views if view is not None), None) for views in zip(*each, strict=True)]
 
-    def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
         return all(part.fits(step, keep, spare) for part in self.parts)
 
     def length(self, sequence: int) -> int:

@@ -1,6 +1,6 @@
 """RecurrentCache: states of a fixed size, one row a sequence (Mamba, short convolutions, delta nets, RWKV).
 
-A graph reads rows at indices that are an input and writes rows at others: see kvcache/rows.py for who has which.
+A graph reads rows and writes rows at indices that are inputs; kvcache/recurrent_rows.py chooses them.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import MAX_SEQUENCES, LayerView, Placed, Sizes
-from hotshoe.kvcache.rows import Rows
+from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerView, Sizes
+from hotshoe.kvcache.recurrent_rows import Rows
 from hotshoe.kvcache.spec import LayerSpec, RecurrentSpec
 from hotshoe_core import DType, Tensor
 from hotshoe_core.errors import GraphError, ShapeError, did_you_mean
@@ -70,7 +70,7 @@ class RecurrentCache:
     def largest(self) -> Sizes:
         return ()
 
-    def place(self, step: Sequence[Placed], n_rows: int) -> dict[str, Array]:
+    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Choose the rows to read and to write. Raises CacheFullError, and GraphError for steps of unequal lengths."""
         n = step[0].n
         if any(p.n != n for p in step) or n_rows != n * len(step):
@@ -78,7 +78,7 @@ class RecurrentCache:
                 f"sequences of {[p.n for p in step]} tokens in {n_rows} rows; "
                 "a recurrent cache takes equal ones, without padding"
             )
-        reads, writes = self.rows.place(step)
+        reads, writes = self.rows.allocate(step)
         return {"cache.read": np.maximum(np.array(reads, np.int32), 0), "cache.write": np.array(writes, np.int32)}
 
     def commit(self) -> None:
@@ -95,7 +95,7 @@ class RecurrentCache:
             views[i] = StateView(ctx, i, s, self._states[i], read, write)
         return views
 
-    def fits(self, step: Sequence[Placed], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
         return self.rows.fits([p.sequence for p in step], keep)
 
     def length(self, sequence: int) -> int:

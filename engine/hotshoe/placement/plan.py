@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from hotshoe.loading import Recipe
 from hotshoe.placement.fit import fits
+from hotshoe.placement.load_and_adjust import load_settled
 from hotshoe.placement.params import PlacementParams
-from hotshoe.placement.settle import load_settled
 from hotshoe.placement.sizes import open_paper
 from hotshoe.runner.params import RunnerParams
 from hotshoe_core import Backend, BackendMemory, BackendParams, CacheConfig, Device, DType, Placement

@@ -1,10 +1,11 @@
-"""What every loaded model has: its device, its memory, its end."""
+"""LoadedModel: what text, embedding and rerank models have in common."""
 
 from __future__ import annotations
 
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
@@ -17,115 +18,132 @@ if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe.nn.batch import Batch
     from hotshoe.placement import PlacementReport
+    from hotshoe.runner.params import RunnerParams
     from hotshoe.tokenizers import Tokenizer
     from hotshoe_core import Backend, BackendMemory, Context, Device, Splits, Tensor
     from hotshoe_core.gguf import GGUFFile
 
-__all__ = ["LoadedModel", "T", "TextModule"]
+__all__ = ["LoadedModel", "ModelParts", "T", "TextModule"]
 
 T = TypeVar("T")
 
 
 class TextModule(Protocol):
-    """What the runner asks of a text model: see docs/models.md."""
+    """The interface of a text model: see docs/models.md."""
 
     config: Any
 
     def cache_spec(self) -> Sequence[LayerSpec]:
-        """What each layer keeps."""
+        """Return what each layer keeps between steps."""
 
     def __call__(self, batch: Batch, cache: Any) -> Tensor:
-        """Logits of the rows in ``batch.outputs``: (k, vocab)."""
+        """Return the logits of the rows in ``batch.outputs``: (k, vocab)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParts:
+    """What a loaded model is made from. The loaded model closes the backend and the file."""
+
+    model: Module
+    """The model, with its weights bound to the backend."""
+
+    tokenizer: Tokenizer
+    backend: Backend
+    file: GGUFFile
+    n_ctx: int
+    params: RunnerParams
 
 
 class LoadedModel:
-    """A model with its tokenizer on an opened backend, all of which it closes. Made by ``hotshoe.load_model``.
+    """A model and its tokenizer on an opened backend. Made by ``hotshoe.load_model``.
 
-    why: how its device was chosen. moved: what was moved when it was loaded because memory ran out.
+    Use it as a context manager, or call ``close``, to free its memory.
     """
 
-    def __init__(
-        self, model: Module, tokenizer: Tokenizer, backend: Backend, file: GGUFFile, n_ctx: int, why: str
-    ) -> None:
-        self.tokenizer = tokenizer
-        self.backend = backend
-        self.metadata = file.metadata
-        self.n_ctx = n_ctx
-        self.why = why
+    def __init__(self, parts: ModelParts) -> None:
+        self.tokenizer = parts.tokenizer
+        self.backend = parts.backend
+        self.metadata = parts.file.metadata
+        self.n_ctx = parts.n_ctx
+        self.params = parts.params
+        self.why = ""
+        """How the device was chosen, in one line."""
         self.moved: tuple[str, ...] = ()
-        self._file = file
-        self._model = model
+        """What was moved to other devices because memory ran out, one sentence for each time."""
+        self._file = parts.file
+        self._model = parts.model
         self._guard = threading.RLock()
         self._closed = False
         if os.environ.get("HOTSHOE_TRACE"):
-            from hotshoe_core.inspect.trace import watch  # for those who trace
+            from hotshoe_core.inspect.trace import watch  # few processes trace
 
-            watch(backend, self.about)
+            watch(self.backend, self.about)
 
     @property
     def about(self) -> dict[str, str]:
-        """What a trace's header says of the model: ``model`` and ``architecture``."""
+        """The model's entries in the header of a trace: ``model`` (the file) and ``architecture``."""
         return {"model": str(self._file.path), "architecture": self.metadata.architecture}
 
     @property
     def device(self) -> Device:
-        """The device the model runs on, of several that which has the most layers; ``why`` says how it was chosen."""
+        """The device that the model runs on; of several, the one with the most layers. See also ``why``."""
         layers = self.backend.placement.layers
         return max(self.backend.devices, key=lambda device: layers.count(device.name))
 
     @property
     def nbytes(self) -> int:
-        """The size of the model's file, or files."""
+        """The size of the model's file or files in bytes."""
         return self._file.nbytes
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The weights in use by their names in the file, for ``hotshoe_core.dump``.
+        """The weights in use by their names in the file. ``hotshoe_core.dump`` prints them.
 
-        A tensor of the file that several devices read is here once.
+        A tensor of the file that several devices read is listed once.
         """
         bound = (getattr(p.module, p.attribute) for p in self._model.parameters())
         return {t.name: t for t in bound if t is not None}
 
     def memory(self) -> BackendMemory:
-        """What the model takes now, by device and layer."""
+        """Return the memory that the model uses now, by device and layer."""
         return self.backend.memory()
 
     def placement_report(self) -> PlacementReport:
-        """Which device holds what, and what was moved when the model was loaded because memory ran out."""
+        """Return which device holds which layers, and what was moved because memory ran out during loading."""
         from hotshoe.placement.report import PlacementReport
 
         return PlacementReport(self.backend.placement, self.moved)
 
     def placements(self, n_tokens: int = 1) -> Splits:
-        """Where the nodes of a step over so many tokens run, and what crosses between devices.
+        """Return which device computes each node of a graph over ``n_tokens`` tokens, and the copies between devices.
 
-        Raises InputTooLongError for more tokens than one graph takes.
+        Raises InputTooLongError if one graph cannot have so many tokens.
         """
-        return self._alone(lambda: self._graph_of(n_tokens).reserve().splits())
+        return self._exclusive(lambda: self._graph_of(n_tokens).reserve().splits())
 
     def reserve(self) -> None:
-        """Compile the largest graph and allocate its memory, so that it does not run out later.
+        """Compile the largest graph and allocate its memory, so that memory does not run out later.
 
         Raises InsufficientMemoryError; PlacementError as ``hotshoe.load_model`` does.
         """
-        self._alone(lambda: self._largest_graph().reserve())
+        self._exclusive(lambda: self._largest_graph().reserve())
 
-    def _alone(self, work: Callable[[], T]) -> T:
-        """What ``work`` gives, done while nobody computes."""
+    def _exclusive(self, work: Callable[[], T]) -> T:
+        """Call ``work`` while no other thread computes; return its result."""
         with self._lock:
             self._require_open()
             return work()
 
     def _graph_of(self, n_tokens: int) -> Context:
-        """The graph that a step of one text over so many tokens runs."""
+        """Return the graph of a step over ``n_tokens`` tokens of one text."""
         raise NotImplementedError
 
     def _largest_graph(self) -> Context:
+        """Return the graph that takes the most memory."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Free weights, states and graphs. Idempotent; does nothing in a forked child."""
+        """Free weights, states and graphs. Idempotent. Does nothing in a forked child."""
         if not self.backend.foreign:
             with self._lock:
                 self._free()
@@ -153,14 +171,15 @@ class LoadedModel:
 
     @property
     def _lock(self) -> Any:
-        """Raises ForkedProcessError first: in a forked child a thread that held it is gone."""
+        """The lock. Raises ForkedProcessError in a forked child, where the thread that held it does not exist."""
         self.backend.require_process()
         return self._guard
 
     def _check_shapes(self, build: Callable[[], object]) -> None:
-        """Build a graph at once: a weight of the wrong shape must not wait for the first text.
+        """Build a graph, to find weights of a wrong shape before the first text.
 
-        A ShapeError of the model's author, one that no weight of the file takes part in, is raised as it is.
+        Raises WeightsError for a weight of the file. A ShapeError without a weight is an error of the model's author;
+        it is raised unchanged.
         """
         try:
             build()

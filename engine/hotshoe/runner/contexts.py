@@ -1,4 +1,4 @@
-"""A small cache of compiled contexts by shape signature: the same shapes again cost no building."""
+"""A small cache of compiled graphs, each found by its signature."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ S = TypeVar("S")
 
 
 class Built(NamedTuple):
-    """A context, its inputs by name, and what it computes."""
+    """A built graph: its context, its inputs by name, and its outputs."""
 
     context: Context
     inputs: Mapping[str, Tensor]
@@ -22,9 +22,10 @@ class Built(NamedTuple):
 
 
 class ContextCache(Generic[S]):
-    """Least recently used contexts are closed, for each holds its graph's memory.
+    """Built graphs by signature: the values that a graph depends on. The least recently used ones are closed.
 
-    capacity: how much they may weigh together; weight: of a signature, 1 if there is no such function.
+    capacity: the total weight of the graphs that are kept, as each of them holds memory. weight: the weight of a
+    signature; None: 1 for each.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class ContextCache(Generic[S]):
         self.n_built = 0
 
     def get(self, signature: S) -> Built:
-        """The context for these shapes, built if it is not there."""
+        """Return the graph of this signature; build it if it is not cached."""
         if signature in self._built:
             self._built.move_to_end(signature)
             return self._built[signature]
@@ -52,10 +53,11 @@ class ContextCache(Generic[S]):
 
     @property
     def signatures(self) -> tuple[S, ...]:
-        """Of what is there, the least recently used first."""
+        """The signatures of the cached graphs, the least recently used first."""
         return tuple(self._built)
 
     def close(self) -> None:
+        """Close all graphs."""
         for built in self._built.values():
             built.context.close()
         self._built.clear()

@@ -1,48 +1,34 @@
-"""EmbeddingModel: texts to vectors, by an encoder or a causal model, with its tokenizer and pooling."""
+"""EmbeddingModel: texts to vectors, with an encoder or a causal model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hotshoe.runner.base import ModelParts
+from hotshoe.runner.encoder_model import EncoderModel, EncoderSignature
 from hotshoe.runner.pooling import Pooling, pooling_of
-from hotshoe.runner.whole_texts import Shape, WholeTexts
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import InputTooLongError, InputTypeError, ShapeError
 from hotshoe_core.errors.arguments import flag, integer, listed
 
-if TYPE_CHECKING:
-    from hotshoe.nn import Module
-    from hotshoe.runner.params import RunnerParams
-    from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend
-    from hotshoe_core.gguf import GGUFFile
-
 __all__ = ["EmbeddingModel", "Pooling"]
 
 
-class EmbeddingModel(WholeTexts):
-    """Texts to vectors. Made by ``hotshoe.load_model``; thread-safe."""
+class EmbeddingModel(EncoderModel):
+    """A model that turns texts into vectors. Made by ``hotshoe.load_model``; thread-safe."""
 
-    def __init__(
-        self,
-        model: Module,
-        tokenizer: Tokenizer,
-        backend: Backend,
-        file: GGUFFile,
-        *,
-        n_ctx: int,
-        why: str,
-        params: RunnerParams,
-    ) -> None:
-        super().__init__(model, tokenizer, backend, file, n_ctx=n_ctx, why=why, params=params)
+    def __init__(self, parts: ModelParts) -> None:
+        super().__init__(parts)
         default = Pooling.LAST if self.causal else Pooling.MEAN
-        self.pooling = pooling_of(file.metadata, default, Pooling.MEAN, Pooling.CLS, Pooling.LAST)
-        self.normalize: bool = file.metadata.get("hotshoe.embedding.normalize", True)
-        self.dim: int = model.config.dim
-        self._check_shapes(lambda: self._build(Shape(1, 2)).context.close())
+        self.pooling = pooling_of(self.metadata, default, Pooling.MEAN, Pooling.CLS, Pooling.LAST)
+        self.normalize: bool = self.metadata.get("hotshoe.embedding.normalize", True)
+        """Whether vectors have length 1."""
+        self.dim: int = parts.model.config.dim
+        """The number of elements of a vector."""
+        self._check_shapes(lambda: self._build(EncoderSignature(1, 2)).context.close())
 
     def embed(
         self,
@@ -52,10 +38,11 @@ class EmbeddingModel(WholeTexts):
         batch_size: int = 32,
         progress: Callable[[float], None] | None = None,
     ) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """One vector a text: float32 (n, dim), in the order given; (dim,) for a single string.
+        """Return one vector for each text: float32 (n, dim), in order; (dim,) for a single string.
 
-        truncate: cut texts that have more than ``n_ctx`` tokens instead of raising InputTooLongError.
-        batch_size: how many texts at most go through the model at once. progress: called with 0 to 1.
+        truncate: cut texts with more than ``n_ctx`` tokens; otherwise they raise InputTooLongError. batch_size: the
+        most texts that the model reads at once. progress: called with the fraction done, 0 to 1. Raises InputTypeError
+        unless ``texts`` is a text or an iterable of texts.
         """
         self._require_open()
         if isinstance(texts, str):
@@ -69,7 +56,7 @@ class EmbeddingModel(WholeTexts):
         return self._in_batches(out, lengths, batch_size, lambda rows: self._compute([ids[r] for r in rows]), progress)
 
     def hidden_states(self, text: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """The last layer's state of each token, before pooling: float32 (n, dim)."""
+        """Return the last layer's state of each token of a text, before pooling: float32 (n, dim)."""
         self._require_open()
         (ids,) = self._tokenize([text], truncate=False)
         states: np.ndarray[Any, np.dtype[np.float32]] = self._compute([ids], pooled=False)[0]
@@ -89,7 +76,7 @@ class EmbeddingModel(WholeTexts):
         return ids
 
     def _finish(self, pooled: Tensor) -> Tensor:
-        project = getattr(self._model, "project", None)  # optional: a layer of the model's after pooling
+        project = getattr(self._model, "project", None)  # optional: the model's layer after pooling
         vectors: Tensor = pooled if project is None else project(pooled)
         self.dim = vectors.shape[-1]
         return ops.l2_norm(vectors) if self.normalize else vectors

@@ -1,9 +1,8 @@
-"""TextForward: one graph of a text model for the next rows of several sequences, built once for each shape."""
+"""TextForward: the graphs of a text model. One graph computes the next rows of several sequences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,8 +11,7 @@ from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import Items, SpanRow
-from hotshoe.runner.prefix import Part
-from hotshoe.runner.scheduler import bucket
+from hotshoe.runner.scheduler import Chunk, bucket
 from hotshoe_core import DType, Tensor
 from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
 
@@ -22,16 +20,16 @@ if TYPE_CHECKING:
     from hotshoe.sampling import DeviceOp
     from hotshoe_core import Backend
 
-__all__ = ["Signature", "TextForward", "TextWork", "most_padding"]
+__all__ = ["TextForward", "TextSignature", "TextWork", "most_padding"]
 
 Array = np.ndarray[Any, Any]
 
-_GRAPHS = 8  # of the largest kind whose memory is kept
-_SMALL = 16  # graphs of a few rows that take as much memory as a large one
+_GRAPHS = 8  # the memory of so many of the largest graphs is kept
+_SMALL = 16  # so many small graphs take as much memory as one of the largest
 
 
-class Signature(NamedTuple):
-    """All that a graph depends on. ``n_rows`` and ``n_outputs`` are padded sizes."""
+class TextSignature(NamedTuple):
+    """The values that a graph of a text model depends on. ``n_rows`` and ``n_outputs`` include padding."""
 
     n_rows: int
     n_sequences: int
@@ -41,35 +39,26 @@ class Signature(NamedTuple):
     n_embeddings: int = 0
 
 
-@dataclass(slots=True)
-class TextWork:
-    """The inputs of one graph. ``n_outputs``: how many of its rows are asked for, without padding."""
+class TextWork(NamedTuple):
+    """A graph to compute: its signature, the values of its inputs, and its outputs without padding."""
 
-    n_rows: int
-    n_sequences: int
+    signature: TextSignature
+    feeds: dict[str, Array]
     n_outputs: int
-    op: DeviceOp | None
-    n_embeddings: int
-    feeds: dict[str, Any]
-    sizes: Sizes = ()
-
-    def placed(self, feeds: dict[str, Any], sizes: Sizes) -> None:
-        self.feeds |= feeds
-        self.sizes = sizes
 
 
 def most_padding(n_rows: int) -> int:
-    """The most rows that padding adds to a graph of up to ``n_rows``."""
+    """Return the largest number of rows that padding adds to a graph of up to ``n_rows`` rows."""
     return max(bucket(n) - n for n in range(1, n_rows + 1))
 
 
 class TextForward:
-    """The graphs of one model over one cache. Sizes are rounded up to buckets: mixed steps find their graphs again."""
+    """The graphs of one model over one cache. Sizes are rounded up to buckets, so that steps can reuse graphs."""
 
     def __init__(
         self, model: TextModule, backend: Backend, cache: Cache, spec: Sequence[LayerSpec], *, n_ctx: int, n_ubatch: int
     ) -> None:
-        self.n_vocab = 0  # known when the first graph is built
+        self.n_vocab = 0  # known after the first graph is built
         self._model = model
         self._backend = backend
         self._cache = cache
@@ -77,15 +66,16 @@ class TextForward:
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
         least = max(1, n_ubatch // _SMALL)
-        self.contexts: ContextCache[Signature] = ContextCache(
+        self.contexts: ContextCache[TextSignature] = ContextCache(
             self.build, _GRAPHS * n_ubatch, weight=lambda s: max(least, min(n_ubatch, s.n_rows))
         )
 
     def check(self, items: Items, before: int = 0) -> None:
-        """Whether a sequence can take its rows from ``before`` on: in a step, all that take part would fail with it.
+        """Raise an error unless the model can compute the rows from ``before`` on.
 
-        Raises InputTooLongError for none at all, or more than the context holds; TokenizerError for what is no token;
-        ShapeError for a span that does not fit the model.
+        Without this check, all jobs of a step would fail with the invalid one. Raises InputTooLongError for an empty
+        sequence or more rows than the context holds; TokenizerError for a token id outside the vocabulary; ShapeError
+        for a span that does not fit the model.
         """
         n = len(items)
         if not n:
@@ -113,17 +103,21 @@ class TextForward:
                 f"a bidirectional span has {len(span)} rows; one graph computes at most n_ubatch={self._n_ubatch}",
                 hint="load the model with a larger n_ubatch",
             )
-        own = span.positions
-        if own is not None and own.ndim == 2 and len(own) != self._n_streams:
+        positions = span.positions
+        if positions is not None and positions.ndim == 2 and len(positions) != self._n_streams:
             raise ShapeError(
-                f"a span has {len(own)} streams of positions; the model takes "
+                f"a span has {len(positions)} streams of positions; the model takes "
                 + (str(self._n_streams) if self._n_streams else "one position a row")
             )
 
-    def prepare(self, parts: Sequence[Part], op: DeviceOp | None) -> TextWork:
-        """The inputs that tell what the rows are; the cache adds those that tell where they go."""
-        n = sum(part.n for part in parts)
-        n_rows = n if self._cache.uniform else bucket(n)
+    def n_rows(self, n: int) -> int:
+        """Return the number of rows of the graph that computes ``n`` rows, with padding."""
+        return n if self._cache.uniform else bucket(n)
+
+    def prepare(
+        self, chunks: Sequence[Chunk[Any]], op: DeviceOp | None, n_rows: int, feeds: dict[str, Array], sizes: Sizes
+    ) -> TextWork:
+        """Gather the inputs of a graph of ``n_rows`` rows. ``feeds`` has those of the cache, and gets the others."""
         tokens: list[int] = []
         sequences: list[int] = []
         positions = np.zeros((self._n_streams, n_rows) if self._n_streams else n_rows, np.int32)
@@ -131,58 +125,56 @@ class TextForward:
         spans: list[Array] = []
         span_rows: list[int] = []
         row = 0
-        for i, (sequence, size, n_outputs) in enumerate(parts):
-            items, start, end = sequence.items, sequence.n_computed, row + size
-            given: list[Any] = items.rows[start : start + size]
+        for i, (job, n, n_needed) in enumerate(chunks):
+            items, start, end = job.sequence.items, job.sequence.n_computed, row + n
+            rows: list[Any] = items.rows[start : start + n]
             if items.spans:
-                arrays, places = items.embeddings(start, size)
+                arrays, indices = items.embeddings(start, n)
                 spans += arrays
-                span_rows += [row + place for place in places]
-                given = [0 if isinstance(r, SpanRow) else r for r in given]
-                positions[..., row:end] = items.positions(start, size, self._n_streams)
+                span_rows += [row + index for index in indices]
+                rows = [0 if isinstance(r, SpanRow) else r for r in rows]
+                positions[..., row:end] = items.positions(start, n, self._n_streams)
             else:
-                positions[..., row:end] = np.arange(start, start + size)
-            tokens += given
-            sequences += [i] * size
-            outputs += range(end - n_outputs, end)
+                positions[..., row:end] = np.arange(start, start + n)
+            tokens += rows
+            sequences += [i] * n
+            outputs += range(end - n_needed, end)
             row = end
-        padding = n_rows - n  # a sequence of its own
-        padded = outputs + [0] * (bucket(len(outputs)) - len(outputs))
-        feeds: dict[str, Any] = {
-            "tokens": np.array(tokens + [0] * padding, np.int32),
-            "positions": positions,
-            "sequences": np.array(sequences + [len(parts)] * padding, np.int32),
-            "outputs": np.array(padded or [0], np.int32),
-        }
+        padding = n_rows - row
+        n_outputs = bucket(len(outputs))
+        feeds["tokens"] = np.array(tokens + [0] * padding, np.int32)
+        feeds["positions"] = positions
+        feeds["sequences"] = np.array(sequences + [len(chunks)] * padding, np.int32)  # padding: one more sequence
+        feeds["outputs"] = np.array(outputs + [0] * (max(1, n_outputs) - len(outputs)), np.int32)
         if spans:
             feeds["embeddings"] = np.concatenate(spans)
             feeds["embedding_rows"] = np.array(span_rows, np.int32)
-        n_sequences = len(parts) if self._cache.uniform else 1
-        return TextWork(n_rows, n_sequences, len(outputs), op, len(span_rows), feeds)
+        n_sequences = len(chunks) if self._cache.uniform else 1
+        signature = TextSignature(n_rows, n_sequences, sizes, n_outputs, op if n_outputs else None, len(span_rows))
+        return TextWork(signature, feeds, len(outputs))
 
     def compute(self, work: TextWork) -> list[Array]:
-        """The logits of the rows asked for, or what ``work.op`` names of them; nothing, where there are none."""
-        n_outputs = bucket(work.n_outputs)
-        signature = Signature(
-            work.n_rows, work.n_sequences, work.sizes, n_outputs, work.op if n_outputs else None, work.n_embeddings
-        )
+        """Compute the graph: return the logits of the requested rows, or the outputs of the op for them, in order.
+
+        The list is empty if no row was requested.
+        """
+        signature, feeds, n_outputs = work
         built = self.contexts.get(signature)
-        feeds = work.feeds
         built.context.compute({tensor: feeds[name] for name, tensor in built.inputs.items()})
         results = [output.read() for output in built.outputs]
-        return results if n_outputs == work.n_outputs else [r[: work.n_outputs] for r in results]
+        return results if n_outputs == signature.n_outputs else [r[:n_outputs] for r in results]
 
-    def signature(self, n_rows: int) -> Signature:
-        """Of the graph that computes the next ``n_rows`` of one text, and the logits after the last."""
-        return Signature(n_rows if self._cache.uniform else bucket(n_rows), 1, self._cache.sizes, 1)
+    def signature(self, n: int) -> TextSignature:
+        """Return the signature of a graph for the next ``n`` rows of one text and the logits after the last row."""
+        return TextSignature(self.n_rows(n), 1, self._cache.sizes, 1)
 
-    def largest(self) -> Signature:
-        """Of the graph that takes the most memory: all its rows, over a cache that is full."""
+    def largest(self) -> TextSignature:
+        """Return the signature of the graph that takes the most memory: the most rows over a full cache."""
         sizes = self._cache.largest
         return self.signature(min([self._n_ubatch, *sizes]))._replace(sizes=sizes)
 
-    def build(self, signature: Signature) -> Built:
-        """The graph of these shapes."""
+    def build(self, signature: TextSignature) -> Built:
+        """Build the graph of a signature. Raises ModelDefinitionError for logits of a wrong shape."""
         n, n_sequences, sizes, n_outputs, op, n_embeddings = signature
         ctx = self._backend.new_context()
         positions = (self._n_streams, n) if self._n_streams else (n,)
@@ -211,7 +203,7 @@ class TextForward:
                 hint="x.take(batch.outputs) before the last norm and the output matrix",
             )
         self.n_vocab = logits.shape[1]
-        if n_outputs == 0:  # keys, values and states only
+        if n_outputs == 0:  # the graph only updates the cache
             return Built(ctx, ctx.inputs, ())
         if op is None:
             results: tuple[Tensor, ...] = (logits,)
@@ -223,6 +215,6 @@ class TextForward:
 
 
 def _n_streams(spec: Sequence[LayerSpec]) -> int:
-    """Streams of positions that the model's RoPE takes: 0 for one position a row."""
+    """Return the streams of positions that the model's RoPE takes: 0 for one position for each row."""
     ropes = [s.rope for s in spec if isinstance(s, AttentionSpec) and s.rope is not None]
     return max((len(rope.sections) for rope in ropes), default=0)

@@ -1,4 +1,4 @@
-"""Streams and completions: the text of one generation, with everything SamplingParams asks for."""
+"""Stream and Completion: the text of one generation, piece by piece and as a whole."""
 
 from __future__ import annotations
 
@@ -18,24 +18,36 @@ __all__ = ["Completion", "Stream"]
 
 @dataclass(slots=True)
 class Completion:
-    """What was generated. Times are in seconds; logprobs holds one Sampled a token, if they were asked for.
-
-    Steps that served other generations too count in full for each.
-    """
+    """A generated text. ``str(completion)`` is the text."""
 
     text: str = ""
     tokens: list[int] = field(default_factory=list)
+    """The generated token ids."""
+
     finish_reason: FinishReason | None = None
+    """Why the text ended: "stop", "length", "context" or "cancelled"; None while it is being generated."""
+
     n_prompt: int = 0
+    """Tokens of the prompt."""
+
     n_cached: int = 0
+    """Tokens of the prompt that the cache had already, from an earlier text that begins alike."""
+
     prompt_seconds: float = 0.0
+    """Seconds from the first step to the first token. Steps that other generations share count in full."""
+
     decode_seconds: float = 0.0
+    """Seconds for the tokens after the first. Steps that other generations share count in full."""
+
     seed: int = 0
+    """The seed of the sampler; the same seed and parameters give the same text."""
+
     logprobs: list[Sampled] = field(default_factory=list)
+    """One entry for each token, if ``SamplingParams.logprobs`` is set."""
 
     @property
     def tokens_per_second(self) -> float:
-        """Speed of decoding: of the tokens after the first."""
+        """The decoding speed, measured without the first token; 0 for fewer than two tokens."""
         return (len(self.tokens) - 1) / self.decode_seconds if self.decode_seconds and len(self.tokens) > 1 else 0.0
 
     def __str__(self) -> str:
@@ -43,11 +55,12 @@ class Completion:
 
 
 class Stream:
-    """Iterate over it for pieces of text, complete characters only. ``completion`` grows meanwhile.
+    """A text that is being generated. Iterate over it for pieces of text; they contain complete characters only.
 
-    ``close()``, dropping it, or an exception (Ctrl-C) ends it, and the model stays usable. A loop that was left may be
-    taken up again.
-    Streams that are read by turns, or by several threads, are computed together. Not itself for several threads.
+    ``completion`` grows with every piece. A second loop continues where the first was left. ``close()``, the deletion
+    of the stream, or an exception in ``next`` (Ctrl-C) ends the text; the model stays usable. Several streams run as
+    one batch, whether one thread alternates between them or each has its own thread. A single stream is not
+    thread-safe.
     """
 
     def __init__(self, engine: Engine, generation: Generation, tokenizer: Tokenizer) -> None:
@@ -75,26 +88,28 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        # left in the middle: the engine must not compute for nobody. No lock here: it may be the collector that calls
+        # the engine must not compute for a dropped stream. No lock: the garbage collector may call this
         if getattr(self, "completion", None) is not None and self.completion.finish_reason is None:
             self._generation.finish = "cancelled"
 
     def close(self) -> None:
-        """End the generation here."""
+        """End the text here. Idempotent."""
         self._end("cancelled")
 
     @property
     def ready(self) -> bool:
-        """Whether ``advance`` has something without a step: a token that was computed meanwhile, or the end."""
-        g = self._generation
-        return bool(g.ready) or g.finish is not None or g.error is not None
+        """Whether ``advance`` returns without a step: a token is waiting, or the text has ended."""
+        return self._generation.ready
 
     def start(self) -> None:
-        """Take part in the steps that others run."""
+        """Take part in the steps that other streams run, before the first ``advance``."""
         self._engine.add(self._generation)
 
     def advance(self) -> str:
-        """One more token: the text that is certain now, perhaps none. ``completion.finish_reason`` tells of the end."""
+        """Generate one token; return the new complete text, which may be empty.
+
+        ``completion.finish_reason`` is set at the end of the text.
+        """
         if self.completion.finish_reason is not None:
             return ""
         done, g = self.completion, self._generation
@@ -117,7 +132,7 @@ class Stream:
         done.text += piece
         if self._matcher.matched is not None:
             self._end("stop")
-        elif g.finish is not None and not g.ready:
+        elif g.finish is not None and not g.results:
             piece += self._flush(g.finish)
         return piece
 

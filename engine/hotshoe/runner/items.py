@@ -1,4 +1,4 @@
-"""What a sequence is made of: token ids, and spans of embeddings (an image, a sound) with positions of their own."""
+"""Items: the content of a sequence, token ids and spans of embeddings (an image, a sound)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,26 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingSpan:
-    """Rows that are no tokens: what an encoder made of an image or a sound.
+    """Rows of embeddings in place of tokens: an encoder's output for an image or a sound.
 
-    array: (m, dim) float32. hash: of the content; equal ones are taken for the same span when a prefix is looked for.
-    Empty: computed from what is here. positions: of the rows, (m,) or (streams, m) I32, relative to the span's
-    beginning, for models whose images have positions of their own (M-RoPE); None: 0, 1, 2, … What follows the span goes
-    on after the largest of them. bidirectional: whether its rows see each other, those behind them included.
+    Raises ShapeError if ``array`` or ``positions`` have an invalid shape or type; TokenizerError if ``hash`` is not
+    bytes.
     """
 
     array: Array = field(repr=False)
+    """(m, dim) float32."""
+
     hash: bytes = b""
+    """Identifies the content: two spans with the same hash are the same for the prefix cache. Empty: computed."""
+
     positions: Array | None = None
+    """(m,) or (streams, m) integers, counted from the span's first position. None: 0, 1, 2, …
+
+    For models with their own positions for images (M-RoPE). The item after the span continues after the largest one.
+    """
+
     bidirectional: bool = False
+    """Whether every row of the span attends to every other row, later ones included."""
 
     def __post_init__(self) -> None:
         try:
@@ -55,10 +63,12 @@ class EmbeddingSpan:
                     f"expected integers of shape ({len(array)},) or (streams, {len(array)})"
                 )
             if positions.min() < 0:
-                raise ShapeError(f"positions of a span begin at {positions.min()}; they count from its beginning, 0")
+                raise ShapeError(
+                    f"positions of a span begin at {positions.min()}; expected 0 or more, counted from its beginning"
+                )
             object.__setattr__(self, "positions", positions.astype(np.int32))
         if not self.hash:
-            import hashlib  # takes 4 ms, and few texts have a picture
+            import hashlib  # takes 4 ms to import, and few texts need it
 
             digest = hashlib.blake2b(array.tobytes(), digest_size=16)
             digest.update(b"" if self.positions is None else self.positions.tobytes())
@@ -69,13 +79,13 @@ class EmbeddingSpan:
 
     @property
     def extent(self) -> int:
-        """How many positions it takes: what follows begins there."""
+        """How many positions the span takes: the item after it begins there."""
         return len(self.array) if self.positions is None else int(self.positions.max()) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class SpanRow:
-    """One row of a span. Rows of spans of equal content are equal, whoever made them."""
+    """One row of a span. Rows of two spans with the same hash are equal."""
 
     hash: bytes
     bidirectional: bool
@@ -87,7 +97,7 @@ Row = int | SpanRow
 
 
 class SpanAt(NamedTuple):
-    """Where a span begins in a sequence."""
+    """A span and the row of the sequence where it begins."""
 
     start: int
     span: EmbeddingSpan
@@ -98,7 +108,7 @@ class SpanAt(NamedTuple):
 
 
 class Items:
-    """The items of one sequence, as rows: one for each token and each row of a span."""
+    """The items of one sequence as rows: one row for each token, and one for each row of a span."""
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         self.rows: list[Row] = []
@@ -114,7 +124,7 @@ class Items:
         return other
 
     def extend(self, items: Iterable[Item]) -> None:
-        """Add at the end. Raises TokenizerError for what is no item; then nothing is added."""
+        """Append items. Raises TokenizerError, and appends nothing, if one is not a token id or an EmbeddingSpan."""
         if isinstance(items, (str, bytes, bytearray)):
             raise TokenizerError(
                 f"got {type(items).__name__}; expected token ids",
@@ -139,13 +149,13 @@ class Items:
         return [row for row in self.rows if not isinstance(row, SpanRow)] if self.spans else list(self.rows)  # type: ignore[arg-type]
 
     def truncate(self, n: int) -> None:
-        """Keep the first ``n`` rows. Raises GraphError in the middle of a span."""
+        """Keep the first ``n`` rows. Raises GraphError if row ``n`` is inside a span."""
         self._require_between(n)
         del self.rows[n:]
         self.spans = [at for at in self.spans if at.start < n]
 
     def cut(self, start: int, stop: int) -> None:
-        """Take rows ``start`` to ``stop`` out. Raises GraphError in the middle of a span."""
+        """Remove rows ``start`` to ``stop``. Raises GraphError if either is inside a span."""
         self._require_between(start)
         self._require_between(stop)
         del self.rows[start:stop]
@@ -157,31 +167,33 @@ class Items:
 
     @property
     def has_own_positions(self) -> bool:
+        """Whether a span has positions other than 0, 1, 2, …"""
         return any(at.span.positions is not None for at in self.spans)
 
     @property
-    def pieces(self) -> tuple[tuple[int, int], ...]:
-        """[start, stop) of the spans that must be computed whole: their rows see each other."""
+    def bidirectional(self) -> tuple[tuple[int, int], ...]:
+        """[start, stop) of the bidirectional spans, each of which one graph must compute."""
         return tuple((at.start, at.stop) for at in self.spans if at.span.bidirectional)
 
-    def between_pieces(self, n: int) -> int:
-        """``n``, or where the bidirectional span begins that it is in the middle of."""
-        return next((start for start, stop in self.pieces if start < n < stop), n)
+    def outside_span(self, n: int) -> int:
+        """Return ``n``, or the start of the bidirectional span that row ``n`` is inside of."""
+        return next((start for start, stop in self.bidirectional if start < n < stop), n)
 
     def positions(self, start: int, n: int, n_streams: int = 0) -> Array:
-        """Of rows ``start`` to ``start + n``, as a model's RoPE takes them: (n,) I32, or (n_streams, n)."""
+        """Return the positions of rows ``start`` to ``start + n`` for RoPE: (n,) I32, or (n_streams, n)."""
         steps = np.arange(start, start + n, dtype=np.int32)
         out: Array = np.tile(steps, (n_streams, 1)) if n_streams else steps
-        moved = 0  # how much further a row's position is than its number
+        moved = 0  # the difference between a row's position and its number
         for at in self.spans:
             if at.start >= start + n:
                 break
-            own = at.span.positions
-            if own is None:
+            relative = at.span.positions
+            if relative is None:
                 continue
             first, last = max(at.start, start), min(at.stop, start + n)
             if first < last:
-                out[..., first - start : last - start] = own[..., first - at.start : last - at.start] + at.start + moved
+                rows = relative[..., first - at.start : last - at.start]
+                out[..., first - start : last - start] = rows + at.start + moved
             by = at.span.extent - len(at.span)
             moved += by
             if at.stop < start + n:
@@ -189,7 +201,7 @@ class Items:
         return out
 
     def embeddings(self, start: int, n: int) -> tuple[list[Array], list[int]]:
-        """The arrays of spans among rows ``start`` to ``start + n``, and which of these rows they are."""
+        """Return the embeddings of rows ``start`` to ``start + n``, and the numbers of their rows from ``start``."""
         arrays: list[Array] = []
         rows: list[int] = []
         for at in self.spans:
@@ -202,7 +214,7 @@ class Items:
     def _require_between(self, n: int) -> None:
         for at in self.spans:
             if at.start < n < at.stop:
-                raise GraphError(f"row {n} is in the middle of a span of embeddings, {at.start} to {at.stop}")
+                raise GraphError(f"row {n} is in the middle of a span of embeddings, rows {at.start} to {at.stop}")
 
 
 def _token_id(item: object) -> int:
@@ -211,15 +223,15 @@ def _token_id(item: object) -> int:
             return operator.index(item)  # type: ignore[arg-type]
     except TypeError:
         pass
-    raise TokenizerError(f"{item!r} ({type(item).__name__}) is no token id; expected an integer or an EmbeddingSpan")
+    raise TokenizerError(f"{item!r} ({type(item).__name__}) is not a token id; expected an integer or an EmbeddingSpan")
 
 
 def n_common(a: Sequence[Row], b: Sequence[Row]) -> int:
-    """How many rows both begin with."""
+    """Return the number of rows at the beginning that both have in common."""
     n = min(len(a), len(b))
     if a[:n] == b[:n]:
         return n
-    same = 0  # a[:same] == b[:same], compared in pieces: lists compare quicker than a loop does
+    same = 0  # a[:same] == b[:same]; bisection, as comparing slices is faster than a loop
     size = n
     while size:
         size = (size + 1) // 2 if size > 1 else 0

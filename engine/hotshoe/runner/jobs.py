@@ -1,32 +1,43 @@
-"""What an engine computes for somebody: a generation, or the logits of tokens that were given."""
+"""Jobs: what the engine computes for a caller, either a generation or the logits of given tokens.
+
+A job is *active* while the next step is to compute rows for it. It is *ready* when its caller need not wait: a result
+can be fetched, or the job has *ended*. It has ended when it is *finished* (all results exist, or its caller left) or
+has failed with an ``error``. A job that is neither active nor ended has as many results as it may have before its
+caller fetches some.
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from hotshoe.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
-    from hotshoe.runner.prefix import Held
+    from hotshoe.runner.slots import CachedSequence
     from hotshoe.sampling import DeviceOp
 
 __all__ = ["AllLogitsJob", "Event", "FinishReason", "Generation", "Job", "LogitsJob", "Token"]
 
 Array = np.ndarray[Any, Any]
+R = TypeVar("R")
 
 FinishReason = Literal["stop", "length", "context", "cancelled"]
-"""Why a generation ended: a stop token, stop text or finished grammar; max_tokens; a full context; or it was left."""
+"""Why a generation ended.
 
-_AHEAD = 8  # tokens a generation may be ahead of its reader, because others pulled
-_PIECES_AHEAD = 2  # pieces of logits that wait for their reader: each may be hundreds of MB
-_SPARE = 64  # room that must be left when a text joins others, or it would soon be thrown out again
+"stop": a stop token, a stop text, or a grammar that is complete. "length": ``max_tokens``. "context": the context is
+full. "cancelled": the stream was closed.
+"""
+
+_TOKENS_AHEAD = 8  # tokens that a generation may be ahead of its reader
+_ARRAYS_AHEAD = 2  # arrays of logits that wait for their reader: each may take hundreds of MB
+_SPARE = 64  # rows that must stay free when a text joins others, or it would soon lose its room again
 
 
 class Token(NamedTuple):
-    """One that was chosen, and the seconds of the steps that led to it."""
+    """A sampled token, and the duration in seconds of the steps that led to it."""
 
     sampled: Sampled
     seconds: float
@@ -35,76 +46,105 @@ class Token(NamedTuple):
 class Event(NamedTuple):
     """What a step did for a job: a token, its end, or an error."""
 
-    job: Job
+    job: Job[Any]
     token: Token | None = None
     finish: FinishReason | None = None
     error: BaseException | None = None
 
 
-class Job:
-    """One sequence that takes part in steps. The engine calls ``take`` outside its lock, ``deliver`` under it."""
+class Job(Generic[R]):
+    """A sequence that takes part in steps. The engine calls ``take`` outside its lock, and ``deliver`` under it."""
 
     device_op: DeviceOp | None = None
-    all_outputs = False  # results after every token, not only after the last
-    reuse = True  # whether the sequence may begin with what others computed
-    spare = 0  # room that must be left besides its tokens when it joins others
+    """The op that may run on the device instead of reading all logits."""
 
-    def __init__(self, sequence: Held) -> None:
+    all_outputs = False
+    """Whether results are needed after every row, not only after the last one."""
+
+    spare = 0
+    """Rows that must stay free in the cache when the job joins others."""
+
+    max_results = 1
+    """The job is not active while so many results wait for the caller."""
+
+    def __init__(self, sequence: CachedSequence) -> None:
         self.sequence = sequence
-        self.arrival = -1  # set by the engine
-        self.served = -1  # the last step that computed something of it
-        self.seconds = 0.0  # of steps since it last got something
+        self.results: deque[R] = deque()  # computed, and not fetched yet
         self.error: BaseException | None = None
+        self.arrival = -1  # set by the engine
+        self.served = -1  # the last step that computed rows of it
+        self.seconds = 0.0  # duration of the steps since its last result
+
+    # States
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to compute."""
+        raise NotImplementedError
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job is finished or has failed."""
+        return self.error is not None or self.finished
 
     @property
     def active(self) -> bool:
-        """Whether the next step is for this one too."""
-        raise NotImplementedError
-
-    def begin(self) -> None:
-        """Called before the sequence gets its place in a step."""
-
-    def placed(self, start: int) -> None:
-        """Called when a graph is to compute its rows from ``start`` on."""
+        """Whether the next step is to compute rows for it."""
+        return not self.ended and len(self.results) < self.max_results
 
     @property
-    def done(self) -> bool:
-        """Whether nothing is left to be computed."""
-        raise NotImplementedError
+    def ready(self) -> bool:
+        """Whether its caller need not wait: a result can be fetched, or the job has ended."""
+        return bool(self.results) or self.ended
 
     @property
-    def settled(self) -> bool:
-        """Whether whoever waits for it need not wait: it has something, or has ended."""
-        raise NotImplementedError
+    def abandoned(self) -> bool:
+        """Whether its caller left and the engine has to remove it."""
+        return self.finished
+
+    # Rows
+
+    @property
+    def n_pending(self) -> int:
+        """The number of rows that are not computed yet."""
+        return self.sequence.n_pending
+
+    @property
+    def whole(self) -> list[tuple[int, int]]:
+        """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
+        first = self.sequence.n_computed
+        return [(max(0, a - first), b - first) for a, b in self.sequence.items.bidirectional if b > first]
+
+    @property
+    def n_reusable(self) -> int:
+        """How many rows the cache may have already: all but the last one, whose logits are needed."""
+        return max(0, len(self.sequence) - 1)
+
+    # Called by the engine
+
+    def on_scheduled(self, start: int) -> None:
+        """Note that a graph is about to compute its rows from ``start`` on."""
 
     def take(self, results: list[Array], op: DeviceOp | None) -> None:
-        """What a graph gave for it: logits (rows, vocab), or what ``op`` names of them. Errors are kept, not raised."""
+        """Process what a graph computed: logits (rows, vocab), or the outputs of ``op``. Keep errors, do not raise."""
         raise NotImplementedError
 
     def deliver(self) -> Event:
-        """Make what was taken known: the sequence goes on with it."""
+        """Publish what ``take`` processed, and let the sequence grow by it."""
         raise NotImplementedError
 
 
-class LogitsJob(Job):
-    """The logits after the last token of a sequence."""
+class LogitsJob(Job[Array]):
+    """The logits after the last row of a sequence."""
 
-    def __init__(self, sequence: Held) -> None:
+    def __init__(self, sequence: CachedSequence) -> None:
         super().__init__(sequence)
-        self.logits: Array | None = None  # (1, vocab), a part of what the graph gave for all
+        self.logits: Array | None = None  # (1, vocab), a view of the graph's output for all jobs
         self._taken: Array | None = None
 
     @property
-    def done(self) -> bool:
+    def finished(self) -> bool:
         return self.logits is not None
-
-    @property
-    def active(self) -> bool:
-        return self.error is None and not self.done
-
-    @property
-    def settled(self) -> bool:
-        return not self.active
 
     def take(self, results: list[Array], op: DeviceOp | None) -> None:
         (self._taken,) = results
@@ -114,34 +154,28 @@ class LogitsJob(Job):
         return Event(self, error=self.error)
 
 
-class AllLogitsJob(Job):
-    """The logits after every token of a sequence, all computed anew, in pieces that a reader fetches from ``ready``."""
+class AllLogitsJob(Job[Array]):
+    """The logits after every row of a sequence, in arrays (rows, vocab). None is taken from other sequences' rows."""
 
     all_outputs = True
-    reuse = False
+    max_results = _ARRAYS_AHEAD
 
-    def __init__(self, sequence: Held) -> None:
+    def __init__(self, sequence: CachedSequence) -> None:
         super().__init__(sequence)
-        self.ready: deque[Array] = deque()  # (rows, vocab) each, in order
         self._n_delivered = 0
         self._first = 0  # the row that the next results begin with
         self._taken: Array | None = None
 
     @property
-    def done(self) -> bool:
+    def finished(self) -> bool:
         return self._n_delivered == len(self.sequence)
 
     @property
-    def active(self) -> bool:
-        return self.error is None and not self.done and len(self.ready) < _PIECES_AHEAD
+    def n_reusable(self) -> int:
+        return self._n_delivered  # after an interrupt, rows that were computed but not delivered are computed again
 
-    @property
-    def settled(self) -> bool:
-        return bool(self.ready) or self.done or self.error is not None
-
-    def begin(self) -> None:
-        # rows that were computed but never delivered, for an interrupt, are computed again
-        self.sequence.n_computed = min(self.sequence.n_computed, self._n_delivered)
+    def on_scheduled(self, start: int) -> None:
+        self._first = start
 
     def take(self, results: list[Array], op: DeviceOp | None) -> None:
         (self._taken,) = results
@@ -150,28 +184,25 @@ class AllLogitsJob(Job):
         if self._taken is not None:
             rows = self._taken[self._n_delivered - self._first :]
             if len(rows):
-                self.ready.append(rows)
+                self.results.append(rows)
             self._n_delivered += len(rows)
             self._taken = None
         return Event(self, error=self.error)
 
-    def placed(self, start: int) -> None:
-        self._first = start
 
+class Generation(Job[Token]):
+    """A text that is being generated: its sampler, and the tokens that its reader has not fetched."""
 
-class Generation(Job):
-    """One text on its way: how to choose, and the tokens nobody has fetched yet."""
-
+    max_results = _TOKENS_AHEAD
     spare = _SPARE
 
-    def __init__(self, sequence: Held, sampler: Sampler, stops: frozenset[int]) -> None:
+    def __init__(self, sequence: CachedSequence, sampler: Sampler, stops: frozenset[int]) -> None:
         super().__init__(sequence)
         self.sampler = sampler
         self.stops = stops
         self.n_prompt = len(sequence)
-        self.n_cached: int | None = None  # rows of the prompt that were there already; None before the first step
+        self.n_cached: int | None = None  # rows of the prompt that the cache had already; None before the first graph
         self.n_tokens = 0
-        self.ready: deque[Token] = deque()
         self.finish: FinishReason | None = None
         self._taken: Sampled | None = None
 
@@ -180,16 +211,16 @@ class Generation(Job):
         return self.sampler.device_op
 
     @property
-    def done(self) -> bool:
+    def finished(self) -> bool:
         return self.finish is not None
 
     @property
-    def active(self) -> bool:
-        return self.finish is None and self.error is None and len(self.ready) < _AHEAD
+    def abandoned(self) -> bool:
+        return self.finish == "cancelled"  # tokens of a text that finished otherwise may still be fetched
 
-    @property
-    def settled(self) -> bool:
-        return bool(self.ready) or self.finish is not None or self.error is not None
+    def on_scheduled(self, start: int) -> None:
+        if self.n_cached is None:
+            self.n_cached = start
 
     def take(self, results: list[Array], op: DeviceOp | None) -> None:
         rows = [r[0] for r in results]
@@ -198,12 +229,12 @@ class Generation(Job):
                 self._taken = self.sampler.sample(rows[0])
             else:
                 self._taken = self.sampler.sample_from(*rows)
-        except Exception as error:  # its reader's business, not that of whoever ran the step
+        except Exception as error:  # for its own reader, not for the thread that runs the step
             self.error = error
 
     def deliver(self) -> Event:
         sampled, self._taken = self._taken, None
-        if sampled is None or self.finish is not None:  # an error, or it was left meanwhile
+        if sampled is None or self.finish is not None:  # an error, or it was cancelled in the meantime
             return Event(self, None, self.finish, self.error)
         if sampled.id in self.stops:
             self.finish = "stop"
@@ -214,7 +245,7 @@ class Generation(Job):
             self.error = error
             return Event(self, error=error)
         token = Token(sampled, self.seconds)
-        self.ready.append(token)
+        self.results.append(token)
         self.seconds = 0.0
         self.n_tokens += 1
         self.sequence.items.extend((sampled.id,))

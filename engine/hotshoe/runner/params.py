@@ -1,4 +1,4 @@
-"""RunnerParams: how much a loaded model computes at once, and for how many texts its cache has room."""
+"""RunnerParams: how many tokens a loaded model computes at once, and how large its cache is."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ __all__ = ["RunnerParams"]
 
 @dataclass(frozen=True, slots=True)
 class RunnerParams:
-    """Checked when it is made: raises ModelError, and DTypeError for a type that a cache cannot have."""
+    """Sizes of a loaded model's steps, graphs and cache. Checked when created.
+
+    Raises ModelError for an invalid number, DTypeError for a type that a cache cannot have.
+    """
 
     n_batch: int | None = None
-    """Tokens that a step computes, of all sequences together: how long those that write wait for those that read.
+    """The most tokens that one step computes, of all sequences together.
 
-    None: 512, and 2048 for models that read texts as a whole (embeddings, rerankers).
+    A text that is being generated waits at most one step for the prompts of others, so a small number makes it
+    smoother, and a large number reads prompts faster. None: 512 for text models, 2048 for embedding models and
+    rerankers.
     """
 
     n_ubatch: int | None = None
-    """Tokens of one graph, which take its memory; a step is as many graphs as it needs. None: n_batch."""
+    """The most tokens of one graph; its temporary memory grows with it. A step runs several graphs. None: n_batch."""
 
     max_sequences: int = MAX_SEQUENCES
-    """How many sequences may have a place in the cache at once."""
+    """The most sequences that the cache holds at once, 1 to 63."""
 
     n_sequences: int = 1
-    """For how many texts of ``n_ctx`` tokens the cache has room; more texts fit as long as they are shorter."""
+    """The cache has room for so many texts of ``n_ctx`` tokens, or for more texts if they are shorter."""
 
     kv_dtype: str = "f16"
-    """Element type of keys and values: f16, f32, q8_0, q4_0, …"""
+    """The element type of cached keys and values: f16, f32, q8_0, q4_0, …"""
 
     def __post_init__(self) -> None:
         for name in ("n_batch", "n_ubatch", "max_sequences", "n_sequences"):
@@ -41,7 +46,7 @@ class RunnerParams:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ModelError(f"{name} is {value!r}; expected an integer of 1 or more")
         if self.max_sequences > MAX_SEQUENCES:
-            raise ModelError(f"max_sequences is {self.max_sequences}; a cache tells at most {MAX_SEQUENCES} apart")
+            raise ModelError(f"max_sequences is {self.max_sequences}; expected at most {MAX_SEQUENCES}")
         if self.n_ubatch is not None and self.n_ubatch > self.step:
             raise ModelError(
                 f"n_ubatch is {self.n_ubatch}, but a step computes n_batch={self.step} tokens",
@@ -53,15 +58,15 @@ class RunnerParams:
 
     @property
     def step(self) -> int:
-        """Tokens of a step of a text model."""
+        """The most tokens of a text model's step."""
         return 512 if self.n_batch is None else self.n_batch
 
     @property
     def rows(self) -> int:
-        """The most rows of one of its graphs."""
+        """The most rows of a text model's graph."""
         return self.step if self.n_ubatch is None else self.n_ubatch
 
     @property
     def dtype(self) -> DType:
-        """``kv_dtype``, parsed."""
+        """``kv_dtype`` as a DType."""
         return DType.parse(self.kv_dtype)

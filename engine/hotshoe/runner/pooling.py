@@ -1,4 +1,4 @@
-"""Pooling: how the states of a text's tokens become one vector."""
+"""Pooling: how the hidden states of a text's tokens are reduced to one vector."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ __all__ = ["Pooling", "pooling_of", "pooling_weights"]
 
 
 class Pooling(enum.IntEnum):
-    """``<arch>.pooling_type`` of a GGUF file, numbered as there."""
+    """The pooling type of a GGUF file (``<arch>.pooling_type``), with its number there."""
 
     NONE = 0
     MEAN = 1
     CLS = 2
     LAST = 3
-    RANK = 4  # of rerankers: the token that the classifier reads
+    RANK = 4  # rerankers: the token that the classifier reads
 
 
 def pooling_of(metadata: Metadata, default: Pooling, *known: Pooling) -> Pooling:
-    """What the file says. Raises ModelFileError for what is not among ``known``."""
+    """Return the file's pooling type, or ``default``. Raises ModelFileError if it is not one of ``known``."""
     number = metadata.arch.get("pooling_type", int(default))
     if number not in known:
         names = ", ".join(f"{int(p)} ({p.name.lower()})" for p in known)
         raise ModelFileError(
-            f"pooling type {number} does not serve here; expected {names}",
+            f"pooling type {number} is not possible for this model; expected {names}",
             field=f"{metadata.architecture}.pooling_type",
         )
     return Pooling(number)
 
 
 def pooling_weights(pooling: Pooling, inside: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """(batch, 1, n): what each token counts for. Every pooling is a weighted sum, so one graph serves all.
+    """Return the weight of each token in its text's vector: (batch, 1, n) float32.
 
-    inside: (batch, n) bool, the tokens that are no padding.
+    Every pooling is a weighted sum, so the same graph computes all of them. inside: (batch, n) bool, False for padding.
     """
     lengths = inside.sum(axis=1, keepdims=True)
-    at = np.arange(inside.shape[1])
+    columns = np.arange(inside.shape[1])
     if pooling is Pooling.MEAN:
         weights = inside / lengths
     else:
-        weights = at == (0 if pooling is Pooling.CLS else lengths - 1)
+        weights = columns == (0 if pooling is Pooling.CLS else lengths - 1)
     return np.broadcast_to(weights, inside.shape).astype(np.float32)[:, None, :]

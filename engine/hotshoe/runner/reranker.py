@@ -1,26 +1,20 @@
-"""RerankModel: how well documents answer a query, by a model that reads both together (a cross-encoder)."""
+"""RerankModel: scores how well documents answer a query, with a model that reads both together (a cross-encoder)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from hotshoe.runner.base import ModelParts
+from hotshoe.runner.encoder_model import EncoderModel, EncoderSignature
 from hotshoe.runner.pooling import Pooling, pooling_of
-from hotshoe.runner.whole_texts import Shape, WholeTexts
 from hotshoe.tokenizers import EncodedPair
 from hotshoe_core import Tensor
 from hotshoe_core.errors import InputTooLongError, InputTypeError, ModelDefinitionError, ModelFileError, ShapeError
 from hotshoe_core.errors.arguments import flag, integer, listed
-
-if TYPE_CHECKING:
-    from hotshoe.nn import Module
-    from hotshoe.runner.params import RunnerParams
-    from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend
-    from hotshoe_core.gguf import GGUFFile
 
 __all__ = ["RerankModel"]
 
@@ -29,27 +23,18 @@ _TEMPLATE = "tokenizer.chat_template.rerank"
 _BLANK = re.compile(r"\{(query|document)\}")
 
 
-class RerankModel(WholeTexts):
-    """Pairs of texts to scores. Made by ``hotshoe.load_model``; thread-safe.
+class RerankModel(EncoderModel):
+    """A model that scores pairs of texts. Made by ``hotshoe.load_model``; thread-safe.
 
-    A score is what sentence-transformers' CrossEncoder gives: the sigmoid of the classifier's logit, unless the file
-    says that the logit itself is meant (``hotshoe.rerank.activation`` "identity"). A causal model has two labels, "yes"
-    and "no" (Qwen3-Reranker): its score is the probability of the first. Where the file has a text to be filled in
-    (``tokenizer.chat_template.rerank``, with {query} and {document}), the model reads that.
+    A score is the sigmoid of the classifier's logit, as in sentence-transformers' CrossEncoder; it is the logit itself
+    if the file sets ``hotshoe.rerank.activation`` to "identity". A causal model (Qwen3-Reranker) has two labels, "yes"
+    and "no": the score is the probability of "yes". If the file has a template (``tokenizer.chat_template.rerank``, a
+    text with {query} and {document}), the model reads the filled template.
     """
 
-    def __init__(
-        self,
-        model: Module,
-        tokenizer: Tokenizer,
-        backend: Backend,
-        file: GGUFFile,
-        *,
-        n_ctx: int,
-        why: str,
-        params: RunnerParams,
-    ) -> None:
-        super().__init__(model, tokenizer, backend, file, n_ctx=n_ctx, why=why, params=params)
+    def __init__(self, parts: ModelParts) -> None:
+        super().__init__(parts)
+        file = parts.file
         pooling_of(file.metadata, Pooling.RANK, Pooling.RANK)
         self.pooling = Pooling.LAST if self.causal else Pooling.CLS
         self.activation: str = file.metadata.get(_ACTIVATION, "sigmoid")
@@ -59,12 +44,12 @@ class RerankModel(WholeTexts):
         self._template = None if template is None else _BLANK.split(template)  # text, blank, text, blank, text
         if self._template is not None and sorted(self._template[1::2]) != ["document", "query"]:
             raise ModelFileError("expected a text with {query} and {document}, once each", field=_TEMPLATE)
-        self.n_labels = 0  # known when the first graph is built
-        self._check_shapes(lambda: self._build(Shape(1, 2, typed=True)).context.close())
+        self.n_labels = 0  # known after the first graph is built
+        self._check_shapes(lambda: self._build(EncoderSignature(1, 2, typed=True)).context.close())
         if self.n_labels != (2 if self.causal else 1):
             raise ModelFileError(
-                f"{file.path}: the classifier has {self.n_labels} labels, which make no ranking; "
-                + ("expected 2, yes and no" if self.causal else "expected 1")
+                f"{file.path}: the classifier has {self.n_labels} labels; a reranker needs "
+                + ("2, yes and no" if self.causal else "1")
             )
 
     def rank(
@@ -77,9 +62,10 @@ class RerankModel(WholeTexts):
         batch_size: int = 32,
         progress: Callable[[float], None] | None = None,
     ) -> list[tuple[int, float]]:
-        """The documents' indices with their scores, best first; of equal ones the first comes first.
+        """Return (index, score) of the documents, best first; equal scores keep the order of the documents.
 
-        top_n: how many; None for all. The rest is as for ``scores``.
+        top_n: how many to return; None for all. truncate, batch_size, progress: see ``scores``. Raises InputTypeError
+        unless ``documents`` is an iterable of texts, and InputTooLongError.
         """
         if top_n is not None:
             top_n = integer("top_n", top_n, 1, ShapeError)
@@ -97,10 +83,11 @@ class RerankModel(WholeTexts):
         batch_size: int = 32,
         progress: Callable[[float], None] | None = None,
     ) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """One score a pair, float32 (n,), in the order given.
+        """Return one score for each (query, document) pair: float32 (n,), in order.
 
-        truncate: cut pairs that have more than ``n_ctx`` tokens instead of raising InputTooLongError. batch_size: how
-        many pairs at most go through the model at once. progress: called with 0 to 1.
+        truncate: cut pairs with more than ``n_ctx`` tokens; otherwise they raise InputTooLongError. batch_size: the
+        most pairs that the model reads at once. progress: called with the fraction done, 0 to 1. Raises InputTypeError
+        unless ``pairs`` is an iterable of pairs of texts.
         """
         self._require_open()
         batch_size = integer("batch_size", batch_size, 1, ShapeError)
@@ -128,7 +115,7 @@ class RerankModel(WholeTexts):
         return encoded
 
     def _filled(self, template: list[str], query: str, document: str, truncate: bool) -> EncodedPair:
-        """``truncate`` takes from the document's end until the whole fits, if there is enough of it."""
+        """Fill the template and encode it. ``truncate`` removes tokens from the document's end until the text fits."""
 
         def encode(document: str) -> list[int]:
             texts = {"query": query, "document": document}
@@ -143,8 +130,8 @@ class RerankModel(WholeTexts):
         return EncodedPair(ids, [0] * len(ids))
 
     def _scores(self, logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """(b, labels) to (b,)."""
-        if logits.shape[1] == 2:  # the first of two probabilities is the sigmoid of the difference
+        """Turn logits (b, labels) into scores (b,)."""
+        if logits.shape[1] == 2:  # softmax over two labels: the first probability is the sigmoid of the difference
             return _sigmoid(logits[:, 0] - logits[:, 1])
         scores = logits[:, 0]
         return _sigmoid(scores) if self.activation == "sigmoid" else scores
@@ -153,7 +140,7 @@ class RerankModel(WholeTexts):
         score = getattr(self._model, "score", None)
         if score is None:
             raise ModelDefinitionError(
-                f"{type(self._model).__name__} has the task RERANK and no score(pooled)",
+                f"{type(self._model).__name__} has the task RERANK, but no score(pooled)",
                 hint="write `def score(self, pooled): return self.classifier(pooled)`: (b, dim) to (b, labels)",
             )
         logits: Tensor = score(pooled)

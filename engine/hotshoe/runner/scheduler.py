@@ -1,64 +1,72 @@
-"""Which sequences compute how many tokens next. Pure policy: no tensor, no lock, no cache.
+"""The policy: how many rows of each job the next step computes. It touches no tensor, no lock and no cache.
 
-A step computes at most ``n_batch`` tokens, in graphs of at most ``n_ubatch``. Sequences with one token left (those that
-write) go first, with one token each; what is left of the step goes to prompts, in order of their arrival, cut where the
-step ends. So those that write never wait longer than one step for a prompt, however long it is, and a prompt gets at
-least one token of every step.
+A step computes at most ``n_batch`` rows, in graphs of at most ``n_ubatch`` rows. Decoding jobs (one pending row) go
+first, with one row each. The rest of the step goes to prompts in order of arrival; the last one is cut where the step
+ends. So a decoding job never waits longer than one step for a prompt, however long the prompt is, and the first prompt
+gets at least one row of every step.
 
-Where sequences of a graph must be of equal length (*uniform*), those that write have a graph of their own, and prompts
-are cut into the sizes of ``bucket``, so that few different graphs are needed.
+If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
+prompts are cut into the sizes of ``bucket``, so that few different graphs are needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Candidate", "Limits", "Piece", "bucket", "bucket_below", "plan"]
+__all__ = ["Chunk", "Limits", "Pending", "bucket", "bucket_below", "schedule"]
 
 
-class Candidate(NamedTuple):
-    """A sequence that has something to compute.
+class Pending(Protocol):
+    """What the policy reads of a job that has rows to compute."""
 
-    id: the caller's own. n_pending: its tokens that are not computed yet, 1 or more. arrival: when it came; the least
-    goes first. served: the last step that computed something of it, -1 for none. whole: pieces [from, to) of its
-    pending tokens that must be computed in one graph. all_outputs: results are asked for after every token, not only
-    after the last.
-    """
-
-    id: int
-    n_pending: int
     arrival: int
-    served: int = -1
-    whole: tuple[tuple[int, int], ...] = ()
-    all_outputs: bool = False
+    """The order in which jobs came; the lowest is served first."""
+
+    served: int
+    """The last step that computed rows of the job; -1 for none."""
+
+    all_outputs: bool
+    """Whether results are needed after every row, not only after the last one."""
+
+    @property
+    def n_pending(self) -> int:
+        """The number of rows that are not computed yet, 1 or more."""
+
+    @property
+    def whole(self) -> Sequence[tuple[int, int]]:
+        """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
 
 
-class Piece(NamedTuple):
-    """The next ``n`` tokens of a candidate; results are asked for after the last ``outputs`` of them."""
+P = TypeVar("P", bound=Pending)
 
-    id: int
+
+class Chunk(NamedTuple, Generic[P]):
+    """The next ``n`` rows of a job's sequence. Results are needed after the last ``outputs`` of them."""
+
+    job: P
     n: int
     outputs: int
 
 
 class Limits(NamedTuple):
-    """n_batch: tokens of a step; n_ubatch: of one graph; max_sequences: of one graph. uniform: see the module."""
+    """The sizes that the policy keeps to."""
 
     n_batch: int
+    """Rows of a step."""
+
     n_ubatch: int
-    max_sequences: int
+    """Rows of a graph."""
+
     uniform: bool = False
+    """Whether all sequences of a graph must have the same number of rows."""
 
 
-Fits = Callable[[Sequence[Candidate]], bool]
-"""Whether the cache has room for all that is pending of these together."""
-
-_EXACT = 32  # below this, sizes are what they are
+_EXACT = 32  # smaller sizes are not rounded
 
 
 def bucket(n: int) -> int:
-    """``n`` rounded up: exact below 32, then in steps of a sixteenth of the power of two below. At most 6 % more."""
+    """Round ``n`` up: exact below 32, then a multiple of 1/16 of the power of two below. Adds at most 6 %."""
     if n < _EXACT:
         return n
     step = 1 << (n.bit_length() - 5)
@@ -66,56 +74,50 @@ def bucket(n: int) -> int:
 
 
 def bucket_below(n: int) -> int:
-    """``n`` rounded down to a size that ``bucket`` leaves as it is."""
+    """Round ``n`` down to a size that ``bucket`` does not change."""
     if n < _EXACT:
         return n
     step = 1 << (n.bit_length() - 5)
     return n - n % step
 
 
-def plan(candidates: Iterable[Candidate], limits: Limits, fits: Fits) -> list[list[Piece]]:
-    """The graphs of the next step, in order: each a list of pieces, of one sequence at most one.
+def schedule(jobs: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
+    """Return the graphs of the next step, in order. A graph has at most one chunk of a job; a step may have several.
 
-    candidates come in the order in which they get room in the cache: the first always does, the others while ``fits``;
-    none is taken from the iterable after the first that does not fit. A sequence may be in several graphs of a step.
+    jobs: those that have room in the cache, all of them together.
     """
-    together: list[Candidate] = []
-    for candidate in candidates:
-        if together and (len(together) == limits.max_sequences or not fits([*together, candidate])):
-            break
-        together.append(candidate)
-    writing = sorted((c for c in together if c.n_pending == 1), key=lambda c: (c.served, c.arrival))
-    reading = sorted((c for c in together if c.n_pending > 1), key=lambda c: c.arrival)
-    if limits.n_batch == 1 and writing and reading:  # one token has to do: in turns
-        if (reading[0].served, reading[0].arrival) < (writing[0].served, writing[0].arrival):
-            writing = []
+    decoding = sorted((job for job in jobs if job.n_pending == 1), key=lambda job: (job.served, job.arrival))
+    prompts = sorted((job for job in jobs if job.n_pending > 1), key=lambda job: job.arrival)
+    if limits.n_batch == 1 and decoding and prompts:  # the step has a single row: take turns
+        if (prompts[0].served, prompts[0].arrival) < (decoding[0].served, decoding[0].arrival):
+            decoding = []
         else:
-            reading = []
-    del writing[limits.n_batch - bool(reading) :]
-    left = limits.n_batch - len(writing)
+            prompts = []
+    del decoding[limits.n_batch - bool(prompts) :]
+    left = limits.n_batch - len(decoding)
     if limits.uniform:
-        return _uniform_writing(writing, limits) + _uniform_reading(reading, left, limits)
-    shares = [(c, 1) for c in writing]
-    for c in reading:
-        n = _uncut(c, 0, min(left, c.n_pending)) if left else 0
+        return _uniform_decoding(decoding, limits) + _uniform_prompts(prompts, left, limits)
+    shares = [(job, 1) for job in decoding]
+    for job in prompts:
+        n = _uncut(job, 0, min(left, job.n_pending)) if left else 0
         if n:
-            shares.append((c, n))
+            shares.append((job, n))
             left = max(0, left - n)
     return _graphs(shares, limits)
 
 
-def _graphs(shares: Sequence[tuple[Candidate, int]], limits: Limits) -> list[list[Piece]]:
-    """The tokens of each candidate, one after the other, in graphs that are filled up."""
-    graphs: list[list[Piece]] = [[]]
+def _graphs(shares: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[P]]]:
+    """Divide each job's share of the step into chunks, one job after the other, so that graphs are filled."""
+    graphs: list[list[Chunk[P]]] = [[]]
     room = limits.n_ubatch
-    for c, share in shares:
+    for job, share in shares:
         done = 0
         while done < share:
-            n = _uncut(c, done, min(room, share - done))
-            if n > room:  # a piece that must not be cut, and has to be the first of a graph
+            n = _uncut(job, done, min(room, share - done))
+            if n > room:  # rows that must stay together, and need an empty graph
                 n = 0 if graphs[-1] else n
             if n:
-                graphs[-1].append(_piece(c, done, n))
+                graphs[-1].append(_chunk(job, done, n))
                 done, room = done + n, room - n
             if done < share:
                 graphs.append([])
@@ -123,37 +125,37 @@ def _graphs(shares: Sequence[tuple[Candidate, int]], limits: Limits) -> list[lis
     return [graph for graph in graphs if graph]
 
 
-def _uncut(c: Candidate, start: int, n: int) -> int:
-    """``n`` tokens from ``start`` on, or fewer or more, so that no piece that must stay whole is cut."""
-    for first, last in c.whole:
+def _uncut(job: Pending, start: int, n: int) -> int:
+    """Return ``n``, or a smaller or larger number, so that ``start + n`` is not inside rows that must stay together."""
+    for first, last in job.whole:
         if first < start + n < last:
             return first - start if first > start else last - start
     return n
 
 
-def _piece(c: Candidate, start: int, n: int) -> Piece:
-    return Piece(c.id, n, n if c.all_outputs else int(start + n == c.n_pending))
+def _chunk(job: P, start: int, n: int) -> Chunk[P]:
+    return Chunk(job, n, n if job.all_outputs else int(start + n == job.n_pending))
 
 
-def _uniform_writing(writing: Sequence[Candidate], limits: Limits) -> list[list[Piece]]:
+def _uniform_decoding(decoding: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
     size = limits.n_ubatch
-    return [[_piece(c, 0, 1) for c in writing[i : i + size]] for i in range(0, len(writing), size)]
+    return [[_chunk(job, 0, 1) for job in decoding[i : i + size]] for i in range(0, len(decoding), size)]
 
 
-def _uniform_reading(reading: Sequence[Candidate], left: int, limits: Limits) -> list[list[Piece]]:
-    """Prompts in pieces of equal lengths: the first in order says how long, others that have as much go with it."""
-    graphs: list[list[Piece]] = []
-    done = dict.fromkeys((c.id for c in reading), 0)
+def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[list[Chunk[P]]]:
+    """Cut prompts into chunks of equal size: the first prompt sets the size, others with as many rows join it."""
+    graphs: list[list[Chunk[P]]] = []
+    done = [0] * len(prompts)
     while left:
-        waiting = [c for c in reading if done[c.id] < c.n_pending]
+        waiting = [i for i, job in enumerate(prompts) if done[i] < job.n_pending]
         if not waiting:
             break
-        n = bucket_below(min(waiting[0].n_pending - done[waiting[0].id], left, limits.n_ubatch))
-        graph: list[Piece] = []
-        for c in waiting:
-            if done[c.id] + n <= c.n_pending and (len(graph) + 1) * n <= min(left, limits.n_ubatch):
-                graph.append(_piece(c, done[c.id], n))
-                done[c.id] += n
+        n = bucket_below(min(prompts[waiting[0]].n_pending - done[waiting[0]], left, limits.n_ubatch))
+        graph: list[Chunk[P]] = []
+        for i in waiting:
+            if done[i] + n <= prompts[i].n_pending and (len(graph) + 1) * n <= min(left, limits.n_ubatch):
+                graph.append(_chunk(prompts[i], done[i], n))
+                done[i] += n
         graphs.append(graph)
         left -= len(graph) * n
     return graphs

@@ -1,30 +1,30 @@
-"""TokenSequence: tokens that grow, and their place in the cache. What `model.sequence()` gives."""
+"""TokenSequence: tokens that a caller continues by hand. Made by ``TextModel.sequence``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Item, Items
-from hotshoe.runner.prefix import Held
+from hotshoe.runner.slots import CachedSequence
 from hotshoe_core.errors import GraphError
-from hotshoe_core.errors.arguments import integer
+from hotshoe_core.errors.arguments import described, integer, listed
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from hotshoe.runner.engine import Engine
-
-__all__ = ["TokenSequence"]
+__all__ = ["TokenSequence", "extend"]
 
 
-class TokenSequence(Held):
-    """Tokens, and spans of embeddings, that are continued by hand. Made by ``TextModel.sequence``.
+class TokenSequence(CachedSequence):
+    """Tokens, and spans of embeddings, that a caller continues by hand. Made by ``TextModel.sequence``.
 
-    What other sequences, past ones included, computed of its beginning is not computed again. A sequence may lose its
-    place in the cache to others while nobody extends it; it is then computed anew, at the next ``append``.
+    ``len(sequence)`` is its number of rows: one for each token and each row of a span. Rows that another sequence, even
+    a closed one, has computed for the same beginning are not computed again. A sequence may lose its room in the cache
+    to others while nobody extends it; the next ``append`` then computes its rows again.
     """
 
     def __init__(self, engine: Engine, items: Iterable[Item] = ()) -> None:
@@ -33,32 +33,27 @@ class TokenSequence(Held):
 
     @property
     def ids(self) -> list[int]:
-        """Its token ids, without the rows of spans. A copy."""
+        """A copy of its token ids, without the rows of spans."""
         return self.items.ids
 
     def append(self, *items: Item) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Add tokens; returns the logits after the last one: float32 (vocab,).
+        """Add tokens; return the logits after the last one: float32 (vocab,).
 
-        Raises InputTooLongError when they do not fit into the context, TokenizerError for what is no token; the
-        sequence is then as before, as it is after an interruption.
+        Without arguments: the logits after the last row. Raises InputTooLongError if the context cannot hold the
+        tokens or the sequence is empty, TokenizerError for an invalid token. The sequence does not change then, nor
+        after an interrupt.
         """
-        logits: np.ndarray[Any, np.dtype[np.float32]] = self.engine.extend([(self, items)])[0]
+        logits: np.ndarray[Any, np.dtype[np.float32]] = self.engine.extend([self], [items])[0]
         return logits
 
     def truncate(self, n: int) -> None:
-        """Keep the first ``n`` rows. Raises GraphError if there are fewer, and in the middle of a span."""
+        """Keep the first ``n`` rows. Raises GraphError if there are fewer, or if row ``n`` is inside a span."""
         n = integer("what truncate keeps", n, 0, GraphError)
         self._require(n <= len(self), f"keep the first {n}")
-        self.cut_back(n)
-
-    def cut_back(self, n: int) -> None:
-        with self.engine.lock:
-            self.items.truncate(n)
-            self.n_computed = min(self.n_computed, n)
-            self.edits += 1
+        self.engine.truncate(self, n)
 
     def fork(self) -> TokenSequence:
-        """Another sequence with the same tokens. What was computed of them is shared, not copied."""
+        """Return another sequence with the same tokens. The rows that are computed are shared, not copied."""
         with self.engine.lock:
             twin = TokenSequence(self.engine)
             twin.items = self.items.copy()
@@ -66,26 +61,56 @@ class TokenSequence(Held):
             return twin
 
     def shift(self, keep: int, n: int) -> None:
-        """Forget ``n`` rows after the first ``keep``, and move those that follow to the front.
+        """Remove ``n`` rows after the first ``keep``, and move the later rows to the front.
 
-        Their keys are turned to the new positions, not computed anew: what they took from the forgotten tokens stays
-        in them. Raises GraphError if there are fewer rows than that, in the middle of a span, and with the reason where
-        the model's positions cannot be moved.
+        Their keys are rotated to the new positions, not computed again: they still contain what they took from the
+        removed tokens. Raises GraphError if there are fewer rows, if a cut is inside a span, or if the model's
+        positions cannot be moved; the message gives the reason.
         """
         keep, n = (integer(f"{name} of a shift", value, 0, GraphError) for name, value in (("keep", keep), ("n", n)))
-        self._require(keep + n <= len(self), f"forget {n} after the first {keep}")
+        self._require(keep + n <= len(self), f"remove {n} after the first {keep}")
         self.engine.shift(self, keep, n)
 
     def close(self) -> None:
-        """Give the place in the cache back. Its tokens stay there for others that begin alike, while there is room."""
+        """Give up the room in the cache. The rows stay there for sequences that begin alike, while there is room."""
         self.engine.detach(self)
 
-    def _require(self, fits: bool, what: str) -> None:
+    def _require(self, fits: bool, action: str) -> None:
         if not fits:
-            raise GraphError(f"a sequence of {len(self)} tokens cannot {what}")
+            raise GraphError(f"a sequence of {len(self)} tokens cannot {action}")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def extend(
+    engine: Engine, pairs: Iterable[tuple[TokenSequence, Iterable[Item]]]
+) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Add items to several sequences of ``engine``, computed together: the logits after each, float32 (n, vocab).
+
+    Raises GraphError unless ``pairs`` are pairs of different sequences of this engine and their items, and otherwise as
+    ``TokenSequence.append``.
+    """
+    given = listed("pairs", pairs, "pairs of a sequence and its new tokens", GraphError)
+    for pair in given:
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise GraphError(f"expected pairs of a sequence and its new tokens; one of them is {described(pair)}")
+        sequence = pair[0]
+        if not isinstance(sequence, TokenSequence):
+            raise GraphError(
+                f"expected a TokenSequence; got {described(sequence)}",
+                hint="make it with model.sequence()",
+            )
+        if sequence.engine is not engine:
+            raise GraphError(
+                "the sequence belongs to another loaded model",
+                hint="make it with model.sequence() of the same loaded model",
+            )
+    if not given:
+        raise GraphError("no sequence was given; expected one or more")
+    if len({id(sequence) for sequence, _ in given}) < len(given):
+        raise GraphError("a sequence was given twice; expected each once, with all its tokens")
+    return engine.extend([sequence for sequence, _ in given], [items for _, items in given])

@@ -1,4 +1,4 @@
-"""TextModel: a causal language model with its tokenizer and cache, on an opened backend."""
+"""TextModel: a causal language model with its tokenizer and cache."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 import numpy as np
 
 from hotshoe.kvcache import make_cache
-from hotshoe.runner.base import LoadedModel, T
+from hotshoe.runner.base import LoadedModel, ModelParts, T
 from hotshoe.runner.engine import Engine
-from hotshoe.runner.forward import Signature, TextForward, most_padding
+from hotshoe.runner.forward import TextForward, TextSignature, most_padding
 from hotshoe.runner.generation import Completion, Stream
 from hotshoe.runner.jobs import Generation
-from hotshoe.runner.prefix import Slots
 from hotshoe.runner.scheduler import Limits
-from hotshoe.runner.sequence import TokenSequence
+from hotshoe.runner.sequence import TokenSequence, extend
+from hotshoe.runner.slots import Slots
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import DeviceType
 from hotshoe_core.errors import BackendError, InputTooLongError, SamplingError, WeightsError, did_you_mean
@@ -27,56 +27,45 @@ from hotshoe_core.errors.arguments import integer
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
-    from hotshoe.nn import Module
     from hotshoe.runner.base import TextModule
     from hotshoe.runner.items import Item
-    from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import Constraint
-    from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, Context
-    from hotshoe_core.gguf import GGUFFile
+    from hotshoe_core import Context
 
 __all__ = ["Score", "TextModel"]
 
-_MOST_CHARACTERS = 64  # of a prompt, for each token of the context: no text has so few tokens
+_MAX_CHARACTERS = 64  # of a prompt, for each token of the context: no text has so few tokens
 
 
 class Score(NamedTuple):
-    """How likely a model finds a text. log_likelihood is of all tokens but the first, natural logarithm."""
+    """How probable a text is for a model."""
 
     n_tokens: int
+    """Tokens of the text."""
+
     log_likelihood: float
+    """The sum of the natural logarithms of the probabilities of all tokens except the first."""
 
     @property
     def perplexity(self) -> float:
-        """``exp`` of the mean negative log-likelihood of a predicted token."""
+        """``exp`` of the mean negative log-likelihood of a token."""
         return float(np.exp(-self.log_likelihood / max(1, self.n_tokens - 1)))
 
 
 class TextModel(LoadedModel):
-    """Tokens to logits and texts to their continuation. Made by ``hotshoe.load_model``; thread-safe.
+    """A model that continues texts. Made by ``hotshoe.load_model``; thread-safe.
 
-    What texts have in common at the beginning is computed once: the cache keeps it. Texts generated at the same
-    time are computed together, be they a list, or streams read by turns or by several threads.
+    The cache keeps the beginnings of texts, so that texts that begin alike compute them once. Texts that are generated
+    at the same time run as one batch: a list of prompts, or several streams, whether one thread alternates between them
+    or each has its own thread.
     """
 
-    def __init__(
-        self,
-        model: Module,
-        tokenizer: Tokenizer,
-        backend: Backend,
-        file: GGUFFile,
-        *,
-        n_ctx: int,
-        why: str,
-        params: RunnerParams,
-    ) -> None:
-        super().__init__(model, tokenizer, backend, file, n_ctx, why)
-        self.params = params
-        text = cast("TextModule", model)
-        spec = text.cache_spec()
+    def __init__(self, parts: ModelParts) -> None:
+        super().__init__(parts)
+        model, params, n_ctx = cast("TextModule", parts.model), parts.params, parts.n_ctx
+        spec = model.cache_spec()
         self._cache = make_cache(
-            backend,
+            self.backend,
             spec,
             n_tokens=n_ctx,
             n_sequences=params.n_sequences,
@@ -84,46 +73,52 @@ class TextModel(LoadedModel):
             n_scratch=most_padding(params.rows),
             dtype=params.dtype,
         )
-        self._forward = TextForward(text, backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.rows)
-        limits = Limits(params.step, params.rows, params.max_sequences, self._cache.uniform)
-        slots = Slots(self._cache, params.max_sequences)
-        self.engine = Engine(backend, self._forward, slots, limits, n_ctx=n_ctx)
-        self.engine.on_device = backend.device_of(len(spec)).type is not DeviceType.CPU  # where the logits are
-        self._check_shapes(lambda: self._forward.contexts.get(Signature(1, 1, self._cache.sizes, 1)))
-        if self._forward.n_vocab > tokenizer.vocab_size:  # one that is no token could be chosen
+        self._forward = TextForward(model, self.backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.rows)
+        self.engine = Engine(
+            self.backend,
+            self._forward,
+            Slots(self._cache, params.max_sequences),
+            Limits(params.step, params.rows, self._cache.uniform),
+            n_ctx=n_ctx,
+            sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
+        )
+        self._check_shapes(lambda: self._forward.contexts.get(TextSignature(1, 1, self._cache.sizes, 1)))
+        if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
-                f"{file.path}: the model gives {self._forward.n_vocab} logits; the vocabulary has "
-                f"{tokenizer.vocab_size} tokens",
-                hint="the vocabulary and the weights in the file are of different models: convert it again",
+                f"{parts.file.path}: the model gives {self._forward.n_vocab} logits; the vocabulary has "
+                f"{self.tokenizer.vocab_size} tokens",
+                hint="the vocabulary and the weights in the file belong to different models: convert it again",
             )
 
     def logits(self, items: Sequence[Item]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """What the model expects after each of these tokens: float32 (n, vocab), not normalised.
+        """Return the logits after each of these tokens: float32 (n, vocab), not normalised.
 
-        Raises InputTooLongError for more tokens than ``n_ctx``, or none; TokenizerError for what is no token;
-        BackendError where the model gives NaN or infinity.
+        items: token ids and EmbeddingSpans. Raises InputTooLongError for no items or more than ``n_ctx``;
+        TokenizerError for an invalid token; BackendError if the model gives NaN or infinity.
         """
         return np.concatenate(list(self._all_logits(items)))
 
     def score(self, text: str) -> Score:
-        """The log-likelihood of a text. Raises InputTooLongError, and BackendError as ``logits`` does."""
+        """Return the log-likelihood of a text. Raises InputTooLongError, and BackendError as ``logits`` does."""
         self._require_open()
         ids = self.tokenizer.encode(text)
-        total, at = 0.0, 0
+        total, start = 0.0, 0
         for rows in self._all_logits(ids):
-            targets = ids[at + 1 : at + 1 + len(rows)]
+            targets = ids[start + 1 : start + 1 + len(rows)]
             rows = rows[: len(targets)].astype(np.float64)
             top = rows.max(axis=1)
-            with np.errstate(under="ignore"):  # the user may have it raise
+            with np.errstate(under="ignore"):  # the user may have set it to raise
                 log_sum = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
             total += float((rows[np.arange(len(targets)), targets] - log_sum).sum())
-            at += len(rows)
+            start += len(rows)
         return Score(len(ids), total)
 
     def sequence(self, items: Iterable[Item] = ()) -> TokenSequence:
-        """Tokens to be continued by hand, for decoding of your own: ``s.append(*ids)`` gives the logits after them.
+        """Return a sequence to continue by hand: ``sequence.append(*ids)`` returns the logits after the new tokens.
 
-        items: token ids, and EmbeddingSpans: an image's or a sound's rows.
+        items: token ids and EmbeddingSpans (an image, a sound). They are computed at the first ``append``. Raises
+        InputTooLongError for more than ``n_ctx`` rows, TokenizerError for an invalid token, ShapeError for a span that
+        does not fit the model.
         """
         self._require_open()
         sequence = TokenSequence(self.engine, items)
@@ -131,14 +126,25 @@ class TextModel(LoadedModel):
             self._forward.check(sequence.items)
         return sequence
 
+    def _filled_sequence(self, items: Iterable[Item]) -> TokenSequence:
+        """As ``sequence``, but an empty one raises InputTooLongError too."""
+        self._require_open()
+        sequence = TokenSequence(self.engine, items)
+        self._forward.check(sequence.items)
+        return sequence
+
     def forget(self) -> None:
-        """Drop from the cache what no living sequence needs: the next texts are computed from their beginning."""
+        """Remove from the cache the rows of closed sequences. Later texts are computed from their beginning."""
         self.engine.forget()
 
     def extend(self, pairs: Iterable[tuple[TokenSequence, Iterable[Item]]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Add tokens to several sequences, computed together: the logits after the last of each, (n, vocab)."""
+        """Add tokens to several sequences, computed together: the logits after each, float32 (n, vocab).
+
+        pairs: (sequence, new items), each sequence at most once. Raises GraphError for a sequence that is given twice
+        or belongs to another model; otherwise as ``TokenSequence.append``. After an error no sequence is changed.
+        """
         self._require_open()
-        return self.engine.extend(pairs)
+        return extend(self.engine, pairs)
 
     @overload
     def generate(
@@ -168,18 +174,19 @@ class TextModel(LoadedModel):
         batch_size: int = 16,
         **options: Any,
     ) -> Completion | list[Completion]:
-        """The continuation of a prompt, a text or token ids; or of each of a list of them, computed together.
+        """Continue a prompt (a text or token ids), or each prompt of a list, computed together.
 
-        options are fields of SamplingParams: ``generate("Once", max_tokens=50, temperature=0)``. For a list of
-        prompts ``params`` and ``grammar`` may be lists too, ``batch_size`` is how many are on the way at once, and
-        a seed that is given is the first one's: the others count up from it. Raises
-        InputTooLongError, and SamplingError for an option that is not known or makes no sense.
+        params, options: how to sample. Options are fields of SamplingParams and replace those of ``params``:
+        ``generate("Once", max_tokens=50, temperature=0)``. For a list of prompts, ``params`` and ``grammar`` may be
+        lists too, ``batch_size`` is the most texts that are generated at once, and a given ``seed`` is that of the
+        first text; the others get seed + 1, seed + 2, … Raises InputTooLongError, and SamplingError for an unknown or
+        invalid option.
         """
         batch_size = integer("batch_size", batch_size, 1, SamplingError)
         self._require_open()
         if isinstance(prompt, Iterable) and not isinstance(prompt, (str, bytes, bytearray, np.ndarray)):
-            with contextlib.suppress(TypeError):  # what only says that it is iterable is said where it is read
-                prompt = list(iter(prompt))  # looking at its kind would use up an iterator
+            with contextlib.suppress(TypeError):  # encode() reports objects that only claim to be iterable
+                prompt = list(iter(prompt))  # looking at its first element would consume an iterator
         if _is_one(prompt):
             stream = self.stream(prompt, params, grammar=grammar, **options)
             for _ in stream:
@@ -192,7 +199,7 @@ class TextModel(LoadedModel):
                 while waiting and len(running) < batch_size:
                     running.append(waiting.popleft())
                     running[-1].start()
-                for stream in running:  # the oldest has a step run; those that found no room in it wait
+                for stream in running:  # the oldest runs a step; a stream without room in it waits
                     if stream is running[0] or stream.ready:
                         stream.advance()
                 running = [s for s in running if s.completion.finish_reason is None]
@@ -203,16 +210,18 @@ class TextModel(LoadedModel):
 
     def _streams(self, prompts: list[Any], params: Any, grammar: Any, options: dict[str, Any]) -> list[Stream]:
         n = len(prompts)
-        each: list[Any] = list(params) if isinstance(params, Sequence) else [params] * n
+        all_params: list[Any] = list(params) if isinstance(params, Sequence) else [params] * n
         grammars: list[Any] = list(grammar) if isinstance(grammar, Sequence) else [grammar] * n
-        for name, given in (("params", each), ("grammar", grammars)):
+        for name, given in (("params", all_params), ("grammar", grammars)):
             if len(given) != n:
                 raise SamplingError(f"{len(given)} {name} were given for {n} prompts; expected one for each")
         if grammar is not None and not isinstance(grammar, Sequence) and n > 1:
-            raise SamplingError("one grammar was given for several prompts; expected a list: it keeps a state for each")
+            raise SamplingError(
+                "one grammar was given for several prompts; expected a list, as a grammar keeps the state of one text"
+            )
         streams = []
-        for i, (prompt, own, constraint) in enumerate(zip(prompts, each, grammars, strict=True)):
-            full = _with_options(own, options)
+        for i, (prompt, base, constraint) in enumerate(zip(prompts, all_params, grammars, strict=True)):
+            full = _with_options(base, options)
             if full.seed is not None and not isinstance(params, Sequence):
                 full = dataclasses.replace(full, seed=(full.seed + i) % 2**64)
             streams.append(self.stream(prompt, full, grammar=constraint))
@@ -226,10 +235,12 @@ class TextModel(LoadedModel):
         grammar: Constraint | None = None,
         **options: Any,
     ) -> Stream:
-        """As ``generate``, piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``."""
+        """Continue a prompt piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``.
+
+        The arguments and errors are those of ``generate``. Nothing is computed before the first piece is read.
+        """
         self._require_open()
-        sequence = self.sequence(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        self._forward.check(sequence.items)
+        sequence = self._filled_sequence(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
         full = _with_options(params, options)
         self._check_shift(full.context_shift, sequence)
         sampler = Sampler(full, self._forward.n_vocab, grammar)
@@ -241,7 +252,9 @@ class TextModel(LoadedModel):
         if keep is None:
             return
         if keep > self.n_ctx - 2:
-            raise SamplingError(f"context_shift keeps {keep} tokens of a context of {self.n_ctx}")
+            raise SamplingError(
+                f"context_shift keeps {keep} tokens of a context of {self.n_ctx}; expected at most {self.n_ctx - 2}"
+            )
         refusal = self.engine.shift_refusal(sequence.items)
         if refusal is not None:
             raise SamplingError(
@@ -258,13 +271,14 @@ class TextModel(LoadedModel):
         grammar: Constraint | None = None,
         **options: Any,
     ) -> Stream:
-        """The answer to a conversation, piece by piece, in the model's own chat format.
+        """Answer a conversation piece by piece, in the model's chat format.
 
-        messages: ``{"role": "user", "content": "..."}`` and so on. Raises ChatTemplateError for a model without a
-        format, and for messages or tools that its format does not take; InputTooLongError.
+        messages: ``[{"role": "user", "content": "..."}, …]``. tools: JSON schemas of functions that the model may
+        call. params, options, grammar: as for ``generate``. Raises ChatTemplateError if the model has no chat format,
+        or its format does not accept the messages or tools; InputTooLongError.
         """
         text = self.chat_template.render(messages, tools)
-        if len(text) > _MOST_CHARACTERS * self.n_ctx:  # tokens would say the same, after a long time
+        if len(text) > _MAX_CHARACTERS * self.n_ctx:  # encoding it would take long, and fail too
             raise InputTooLongError(
                 f"the chat template made a prompt of {len(text):,} characters; the context holds {self.n_ctx} tokens",
                 hint="load the model with a larger n_ctx, or shorten the conversation",
@@ -273,24 +287,23 @@ class TextModel(LoadedModel):
 
     @functools.cached_property
     def chat_template(self) -> ChatTemplate:
-        """The file's template, or the one its vocabulary tells of. Raises ChatTemplateError where there is none."""
-        from hotshoe.chat import from_metadata  # Jinja2 is for those who chat
+        """The chat template of the file, or the one its vocabulary implies. Raises ChatTemplateError if missing."""
+        from hotshoe.chat import from_metadata  # imports Jinja2
 
         return from_metadata(self.metadata, self.tokenizer)
 
     def _all_logits(self, items: Iterable[Item]) -> Iterator[np.ndarray[Any, Any]]:
-        """Of every token, piece by piece; all are computed anew. Raises BackendError for NaN or infinity."""
-        with self.sequence(items) as sequence:
-            self._forward.check(sequence.items)
+        """Yield the logits after every row, in arrays (rows, vocab). Raises BackendError for NaN or infinity."""
+        with self._filled_sequence(items) as sequence:
             for rows in self.engine.all_logits(sequence):
-                if not np.isfinite(rows.max(axis=1)).all():  # a model may rule tokens out by -inf, but not all of them
+                if not np.isfinite(rows.max(axis=1)).all():  # a model may exclude tokens by -inf, but not all of them
                     raise BackendError(
                         f"{self._file.path}: the model gave NaN or infinity on {self.device.name}",
                         hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
                     )
                 yield rows
 
-    def _alone(self, work: Callable[[], T]) -> T:
+    def _exclusive(self, work: Callable[[], T]) -> T:
         self._require_open()
         return cast("T", self.engine.in_turn(work))
 
@@ -310,14 +323,14 @@ class TextModel(LoadedModel):
         super()._free()
 
     def close(self) -> None:
-        """Free weights, states and graphs, as soon as the graph on its way is done. Idempotent."""
+        """Free weights, states and graphs, after the current graph. Idempotent."""
         self.engine.close(self._free)
 
 
 def _is_one(prompt: Any) -> bool:
-    """Whether this is one prompt, a text or items, and not several."""
+    """Whether ``prompt`` is a single prompt, a text or items, and not several."""
     if isinstance(prompt, (str, bytes, bytearray)) or not isinstance(prompt, (Sequence, np.ndarray)):
-        return True  # what is no prompt is said where it is read
+        return True  # encode() reports invalid prompts
     if isinstance(prompt, np.ndarray) and not prompt.ndim:
         return True
     return not any(isinstance(p, (str, bytes, bytearray, Sequence, np.ndarray)) for p in prompt)
@@ -334,4 +347,4 @@ def _with_options(params: SamplingParams | None, options: Mapping[str, Any]) -> 
     except TypeError:
         known = [f.name for f in dataclasses.fields(SamplingParams)]
         unknown = next(name for name in options if name not in known)
-        raise SamplingError(f"no option is called {unknown!r}", hint=did_you_mean(unknown, known)) from None
+        raise SamplingError(f"unknown option {unknown!r}", hint=did_you_mean(unknown, known)) from None

@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from hotshoe.kvcache.base import Placed
+from hotshoe.kvcache.base import Allocation
 from hotshoe_core.errors import CacheFullError
 
 __all__ = ["Rows"]
@@ -42,7 +42,7 @@ class Rows:
         self._clock = itertools.count(1)
         self._writing: list[_Write] = []  # of a step that is not committed yet
 
-    def place(self, step: Sequence[Placed]) -> tuple[list[int], list[int]]:
+    def allocate(self, step: Sequence[Allocation]) -> tuple[list[int], list[int]]:
         """For each sequence of a step the row to read, -1 for zeros, and the row to write."""
         sequences = [p.sequence for p in step]
         if not self.fits(sequences):
@@ -113,7 +113,7 @@ class Rows:
             f"{self.resumable(sequence, position)}"
         )
 
-    def _target(self, p: Placed, old: _Row) -> _Row:
+    def _target(self, p: Allocation, old: _Row) -> _Row:
         """One token overwrites its own row; more, or a row that others need, go to another where there is one.
 
         All rows are read before any is written, so even the rows that this step reads may be taken.

@@ -1,4 +1,4 @@
-"""WholeTexts: what the models share that read texts as a whole, padded to one length, and keep nothing between them."""
+"""EncoderModel: the base of models that read whole texts, padded to one length, without a cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from hotshoe.kvcache import AttentionSpec, UncachedView
 from hotshoe.kvcache.cells import Reach
 from hotshoe.nn.batch import Batch
-from hotshoe.runner.base import LoadedModel
+from hotshoe.runner.base import LoadedModel, ModelParts
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.pooling import Pooling, pooling_weights
 from hotshoe_core import DType, Tensor
@@ -18,62 +18,54 @@ from hotshoe_core.errors import BackendError, InputTooLongError, InputTypeError,
 from hotshoe_core.errors.arguments import described, integer
 
 if TYPE_CHECKING:
-    from hotshoe.nn import Module
-    from hotshoe.runner.params import RunnerParams
-    from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, Context
-    from hotshoe_core.gguf import GGUFFile
+    from hotshoe_core import Context
 
-__all__ = ["Shape", "WholeTexts"]
+__all__ = ["EncoderModel", "EncoderSignature"]
 
 Array = np.ndarray[Any, Any]
 
-_TOKENS = 2048  # of one graph. More gain no speed on a CPU, and the graph's memory grows with it
-_TOKENS_KEPT = 8 * _TOKENS  # of all graphs that are kept: their memory is that of 8 of the largest
-_LEAST = 256  # tokens that a graph counts for at least: it holds some memory whatever its size
+_TOKENS = 2048  # of one graph. More is not faster on a CPU, and takes more memory
+_TOKENS_KEPT = 8 * _TOKENS  # of all cached graphs: they take as much memory as 8 of the largest
+_LEAST = 256  # tokens that a graph counts for at least: even a small one takes some memory
 
 
-class Shape(NamedTuple):
-    """All that a graph depends on. pooled: one vector a text; else the state of each token."""
+class EncoderSignature(NamedTuple):
+    """The values that a graph of an encoder model depends on."""
 
     n_texts: int
     n_tokens: int
     pooled: bool = True
+    """Whether it computes one vector for each text, or the state of each token."""
+
     typed: bool = False
+    """Whether it has token types as an input."""
 
 
-def _size(shape: Shape) -> int:
-    return max(_LEAST, shape.n_texts * shape.n_tokens)
+def _n_counted(signature: EncoderSignature) -> int:
+    """Return the number of tokens that a graph counts for in the cache of graphs."""
+    return max(_LEAST, signature.n_texts * signature.n_tokens)
 
 
-class WholeTexts(LoadedModel):
-    """Base of EmbeddingModel and RerankModel. ``pooling`` says which of a text's states counts for it."""
+class EncoderModel(LoadedModel):
+    """Base of EmbeddingModel and RerankModel."""
 
     pooling: Pooling
+    """How the states of a text's tokens are reduced to one vector."""
 
-    def __init__(
-        self,
-        model: Module,
-        tokenizer: Tokenizer,
-        backend: Backend,
-        file: GGUFFile,
-        *,
-        n_ctx: int,
-        why: str,
-        params: RunnerParams,
-    ) -> None:
-        super().__init__(model, tokenizer, backend, file, n_ctx, why)
-        self.params = params
+    def __init__(self, parts: ModelParts) -> None:
+        super().__init__(parts)
+        model: Any = parts.model
         self.causal: bool = model.causal
+        """Whether each token attends only to itself and earlier tokens."""
         self._reaches = _reaches(model) if self.causal else [None] * model.config.n_layers
-        self._contexts: ContextCache[Shape] = ContextCache(self._build, _TOKENS_KEPT, _size)
+        self._contexts: ContextCache[EncoderSignature] = ContextCache(self._build, _TOKENS_KEPT, _n_counted)
 
     def _finish(self, pooled: Tensor) -> Tensor:
-        """What comes of the pooled states, (b, dim)."""
+        """Return the graph's output for the pooled states, (b, dim)."""
         raise NotImplementedError
 
     def states_of(self, ids: Sequence[int]) -> Array:
-        """The last layer's state of each of these tokens, one text as it is: float32 (n, dim)."""
+        """Return the last layer's state of each token id of one text, without pooling: float32 (n, dim)."""
         self._require_open()
         states: Array = self._compute([list(ids)], pooled=False)[0]
         return states
@@ -81,9 +73,10 @@ class WholeTexts(LoadedModel):
     def _compute(
         self, ids: Sequence[Sequence[int]], types: Sequence[Sequence[int]] | None = None, *, pooled: bool = True
     ) -> Array:
-        """One batch. Padded rows and columns take part in nothing: the mask and the pooling weights are 0 there.
+        """Compute one batch: vectors (b, …), or states (b, n, dim) unless ``pooled``.
 
-        Raises BackendError where the model gives NaN or infinity.
+        Padding has no effect: the mask is -inf there, and the pooling weights are 0. Raises BackendError if the model
+        gives NaN or infinity.
         """
         lengths = np.array([len(i) for i in ids])
         n = int(lengths.max())
@@ -97,7 +90,7 @@ class WholeTexts(LoadedModel):
             feeds["pooling"] = pooling_weights(self.pooling, inside)
         with self._lock:
             self._require_open()
-            built = self._contexts.get(Shape(len(ids), n, pooled, types is not None))
+            built = self._contexts.get(EncoderSignature(len(ids), n, pooled, types is not None))
             built.context.compute({tensor: feeds[name] for name, tensor in built.inputs.items()})
             out = built.outputs[0].read()
         counted = out if pooled else out[inside]
@@ -108,8 +101,8 @@ class WholeTexts(LoadedModel):
             )
         return out
 
-    def _build(self, shape: Shape) -> Built:
-        b, n, pooled, typed = shape
+    def _build(self, signature: EncoderSignature) -> Built:
+        b, n, pooled, typed = signature
         ctx = self.backend.new_context()
         batch = Batch(
             tokens=ctx.input("tokens", (b, n), DType.I32),
@@ -135,7 +128,10 @@ class WholeTexts(LoadedModel):
         return Built(ctx, ctx.inputs, (output,))
 
     def _batches(self, lengths: Sequence[int], batch_size: int) -> Iterator[list[int]]:
-        """Rows in batches of like length, longest first: the least padding, and the largest graph comes first."""
+        """Yield the indices of texts in batches of similar length, longest first.
+
+        So there is little padding, and the largest graph comes first.
+        """
         n_batch = self.params.n_batch or _TOKENS
         order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
         start = 0
@@ -152,7 +148,7 @@ class WholeTexts(LoadedModel):
         compute: Callable[[list[int]], Array],
         progress: Callable[[float], None] | None,
     ) -> Array:
-        """Fill ``out``, one row a text, batch by batch."""
+        """Fill ``out``, one row for each text, batch by batch."""
         if progress is not None and not callable(progress):
             raise InputTypeError(f"progress is {described(progress)}; expected a function of a fraction")
         done = 0
@@ -167,12 +163,12 @@ class WholeTexts(LoadedModel):
         n_tokens = integer("n_tokens", n_tokens, 1, InputTooLongError)
         if n_tokens > self.n_ctx:
             raise InputTooLongError(f"n_tokens is {n_tokens}; the context holds {self.n_ctx}")
-        return self._contexts.get(Shape(1, n_tokens)).context
+        return self._contexts.get(EncoderSignature(1, n_tokens)).context
 
     def _largest_graph(self) -> Context:
         n_batch = self.params.n_batch or _TOKENS
-        n = min(n_batch, self.n_ctx)  # one longer text alone takes more, and few are so long
-        return self._contexts.get(Shape(n_batch // n, n)).context
+        n = min(n_batch, self.n_ctx)  # a single text may be longer than n_batch and take more, but few are
+        return self._contexts.get(EncoderSignature(n_batch // n, n)).context
 
     def _free(self) -> None:
         self._contexts.close()
@@ -180,7 +176,7 @@ class WholeTexts(LoadedModel):
 
 
 def _reaches(model: Any) -> list[Reach | None]:
-    """How far each layer of a causal model looks back."""
+    """Return how far each layer of a causal model attends back."""
     spec = model.cache_spec() if hasattr(model, "cache_spec") else [None] * model.config.n_layers
     return [Reach(s.window, s.chunk) if isinstance(s, AttentionSpec) else Reach() for s in spec]
 
@@ -190,14 +186,14 @@ def _mask_name(reach: Reach | None) -> str:
 
 
 def _visible(reach: Reach | None, inside: Array) -> Array:
-    """(b, 1, 1, n) where every token sees all that are inside; (b, 1, n, n) where it looks back only."""
-    seen: Array = inside[:, None, None, :]
+    """Return which tokens each token attends to: (b, 1, 1, n) without a reach; (b, 1, n, n) for causal layers."""
+    visible: Array = inside[:, None, None, :]
     if reach is None:
-        return seen
+        return visible
     n = inside.shape[1]
-    at = np.arange(n)
+    columns = np.arange(n)
     first = np.array([reach.first_seen(i) for i in range(n)])
-    return seen & (at <= at[:, None]) & (at >= first[:, None])
+    return visible & (columns <= columns[:, None]) & (columns >= first[:, None])
 
 
 def _padded(rows: Sequence[Sequence[int]], n: int) -> Array:

@@ -1,135 +1,126 @@
-"""What the cache holds: slots, the prefixes they have in common, forks, evictions. No tensor is touched here.
+"""Slots: which rows the cache holds, and for which sequence: shared prefixes, forks, evictions, shifts.
 
-A slot is a number of the cache with the rows that it holds. Sequences own slots while they are worked on; what is in a
-slot stays when its owner is gone, for others that begin alike, until the room is needed. Whoever calls holds the
-engine's lock.
+A slot is a number of the cache, and the rows that the cache holds under it. A sequence owns a slot while it is worked
+on. The rows stay when the owner is gone: other sequences that begin with the same rows use them, until the room is
+needed. No tensor is touched here. Every caller holds the engine's lock.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hotshoe.kvcache import Cache, Placed
+from hotshoe.kvcache import Allocation, Cache
 from hotshoe.runner.items import Items, Row, n_common
+from hotshoe.runner.scheduler import Chunk
 from hotshoe_core.errors import CacheFullError, GraphError
 
-__all__ = ["Held", "Part", "Slot", "Slots"]
+__all__ = ["CachedSequence", "Slot", "Slots"]
 
 Array = np.ndarray[Any, Any]
 
 
-class Held:
-    """What the prefix room knows of a sequence: its items, and how many rows of them its slot holds."""
+class CachedSequence:
+    """A sequence's items, and how many rows of them are in the cache.
+
+    Only Slots changes ``n_computed``, ``slot`` and ``edited``; anybody may append to ``items`` under the lock.
+    """
 
     def __init__(self, items: Items) -> None:
         self.items = items
-        self.n_computed = 0
-        self.edits = 0  # how often rows were taken out: a step on its way does not count for them
+        self.n_computed = 0  # rows in the cache
         self.slot: Slot | None = None
+        self.edited = False  # rows were removed since the current step was scheduled: its results do not count
 
     def __len__(self) -> int:
         return len(self.items)
 
     @property
     def n_pending(self) -> int:
-        """How many rows are still to be computed."""
+        """The number of rows that are still to be computed."""
         return len(self.items) - self.n_computed
 
 
-class Part(NamedTuple):
-    """The next ``n`` rows of a sequence; the logits after the last ``outputs`` of them are asked for."""
-
-    sequence: Held
-    n: int
-    outputs: int = 1
-
-
 class Slot:
-    """A number of the cache, with the rows it holds at positions 0, 1, 2, …"""
+    """A number of the cache, with the rows that the cache holds at positions 0, 1, 2, …"""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.rows: list[Row] = []
-        self.used = 0  # when a step last computed something of it
-        self.shifted_from: int | None = None  # keys from here on were turned, not computed: nobody else's exact prefix
+        self.pending: list[Row] = []  # rows that the current step computes
+        self.used = 0  # when a step last computed rows of it
+        self.shifted_from: int | None = None  # keys from here on were rotated, not computed: no exact prefix for others
         self.busy = False  # a step or a shift is changing it
-        self._owner: weakref.ref[Held] | None = None
+        self._owner: weakref.ref[CachedSequence] | None = None
 
     @property
-    def owner(self) -> Held | None:
+    def owner(self) -> CachedSequence | None:
         return None if self._owner is None else self._owner()
 
     @owner.setter
-    def owner(self, sequence: Held | None) -> None:
+    def owner(self, sequence: CachedSequence | None) -> None:
         self._owner = None if sequence is None else weakref.ref(sequence)
 
 
-class _Step(NamedTuple):
-    """A part on its way: where it began, and the rows as they were then."""
-
-    sequence: Held
-    slot: Slot
-    start: int
-    rows: list[Row]
-    edits: int
-
-
 class Slots:
-    """The slots of one cache, ``n`` at most in use."""
+    """The ``n`` slots of one cache."""
 
     def __init__(self, cache: Cache, n: int) -> None:
         self.cache = cache
         self._slots = [Slot(i) for i in range(n)]
-        self._steps: list[_Step] = []
         self._clock = 0
 
-    # Places
+    # Sequences
 
-    def attach(self, sequence: Held, *, reuse: bool = True, whole: bool = False, keep: Iterable[Held] = ()) -> Slot:
-        """Give a sequence a slot, with as much of its beginning in it as any other has.
+    def attach(self, sequence: CachedSequence, n_reusable: int, keep: Iterable[CachedSequence] = ()) -> None:
+        """Give a sequence a slot that holds as many of its first ``n_reusable`` rows as any slot does.
 
-        At least its last row is left to be computed, for its logits; with ``whole`` all may be there. If all slots are
-        taken, one whose owner is not among ``keep`` loses it. Raises CacheFullError if there is none.
+        Later rows are to be computed (again). If all slots are owned, the longest unused one, whose owner is not among
+        ``keep``, is evicted. Raises CacheFullError if there is none.
         """
-        last = max(0, len(sequence) - (not whole))
+        sequence.edited = False
         slot = self._slot_of(sequence)
         if slot is None:
             if all(s.owner is not None or s.busy for s in self._slots):
                 kept = {id(s.slot) for s in keep}
-                taken = [s for s in self._slots if id(s) not in kept and not s.busy]
-                if not taken:
+                victims = [s for s in self._slots if id(s) not in kept and not s.busy]
+                if not victims:
                     raise CacheFullError(
-                        f"all {len(self._slots)} places of the cache are in use",
+                        f"all {len(self._slots)} slots of the cache are in use",
                         hint="load the model with a larger max_sequences, or close a sequence",
                     )
-                self._evict(min(taken, key=lambda s: s.used))
-            slot = self._slot_for(sequence.items, last) if reuse else self._emptied()
+                self._evict(min(victims, key=lambda s: s.used))
+            slot = self._slot_for(sequence.items, n_reusable)
             slot.owner, slot.used = sequence, self._clock
             sequence.slot, sequence.n_computed = slot, len(slot.rows)
-        elif sequence.n_computed < len(slot.rows) or sequence.n_computed > last:
-            n = sequence.items.between_pieces(min(sequence.n_computed, last))
+        elif sequence.n_computed < len(slot.rows) or sequence.n_computed > n_reusable:
+            n = sequence.items.outside_span(min(sequence.n_computed, n_reusable))
             sequence.n_computed = self.cache.resumable(slot.number, n)
             self._trim(slot, sequence.n_computed)
-        return slot
 
-    def detach(self, sequence: Held) -> None:
-        """The slot is free for others; its rows stay in it."""
+    def detach(self, sequence: CachedSequence) -> None:
+        """Make the sequence's slot available to others. Its rows stay in it."""
         slot = self._slot_of(sequence)
         if slot is not None:
             slot.owner = None
         sequence.slot, sequence.n_computed = None, 0
 
-    def fork(self, source: Held, twin: Held) -> None:
-        """Share with ``twin``, which has the same items, what was computed of them."""
+    def truncate(self, sequence: CachedSequence, n: int) -> None:
+        """Keep the first ``n`` rows. Raises GraphError inside a span."""
+        sequence.items.truncate(n)
+        sequence.n_computed = min(sequence.n_computed, n)
+        sequence.edited = True
+
+    def fork(self, source: CachedSequence, twin: CachedSequence) -> None:
+        """Share the computed rows of ``source`` with ``twin``, which has the same items."""
         slot = self._slot_of(source)
         idle = self._idle()
         if slot is None or not idle:
-            return  # it is computed when it goes on
-        n = source.items.between_pieces(min(source.n_computed, len(slot.rows)))
+            return  # twin's rows are computed when it goes on
+        n = source.items.outside_span(min(source.n_computed, len(slot.rows)))
         n = self.cache.resumable(slot.number, n)
         spare = idle[0]
         self._copy(slot, spare, n)
@@ -139,55 +130,57 @@ class Slots:
         twin.slot, twin.n_computed = spare, n
 
     def forget(self) -> None:
-        """Drop what slots hold that nobody owns."""
+        """Empty the slots that no sequence owns."""
         for slot in self._slots:
             if slot.owner is None and not slot.busy:
                 self._evict(slot)
 
     # Steps
 
-    def placed(self, sequence: Held, n: int) -> Placed:
-        """The next ``n`` rows of an attached sequence, as the cache asks for them."""
+    def allocation(self, sequence: CachedSequence, n: int) -> Allocation:
+        """Return the cache's record of the next ``n`` rows of an attached sequence."""
         slot = self._slot_of(sequence)
         if slot is None:
-            raise GraphError("the sequence has no place in the cache")
+            raise GraphError("the sequence is not in the cache")
         start = sequence.n_computed
-        spans = tuple(p for p in sequence.items.pieces if p[0] < start + n and start < p[1])
-        return Placed(slot.number, start, n, spans)
+        spans = tuple(span for span in sequence.items.bidirectional if span[0] < start + n and start < span[1])
+        return Allocation(slot.number, start, n, spans)
 
-    def place(self, parts: Sequence[Part], n_rows: int) -> dict[str, Array]:
-        """Begin a step: take the places of its rows; the feeds of the cache's inputs. Raises CacheFullError.
+    def fits(self, step: Sequence[Allocation], spare: int) -> bool:
+        """Whether the cache has room for these rows and ``spare`` more, if need be instead of other sequences."""
+        return self.cache.fits(step, None, spare) or self.cache.fits(step, [a.sequence for a in step], spare)
 
-        ``commit`` or ``rollback`` must follow, whatever happens.
+    def begin(self, chunks: Sequence[Chunk[Any]], n_rows: int) -> dict[str, Array]:
+        """Allocate the rows of a graph of ``n_rows`` rows; return the values of the cache's inputs.
+
+        ``commit`` or ``rollback`` must follow, even after an error. Raises CacheFullError.
         """
-        for part in parts:
-            slot = self._slot_of(part.sequence)
-            assert slot is not None  # placed says so otherwise
+        step = [self.allocation(chunk.job.sequence, chunk.n) for chunk in chunks]
+        for chunk, (number, start, n, _) in zip(chunks, step, strict=True):
+            slot = self._slots[number]
             slot.busy = True
-            start = part.sequence.n_computed
-            rows = part.sequence.items.rows[start : start + part.n]
-            self._steps.append(_Step(part.sequence, slot, start, rows, part.sequence.edits))
-        step = [self.placed(part.sequence, part.n) for part in parts]
+            slot.pending = chunk.job.sequence.items.rows[start : start + n]
         try:
-            return self.cache.place(step, n_rows)
+            return self.cache.allocate(step, n_rows)
         except CacheFullError:
             self._make_room(step)
-            return self.cache.place(step, n_rows)
+            return self.cache.allocate(step, n_rows)
 
     def commit(self) -> None:
-        """The step was computed: its rows are there now."""
+        """Keep the rows of the graph: they were computed."""
         self.cache.commit()
         self._clock += 1
-        for sequence, slot, start, rows, edits in self._steps:
-            slot.rows[start:] = rows
-            slot.used = self._clock
-            slot.busy = False
-            if sequence.slot is slot and sequence.edits == edits:
-                sequence.n_computed = start + len(rows)
-        self._steps = []
+        for slot in self._slots:
+            if not slot.busy:
+                continue
+            slot.rows += slot.pending
+            slot.pending, slot.used, slot.busy = [], self._clock, False
+            owner = slot.owner
+            if owner is not None and not owner.edited:
+                owner.n_computed = len(slot.rows)
 
     def rollback(self) -> None:
-        """Undo what was begun and not finished, a step or a shift. Idempotent, for it may be interrupted itself."""
+        """Undo a graph or a shift that was begun and not finished. Idempotent: it may be interrupted itself."""
         self.cache.rollback()
         for slot in self._slots:
             if slot.busy:
@@ -196,20 +189,16 @@ class Slots:
                 self._trim(slot, n)
                 if owner is not None:
                     owner.n_computed = min(owner.n_computed, n)
-        self._steps = []
+                slot.pending = []
         for slot in self._slots:
             slot.busy = False
 
-    def fits(self, step: Sequence[Placed], spare: int) -> bool:
-        """Whether all these rows find room together, and ``spare`` more, if need be instead of other sequences."""
-        return self.cache.fits(step, None, spare) or self.cache.fits(step, [p.sequence for p in step], spare)
-
     # Shifts
 
-    def shift(self, sequence: Held, keep: int, n: int) -> None:
-        """Forget ``n`` rows after the first ``keep``; those behind them move up. Computes a graph.
+    def shift(self, sequence: CachedSequence, keep: int, n: int) -> None:
+        """Remove ``n`` rows after the first ``keep``, and move the later rows up. Computes a graph.
 
-        Rows are computed anew, later, where their cells are shared with a living sequence. Raises GraphError where
+        Rows whose cells are shared with another living sequence are computed again, later. Raises GraphError if
         positions cannot be moved.
         """
         refusal = self.shift_refusal(sequence.items)
@@ -218,21 +207,21 @@ class Slots:
         start = keep + n
         slot = self._slot_of(sequence)
         items = sequence.items.copy()
-        items.cut(keep, start)  # raises in the middle of a span
+        items.cut(keep, start)  # raises inside a span
         if slot is not None:
-            self._share_with_nobody(slot, start)
+            self._evict_sharing(slot, start)
         if slot is None or start > sequence.n_computed or self.cache.sharing(slot.number, start):
-            sequence.items, sequence.edits = items, sequence.edits + 1
+            sequence.items, sequence.edited = items, True
             sequence.n_computed = min(sequence.n_computed, keep)
             return
         slot.busy = True
         try:
             tail = slot.rows[start : sequence.n_computed]
-            self._trim_record(slot, keep)  # until the end, it holds no more than what stays as it is
+            self._trim_record(slot, keep)  # if interrupted, the slot records only the rows that do not change
             self.cache.remove(slot.number, start + len(tail))
             self.cache.remove(slot.number, keep, start)
             self.cache.shift(slot.number, start, -n)
-            sequence.items, sequence.edits = items, sequence.edits + 1
+            sequence.items, sequence.edited = items, True
             sequence.n_computed = keep + len(tail)
             if n and tail:
                 slot.shifted_from = keep if slot.shifted_from is None else min(keep, slot.shifted_from)
@@ -243,12 +232,13 @@ class Slots:
             raise
 
     def shift_refusal(self, items: Items) -> str | None:
-        """Why a sequence of these items cannot be shifted; None if it can."""
+        """Return the reason why a sequence of these items cannot be shifted; None if it can."""
         if self.cache.shift_refusal is not None:
             return self.cache.shift_refusal
         return "a span of embeddings in it has positions of its own" if items.has_own_positions else None
 
-    def _share_with_nobody(self, slot: Slot, start: int) -> None:
+    def _evict_sharing(self, slot: Slot, start: int) -> None:
+        """Evict the slots without an owner that share rows from ``start`` on with this one."""
         others = self.cache.sharing(slot.number, start)
         for other in self._slots:
             if other.number in others and other.owner is None and not other.busy:
@@ -256,12 +246,12 @@ class Slots:
 
     # Slots
 
-    def _slot_of(self, sequence: Held) -> Slot | None:
+    def _slot_of(self, sequence: CachedSequence) -> Slot | None:
         slot = sequence.slot
         return slot if slot is not None and slot.owner is sequence else None
 
     def _idle(self) -> list[Slot]:
-        """Slots nobody owns: the empty ones first, then those longest unused."""
+        """Return the slots without an owner: the empty ones first, then those longest unused."""
         idle = [s for s in self._slots if s.owner is None and not s.busy]
         return sorted(idle, key=lambda s: (bool(s.rows), s.used))
 
@@ -271,7 +261,7 @@ class Slots:
         return slot
 
     def _slot_for(self, items: Items, most: int) -> Slot:
-        """A slot nobody owns, beginning as ``items`` do, with up to ``most`` of their rows."""
+        """Return a slot without an owner that holds as many of the first ``most`` rows of ``items`` as possible."""
         best, n = self._longest_prefix(items, most)
         if best is None:
             return self._emptied()
@@ -280,7 +270,7 @@ class Slots:
         if best in idle and (n == len(best.rows) or spare is None or spare.rows):
             self._trim(best, n)
             return best
-        assert spare is not None  # attach has seen to it that there is an idle one, and it is not best
+        assert spare is not None  # attach made sure that a slot is idle, and it is not best
         self._copy(best, spare, n)
         return spare
 
@@ -292,9 +282,9 @@ class Slots:
             n = min(n_common(slot.rows, items.rows), most)
             if slot.shifted_from is not None:
                 n = min(n, slot.shifted_from)
-            n = items.between_pieces(n)
+            n = items.outside_span(n)
             if n > longest:
-                n = items.between_pieces(self.cache.resumable(slot.number, n))
+                n = items.outside_span(self.cache.resumable(slot.number, n))
             if n > longest and self.cache.can_resume(slot.number, n):
                 best, longest = slot, n
         return best, longest
@@ -305,9 +295,9 @@ class Slots:
         self.cache.copy_prefix(source.number, target.number, n)
         target.rows = source.rows[:n]
 
-    def _make_room(self, step: Sequence[Placed]) -> None:
-        """Take slots out of the cache until the step fits: first those nobody owns, then those longest unused."""
-        needed = {p.sequence for p in step}
+    def _make_room(self, step: Sequence[Allocation]) -> None:
+        """Evict slots until the step fits: first those without an owner, then those longest unused."""
+        needed = {a.sequence for a in step}
         others = [s for s in self._slots if s.rows and s.number not in needed and not s.busy]
         for victim in sorted(others, key=lambda s: (s.owner is not None, s.used)):
             self._evict(victim)
