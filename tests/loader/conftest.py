@@ -23,7 +23,7 @@ from tests.support.fake_plugins import DRIVER, GOOD, NATIVE
 def own_ggml_first() -> None:
     """Load hotshoe's own ggml first: some tests load a made-up libggml-base, after which no CPU could be opened."""
     with contextlib.suppress(ImportError):
-        from hotshoe_ggml._native import load_cpu
+        from hotshoe_ggml.native import load_cpu
 
         load_cpu()
 
