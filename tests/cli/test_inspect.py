@@ -11,8 +11,9 @@ import gguf
 import numpy as np
 import pytest
 
-from hotshoe.cli.inspect import add_parser, describe, human_count, printable, render, run, shorten
+from hotshoe.cli.inspect import add_parser, describe, human_count, render, run, shorten
 from hotshoe_core.errors import ModelFileError
+from hotshoe_core.errors.text import printable
 from hotshoe_core.gguf import GGUFFile
 from tests.support.gguf_files import array, gguf_bytes, key, put, text, write_gguf
 
