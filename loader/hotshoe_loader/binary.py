@@ -1,4 +1,4 @@
-"""Reads the headers of native libraries, ELF, Mach-O and PE, without letting the system's linker touch them."""
+"""Reads the headers of native libraries (ELF, Mach-O, PE) as files: the system's linker does not open them."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ _MACH_O = {0x01000007: "x86_64", 0x0100000C: "arm64"}
 _PE = {0x8664: "x86_64", 0xAA64: "arm64", 0x014C: "x86 (32 bits)"}
 
 
-class BadLibrary(Exception):  # noqa: N818 - not an error: vet makes a verdict of it
-    """The file is no library that could be opened, by its own header; the message says why."""
+class BadLibrary(Exception):  # noqa: N818 - not an error: vet turns it into a verdict
+    """The file's header is not that of a library that can be opened; the message says why."""
 
 
 class Binary(NamedTuple):
-    """What a library's header says. ``machine`` is None where a file holds several; nothing more is known of those, nor
-    of PE.
-
-    needed: names of the libraries it needs. paths: where it looks for them first, its own folder filled in.
-    """
+    """The header of a library. The fields after ``machine`` are empty for PE and for files with several machines."""
 
     container: str
+    """The file format: "ELF", "Mach-O" or "PE"."""
     machine: str | None
+    """The processor type, such as "x86_64"; None if the file contains several, with this computer's among them."""
     soname: str = ""
     needed: tuple[str, ...] = ()
+    """The names of the libraries that it needs."""
     paths: tuple[str, ...] = ()
+    """The folders in which it searches for them first. $ORIGIN is replaced by the library's own folder."""
 
     @property
     def fits(self) -> bool:
-        """Whether it is made for this platform and processor."""
+        """Whether it is built for this platform and processor."""
         wanted = {"win32": "PE", "darwin": "Mach-O"}.get(sys.platform, "ELF")
         ours = _MACHINES.get(platform.machine().lower())
         return self.container == wanted and (self.machine is None or ours is None or self.machine == ours)
 
     @property
     def misfit(self) -> str:
-        """What it is made for, and what this is, in words."""
+        """What it is built for, and what this computer is, in words."""
         wanted = {"win32": "PE", "darwin": "Mach-O"}.get(sys.platform, "ELF")
         ours = _MACHINES.get(platform.machine().lower(), platform.machine())
         return f"built for {self.machine or 'another machine'} ({self.container}); this is {ours} ({wanted})"
 
 
 def read_binary(path: Path) -> Binary:
-    """The header of the library at ``path``. Raises BadLibrary, or OSError if the file cannot be read."""
+    """Read the header of a library. Raise BadLibrary if it is invalid, OSError if the file cannot be read."""
     try:
         descriptor, size = open_regular(path)
     except NotRegularError as error:
@@ -72,7 +72,7 @@ def read_binary(path: Path) -> Binary:
                 raise BadLibrary(f"its Mach-O header is damaged: {error}") from error
     finally:
         os.close(descriptor)
-    if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8:  # several in one file
+    if head[:4] == b"\xca\xfe\xba\xbe" and len(head) >= 8:  # a universal file with several machines
         count = min(struct.unpack_from(">I", head, 4)[0], (len(head) - 8) // 20)
         machines = [_MACH_O.get(struct.unpack_from(">I", head, 8 + 20 * i)[0]) for i in range(count)]
         ours = _MACHINES.get(platform.machine().lower())
@@ -82,15 +82,15 @@ def read_binary(path: Path) -> Binary:
         if head[offset : offset + 4] == b"PE\0\0" and len(head) >= offset + 6:
             number = struct.unpack_from("<H", head, offset + 4)[0]
             return Binary("PE", _PE.get(number, f"machine {number:#x}"))
-    raise BadLibrary(f"it is no shared library: it starts with {head[:8]!r}, which is not ELF, Mach-O or PE")
+    raise BadLibrary(f"it is not a shared library: it starts with {head[:8]!r}, which is not ELF, Mach-O or PE")
 
 
 _DYN = 3  # e_type of a shared library
 _LOAD, _DYNAMIC = 1, 2  # p_type
 _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29  # d_tag
-# No library has more; a damaged length or count must not make us read all of the file, or one name a million times.
-_MOST = 1 << 20  # bytes of a table
-_MOST_NAMES, _MOST_NAME = 1024, 4096
+# Limits that no real library reaches: a damaged length or count must not make us read the whole file.
+_MAX_TABLE = 1 << 20  # bytes
+_MAX_NAMES, _MAX_NAME = 1024, 4096
 
 
 def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
@@ -107,11 +107,11 @@ def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
     ]
     end = max((offset + length for kind, _, offset, _, _, length, _, _ in segments if kind == _LOAD), default=0)
     if end > size:
-        raise BadLibrary(f"it is cut short: its header speaks of {end} bytes, and it has {size}")
+        raise BadLibrary(f"it is truncated: its header says {end} bytes, but it has {size}")
     entries: list[tuple[int, int]] = []
     for kind, _, offset, _, _, length, _, _ in segments:
         if kind == _DYNAMIC:
-            data = _read(fd, offset, min(length, _MOST), size)
+            data = _read(fd, offset, min(length, _MAX_TABLE), size)
             entries = [struct.unpack_from(f"{order}qQ", data, i) for i in range(0, len(data) - 15, 16)]
     tags = dict(entries)
     text = b""
@@ -119,13 +119,13 @@ def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
         for kind, _, offset, address, _, length, _, _ in segments:
             if kind == _LOAD and address <= tags[_STRTAB] < address + length:
                 start = offset + tags[_STRTAB] - address
-                text = _read(fd, start, min(tags.get(_STRSZ, 0), _MOST, size - start), size)
+                text = _read(fd, start, min(tags.get(_STRSZ, 0), _MAX_TABLE, size - start), size)
 
-    def name(place: int) -> str:
-        return text[place : text.index(b"\0", place, place + _MOST_NAME)].decode("utf-8", "replace")
+    def name(start: int) -> str:
+        return text[start : text.index(b"\0", start, start + _MAX_NAME)].decode("utf-8", "replace")
 
-    if sum(tag in (_NEEDED, _RPATH, _RUNPATH) for tag, _ in entries) > _MOST_NAMES:
-        raise BadLibrary(f"its ELF header is damaged: it names more than {_MOST_NAMES} libraries and folders")
+    if sum(tag in (_NEEDED, _RPATH, _RUNPATH) for tag, _ in entries) > _MAX_NAMES:
+        raise BadLibrary(f"its ELF header is damaged: it names more than {_MAX_NAMES} libraries and folders")
     paths = [name(value) for tag, value in entries if tag in (_RPATH, _RUNPATH)]
     folders = [part for path in paths for part in path.split(":") if part]
     return Binary(
@@ -137,35 +137,35 @@ def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
     )
 
 
-_LIBRARY, _BUNDLE = 6, 8  # filetype: what is linked to, and what is only opened
+_LIBRARY, _BUNDLE = 6, 8  # filetype: a library to link to, and one that can only be opened
 _SEGMENT, _LOAD_DYLIB, _LOAD_WEAK, _REEXPORT, _RPATH_COMMAND = 0x19, 0x0C, 0x80000018, 0x8000001F, 0x8000001C  # cmd
 
 
 def _mach_o(fd: int, head: bytes, size: int, origin: Path) -> Binary:
-    """Of 64 bits, little endian. By mach-o/loader.h."""
+    """The header of a 64-bit, little-endian Mach-O file. Layout: mach-o/loader.h."""
     number, _, kind, count, length = struct.unpack_from("<IIIII", head, 4)
     if kind not in (_LIBRARY, _BUNDLE):
         raise BadLibrary(f"it is a Mach-O file of type {kind}; expected a library (6) or a bundle (8)")
-    data = _read(fd, 32, min(length, _MOST), size)
-    end, at = 32 + length, 0
+    data = _read(fd, 32, min(length, _MAX_TABLE), size)
+    end, position = 32 + length, 0
     needed: list[str] = []
     paths: list[str] = []
     for _ in range(min(count, len(data) // 8)):
-        command, step = struct.unpack_from("<II", data, at)
+        command, step = struct.unpack_from("<II", data, position)
         if command == _SEGMENT:
-            offset, length = struct.unpack_from("<QQ", data, at + 40)
+            offset, length = struct.unpack_from("<QQ", data, position + 40)
             end = max(end, offset + length)
         elif command in (_LOAD_DYLIB, _LOAD_WEAK, _REEXPORT, _RPATH_COMMAND):
-            start = at + struct.unpack_from("<I", data, at + 8)[0]
-            text = data[start : data.index(b"\0", start, at + step)].decode("utf-8", "replace")
-            (paths if command == _RPATH_COMMAND else needed).append(text[:_MOST_NAME])
+            start = position + struct.unpack_from("<I", data, position + 8)[0]
+            text = data[start : data.index(b"\0", start, position + step)].decode("utf-8", "replace")
+            (paths if command == _RPATH_COMMAND else needed).append(text[:_MAX_NAME])
         if step < 8:
-            raise ValueError(f"a command of {step} bytes")
-        at += step
-    if len(needed) + len(paths) > _MOST_NAMES:
-        raise BadLibrary(f"its Mach-O header is damaged: it names more than {_MOST_NAMES} libraries and folders")
+            raise ValueError(f"a command has {step} bytes")
+        position += step
+    if len(needed) + len(paths) > _MAX_NAMES:
+        raise BadLibrary(f"its Mach-O header is damaged: it names more than {_MAX_NAMES} libraries and folders")
     if end > size:
-        raise BadLibrary(f"it is cut short: its header speaks of {end} bytes, and it has {size}")
+        raise BadLibrary(f"it is truncated: its header says {end} bytes, but it has {size}")
     machine = _MACH_O.get(number, f"cpu type {number}")
     folders = tuple(path.replace("@loader_path", str(origin)) for path in paths)
     return Binary("Mach-O", machine, needed=tuple(needed), paths=folders)
@@ -173,22 +173,24 @@ def _mach_o(fd: int, head: bytes, size: int, origin: Path) -> Binary:
 
 def _read(fd: int, offset: int, length: int, size: int) -> bytes:
     if offset < 0 or offset + length > size:
-        raise BadLibrary(f"it is cut short: its header speaks of byte {offset + length}, and it has {size}")
+        raise BadLibrary(f"it is truncated: its header refers to byte {offset + length}, but it has {size}")
     os.lseek(fd, offset, os.SEEK_SET)
     return os.read(fd, length)
 
 
 def unresolved(binary: Binary) -> list[str]:
-    """The needed libraries that are in none of the places glibc's linker looks in; empty where that is not known.
+    """The needed libraries that are in no folder that glibc's linker searches; [] if that is unknown.
 
-    An explanation for a library that could not be opened, and no ground to refuse one: a program may have been
-    built with search paths of its own, as conda's and Nix's are.
+    Use it to explain why a library could not be opened, but not to refuse one: a program may have its own search
+    paths, as programs of conda and Nix have.
     """
     try:
         with open("/etc/ld.so.cache", "rb") as file:
             known = file.read()
         with open("/proc/self/maps", "rb") as file:
-            known += file.read().replace(b"/", b"\0").replace(b"\n", b"\0")  # what a plugin opened beforehand
+            known += (
+                file.read().replace(b"/", b"\0").replace(b"\n", b"\0")
+            )  # libraries that the plugin has already opened
     except OSError:
         return []
     triplet = f"{platform.machine()}-linux-gnu"
@@ -219,14 +221,14 @@ _COMMANDS = (
     ("libsycl.so", "pip install dpcpp-cpp-rt"),
     ("libze_loader.so", "apt install libze1"),
     ("libstdc++.so", "apt install libstdc++6, or dnf install libstdc++"),
-    ("libc.musl", "a build for musl's Linux runs here only on one: take the one for glibc (manylinux)"),
+    ("libc.musl", "it is built for musl (Alpine Linux): install the build for glibc (manylinux)"),
 )
 
 
 def install_hint(soname: str) -> str | None:
-    """The command that brings a library, where it is known."""
+    """The command that installs a library; None if it is unknown."""
     name = os.path.basename(soname)
-    # NVIDIA's wheels name their CUDA version up to 12, and not from 13 on.
+    # The names of NVIDIA's wheels contain the CUDA version up to 12; from 13 on they do not.
     cuda = re.fullmatch(r"lib(cudart|cublas|cublasLt)\.so\.(1[12])(\..*)?", name)
     command = next((command for start, command in _COMMANDS if name.startswith(start)), None)
     return f"{command}-cu{cuda[2]}" if command and cuda else command

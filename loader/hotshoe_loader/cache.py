@@ -1,12 +1,12 @@
-"""Reports of earlier probes, kept in the user's cache folder: the second start probes nothing.
+"""Keeps the reports of probes in the user's cache folder, so that the next start probes nothing.
 
-An entry counts only while everything it depends on is as it was: the installed distributions, the plugin's RECORD and
-files, the folders searched, Python, hotshoe, the processor, the kernel, drivers, GPUs, and the variables that steer
-them (see ``state``). A failure is kept for ten minutes only, as its cause may be outside of what is compared: long
-enough that a plugin that hangs does not slow down every start.
+A report is valid only while everything it depends on is unchanged: the installed distributions, the plugin's RECORD and
+files, the searched folders, Python, hotshoe, the processor, the kernel, drivers, GPUs, and their environment variables
+(see ``state``). A report of a failure is valid for ten minutes only, because its cause may be something that is not
+compared. That is long enough that a plugin which hangs does not slow down every start.
 
-Nothing here can fail: a folder that cannot be written or a damaged file is a probe more. Files are replaced whole, so
-processes that start at the same time do not disturb each other.
+Errors here are not fatal: if the folder is not writable or a file is damaged, the plugin is probed again. Files are
+replaced as a whole, so several processes can start at the same time.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ logger = logging.getLogger("hotshoe.loader")
 _FORMAT = 4
 _LARGEST = 16 << 20  # bytes of an entry
 FAILURES_KEPT = 600.0  # seconds
-_UNUSED_KEPT = 30 * 86400.0
-_MOST_FILES = 2000  # of a plugin's package; beyond that, what RECORD says must do
+_UNUSED_KEPT = 30 * 86400.0  # seconds
+_MAX_FILES = 2000  # of a plugin's package that are compared; for larger packages RECORD must suffice
 
 _CODE = tuple(
     os.path.join(os.path.dirname(package.__file__ or ""), part)
@@ -51,7 +51,7 @@ _CODE = tuple(
     )
     for part in parts
 )
-"""hotshoe's own: what failed on an older core may open on this one, and in a checkout the version does not change."""
+"""Folders of hotshoe's own code. A change there may change a result, and in a checkout the version does not change."""
 
 _VARIABLES = (
     *("CUDA_", "NVIDIA_", "GGML_", "HIP_", "ROCR_", "HSA_", "GPU_DEVICE_ORDINAL", "VK_", "MESA_", "LIBGL_", "GALLIUM_"),
@@ -61,7 +61,7 @@ _VARIABLES = (
 
 
 def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Where reports are kept; None if HOTSHOE_CACHE_DIR is "off", or there is no home to keep them in."""
+    """The folder of the reports; None if HOTSHOE_CACHE_DIR is "off" or no cache folder is known."""
     given = environ.get("HOTSHOE_CACHE_DIR", "").strip()
     if given:
         return None if given.lower() == "off" else Path(os.path.abspath(given)) / "probes"
@@ -76,15 +76,15 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 class Cache:
-    """The entries for one state of the machine. ``machine``: what ``state`` returns."""
+    """The reports for one state of the machine. ``machine``: the result of ``state``."""
 
-    def __init__(self, where: Path | None, machine: Any) -> None:
-        self._folder = where
+    def __init__(self, folder: Path | None, machine: Any) -> None:
+        self._folder = folder
         self._machine = machine
         self._pruned = False
 
     def get(self, job: Job) -> Report | None:
-        """The report on the same job, its ``age`` filled in; None if there is none that still counts."""
+        """The kept report on ``job`` with its ``age``; None if there is no valid report."""
         key = self._key(job)
         path = self._path(key)
         if path is None or not _private(path.parent):
@@ -93,9 +93,9 @@ class Cache:
             entry = load_json(read_text(path, _LARGEST))
             report = Report.from_json(entry["report"])
             age = time.time() - entry["time"]
-            # By way of JSON, as tuples come back as lists.
+            # Through JSON, because tuples are read back as lists.
             same = entry["key"] == json.loads(json.dumps(key)) and entry["files"] == _files(job.plugin, report)
-            same = same and entry["variables"] == _named(report)
+            same = same and entry["variables"] == _manifest_variables(report)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -107,6 +107,7 @@ class Cache:
         return report
 
     def put(self, job: Job, report: Report) -> None:
+        """Keep a report. If that is impossible, log it at DEBUG."""
         key = self._key(job)
         path = self._path(key)
         if path is None:
@@ -114,7 +115,7 @@ class Cache:
         entry = {
             "key": key,
             "files": _files(job.plugin, report),
-            "variables": _named(report),
+            "variables": _manifest_variables(report),
             "time": time.time(),
             "report": report.to_json(),
         }
@@ -123,18 +124,18 @@ class Cache:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not _private(path.parent):
                 return
-            if not self._pruned:  # once: it looks at every entry, of which there may be thousands
+            if not self._pruned:  # once for each start, because there may be thousands of files
                 self._pruned = True
                 self._prune(path.parent)
             fresh.write_text(json.dumps(entry), encoding="utf-8")
             os.replace(fresh, path)
-        except (OSError, ValueError) as error:  # read-only, full, on Windows open elsewhere
+        except (OSError, ValueError) as error:  # read-only, full, or opened by another process on Windows
             logger.debug("cannot keep the report on %s: %s", job.plugin.name, error)
             with contextlib.suppress(OSError):
                 fresh.unlink(missing_ok=True)
 
     def drop(self, job: Job) -> None:
-        """Forgets a report that turned out to be wrong."""
+        """Remove a report that is wrong."""
         path = self._path(self._key(job))
         if path is not None:
             try:
@@ -146,15 +147,16 @@ class Cache:
         return {"format": _FORMAT, "machine": self._machine, "job": {**job.to_json(), "skip": {}}}
 
     def _path(self, key: dict[str, Any]) -> Path | None:
-        # The number only keeps entries apart: the key itself is in the file, and compared.
+        # The checksums only make distinct names: the key itself is in the file and is compared.
         text = json.dumps(key, sort_keys=True).encode()
         name = f"{zlib.crc32(text):08x}{zlib.adler32(text):08x}.json"
         return None if self._folder is None else self._folder / name
 
     @staticmethod
-    def _prune(where: Path) -> None:
+    def _prune(folder: Path) -> None:
+        """Remove files that were not written for 30 days."""
         oldest = time.time() - _UNUSED_KEPT
-        for entry in list(os.scandir(where)):
+        for entry in list(os.scandir(folder)):
             try:
                 if entry.stat().st_mtime < oldest:
                     os.unlink(entry.path)
@@ -162,29 +164,29 @@ class Cache:
                 continue
 
 
-def _private(where: Path) -> bool:
-    """Whether nobody else can write there: a report names the library that is opened."""
+def _private(folder: Path) -> bool:
+    """Whether only this user can write to the folder. A report names a library that is opened."""
     try:
-        found = os.stat(where)
+        found = os.stat(folder)
     except OSError:
         return False
     if not hasattr(os, "geteuid"):
         return True
     if found.st_uid in (0, os.geteuid()) and not found.st_mode & 0o022:
         return True
-    logger.debug("probes are not kept in %s: others can write there", where)
+    logger.debug("reports are not kept in %s: other users can write to it", folder)
     return False
 
 
 def _files(plugin: PluginCandidate, report: Report) -> dict[str, Any]:
-    """Size and time of every file the report depends on."""
+    """Size and time of every file on which the report depends."""
     found: dict[str, Any] = {}
     record = os.path.join(plugin.info, "RECORD") if plugin.info else ""
     for path in (record, *_package(plugin)):
         if path:
             found[path] = _stat(path)
     for name in report.folders:
-        found[name] = {each.path.name: _stat(str(each.path)) for each in backend_files(Path(name))}
+        found[name] = {file.path.name: _stat(str(file.path)) for file in backend_files(Path(name))}
     for provider in report.providers:
         for path in (provider.core, *(library.path for library in provider.libraries)):
             if path:
@@ -193,7 +195,7 @@ def _files(plugin: PluginCandidate, report: Report) -> dict[str, Any]:
 
 
 def _package(plugin: PluginCandidate) -> Iterator[str]:
-    """The files of the package (or the one file) an entry point names, as far as they can be found by name."""
+    """The files of the package or module that an entry point names, if they are found by name."""
     top = plugin.module.partition(".")[0]
     for entry in dict.fromkeys([plugin.location, *sys.path]) if top else ():
         if not os.path.isabs(entry):
@@ -202,7 +204,7 @@ def _package(plugin: PluginCandidate) -> Iterator[str]:
             yield os.path.join(entry, f"{top}.py")
             return
         if os.path.isdir(os.path.join(entry, top)):
-            left = _MOST_FILES
+            left = _MAX_FILES
             for folder, folders, names in os.walk(os.path.join(entry, top)):
                 folders[:] = sorted(name for name in folders if name not in ("__pycache__", "include"))
                 yield from (os.path.join(folder, name) for name in sorted(names)[:left])
@@ -217,8 +219,8 @@ def _stat(path: str) -> list[int] | None:
     return None if state is None else list(state)
 
 
-def _named(report: Report) -> dict[str, str]:
-    """Variables that the plugin's own manifest names."""
+def _manifest_variables(report: Report) -> dict[str, str]:
+    """The environment variables that the plugin's manifest names, with their values."""
     return _variables(tuple(report.environment)) if report.environment else {}
 
 
@@ -227,7 +229,7 @@ def _variables(starts: tuple[str, ...]) -> dict[str, str]:
 
 
 def state(installed: Mapping[str, str]) -> dict[str, Any]:
-    """What every entry depends on. ``installed``: version of every distribution."""
+    """The state on which every report depends. ``installed``: the version of every distribution."""
     return {
         "hotshoe": [
             installed.get("hotshoe"),
@@ -257,7 +259,7 @@ def _memory() -> int:
 
 
 def _processor() -> str:
-    """Model and flags of the first processor."""
+    """The model and the flags of the first processor."""
     if sys.platform.startswith("linux"):
         text = _read("/proc/cpuinfo").partition("\n\n")[0]
         lines = [line for line in text.splitlines() if line.startswith(("model name", "flags", "Features", "CPU part"))]
@@ -266,7 +268,7 @@ def _processor() -> str:
 
 
 def _read(path: str) -> str:
-    """The beginning of a small file; "" if there is none."""
+    """The first 8 KiB of a file; "" if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read(8192)

@@ -1,8 +1,7 @@
-"""The canary: a few ops computed on a device, and their numbers compared with what they must be.
+"""The canary: computes a few ops on a device and compares the numbers with the expected ones.
 
-Each op is fed by inputs and weights alone, so that a wrong one is named, and none is blamed for another. Products are
-of whole numbers, which are exact in F16 and TF32 too. The expected numbers are computed here with ``math``, not by
-a backend.
+Each op reads inputs and weights only, so an error is attributed to the right op. Matrix products use whole numbers,
+which are exact in F16 and TF32 too. The expected numbers are computed with ``math``, not by a backend.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ _W = [[(j * 5 + k * 2) % 3 - 1 for k in range(_INNER)] for j in range(_COLUMNS)]
 _BIAS = [k % 4 - 1 for k in range(_INNER)]
 _INDICES = [2, 0]
 _EPS = 1e-5
-_TOLERANCE = 4e-3  # of the largest number expected: F16 is right to 1e-3, and an error of 1 % is seen
+_TOLERANCE = 4e-3  # relative to the largest expected number: F16 is right to 1e-3, and an error of 1 % is found
 
 Matrix = list[list[float]]
 
 
 def expected() -> dict[str, Matrix]:
-    """What each op must give, by its name; the simple ones first, of which others may be composed."""
+    """The expected result of each op, by its name; simple ops first, because others may be composed of them."""
     return {
         "add": [[float(a + b) for a, b in zip(x, _BIAS)] for x in _X],
         "mul": [[float(a * b) for a, b in zip(x, _BIAS)] for x in _X],
@@ -46,7 +45,7 @@ def _softmax(row: Sequence[int]) -> list[float]:
 
 
 def check_canary(provider: Provider, device: Device) -> None:
-    """Computes on one device. Raises Rejected for wrong numbers, and whatever the backend raises."""
+    """Compute the ops on one device. Raise Rejected for wrong numbers; the backend's exceptions pass through."""
     import numpy as np
 
     from hotshoe_core import DType, ops
@@ -86,13 +85,13 @@ def check_canary(provider: Provider, device: Device) -> None:
     wrong: dict[str, str] = {}
     for op, rows in expected().items():
         wanted = np.array(rows, np.float32)
-        off = np.abs(found[op] - wanted).max(axis=-1)  # (rows,)
-        if not off.max() <= _TOLERANCE * np.abs(wanted).max():  # NaN is not
-            row = int(np.argmax(np.where(np.isnan(off), np.inf, off)))
-            wrong[op] = f"{op} gives {_show(found[op][row])} where {_show(wanted[row])} is right"
+        error = np.abs(found[op] - wanted).max(axis=-1)  # (rows,)
+        if not error.max() <= _TOLERANCE * np.abs(wanted).max():  # also true for NaN
+            row = int(np.argmax(np.where(np.isnan(error), np.inf, error)))
+            wrong[op] = f"{op} gives {_show(found[op][row])}, expected {_show(wanted[row])}"
     if wrong:
         first, *others = wrong
-        more = f"; wrong too: {', '.join(others)}" if others else ""
+        more = f"; also wrong: {', '.join(others)}" if others else ""
         raise Rejected(
             Outcome.WRONG_RESULT,
             f"{device.name} computes wrong numbers: {wrong[first]}{more}",

@@ -1,4 +1,4 @@
-"""What a provider lists and opens, held against the contract: in its probe, and wherever it is read or used later."""
+"""Checks of a provider's devices and backends against the contract, in its probe and whenever they are read later."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from hotshoe_core.contract.device import Device
 from hotshoe_core.errors import PluginError
 from hotshoe_core.errors.text import printable, shown
 
-__all__ = ["MOST_DEVICES", "backend_problem", "checked_devices", "memory_problem"]
+__all__ = ["MAX_DEVICES", "backend_problem", "checked_devices", "memory_problem"]
 
-MOST_DEVICES = 1024
-"""Of one provider."""
+MAX_DEVICES = 1024
+"""The most devices that one provider may list."""
 
 _PIB = 1 << 50
 
 
 def checked_devices(listed: Any, provider: str, family: str, library: Path | None) -> list[Device]:
-    """``listed`` as a list of this provider's own devices through ``library``, of which there may be none.
+    """Return the devices that a provider listed for ``library``, as a list that may be empty.
 
-    Raises PluginError for everything else. The fields are checked anew: a plugin may have made a Device past its
-    constructor. What a device's driver may report wrongly is asked by ``memory_problem``, device by device.
+    Raises PluginError if ``listed`` is not a list of valid Devices of this provider. The fields are checked again,
+    because a plugin can bypass Device's constructor. Amounts of memory, which a driver may report wrongly, are checked
+    for each device by ``memory_problem``.
     """
     if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
         raise PluginError(
@@ -31,11 +32,11 @@ def checked_devices(listed: Any, provider: str, family: str, library: Path | Non
     found: dict[str, Device] = {}
     for device in listed:
         if not isinstance(device, Device):
-            raise PluginError(f"its devices() listed {_kind(device)} in place of a Device")
+            raise PluginError(f"its devices() listed {_kind(device)}; expected a Device")
         try:
             Device.check(device)
-        except AttributeError as error:  # made without __init__: a field is not there
-            raise PluginError(f"its devices() listed a Device without all of its fields: {error}") from error
+        except AttributeError as error:  # created without __init__, so a field is missing
+            raise PluginError(f"its devices() listed a Device with missing fields: {error}") from error
         if (device.provider, device.family) != (provider, family):
             raise PluginError(
                 f"its devices() listed a device {device.name!r} of provider {device.provider!r}, family "
@@ -44,18 +45,18 @@ def checked_devices(listed: Any, provider: str, family: str, library: Path | Non
         if device.library not in (None, library):
             raise PluginError(
                 f"its devices() listed {device.name!r} with the library {printable(str(device.library), 200)}; "
-                f"expected {printable(str(library), 200)}, which it was given"
+                f"expected {printable(str(library), 200)}, the library it was asked for"
             )
         if device.name in found:
-            raise PluginError(f"its devices() listed two devices {device.name!r}; names are unique")
+            raise PluginError(f"its devices() listed two devices {device.name!r}; names must be unique")
         found[device.name] = device
-        if len(found) > MOST_DEVICES:
-            raise PluginError(f"its devices() listed more than {MOST_DEVICES} devices")
+        if len(found) > MAX_DEVICES:
+            raise PluginError(f"its devices() listed more than {MAX_DEVICES} devices")
     return list(found.values())
 
 
 def memory_problem(device: Device) -> str | None:
-    """What is wrong with the memory a device reports, if it is an amount that no device has."""
+    """What is wrong with the amount of memory that a device reports; None if it is possible."""
     total, free = device.memory_total, device.memory_free
     if not (0 <= total <= _PIB and 0 <= free <= _PIB):
         return f"{total} bytes of memory, {free} of them free"
@@ -65,8 +66,8 @@ def memory_problem(device: Device) -> str | None:
 
 
 def backend_problem(opened: object) -> str | None:
-    """What is wrong with what a provider's ``open`` returned, if it is no Backend."""
-    from hotshoe_core.contract.backend import Backend  # not before one is opened: it imports NumPy
+    """What is wrong with the result of a provider's ``open``; None if it is a valid Backend."""
+    from hotshoe_core.contract.backend import Backend  # it imports NumPy, so not at the top
 
     if not isinstance(opened, Backend):
         return f"returned {_kind(opened)}; expected a hotshoe_core Backend"

@@ -1,4 +1,4 @@
-"""Doctor: what is well on this machine, what is not, and the one thing to do next. Returns findings, prints nothing."""
+"""The doctor: checks this machine and says what to do next. Returns findings, prints nothing."""
 
 from __future__ import annotations
 
@@ -22,18 +22,22 @@ def examine(
     require_error: str | None = None,
     catalog: Sequence[Known] = CATALOG,
 ) -> Diagnosis:
-    """What a registry found, set against what the machine has.
+    """Compare what a registry found with what the machine has.
 
     Args:
-        devices, verdicts: the registry's.
+        devices: the devices of the registry.
+        verdicts: the verdicts of the registry.
         require_error: the message of load_all's error about HOTSHOE_REQUIRE, if any; then ``devices`` is empty.
+        catalog: the plugins of this project.
     """
     examiner = _Examiner(machine, devices, verdicts, catalog)
     if require_error is not None:
         names = ", ".join(name.strip() for name in machine.environ.get("HOTSHOE_REQUIRE", "").split(","))
         text = "; ".join(line.strip() for line in require_error.splitlines())
-        examiner.require = Finding("HOTSHOE_REQUIRE", "todo", text, f"unset HOTSHOE_REQUIRE, or make {names} available")
-    # The order of what to do: nothing else helps before Python is right; then the CPU, then better devices.
+        examiner.require = Finding(
+            "HOTSHOE_REQUIRE", "todo", text, f"unset HOTSHOE_REQUIRE, or install what provides {names}"
+        )
+    # The order of what to do: first Python, without which nothing else helps; then the CPU; then better devices.
     findings = [
         *examiner.python(),
         *examiner.cpu(),
@@ -65,24 +69,24 @@ class _Examiner:
         version = ".".join(map(str, machine.python))
         text = f"{version}, {machine.bits} bits, for {machine.platform} on {machine.machine}"
         if machine.python < (3, 11, 0):
-            yield Finding("python", "todo", text, "install Python 3.11 or later, and hotshoe in it")
+            yield Finding("python", "todo", text, "install Python 3.11 or later, then hotshoe in it")
         elif machine.bits < 64:
-            why = "its programs may use 4 GiB at most, and no plugin is built for it"
-            yield Finding("python", "todo", f"{text}: {why}", "install a 64-bit Python, and hotshoe in it")
+            why = "a 32-bit process can use at most 4 GiB, and no plugin is built for 32 bits"
+            yield Finding("python", "todo", f"{text}: {why}", "install a 64-bit Python, then hotshoe in it")
         elif machine.rosetta:
-            text += ": it runs translated, on an Apple processor whose GPU it cannot use"
-            yield Finding("python", "todo", text, "install a Python for arm64, and hotshoe in it")
+            text += ": Rosetta translates it on an Apple processor, so it cannot use the GPU"
+            yield Finding("python", "todo", text, "install a Python for arm64, then hotshoe in it")
         else:
             yield Finding("python", "ok", text)
         missing = [name for name in _MODULES_NEEDED if not machine.has_module(name)]
         if missing:
-            text = f"{', '.join(missing)} cannot be found, which hotshoe needs: its installation is not complete"
+            text = f"hotshoe needs {', '.join(missing)}, which cannot be found: the installation is not complete"
             yield Finding("hotshoe", "todo", text, f"pip install {' '.join(missing)}")
 
     # -- CPU --
 
     def cpu(self) -> Iterator[Finding]:
-        """Whether anything but the reference computes."""
+        """Whether there is a device other than the reference."""
         if self.require is not None:
             yield self.require
             return
@@ -92,21 +96,21 @@ class _Examiner:
             yield Finding("cpu", "ok", self._machine.cpu.name + (f", with {level}" if level else ""))
             return
         what = "only the reference backend, which is NumPy and slow" if self._devices else "no device"
-        yield Finding("cpu", "todo", f"there is {what}", self._first_plugin())
+        yield Finding("cpu", "todo", f"found {what}", self._first_plugin())
 
     def _first_plugin(self) -> str:
-        """The way from nothing to a device: mend what is installed, let in what is blocked, else install the CPU's."""
-        mended = [verdict for verdict in self._plugins if verdict.outcome.broken and verdict.hint]
-        mended += [verdict for verdict in self._plugins if verdict.outcome is Outcome.BLOCKED and verdict.hint]
-        for verdict in mended:
-            if verdict.details.get("backend") == "cpu" or len(mended) == 1:
+        """How to get a first device: repair what is installed, unblock what is blocked, else install the CPU plugin."""
+        candidates = [verdict for verdict in self._plugins if verdict.outcome.broken and verdict.hint]
+        candidates += [verdict for verdict in self._plugins if verdict.outcome is Outcome.BLOCKED and verdict.hint]
+        for verdict in candidates:
+            if verdict.details.get("backend") == "cpu" or len(candidates) == 1:
                 self.gpus.explained.add(id(verdict))
                 return verdict.hint or ""
         entry = next((entry for entry in self._catalog if entry.name == "cpu"), None)
         return entry.install if entry else "install a plugin"
 
     def variant(self) -> Iterator[Finding]:
-        """Whether the CPU library in use was built for what this CPU can do."""
+        """Whether the CPU library in use was built for the best instruction set of this CPU."""
         device = next((device for device in self._devices if device.name == "cpu"), None)
         features = str(device.properties.get("features", "")) if device else ""
         wanted = _level(self._machine.cpu)
@@ -114,20 +118,20 @@ class _Examiner:
             return
         native = {name.strip() for name in features.split(",")}
         variant = str(device.properties.get("variant", "")) or "only"
-        if any(words == wanted and name in native for words, _, name in _LEVELS):
+        if any(level == wanted and name in native for level, _, name in _LEVELS):
             yield Finding("cpu library", "ok", f"the {variant} variant uses {wanted}")
         else:
             yield Finding(
                 "cpu library",
                 "todo",
-                f"this CPU has {wanted}, which the {variant} variant in use was built without",
+                f"this CPU has {wanted}, but the {variant} variant in use was built without it",
                 f"pip install --force-reinstall --no-binary {_OURS} {_OURS}",
             )
 
     # -- what is installed --
 
     def plugins(self) -> Iterator[Finding]:
-        """The verdicts on what is installed; those about GPUs that were explained above are notes here."""
+        """The verdicts on installed plugins. One that a finding about GPUs has explained is only a note here."""
         for verdict in self._plugins:
             if verdict.outcome is Outcome.NOT_INSTALLED or verdict.candidate == REFERENCE:
                 continue
@@ -135,22 +139,22 @@ class _Examiner:
             broken = verdict.outcome.broken or verdict.outcome is Outcome.SHADOWED
             if verdict.outcome.usable:
                 yield Finding(verdict.candidate, "note" if verdict.details.get("dropped") else "ok", text)
-            elif self._pointless(verdict):
+            elif self._lacks_gpu(verdict):
                 yield Finding(verdict.candidate, "note", f"{text}. This machine has no GPU that it drives")
             else:
                 level: Level = "todo" if broken and id(verdict) not in self.gpus.explained else "note"
                 yield Finding(verdict.candidate, level, text, verdict.hint)
-        # A library's verdict counts where its plugin works with another one all the same.
+        # A library's verdict counts only if its plugin works with another library.
         for verdict in self._verdicts:
             if verdict.kind == "library" and verdict.outcome.broken and not self._explained(verdict):
                 yield Finding(verdict.candidate, "todo", f"{verdict.outcome.value}: {verdict.reason}", verdict.hint)
 
-    def _pointless(self, verdict: Verdict) -> bool:
-        """Whether a plugin lacks what comes with the driver of a GPU that this machine does not have."""
+    def _lacks_gpu(self, verdict: Verdict) -> bool:
+        """Whether a plugin cannot work because this machine has no GPU of its vendors."""
         entry = next((entry for entry in self._catalog if entry.name == verdict.details.get("backend")), None)
-        here = {gpu.vendor for gpu in self._machine.gpus}
+        vendors = {gpu.vendor for gpu in self._machine.gpus}
         lacking = verdict.outcome in (Outcome.NO_DEVICE, Outcome.MISSING_DEPENDENCY)
-        return entry is not None and bool(entry.vendors) and lacking and here.isdisjoint(entry.vendors)
+        return entry is not None and bool(entry.vendors) and lacking and vendors.isdisjoint(entry.vendors)
 
     def _explained(self, library: Verdict) -> bool:
         provider = library.details.get("provider")
@@ -165,7 +169,7 @@ class _Examiner:
             yield Finding("memory", "ok", f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free{where}")
 
     def settings(self) -> Iterator[Finding]:
-        """Environment variables that change what is found: forgotten ones explain much."""
+        """The environment variables that are set and change what is found; one may be set by mistake."""
         for name in sorted(self._machine.environ):
             if name.startswith("HOTSHOE_") and self._machine.environ[name]:
                 yield Finding(name, "note", f"is set to {self._machine.environ[name]!r}")
@@ -173,9 +177,9 @@ class _Examiner:
 
 _OURS = "hotshoe-ggml-cpu"
 
-_MODULES_NEEDED = ("numpy", "pluggy", "gguf", "jinja2", "tokenizers")  # called as their distributions are
+_MODULES_NEEDED = ("numpy", "pluggy", "gguf", "jinja2", "tokenizers")  # their distributions have the same names
 
-# Words, the operating system's name and ggml's, best first. Each is a step that CPU libraries are built for.
+# The name to show, the operating system's name and ggml's name; best first. CPU libraries are built for each of them.
 _LEVELS = (
     ("AMX", "amx_int8", "AMX_INT8"),
     ("AVX-512", "avx512f", "AVX512"),
@@ -188,5 +192,5 @@ _LEVELS = (
 
 
 def _level(cpu: Cpu) -> str:
-    """The best instruction set the operating system enables, in words; "" where it does not say."""
-    return next((words for words, feature, _ in _LEVELS if feature in cpu.features), "")
+    """The best instruction set that the operating system enables; "" if it does not say."""
+    return next((level for level, feature, _ in _LEVELS if feature in cpu.features), "")

@@ -1,4 +1,4 @@
-"""The doctor's look at GPUs: is each one used? If not, what stands between it and programs, and how it is removed."""
+"""The doctor's checks of GPUs: whether each one is used, and if not, why, and what to do."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _GPUS = (DeviceType.GPU, DeviceType.IGPU)
 
 _MODULES: Mapping[str, str] = {"AMD": "amdgpu", "Intel": "i915"}
 
-# How a container is given GPUs: by its kind, and whether they are NVIDIA's.
-_GIVE: Mapping[tuple[str, bool], str] = {
+# How to pass GPUs to a container, by its kind and whether the GPU is NVIDIA's.
+_PASS_GPU: Mapping[tuple[str, bool], str] = {
     ("docker", True): "start it with: docker run --gpus all",
     ("docker", False): "start it with: docker run --device /dev/dri --device /dev/kfd",
     ("podman", True): "start it with: podman run --device nvidia.com/gpu=all",
     ("podman", False): "start it with: podman run --device /dev/dri",
-    ("kubernetes", True): "ask for it in the pod: resources: {limits: {nvidia.com/gpu: 1}}",
-    ("kubernetes", False): "ask for it in the pod, by the resource name of its device plugin",
+    ("kubernetes", True): "request it in the pod: resources: {limits: {nvidia.com/gpu: 1}}",
+    ("kubernetes", False): "request it in the pod, by the resource name of its device plugin",
 }
 
 
 class GpuExaminer:
-    """A machine's GPUs, set against the devices and plugins there are. ``plugins``: the verdicts on plugins."""
+    """Compares a machine's GPUs with the devices and plugins. ``plugins``: the verdicts on plugins."""
 
     def __init__(
         self, machine: Machine, devices: Sequence[Device], plugins: Sequence[Verdict], catalog: Sequence[Known]
@@ -38,14 +38,14 @@ class GpuExaminer:
         self._plugins = plugins
         self._catalog = catalog
         self.explained: set[int] = set()
-        """Verdicts, by identity, that a finding here was about: their fix need not be said again."""
+        """The ids of the verdicts that a finding has explained: their hints are not repeated."""
 
     def findings(self) -> Iterator[Finding]:
         machine = self._machine
         if not machine.gpus:
-            text = "no GPU on the PCI bus, and no driver of one"
+            text = "found no GPU on the PCI bus and no GPU driver"
             if machine.container:
-                text += f". This is a container ({machine.container}), which sees only what it is given"
+                text += f". This is a container ({machine.container}): it sees only the devices that are passed to it"
             yield Finding("gpu", "note", text)
         vendors: dict[str, list[Gpu]] = {}
         for gpu in machine.gpus:
@@ -65,7 +65,7 @@ class GpuExaminer:
         obstacle = self._obstacle(vendor, gpus, entries)
         if not installed and not published:
             names = " and ".join(entry.distribution for entry in entries) or "none"
-            text = f"{what}: no plugin for it is published yet (a checkout has {names}), so models run on the CPU"
+            text = f"{what}: no plugin for it is published yet (a checkout contains {names}), so models run on the CPU"
             return Finding(about, "note", f"{text}. Also, {obstacle[0]}" if obstacle else text)
         if obstacle:
             self.explained.update(id(verdict) for verdict in installed)
@@ -75,20 +75,21 @@ class GpuExaminer:
             return Finding(about, "todo", f"{what} is not used: {best.distribution} is not installed", best.install)
         worst = next((verdict for verdict in installed if verdict.outcome is not Outcome.BLOCKED), installed[0])
         self.explained.add(id(worst))
-        # A block is the user's wish; anything else stands between a GPU and its plugin.
+        # The user wanted a block, so it is only a note.
         level: Level = "note" if worst.outcome is Outcome.BLOCKED else "todo"
-        return Finding(about, level, f"{what} is not used: {_say(worst)}", worst.hint)
+        reason = f"{worst.candidate} is {worst.outcome.value}: {worst.reason}"
+        return Finding(about, level, f"{what} is not used: {reason}", worst.hint)
 
     def _used(self, gpus: Sequence[Gpu], entries: Sequence[Known]) -> list[Device]:
-        """The devices through which GPUs of one vendor are used: by PCI id, or by the backend's name."""
+        """The devices that use the GPUs of one vendor, found by PCI id or by the backend's name."""
         ids = {gpu.pci_id.lower() for gpu in gpus if gpu.pci_id}
-        own = {entry.name for entry in entries if len(entry.vendors) == 1}
+        backends = {entry.name for entry in entries if len(entry.vendors) == 1}
         found = []
         for device in self._devices:
             if device.type in _GPUS:
                 same = device.pci_id.lower() in ids if device.pci_id and ids else False
                 alone = len({gpu.vendor for gpu in self._machine.gpus}) == 1 and not device.pci_id
-                if same or alone or device.name.partition(":")[0] in own:
+                if same or alone or device.name.partition(":")[0] in backends:
                     found.append(device)
         return found
 
@@ -97,27 +98,32 @@ class GpuExaminer:
         return [verdict for verdict in self._plugins if verdict.details.get("backend") in names]
 
     def _obstacle(self, vendor: str, gpus: Sequence[Gpu], entries: Sequence[Known]) -> tuple[str, str] | None:
-        """What stands between programs and the GPUs, whatever plugin there is; and the way to remove it."""
+        """Why no plugin can use the GPUs, and what to do about it; None if nothing prevents it."""
         machine, driver = self._machine, gpus[0].driver
         if vendor == "Apple" or driver == "dxg":
             return None
         if all(gpu.driver == "vfio-pci" for gpu in gpus):
-            return "it is set aside for a virtual machine (vfio-pci)", "give it back to the host"
+            return "it is reserved for a virtual machine (vfio-pci)", "unbind it from vfio-pci and bind its own driver"
         nodes = machine.nodes(vendor)
         if not nodes and machine.container:
-            return f"this {machine.container} container was not given it", _GIVE[machine.container, vendor == "NVIDIA"]
+            return f"it is not passed to this {machine.container} container", _PASS_GPU[
+                machine.container, vendor == "NVIDIA"
+            ]
         if not nodes:
             bound = f"the kernel driver {driver} is bound to it" if driver else "no kernel driver is bound to it"
             if vendor == "NVIDIA" and driver != "nvidia":
                 return f"{bound}, not NVIDIA's", "install NVIDIA's driver, then restart: https://www.nvidia.com/drivers"
             make = "sudo nvidia-modprobe -u -c=0" if vendor == "NVIDIA" else f"sudo modprobe {_MODULES[vendor]}"
-            return f"{bound}, and there is no device file for it in /dev", make
+            return f"{bound}, but its device file in /dev is missing", make
         if not any(node.allowed for node in nodes):
             node = nodes[-1]
             if node.group in (None, "root"):
-                return f"you may not use {node.path}", f"sudo chmod a+rw {' '.join(node.path for node in nodes)}"
+                return (
+                    f"you have no permission for {node.path}",
+                    f"sudo chmod a+rw {' '.join(node.path for node in nodes)}",
+                )
             join = f"sudo usermod -aG {node.group} $USER, then log in again"
-            return f"you may not use {node.path}, which belongs to the group {node.group}", join
+            return f"you have no permission for {node.path}, which belongs to the group {node.group}", join
         least = min((entry.least_driver for entry in entries if entry.least_driver), default=0)
         if vendor == "NVIDIA" and machine.nvidia_driver and machine.nvidia_driver.major < least:
             has = machine.nvidia_driver.version
@@ -126,7 +132,3 @@ class GpuExaminer:
                 f"install NVIDIA's driver {least} or later",
             )
         return None
-
-
-def _say(verdict: Verdict) -> str:
-    return f"{verdict.candidate} is {verdict.outcome.value}: {verdict.reason}"

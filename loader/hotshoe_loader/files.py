@@ -1,4 +1,4 @@
-"""Reads small files that others wrote: whatever lies there in their place, nothing here hangs or fills the memory."""
+"""Reads small files of unknown origin safely: a FIFO, a device or a huge file does not block it or fill the memory."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any
 
 __all__ = ["NotRegularError", "file_state", "load_json", "open_regular", "read_bytes", "read_text"]
 
-# O_NONBLOCK: opening a FIFO would wait for somebody to write to it
+# O_NONBLOCK: opening a FIFO would otherwise wait for a writer
 _FLAGS = os.O_RDONLY
 for _name in ("O_NONBLOCK", "O_BINARY", "O_CLOEXEC"):
     _FLAGS |= getattr(os, _name, 0)
 
 
 class NotRegularError(OSError):
-    """What lies there is a FIFO, a folder, a device: nothing to read."""
+    """The path is not a regular file but a FIFO, a folder or a device."""
 
 
 def open_regular(path: str | Path) -> tuple[int, int]:
-    """A descriptor of a regular file, which the caller closes, and the file's size.
+    """Open a regular file. Return its descriptor, which the caller closes, and its size in bytes.
 
-    Raises OSError; NotRegularError for what is no file.
+    Raises OSError, or NotRegularError if ``path`` is not a regular file.
     """
     descriptor = os.open(path, _FLAGS)
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            raise NotRegularError(f"{path} is {_kind(found.st_mode)}, and no file")
+            raise NotRegularError(f"{path} is {_kind(found.st_mode)}; expected a regular file")
     except BaseException:
         os.close(descriptor)
         raise
@@ -37,14 +37,14 @@ def open_regular(path: str | Path) -> tuple[int, int]:
 
 
 def read_bytes(path: str | Path, limit: int) -> bytes:
-    """The bytes of a regular file of at most ``limit``. Raises OSError for anything else that may lie there."""
+    """Read a regular file of at most ``limit`` bytes. Raise OSError if it is longer or not a regular file."""
     descriptor, size = open_regular(path)
     try:
         if size > limit:
             raise OSError(f"{path} has {size} bytes; expected at most {limit}")
-        # Not by a file object's read(limit): that first allocates all of the limit, for each of a thousand small files.
+        # A file object's read(limit) would allocate ``limit`` bytes first, for each of a thousand small files.
         data = os.read(descriptor, size + 1)
-        if len(data) != size or not data:  # it grows or shrinks, or its file system knows no sizes
+        if len(data) != size or not data:  # its size changes, or its file system does not report sizes
             with os.fdopen(os.dup(descriptor), "rb") as file:
                 data += file.read(limit + 1 - len(data))
     finally:
@@ -55,12 +55,15 @@ def read_bytes(path: str | Path, limit: int) -> bytes:
 
 
 def read_text(path: str | Path, limit: int) -> str:
-    """The same as text. Raises OSError, or UnicodeDecodeError, which is a ValueError, for what is not UTF-8."""
+    """Read a regular file of at most ``limit`` bytes as UTF-8 text.
+
+    Raises OSError, or UnicodeDecodeError (a ValueError) if it is not UTF-8.
+    """
     return read_bytes(path, limit).decode("utf-8")
 
 
 def load_json(text: str) -> Any:
-    """``json.loads``; raises ValueError for everything that is no JSON, and for what is nested too deeply."""
+    """Parse JSON. Raise ValueError if ``text`` is not JSON or is nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -68,7 +71,7 @@ def load_json(text: str) -> Any:
 
 
 def file_state(path: str | Path) -> tuple[int, int] | None:
-    """Size in bytes and time of the last change in ns, by which a file is told from another in its place; or None."""
+    """A file's size in bytes and time of its last change in ns, to detect that it was replaced. None if missing."""
     try:
         found = os.stat(path)
     except (OSError, ValueError):

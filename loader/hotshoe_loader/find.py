@@ -1,4 +1,4 @@
-"""Stage 1, find: what is there, by metadata and file names only. Imports no plugin and opens no library."""
+"""Stage 1, find: the installed plugins, by metadata and file names only. Imports no plugin and opens no library."""
 
 from __future__ import annotations
 
@@ -17,38 +17,39 @@ from hotshoe_loader.options import normalise
 __all__ = ["GROUP", "Found", "PluginCandidate", "find_entry_points", "find_plugins"]
 
 GROUP = "hotshoe.backends"
-"""The entry point group; hotshoe_core.contract.plugin says it too, but importing that costs pluggy's 20 ms."""
+"""The entry point group. hotshoe_core.contract.plugin defines it too, but importing that takes pluggy's 20 ms."""
 
 logger = logging.getLogger("hotshoe.loader")
 
 _LARGEST = 1 << 20  # bytes of a metadata file
 _LONGEST = 500  # characters of an entry point's value
-_MOST_ENTRIES = 32
-"""Entry points that one distribution may have in the group: each costs a process that tries it."""
+_MAX_ENTRIES = 32
+"""Entry points that one distribution may have in the group, because each one is probed in a child process."""
 
 _VALUE = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attribute>[\w.]+)\s*)?(\[.*\]\s*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class PluginCandidate:
-    """An entry point of the group. Made of strings only, so that a child process can be told of it.
-
-    location: the folder on sys.path. info: the distribution's own folder there (…dist-info), "" where there is
-    none. shadowed_by: the copy of the same distribution that Python sees first. problem: why its metadata
-    cannot be read.
-    """
+    """An entry point of the group. It consists of strings only, because it is sent to a child process."""
 
     name: str
     value: str
+    """What it names: "module" or "module:object"."""
     distribution: str
     version: str = ""
     location: str = ""
+    """The distribution's folder on sys.path."""
     info: str = ""
+    """The path of its ….dist-info; "" if there is no such folder."""
     shadowed_by: str | None = None
+    """The copy of the same distribution that comes first in sys.path, if that is another one."""
     problem: str | None = None
+    """Why its metadata cannot be read."""
 
     @property
     def origin(self) -> str:
+        """The distribution with its version."""
         return f"{self.distribution} {self.version}".strip()
 
     @property
@@ -64,68 +65,71 @@ class PluginCandidate:
 
 
 class Found(NamedTuple):
-    """plugins: every entry point of the group. installed: version of every distribution, by normalised name."""
+    """What is installed."""
 
     plugins: list[PluginCandidate]
+    """Every entry point of the group."""
     installed: dict[str, str]
+    """The version of every distribution, by its normalised name."""
 
 
 def find_plugins() -> Found:
-    """Every entry point of the group of backends, in an order that depends on names alone."""
+    """Every entry point of the group, in an order that depends on names only, and the installed distributions."""
     found, installed = _scan((GROUP,))
     return Found(found[GROUP], installed)
 
 
 def find_entry_points(groups: Sequence[str]) -> dict[str, list[PluginCandidate]]:
-    """The entry points of each of these groups, in an order that depends on names alone; nothing is imported."""
+    """The entry points of each of these groups, in an order that depends on names only. Nothing is imported."""
     return _scan(groups)[0]
 
 
 def _scan(groups: Sequence[str]) -> tuple[dict[str, list[PluginCandidate]], dict[str, str]]:
     """The entry points by group, and the version of every distribution by its normalised name.
 
-    Not through importlib.metadata: importing it takes longer (35 ms) than reading the few files that matter, one
-    unreadable distribution ends its ``entry_points()``, and it parses every other group of every distribution.
-    It is asked about what is no plain folder: zip files, and finders that some packagers put on ``sys.meta_path``.
+    It does not use importlib.metadata for folders: importing that takes 35 ms, longer than reading the few files that
+    matter; one unreadable distribution ends its ``entry_points()``; and it parses every group of every distribution.
+    importlib.metadata is used only for entries that are not folders: zip files, and custom finders on
+    ``sys.meta_path``.
     """
     found: dict[str, list[PluginCandidate]] = {group: [] for group in groups}
     installed: dict[str, str] = {}
-    first: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy Python sees
+    first: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy that Python uses
     listed: set[tuple[str, str, str]] = set()
-    real: dict[str, str] = {}  # of a folder on the path, which thousands may share
-    for each in _distributions():
-        installed.setdefault(normalise(each.name), each.version)
-        if not each.problem and not any(group in each.entry_points for group in groups):
+    real: dict[str, str] = {}  # real paths of folders on sys.path, which thousands of distributions may share
+    for distribution in _distributions():
+        installed.setdefault(normalise(distribution.name), distribution.version)
+        if not distribution.problem and not any(group in distribution.entry_points for group in groups):
             continue
-        name, version = each.identity()
-        if each.location not in real:
-            real[each.location] = os.path.realpath(each.location)
-        here = (real[each.location], version)
-        seen = first.setdefault(normalise(name), here)
+        name, version = distribution.identity()
+        if distribution.location not in real:
+            real[distribution.location] = os.path.realpath(distribution.location)
+        copy = (real[distribution.location], version)
+        seen = first.setdefault(normalise(name), copy)
         shadow: str | None = None
-        if seen != here:
+        if seen != copy:
             shadow = f"{name} {seen[1]} in {seen[0]}"
-        elif (name, *here) in listed:
-            continue  # the same folder named twice in sys.path
-        listed.add((name, *here))
+        elif (name, *copy) in listed:
+            continue  # sys.path contains the same folder twice
+        listed.add((name, *copy))
         for group in groups:
-            found[group] += _candidates(each, group, name, version, here[0], shadow)
+            found[group] += _candidates(distribution, group, name, version, copy[0], shadow)
     for entries in found.values():
         entries.sort(key=lambda c: (c.name, normalise(c.distribution), c.shadowed_by is not None, c.value, c.origin))
     return found, installed
 
 
 class _Distribution(NamedTuple):
-    name: str  # as its folder is called: "-" may be "_" there
+    name: str  # from the folder's name, where "-" may be "_"
     version: str
     location: str
     info: str
     entry_points: str
-    metadata: str | None = None  # METADATA, where it is no file in ``info``
+    metadata: str | None = None  # the text of METADATA, if it is not a file in ``info``
     problem: str = ""  # why its entry points cannot be read
 
     def identity(self) -> tuple[str, str]:
-        """Name and version as its metadata spells them."""
+        """Name and version as spelled in its metadata."""
         text = self.metadata
         for name in ("METADATA", "PKG-INFO") if text is None else ():
             text, _ = _read(os.path.join(self.info, name))
@@ -137,7 +141,7 @@ class _Distribution(NamedTuple):
 
 
 def _search_path() -> list[str]:
-    # "" and "." are the current directory, in which a plugin may have been downloaded but was never installed.
+    # "" and "." mean the current directory, which may contain a downloaded plugin that was never installed.
     return list(dict.fromkeys(entry for entry in sys.path if os.path.isabs(entry)))
 
 
@@ -147,13 +151,13 @@ def _distributions() -> Iterator[_Distribution]:
         try:
             names = sorted(os.listdir(entry))
         except NotADirectoryError:
-            if os.path.isfile(entry):  # and no FIFO, which the search in it would wait for
+            if os.path.isfile(entry):  # importlib.metadata would wait for a FIFO
                 archives.append(entry)
             continue
         except OSError:
             continue
         for name in names:
-            stem, _, suffix = name.rpartition(".")  # os.path's functions would take half of the time here
+            stem, _, suffix = name.rpartition(".")  # the functions of os.path would take half of this loop's time
             if name == "EGG-INFO":
                 stem = os.path.basename(entry)
             elif not stem or suffix not in ("dist-info", "egg-info"):
@@ -174,26 +178,26 @@ def _distributions() -> Iterator[_Distribution]:
 
 
 def _unusual(archives: list[str], finders: Sequence[object]) -> Iterator[_Distribution]:
-    """Distributions that are no folders on ``sys.path``."""
+    """Distributions that are not folders on ``sys.path``: in zip files, or of custom finders."""
     from importlib import metadata
 
     try:
         context = metadata.DistributionFinder.Context()
         found = [*metadata.distributions(path=archives)]
-        found += [each for finder in finders for each in finder.find_distributions(context)]  # type: ignore[attr-defined]
-        for each in found:
-            name, version = str(each.metadata["Name"] or ""), str(each.metadata["Version"] or "")
-            text = each.read_text("entry_points.txt") or ""
-            yield _Distribution(name, version, str(each.locate_file("")), "", text, f"Name: {name}\nVersion: {version}")
+        found += [item for finder in finders for item in finder.find_distributions(context)]  # type: ignore[attr-defined]
+        for item in found:
+            name, version = str(item.metadata["Name"] or ""), str(item.metadata["Version"] or "")
+            text = item.read_text("entry_points.txt") or ""
+            yield _Distribution(name, version, str(item.locate_file("")), "", text, f"Name: {name}\nVersion: {version}")
     except Exception as error:  # a foreign finder can raise anything
-        words = printable(f"{type(error).__name__}: {error}", 500)
-        logger.warning("could not list installed distributions: %s", words)
+        reason = printable(f"{type(error).__name__}: {error}", 500)
+        logger.warning("cannot list all installed distributions: %s", reason)
 
 
 def _read(path: str) -> tuple[str, str]:
-    """Text of a metadata file, and why it cannot be read, one of them empty; both are where there is no such file.
+    """Return the text of a metadata file and "", or "" and why it cannot be read; "" and "" if it does not exist.
 
-    A file that names our group and is not UTF-8 is a plugin's; of one that is not can nothing be said.
+    A file that is not UTF-8 is a problem only if it names our group, because then it belongs to a plugin.
     """
     try:
         data = read_bytes(path, _LARGEST)
@@ -211,21 +215,21 @@ def _read(path: str) -> tuple[str, str]:
 def _candidates(
     found: _Distribution, group: str, name: str, version: str, location: str, shadow: str | None
 ) -> list[PluginCandidate]:
-    """The entry points of one distribution; one candidate that says so where they cannot be read."""
+    """The entry points of one distribution; if they cannot be read, one candidate with that problem."""
 
     def candidate(entry: str, value: str, problem: str | None = None) -> PluginCandidate:
         return PluginCandidate(printable(entry, 200), value, name, version, location, found.info, shadow, problem)
 
     if found.problem:
         return [candidate(name, "", f"its entry_points.txt cannot be read: {found.problem}")]
-    # By hand: importing configparser takes longer than everything else here.
+    # Parsed without configparser, because importing it takes longer than the rest of this module.
     entries: dict[str, str] = {}
     section = ""
     for line in map(str.strip, found.entry_points.splitlines()):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1].strip()
         elif line.startswith("[") and GROUP in line:
-            return [candidate(name, "", f"its entry_points.txt cannot be read: {line!r} is no '[group]'")]
+            return [candidate(name, "", f"its entry_points.txt cannot be read: {line!r} is not '[group]'")]
         elif section == group and line and line[0] not in "#;":
             key, equals, value = (part.strip() for part in line.partition("="))
             if not (key and equals and value):
@@ -236,9 +240,9 @@ def _candidates(
                 what = f"the value of {printable(key, 80)!r} has {len(value)} characters; expected at most {_LONGEST}"
                 return [candidate(name, "", f"its entry_points.txt cannot be read: {what}")]
             entries[key] = value
-    # each backend is probed in a process of its own; models, converters and tokenizers cost nothing until asked for
-    if group == GROUP and len(entries) > _MOST_ENTRIES:
+    # each backend is probed in a child process; models, converters and tokenizers cost nothing until they are used
+    if group == GROUP and len(entries) > _MAX_ENTRIES:
         return [
-            candidate(name, "", f"it has {len(entries)} entry points in {GROUP!r}; expected at most {_MOST_ENTRIES}")
+            candidate(name, "", f"it has {len(entries)} entry points in {GROUP!r}; expected at most {_MAX_ENTRIES}")
         ]
     return [candidate(key, value) for key, value in entries.items()]

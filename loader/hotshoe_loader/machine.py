@@ -1,6 +1,6 @@
-"""The facts of a machine: GPUs and their drivers, the CPU, memory, containers. Read from files; nothing is run.
+"""The facts about a machine: GPUs and drivers, CPU, memory, container. They are read from files; no program is run.
 
-Everything goes through one Machine, which a test can make of a folder: ``Machine(root=tmp_path, platform="linux", …)``.
+A test can create a Machine from a folder: ``Machine(root=tmp_path, platform="linux", …)``.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ from hotshoe_core.contract.host_memory import HostMemory, host_memory
 __all__ = ["Cpu", "Driver", "Gpu", "Machine", "Node"]
 
 VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
-"""PCI vendors whose display controllers compute. Others (virtual machines', servers' consoles) only show pictures."""
+"""PCI vendors of GPUs that can compute. Other display controllers (virtual machines, server consoles) cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as the PCI bus shows it. driver: the kernel driver bound to it ("nvidia", "amdgpu", "vfio-pci"), if any."""
+    """A GPU as the PCI bus shows it."""
 
     vendor: str
     pci_id: str | None = None
     driver: str | None = None
+    """The kernel driver that is bound to it ("nvidia", "amdgpu", "vfio-pci"), if any."""
 
     def __str__(self) -> str:
         return f"{self.vendor} GPU" + (f" at {self.pci_id}" if self.pci_id else "")
@@ -38,7 +39,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A vendor's kernel driver, and what it calls its version: "550.54.14"."""
+    """A vendor's kernel driver, with its version: "550.54.14"."""
 
     version: str
 
@@ -49,19 +50,22 @@ class Driver:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A device file. allowed: whether this user may read and write it. group: whose members may."""
+    """A device file."""
 
     path: str
     allowed: bool
+    """Whether this user may read and write it."""
     group: str | None
+    """The group whose members may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """features: what the operating system lets programs use, in its own words ("avx2"); empty where it does not say."""
+    """The processor."""
 
     name: str
     features: frozenset[str] = frozenset()
+    """The features that the operating system enables, by its own names ("avx2"); empty if it does not say."""
 
 
 def _has_module(name: str) -> bool:
@@ -81,7 +85,7 @@ def _group(path: Path) -> str | None:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the facts are read. The defaults are this machine and this process."""
+    """A machine whose facts are read on first use. The defaults are this machine and this process."""
 
     root: Path = Path("/")
     platform: str = sys.platform
@@ -96,10 +100,11 @@ class Machine:
     # -- files --
 
     def at(self, path: str) -> Path:
+        """The path below ``root``."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """The text of a file; "" where there is none or it may not be read."""
+        """The text of a file; "" if it cannot be read."""
         try:
             return self.at(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -112,7 +117,7 @@ class Machine:
             return False
 
     def names(self, folder: str, start: str = "") -> list[str]:
-        """The names in a folder that begin with ``start``, in order."""
+        """The sorted names in a folder that begin with ``start``; [] if it cannot be read."""
         try:
             return sorted(name for name in os.listdir(self.at(folder)) if name.startswith(start))
         except OSError:
@@ -122,7 +127,7 @@ class Machine:
 
     @functools.cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """GPUs that compute, by PCI id; where the bus cannot be seen, by the files of their drivers."""
+        """The GPUs that can compute, from the PCI bus; if the bus is not visible, from the files of their drivers."""
         if self.platform == "darwin":
             return (Gpu("Apple"),) if self.machine == "arm64" or self.rosetta else ()
         found = [gpu for name in self.names("/sys/bus/pci/devices") for gpu in self._pci(name)]
@@ -134,7 +139,7 @@ class Machine:
 
     def _pci(self, name: str) -> list[Gpu]:
         folder = f"/sys/bus/pci/devices/{name}"
-        # 0x03: display controllers. 0x12: accelerators, which AMD's for data centres are.
+        # 0x03: display controllers. 0x12: accelerators, such as AMD's GPUs for data centres.
         if not self.read(f"{folder}/class").startswith(("0x03", "0x12")):
             return []
         vendor = VENDORS.get(self.read(f"{folder}/vendor").strip())
@@ -146,12 +151,12 @@ class Machine:
 
     @functools.cached_property
     def nvidia_driver(self) -> Driver | None:
-        """NVIDIA's kernel driver, if it is loaded."""
+        """NVIDIA's kernel driver; None if it is not loaded."""
         match = re.search(r"Module.*?\s(\d+\.\d[\d.]*)\s", self.read("/proc/driver/nvidia/version"))
         return Driver(match[1]) if match else None
 
     def nodes(self, vendor: str) -> list[Node]:
-        """The device files through which programs reach the GPUs of a vendor."""
+        """The device files through which programs use the GPUs of a vendor."""
         if vendor == "NVIDIA":
             found = [f"/dev/{name}" for name in self.names("/dev", "nvidia") if re.fullmatch(r"nvidia(\d+|ctl)", name)]
         else:
@@ -162,7 +167,7 @@ class Machine:
 
     @functools.cached_property
     def cpu(self) -> Cpu:
-        """The first processor of /proc/cpuinfo, whose flags are those that the kernel has enabled."""
+        """The first processor in /proc/cpuinfo. It lists the features that the kernel has enabled."""
         first = self.read("/proc/cpuinfo").partition("\n\n")[0]
         fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
         features = (fields.get("flags") or fields.get("Features") or "").split()  # x86 and ARM
@@ -175,7 +180,7 @@ class Machine:
 
     @functools.cached_property
     def container(self) -> str | None:
-        """What kind of container this is, if it is one: "docker", "podman", "kubernetes"."""
+        """The kind of container ("docker", "podman", "kubernetes"); None outside a container."""
         if self.environ.get("KUBERNETES_SERVICE_HOST") or "kubepods" in self.read("/proc/1/cgroup"):
             return "kubernetes"
         if self.exists("/run/.containerenv"):
@@ -186,6 +191,6 @@ class Machine:
 
     @functools.cached_property
     def rosetta(self) -> bool:
-        """Whether this is a Python for Intel on a Mac that has Apple's own processor."""
+        """Whether this is a Python for Intel on a Mac with an Apple processor."""
         runtime = "/Library/Apple/usr/libexec/oah/libRosettaRuntime"
         return self.platform == "darwin" and self.machine == "x86_64" and self.exists(runtime)

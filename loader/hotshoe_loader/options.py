@@ -1,4 +1,4 @@
-"""What ``load_all`` was asked for: its arguments and their environment variables, in one comparable value."""
+"""The options of ``load_all``: its arguments and their environment variables, as one comparable value."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from hotshoe_core.errors import OptionError
 __all__ = ["PROBE_VARIABLE", "TIMEOUT", "Options", "normalise"]
 
 TIMEOUT = 10.0
-"""Seconds a probe may take. A CPU plugin takes 0.3, a GPU's runtime that starts for the first time a few."""
+"""Seconds that a probe may take. A CPU plugin takes 0.3 s; a GPU runtime takes some seconds at its first start."""
 
 PROBE_VARIABLE = "HOTSHOE_PROBE"
-"""Set in a probe's child process and in what it starts, to a value of its own: how processes that left its session are
-found, and how load_all() knows that a plugin being probed has called it."""
+"""An environment variable that is set in a probe's child process, and so in all processes that it starts. It identifies
+processes that left the child's session, and tells load_all() that a plugin in a probe has called it."""
 
 
 def normalise(name: str) -> str:
-    """The form in which names are compared, as PyPI compares them: lower case, runs of ``-_.`` made one dash."""
+    """The form in which names are compared, the same as on PyPI: lower case, each run of ``-_.`` as one dash."""
     return re.sub(r"[-_.]+", "-", name.strip()).lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Effective options. Argument and environment are both honoured, the argument's names first.
-
-    relative: entries of HOTSHOE_PATH that are not absolute, and for that reason not searched. system: search the
-    known homes of ggml's libraries too. timeout: seconds for each probe. ggml: a foreign set of libraries to adopt.
-    """
+    """The effective options: arguments and environment variables together, the argument's names first."""
 
     prefer: tuple[str, ...] = ()
     require: tuple[str, ...] = ()
     block: tuple[str, ...] = ()
     paths: tuple[Path, ...] = ()
     relative: tuple[str, ...] = ()
+    """Relative paths in HOTSHOE_PATH. They are not searched."""
     allow: tuple[str, ...] = ()
     system: bool = False
+    """Also search the folders where other software installs ggml's libraries."""
     timeout: float = TIMEOUT
+    """Seconds for each probe."""
     ggml: str = ""
+    """The folder of a foreign set of ggml libraries to adopt, or ""."""
 
     @staticmethod
     def of(
@@ -57,14 +57,14 @@ class Options:
         timeout: float | None = None,
         ggml: str | os.PathLike[str] | None = None,
     ) -> Options:
-        """Options from the arguments of ``load_all`` and from the environment.
+        """The options from the arguments of ``load_all`` and the environment.
 
-        Raises TypeError for an argument of the wrong type, OptionError for a time or a folder that is none.
+        Raises TypeError if an argument has the wrong type, OptionError if a time or a folder is invalid.
         """
         folders = [Path(os.path.abspath(path)) for path in _several("paths", "folder", paths, (str, os.PathLike))]
         relative = []
-        # An empty entry is the current directory to a shell; a relative one depends on it. Neither is searched:
-        # whoever owns the folder the program happens to run in would choose the native code it runs.
+        # An empty or relative entry would mean the current directory. It is not searched, because then the owner of
+        # that directory could choose the native code that the program runs.
         for entry in environ.get("HOTSHOE_PATH", "").split(os.pathsep):
             if os.path.isabs(entry):
                 folders.append(Path(os.path.normpath(entry)))
@@ -84,7 +84,7 @@ class Options:
 
 
 def _folder(given: Any, variable: str | None) -> str:
-    """A folder that must exist, as an absolute path; "" for none. The variable's must be absolute."""
+    """An existing folder as an absolute path, or "". A path in the variable must be absolute."""
     what = "load_all(ggml=...)"
     if given is None:
         what, given = "HOTSHOE_GGML", (variable or "").strip()
@@ -94,7 +94,7 @@ def _folder(given: Any, variable: str | None) -> str:
         raise TypeError(f"{what} takes a folder, got {given!r}")
     folder = os.path.abspath(given)
     if not os.path.isdir(folder) or (what == "HOTSHOE_GGML" and not os.path.isabs(given)):
-        raise OptionError(f"{what} takes the absolute path of a folder that is there, got {os.fspath(given)!r}")
+        raise OptionError(f"{what} takes the absolute path of an existing folder, got {os.fspath(given)!r}")
     return folder
 
 
@@ -107,7 +107,7 @@ def _flag(given: Any, variable: str | None) -> bool:
 
 
 def _seconds(given: Any, variable: str | None) -> float:
-    """The argument, else the variable, else the default; a finite number of seconds above 0."""
+    """The argument, else the variable, else the default: a number of seconds above 0."""
     if given is None:
         text = (variable or "").strip()
         if not text:
@@ -122,7 +122,7 @@ def _seconds(given: Any, variable: str | None) -> float:
     else:
         raise TypeError(f"load_all(timeout=...) takes seconds, got {given!r}")
     if not 0 < seconds < 1e6:
-        raise OptionError(f"{what} takes seconds, more than 0, got {given!r}")
+        raise OptionError(f"{what} takes a number of seconds greater than 0, got {given!r}")
     return seconds
 
 
@@ -132,7 +132,7 @@ def _names(option: str, given: str | Iterable[str] | None, variable: str | None)
 
 
 def _several(option: str, what: str, given: Any, types: tuple[type, ...]) -> list[Any]:
-    """``given`` as a list: None is none of them, one is a list of one."""
+    """Normalise to a list: None → [], a single value → [value]. Raise TypeError for another type."""
     if given is None or isinstance(given, types):
         return [] if given is None else [given]
     items = list(given) if isinstance(given, Iterable) else [given]

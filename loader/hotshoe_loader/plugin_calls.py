@@ -18,7 +18,7 @@ from hotshoe_core.contract.device import Device, Provider
 from hotshoe_core.errors import DeviceNotFoundError, HotshoeError, PluginError
 from hotshoe_core.errors.text import shown
 from hotshoe_loader.binary import install_hint
-from hotshoe_loader.contract_checks import MOST_DEVICES, checked_devices
+from hotshoe_loader.contract_checks import MAX_DEVICES, checked_devices
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected
 
@@ -358,7 +358,7 @@ def list_devices(provider: Provider, library: Path | None, plugin: PluginCandida
 def _as_list(answer: Any) -> Any:
     """The first items of any iterable: a plugin's generator may be endless, or raise at any item."""
     return (
-        list(islice(answer, MOST_DEVICES + 1))
+        list(islice(answer, MAX_DEVICES + 1))
         if isinstance(answer, Iterable) and not isinstance(answer, (str, bytes))
         else answer
     )

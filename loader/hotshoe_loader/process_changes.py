@@ -1,9 +1,9 @@
-"""What a plugin changes in the process it is imported and opened in; what was the user's is put back.
+"""Finds what a plugin changes in its process while it is imported and opened, and puts back what was there before.
 
-Environment variables, signal handlers, timer, umask, working directory, streams, hooks, built-in functions, tracing,
-limits, processors, the locale, the root logger, warnings' filters, random numbers, NumPy's settings, modules, finders,
-``sys.path``. Threads that Python waits for at its end are named. Not noticed: what lies inside other modules. What
-another thread changes at the same time cannot be told from it.
+It covers environment variables, signal handlers, timer, umask, working directory, streams, hooks, built-in functions,
+tracing, limits, processors, the locale, the root logger, warning filters, random numbers, NumPy's settings, modules,
+finders and ``sys.path``. New threads that are not daemons are reported. Changes inside other modules are not found.
+Changes that another thread makes at the same time are attributed to the plugin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ProcessChanges"]
 
 
 class ProcessChanges:
-    """The state of this process at one moment; ``put_back`` returns to it and tells what had changed since."""
+    """A snapshot of this process. ``put_back`` restores it and reports what had changed."""
 
     def __init__(self) -> None:
         self._environment = os.environ
@@ -36,44 +36,44 @@ class ProcessChanges:
         self._caught = _caught()
         self._builtins = dict(builtins.__dict__)
         self._modules = dict(sys.modules)
-        self._lists = [_List(module, name) for module, name in _LISTS]
+        self._lists = [_SearchList(module, name) for module, name in _LISTS]
         self._threads = _threads()
-        self._facets = [(facet, facet.value()) for facet in _FACETS]
+        self._settings = [(setting, setting.value()) for setting in _SETTINGS]
 
     def put_back(self) -> list[str]:
-        """Gives back what was the user's: the values that were there, handlers, the working directory.
+        """Restore changed values, handlers, lists and the working directory. Return the changes as texts.
 
-        What was added stays: a variable that nobody else had set, a built-in function, a module, an entry of
-        ``sys.path`` or a filter of warnings (behind the others), a finder; the plugin may need it later. Handlers that
-        native code installed stay, and so do threads: Python cannot put back what it does not know. Returns the
-        changes in words. Values are not shown: an environment may hold secrets.
+        What the plugin added stays, because it may need it later: environment variables, built-in functions, modules,
+        finders, and entries of ``sys.path`` and of the warning filters (behind the others). Handlers of native code
+        and threads stay too, because Python cannot restore them. The texts contain no values: an environment may hold
+        secrets.
         """
-        words = self._built_in()  # first: what follows is written with open, sorted and the like
-        words += self._replaced_modules()
-        words += self._variables()
-        words += self._signals()
-        for facet, value in self._facets:
-            words += facet.put_back_changes(value)
-        for each in self._lists:
-            words += each.put_back()
-        words += [f"thread {printable(each.name, 100)!r} started" for each in _threads() if each not in self._threads]
-        return words
+        changes = self._built_in()  # first, because the code below uses open, sorted and other built-in functions
+        changes += self._replaced_modules()
+        changes += self._variables()
+        changes += self._signals()
+        for setting, value in self._settings:
+            changes += setting.put_back_changes(value)
+        for search_list in self._lists:
+            changes += search_list.put_back()
+        started = _threads() - self._threads
+        return changes + [f"thread {printable(thread.name, 100)!r} started" for thread in started]
 
     def _variables(self) -> list[str]:
-        words = []
+        changes = []
         if os.environ is not self._environment:
-            words.append("os.environ changed")
-            os.environ = self._environment  # noqa: B003 - back to the one that the C library knows of
+            changes.append("os.environ changed")
+            os.environ = self._environment  # noqa: B003 - restores the object that also sets the C library's variables
         now = dict(os.environ)
         for name in sorted(self._environ.keys() | now.keys()):
             if self._environ.get(name) != now.get(name):
                 how = "set" if name not in self._environ else "unset" if name not in now else "changed"
-                words.append(f"environment variable {printable(name, 100)} {how}")
+                changes.append(f"environment variable {printable(name, 100)} {how}")
                 if name in self._environ:
                     os.environ[name] = self._environ[name]
                 if name == "TZ" and hasattr(time, "tzset"):
-                    time.tzset()  # else the time zone stays the plugin's
-        return words
+                    time.tzset()  # otherwise the plugin's time zone stays in effect
+        return changes
 
     def _replaced_modules(self) -> list[str]:
         replaced = [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
@@ -87,66 +87,67 @@ class ProcessChanges:
         for name in changed:
             setattr(builtins, name, self._builtins[name])
         added = [name for name in found if name not in self._builtins]
-        words = [f"builtins.{printable(name, 100)} changed" for name in sorted(changed)]
-        words += [f"builtins.{printable(name, 100)} added" for name in sorted(added)]
-        return [each for each in words if each.split()[0] != "builtins._"]  # an interactive prompt's last value
+        texts = [f"builtins.{printable(name, 100)} changed" for name in sorted(changed)]
+        texts += [f"builtins.{printable(name, 100)} added" for name in sorted(added)]
+        return [text for text in texts if text.split()[0] != "builtins._"]  # the last value of an interactive prompt
 
     def _signals(self) -> list[str]:
         handlers = _handlers()
         python = {number for number in handlers if handlers[number] is not self._handlers.get(number)}
         native = (_caught() ^ self._caught) - python
-        if threading.current_thread() is threading.main_thread():  # Python lets no other one set handlers
+        if threading.current_thread() is threading.main_thread():  # Python allows it in this thread only
             for number in python:
                 if self._handlers.get(number) is not None:
                     signal.signal(number, self._handlers[number])
-        words = [f"handler of {signal.Signals(number).name} changed" for number in sorted(python)]
-        return words + [f"handler of {_name(number)} changed by native code" for number in sorted(native)]
+        changes = [f"handler of {signal.Signals(number).name} changed" for number in sorted(python)]
+        return changes + [f"handler of {_name(number)} changed by native code" for number in sorted(native)]
 
 
-class _List:
-    """A list that Python looks through: it is the same one again, and holds what it held, in that order."""
+class _SearchList:
+    """A list that Python searches. ``put_back`` restores the list object, and its old entries in their order."""
 
     def __init__(self, module: ModuleType, name: str) -> None:
         self._module, self._name = module, name
-        self._was: list[Any] = getattr(module, name)
-        self._entries = list(self._was)
+        self._list: list[Any] = getattr(module, name)
+        self._entries = list(self._list)
 
     def put_back(self) -> list[str]:
         now = getattr(self._module, self._name, None)
         found = list(now) if isinstance(now, (list, tuple)) else []
-        if now is self._was and found == self._entries:
+        if now is self._list and found == self._entries:
             return []
         added = [entry for entry in found if entry not in self._entries]
-        # A finder that comes first is how a plugin's imports work; a folder or a filter serves behind the others, too.
+        # A plugin's finder may have to come first for its imports. Folders and filters also work behind the others.
         if self._name not in _FINDERS or [entry for entry in found if entry not in added] != self._entries:
             found = self._entries + added
-        self._was[:] = found
-        setattr(self._module, self._name, self._was)
+        self._list[:] = found
+        setattr(self._module, self._name, self._list)
         if self._module is warnings:
-            getattr(warnings, "_filters_mutated", bool)()  # what it remembers of the filters is forgotten
+            getattr(warnings, "_filters_mutated", bool)()  # resets its cache of the filters
         return [f"{self._module.__name__}.{self._name} changed"]
 
 
 _UNKNOWN: Any = object()
-"""How something began that was not there yet: what belongs to a module that nobody had imported."""
+"""The value of a setting that did not exist yet, for example because its module was not imported."""
 
 
-class _Facet(NamedTuple):
-    """One thing that is the process's own. ``put_back`` takes what ``read`` returned; None: it stays, and is told."""
+class _Setting(NamedTuple):
+    """One setting of the process."""
 
     what: str
     read: Callable[[], Any]
     put_back: Callable[[Any], object] | None
+    """Restores a value that ``read`` returned. None: a change is reported, but not restored."""
     by_identity: bool = False
 
     def value(self) -> Any:
         try:
             return self.read()
-        except Exception:  # a platform that has the function, and not the thing
+        except Exception:  # the platform has the function, but not the setting
             return _UNKNOWN
 
     def put_back_changes(self, value: Any) -> list[str]:
-        """Puts back ``value`` where it is another now; that in words. What cannot be put back is said, never raised."""
+        """Restore ``value`` if the setting has changed, and return a text about that. Never raises."""
         if value is _UNKNOWN:
             return []
         try:
@@ -156,15 +157,15 @@ class _Facet(NamedTuple):
             if self.put_back is not None:
                 self.put_back(value)
         except Exception as error:
-            return [f"{self.what} changed, and could not be put back ({type(error).__name__})"]
+            return [f"{self.what} changed, and could not be restored ({type(error).__name__})"]
         return [f"{self.what} changed"]
 
 
-def _attribute(module: ModuleType, name: str) -> _Facet:
+def _attribute(module: ModuleType, name: str) -> _Setting:
     def put_back(value: Any) -> None:
         setattr(module, name, value)
 
-    return _Facet(f"{module.__name__}.{name}", lambda: getattr(module, name, None), put_back, by_identity=True)
+    return _Setting(f"{module.__name__}.{name}", lambda: getattr(module, name, None), put_back, by_identity=True)
 
 
 def _folder() -> str:
@@ -184,7 +185,7 @@ def _timer() -> bool:
 
 
 def _put_back_timer(running: bool) -> None:
-    if not running:  # one of the user's that has run out meanwhile cannot be wound up again
+    if not running:  # a timer of the user that has expired cannot be set again
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -195,7 +196,7 @@ def _put_back_umask(mask: list[int]) -> None:
 
 def _locale() -> str | None:
     try:
-        import _locale as c  # what the module locale is made of, without its own 4 ms
+        import _locale as c  # without the module locale, whose import takes 4 ms
     except ImportError:
         return None
     return c.setlocale(c.LC_ALL)
@@ -231,8 +232,8 @@ def _put_back_numpy_errors(value: Any) -> None:
     sys.modules["numpy"].seterr(**value)
 
 
-def _of(module: str, function: str) -> Callable[[], Any]:
-    """Asks a function of a module that may not be imported."""
+def _call_if_imported(module: str, function: str) -> Callable[[], Any]:
+    """Return a function that calls ``module.function`` if the module is imported."""
     return lambda: getattr(sys.modules.get(module), function, lambda: _UNKNOWN)()
 
 
@@ -241,8 +242,8 @@ def _put_back_numpy_printing(value: Any) -> None:
 
 
 def _numpy_random() -> Any:
-    """State of the numbers that the functions of ``numpy.random`` draw, as values that can be compared."""
-    state = _of("numpy.random", "get_state")()
+    """The state of the functions of ``numpy.random``, as values that can be compared."""
+    state = _call_if_imported("numpy.random", "get_state")()
     if state is _UNKNOWN:
         return state
     name, keys, *more = state
@@ -293,8 +294,8 @@ def _put_back_socket_timeout(value: Any) -> None:
 
 
 def _threads() -> set[threading.Thread]:
-    """Those that Python waits for at its end."""
-    return {each for each in threading.enumerate() if not each.daemon}
+    """The threads that Python waits for at its end."""
+    return {thread for thread in threading.enumerate() if not thread.daemon}
 
 
 def _put_back_gc(enabled: bool) -> None:
@@ -304,32 +305,36 @@ def _put_back_gc(enabled: bool) -> None:
 _FINDERS = ("meta_path", "path_hooks")
 _LISTS = ((sys, "path"), *((sys, name) for name in _FINDERS), (warnings, "filters"))
 
-_FACETS = (
-    _Facet("working directory", _folder, _put_back_folder),
-    _Facet("timer", _timer, _put_back_timer),
-    _Facet("umask", lambda: _status("Umask:", 8), _put_back_umask),
+_SETTINGS = (
+    _Setting("working directory", _folder, _put_back_folder),
+    _Setting("timer", _timer, _put_back_timer),
+    _Setting("umask", lambda: _status("Umask:", 8), _put_back_umask),
     *(_attribute(sys, name) for name in ("stdin", "stdout", "stderr", "excepthook", "unraisablehook", "displayhook")),
     _attribute(sys, "breakpointhook"),
     _attribute(sys, "dont_write_bytecode"),
     _attribute(threading, "excepthook"),
     _attribute(warnings, "showwarning"),
     _attribute(logging, "lastResort"),
-    _Facet("tracing (sys.settrace)", sys.gettrace, sys.settrace, by_identity=True),
-    _Facet("profiling (sys.setprofile)", sys.getprofile, sys.setprofile, by_identity=True),
-    _Facet("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
-    _Facet("switch interval", sys.getswitchinterval, sys.setswitchinterval),
-    _Facet("garbage collection", gc.isenabled, _put_back_gc),
-    _Facet("locale", _locale, _put_back_locale),
-    _Facet("root logger", _root_logger, _put_back_root_logger),
-    _Facet("NumPy's error handling (np.seterr)", _numpy_errors, _put_back_numpy_errors),
-    _Facet("NumPy's printing (np.set_printoptions)", _of("numpy", "get_printoptions"), _put_back_numpy_printing),
-    _Facet("random numbers (random)", _of("random", "getstate"), _put_back_random),
-    _Facet("random numbers (np.random)", _numpy_random, _put_back_numpy_random),
-    _Facet("signal mask", _signal_mask, _put_back_signal_mask),
-    _Facet("processors this thread may use", _processors, None),
-    _Facet("resource limits", _limits, None),
-    _Facet("flags of dlopen", _open_flags, _put_back_open_flags),
-    _Facet("default timeout of sockets", _of("socket", "getdefaulttimeout"), _put_back_socket_timeout),
+    _Setting("tracing (sys.settrace)", sys.gettrace, sys.settrace, by_identity=True),
+    _Setting("profiling (sys.setprofile)", sys.getprofile, sys.setprofile, by_identity=True),
+    _Setting("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
+    _Setting("switch interval", sys.getswitchinterval, sys.setswitchinterval),
+    _Setting("garbage collection", gc.isenabled, _put_back_gc),
+    _Setting("locale", _locale, _put_back_locale),
+    _Setting("root logger", _root_logger, _put_back_root_logger),
+    _Setting("NumPy's error handling (np.seterr)", _numpy_errors, _put_back_numpy_errors),
+    _Setting(
+        "NumPy's printing (np.set_printoptions)",
+        _call_if_imported("numpy", "get_printoptions"),
+        _put_back_numpy_printing,
+    ),
+    _Setting("random numbers (random)", _call_if_imported("random", "getstate"), _put_back_random),
+    _Setting("random numbers (np.random)", _numpy_random, _put_back_numpy_random),
+    _Setting("signal mask", _signal_mask, _put_back_signal_mask),
+    _Setting("processors this thread may use", _processors, None),
+    _Setting("resource limits", _limits, None),
+    _Setting("flags of dlopen", _open_flags, _put_back_open_flags),
+    _Setting("default timeout of sockets", _call_if_imported("socket", "getdefaulttimeout"), _put_back_socket_timeout),
 )
 
 
@@ -338,14 +343,14 @@ def _handlers() -> dict[int, Any]:
 
 
 def _caught() -> set[int]:
-    """Signals with a handler, or ignored, as Linux has it; native code may have set them behind Python's back."""
+    """The signals that are handled or ignored according to Linux: native code can set handlers unknown to Python."""
     masks = _status(("SigCgt:", "SigIgn:"), 16)
-    # 32 and 33 are glibc's own, set when the first thread starts
+    # glibc uses 32 and 33 itself, from the start of the first thread
     return {number + 1 for number in range(64) for mask in masks if mask >> number & 1} - {32, 33}
 
 
 def _status(fields: str | tuple[str, ...], base: int) -> list[int]:
-    """Numbers of /proc/self/status; none where there is no such file."""
+    """The numbers in fields of /proc/self/status; [] if there is no such file."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             return [int(line.split()[1], base) for line in status if line.startswith(fields)]

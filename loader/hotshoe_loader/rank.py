@@ -1,4 +1,4 @@
-"""Stage 4, rank: which device comes first, and which ones a word means. Nothing is run here."""
+"""Stage 5, rank: the order of the devices, and the devices that a name means. Runs no plugin code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hotshoe_loader.catalog import CATALOG
 __all__ = ["REFERENCE", "matching", "rank"]
 
 REFERENCE = "reference"
-"""Name of the built-in provider and of its device: the last resort, and reserved."""
+"""The reserved name of the built-in provider and of its device, which is used if no plugin offers a device."""
 
-# An integrated GPU before the CPU: whoever installs a GPU plugin where that is the only GPU wants it used, and
-# prefer="cpu" is one word where it turns out slower. Registry.why says that it shares the CPU's memory. An accelerator
-# after the CPU: nothing is known of its speed, and whoever has a good one says prefer="accel".
+# An integrated GPU comes before the CPU: a user who installs a GPU plugin wants the GPU to be used, and can set
+# prefer="cpu" if it is slower. Registry.why says that it shares the CPU's memory. An accelerator comes after the CPU,
+# because its speed is unknown; a user with a fast one sets prefer="accel".
 _TYPES = (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU, DeviceType.ACCEL)
 
 _GPUS = (DeviceType.GPU, DeviceType.IGPU)
@@ -23,19 +23,19 @@ _GIB = 1 << 30
 
 
 def rank(devices: Sequence[Device], prefer: Sequence[str] = (), require: Sequence[str] = ()) -> tuple[Device, ...]:
-    """Devices, best first.
+    """Sort devices, best first.
 
-    What is required, what is preferred, then by type, total memory, free memory (in whole GiB, so that a few
-    bytes do not turn the order from run to run), interface and name. Memory counts for GPUs only: every CPU device
-    has the machine's. A second view of one physical device (its UUID or PCI id) comes after all distinct ones of its
-    type. The reference device is last, unless it was asked for.
+    The order: required devices, preferred devices, then by type, total memory, free memory (in whole GiB, so that a
+    few bytes do not change the order between runs), interface and name. Memory counts for GPUs only, because every CPU
+    device has the machine's memory. If two devices are the same hardware (by UUID or PCI id), the second one comes
+    after all distinct devices of its type. The reference device is last, unless it is required or preferred.
     """
     required = {device.name for token in require for device in matching(token, devices)}
     preferred: dict[str, int] = {}
-    for place, token in enumerate(prefer):
+    for position, token in enumerate(prefer):
         for device in matching(token, devices):
-            preferred.setdefault(device.name, place)
-    twins = _twins(devices)
+            preferred.setdefault(device.name, position)
+    duplicates = _duplicates(devices)
 
     def key(device: Device) -> tuple[object, ...]:
         return (
@@ -43,7 +43,7 @@ def rank(devices: Sequence[Device], prefer: Sequence[str] = (), require: Sequenc
             preferred.get(device.name, len(prefer)),
             device.provider == REFERENCE,
             _TYPES.index(device.type),
-            device.name in twins,
+            device.name in duplicates,
             -device.memory_total if device.type in _GPUS else 0,
             -(device.memory_free // _GIB) if device.type in _GPUS else 0,
             _interface(device),
@@ -54,57 +54,47 @@ def rank(devices: Sequence[Device], prefer: Sequence[str] = (), require: Sequenc
 
 
 def _interface(device: Device) -> int:
-    """Place of the device's interface in the catalog: the vendor's own before a general one before unknown ones."""
-    return next((place for place, entry in enumerate(CATALOG) if entry.name == _short(device)), len(CATALOG))
+    """Position of the interface in the catalog: the vendor's own, then general ones, then unknown ones."""
+    return next((i for i, entry in enumerate(CATALOG) if entry.name == _backend(device)), len(CATALOG))
 
 
-def _twins(devices: Sequence[Device]) -> set[str]:
-    """Devices that another device, of a better interface, is too."""
-    first: set[str] = set()
-    twins = set()
+def _duplicates(devices: Sequence[Device]) -> set[str]:
+    """The names of devices whose hardware is also offered by a device with a better interface."""
+    seen: set[str] = set()
+    duplicates = set()
     for device in sorted(devices, key=lambda device: (_interface(device), _natural(device.name))):
-        ids = {each.lower() for each in (device.uuid, device.pci_id) if each}
-        if ids & first:
-            twins.add(device.name)
-        first |= ids
-    return twins
+        ids = {value.lower() for value in (device.uuid, device.pci_id) if value}
+        if ids & seen:
+            duplicates.add(device.name)
+        seen |= ids
+    return duplicates
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort key in which "cuda:2" comes before "cuda:10"."""
+    """A sort key that puts "cuda:2" before "cuda:10"."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def matching(token: str, devices: Sequence[Device]) -> list[Device]:
-    """The devices a word means, in the order given: a name, a type, a backend ("cuda"), a provider, a family.
+    """The devices that a name means, in the given order: of a device, type, backend ("cuda"), provider or family.
 
-    "gpu" means integrated ones too. The reference device answers to its name only: who asks for "cpu" wants a
-    CPU backend, not one a hundred times slower.
+    "gpu" includes integrated GPUs. The reference device matches its own name only, because "cpu" means a CPU plugin,
+    not a backend that is a hundred times slower.
     """
-    word = token.strip().lower()
-    types = [entry for entry in DeviceType if entry.value == word]
-    # A type means that type, whatever somebody's device is called.
-    exact = [device for device in devices if device.name.lower() == word and (not types or device.type in types)]
+    name = token.strip().lower()
+    types = [entry for entry in DeviceType if entry.value == name]
+    # The name of a type means that type only, even if a device of another type has the same name.
+    exact = [device for device in devices if device.name.lower() == name and (not types or device.type in types)]
     if exact:
         return exact
     others = [device for device in devices if device.provider != REFERENCE]
     if types:
         wanted = {*types, DeviceType.IGPU} if types == [DeviceType.GPU] else set(types)
         return [device for device in others if device.type in wanted]
-    for called in (_short, _provider, _family):
-        found = [device for device in others if called(device).lower() == word]
-        if found:
-            return found
-    return []
+    by_backend = [device for device in others if _backend(device).lower() == name]
+    by_provider = [device for device in others if device.provider.lower() == name]
+    return by_backend or by_provider or [device for device in others if device.family.lower() == name]
 
 
-def _short(device: Device) -> str:
+def _backend(device: Device) -> str:
     return device.name.partition(":")[0]  # "cuda" of "cuda:0"
-
-
-def _provider(device: Device) -> str:
-    return device.provider
-
-
-def _family(device: Device) -> str:
-    return device.family

@@ -1,4 +1,4 @@
-"""Stage 2, vet, by files: platform, hashes, headers, versions. Runs nothing of a plugin. A check raises Rejected."""
+"""Stage 2, vet by files: platform, hashes, contract version. Runs no plugin code. Each check raises Rejected."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from hotshoe_loader.vet import Policy
 
 __all__ = ["damaged_files", "untrusted", "vet_manifest", "vet_provider", "vet_tags"]
 
-_LARGEST = 64 << 20  # bytes of a RECORD, which has a line for each file of a wheel
+_LARGEST = 64 << 20  # bytes of a RECORD, which has one line for each file of a wheel
 
 
 def vet_tags(plugin: PluginCandidate) -> None:
-    """Refuses a wheel made for another platform or Python: copied here, or installed with ``--platform``."""
+    """Raise Rejected for a wheel of another platform or Python: it was copied, or installed with ``--platform``."""
     tags = [line.partition(":")[2].strip() for line in _lines(plugin, "WHEEL") if line.startswith("Tag:")]
     if tags and not any(_runs_here(*tag.split("-", 2)) for tag in tags if tag.count("-") == 2):
         this = f"cp{sys.version_info[0]}{sys.version_info[1]}, {sys.platform} {platform.machine()}"
         raise Rejected(
             Outcome.ABI_MISMATCH,
-            f"its wheel is made for {', '.join(tags)}; this is {this}",
+            f"its wheel is for {', '.join(tags)}; this is {this}",
             f"pip install --force-reinstall {plugin.distribution}",
         )
 
@@ -50,7 +50,7 @@ def _runs_here(python: str, abi: str, where: str) -> bool:
 
 
 def vet_manifest(manifest: Manifest | None, plugin: PluginCandidate) -> None:
-    """Refuses a plugin written for versions of the contract that do not include ours."""
+    """Raise Rejected if the manifest's versions of the contract do not include ours."""
     if manifest is None or manifest.api is None or manifest.api[0] <= API_VERSION <= manifest.api[1]:
         return
     first, last = manifest.api
@@ -61,17 +61,17 @@ def vet_manifest(manifest: Manifest | None, plugin: PluginCandidate) -> None:
 def _other_api(span: str, older: bool, plugin: PluginCandidate, version: int) -> Rejected:
     return Rejected(
         Outcome.INCOMPATIBLE_API,
-        f"it is written for {span} of the plugin contract; this hotshoe has {API_VERSION}",
+        f"it needs {span} of the plugin contract; this hotshoe has version {API_VERSION}",
         f"pip install --upgrade {plugin.distribution if older else 'hotshoe'}",
         api_version=version,
     )
 
 
 def damaged_files(plugin: PluginCandidate) -> dict[str, str]:
-    """Native files of the distribution that are not what pip installed, by real path, each with what is wrong.
+    """The native files that differ from what pip installed, by real path, each with what is wrong.
 
-    By size and sha256 of the wheel's RECORD. Raises Rejected for one that is no backend library: a Python
-    extension, say, which the import below would open.
+    They are compared with size and sha256 in the wheel's RECORD. Raises Rejected if such a file is not a backend
+    library but, for example, a Python extension, which importing the plugin would open.
     """
     damaged: dict[str, str] = {}
     for line in _lines(plugin, "RECORD"):
@@ -90,6 +90,7 @@ def damaged_files(plugin: PluginCandidate) -> dict[str, str]:
 
 
 def untrusted(path: str | Path, problem: str, hint: str) -> Rejected:
+    """The rejection for a file that is not the one that pip installed."""
     return Rejected(Outcome.UNTRUSTED, f"{path} is not the file that pip installed: {problem}", hint)
 
 
@@ -99,24 +100,24 @@ def _is_native(name: str) -> bool:
 
 
 def _differs(path: str, digest: str, size: int | None) -> str | None:
-    import hashlib  # not at every start: what was found good is remembered
+    import hashlib  # not needed at every start, because good results are cached
 
     try:
         descriptor, length = open_regular(path)
         with os.fdopen(descriptor, "rb") as file:
             if size is not None and length != size:
-                return f"it has {length} bytes, and had {size}"
+                return f"it has {length} bytes, expected {size}"
             sha = hashlib.sha256()
             while chunk := file.read(1 << 20):
                 sha.update(chunk)
     except FileNotFoundError:
         return "it is missing"
     except NotRegularError:
-        return "it is no regular file"
-    except (OSError, ValueError) as error:  # the latter for a NUL in its name
+        return "it is not a regular file"
+    except (OSError, ValueError) as error:  # ValueError: a NUL in its name
         return f"it cannot be read: {getattr(error, 'strerror', None) or error}"
     same = base64.urlsafe_b64encode(sha.digest()).rstrip(b"=").decode() == digest.rstrip("=")
-    return None if same else "its sha256 is not that of the wheel's RECORD"
+    return None if same else "its sha256 differs from the wheel's RECORD"
 
 
 def _lines(plugin: PluginCandidate, name: str) -> list[str]:
@@ -129,31 +130,31 @@ def _lines(plugin: PluginCandidate, name: str) -> list[str]:
 
 
 def vet_provider(provider: Any, plugin: PluginCandidate, policy: Policy) -> None:
-    """Checks what a hook returned against the Provider contract, before any of its methods is called."""
+    """Check an object that a hook returned against the Provider contract, before any method is called."""
     if isinstance(provider, type):
         name = printable(provider.__name__, 80)
-        raise _no_provider(f"an instance, as in [{name}()]", f"it is the class {name}", plugin)
+        raise _not_a_provider(f"an instance, as in [{name}()]", f"it is the class {name}", plugin)
     kind = printable(type(provider).__name__, 80)
     for attribute in ("name", "family"):
         value = getattr(provider, attribute, None)
         problem = "it is missing" if value is None else name_problem(value)
         if problem is not None:
-            raise _no_provider(f"{kind}.{attribute} must be a str, and a name", problem, plugin)
+            raise _not_a_provider(f"{kind}.{attribute} must be a str, and a name", problem, plugin)
     version = getattr(provider, "api_version", None)
     if not isinstance(version, int) or isinstance(version, bool):
         found = "it is missing" if version is None else f"it is {shown(version)}"
-        raise _no_provider(f"{kind}.api_version must be an int", found, plugin)
+        raise _not_a_provider(f"{kind}.api_version must be an int", found, plugin)
     if version != API_VERSION:
         raise _other_api(f"version {version}", version < API_VERSION, plugin, version)
     for method in ("native", "devices", "open"):
         if not callable(getattr(provider, method, None)):
-            raise _no_provider(f"{kind} must have a method {method}()", "it has none", plugin)
+            raise _not_a_provider(f"{kind} must have a method {method}()", "it is missing", plugin)
     policy.refuse_blocked(provider.name, provider.family)
 
 
-def _no_provider(expected: str, found: str, plugin: PluginCandidate) -> Rejected:
+def _not_a_provider(expected: str, found: str, plugin: PluginCandidate) -> Rejected:
     return Rejected(
         Outcome.INCOMPATIBLE_API,
-        f"it returned something that is no Provider: {expected}; {found}",
+        f"its hook returned an object that is not a Provider: {expected}; {found}",
         f"report it to the authors of {plugin.distribution}; the contract is hotshoe_core.contract.device.Provider",
     )

@@ -144,7 +144,7 @@ def test_odd_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bad_file_is_left_to_main(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="no such file"):
+    with pytest.raises(ModelFileError, match="does not exist"):
         command(tmp_path / "nothing.gguf")
 
 

@@ -59,7 +59,7 @@ def test_texts_may_follow_options(model: str, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("embed", "nothing.gguf", "x"), ("nothing.gguf", "no such file")),
+        (("embed", "nothing.gguf", "x"), ("nothing.gguf", "does not exist")),
         (("embed", "{folder}", "x"), ("is a folder", "hotshoe convert")),
         (("embed", "{model}", "--device", "cuda", "x"), ("cuda", "hotshoe-ggml-cuda is not published")),
         (("embed", "{model}", "the cat " * 100), ("tokens", "truncate")),
@@ -156,7 +156,7 @@ def test_what_ascii_has_no_character_for_is_written_out(model: str, tmp_path: Pa
 def test_control_characters_of_a_name_are_written_out() -> None:
     done = shell("hotshoe inspect $'a\\xff\\x1b[31m.gguf'")
     assert done.returncode == 2
-    assert done.stderr.startswith("hotshoe: error: a\\udcff\\x1b[31m.gguf: there is no such file\n  hint: ")
+    assert done.stderr.startswith("hotshoe: error: a\\udcff\\x1b[31m.gguf: the file does not exist\n  hint: ")
 
 
 @pytest.mark.parametrize(

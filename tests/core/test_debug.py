@@ -128,7 +128,7 @@ def test_dump_says_why_there_is_nothing_to_show(backend: Backend) -> None:
     with pytest.raises(ClosedError, match="was released"):
         dump(weight)
     weight.owner = None
-    with pytest.raises(GraphError, match="expected a Backend as its owner"):
+    with pytest.raises(GraphError, match="NoneType; expected a Backend"):
         dump(weight)
 
 
@@ -140,7 +140,7 @@ def test_dump_of_a_weight_that_no_op_can_read(monkeypatch: pytest.MonkeyPatch) -
         raise UnsupportedOpError("no")
 
     monkeypatch.setattr(backend, "compile", refuse)
-    with pytest.raises(UnsupportedOpError, match="no way to read its numbers"):
+    with pytest.raises(UnsupportedOpError, match="cannot read its numbers"):
         dump(weight)
 
 

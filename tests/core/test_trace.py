@@ -251,15 +251,15 @@ HEADER = '{"format": "hotshoe-trace", "version": 1, "about": {}}\n'
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b"no JSON", "is no trace"),
-        (b"\xff\xfe", "is no trace"),
-        (b"[1]\n", "does not begin as a trace does"),
-        (b'{"format": "other"}\n', "does not begin as a trace does"),
+        (b"no JSON", "is neither a trace"),
+        (b"\xff\xfe", "is neither a trace"),
+        (b"[1]\n", "does not begin with the header"),
+        (b'{"format": "other"}\n', "does not begin with the header"),
         (HEADER.replace("1", "9").encode(), "is a trace of version 9; expected 1"),
-        (HEADER.encode() + b'{"name": "x"}\n', "line 2: is no node of a trace"),
-        (HEADER.encode() + b"[]\n", "line 2: is no node of a trace"),
-        (HEADER.encode() + b"{\n", "line 2: is no node of a trace"),
-        (b"PK\3\4 and no more", "is no trace"),
+        (HEADER.encode() + b'{"name": "x"}\n', "line 2: is not a node of a trace"),
+        (HEADER.encode() + b"[]\n", "line 2: is not a node of a trace"),
+        (HEADER.encode() + b"{\n", "line 2: is not a node of a trace"),
+        (b"PK\3\4 and no more", "is neither a trace"),
     ],
 )
 def test_files_that_are_no_traces(content: bytes, words: str, tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def test_a_tokenizer_that_gguf_cannot_express(tmp_path: Path) -> None:
 
 def test_bad_requests(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        ConversionError, match=r"the type is 'q8'; a file can be written as f32, f16, bf16, q8_0(.|\n)*'q8_0'"
+        ConversionError, match=r"unknown file type 'q8'; expected one of f32, f16, bf16, q8_0(.|\n)*'q8_0'"
     ):
         convert(tiny, tmp_path / "m.gguf", "q8")
     with pytest.raises(ConversionError, match=r"the folder .* does not exist(.|\n)*mkdir -p"):

@@ -494,5 +494,5 @@ def test_stop_strings_are_checked(stops: list[Any]) -> None:
 
 @pytest.mark.parametrize("grammar", [False, "x", 1.5, [None]])
 def test_what_is_no_grammar_is_refused(grammar: Any) -> None:
-    with pytest.raises(SamplingError, match=r"grammar is .*; expected what restricts tokens"):
+    with pytest.raises(SamplingError, match=r"grammar is .*; expected a GrammarState"):
         Sampler(SamplingParams(), 8, grammar)

@@ -161,7 +161,7 @@ def test_a_file_that_does_not_say_how_is_warned_about() -> None:
 def test_an_unknown_pre_tokenizer_is_named_with_the_known_ones() -> None:
     with pytest.raises(TokenizerError, match=r"is 'qwen22'(.|\n)*known: a\.x-4\.0(.|\n)*did you mean 'qwen2'"):
         load(pre="qwen22")
-    with pytest.raises(TokenizerError, match=r"is 'zzzzzz'(.|\n)*newer hotshoe"):
+    with pytest.raises(TokenizerError, match=r"is 'zzzzzz'(.|\n)*newer version of hotshoe"):
         load(pre="zzzzzz")
 
 

@@ -191,7 +191,7 @@ def test_unigram_settings_and_special_tokens() -> None:
     trimmed = load_tokenizer(unigram(remove_extra_whitespaces=True))
     assert trimmed.encode("  a    a ") == trimmed.encode("a a") == [7, 7, 1]
     assert trimmed.encode("   ", add_special=False) == []
-    with pytest.raises(TokenizerError, match="precompiled_charsmap is not a table"):
+    with pytest.raises(TokenizerError, match="precompiled_charsmap is not a character map"):
         load_tokenizer(unigram(precompiled_charsmap=[1, 2]))
 
 

@@ -17,8 +17,8 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 import hotshoe_loader.binary as binary
 from hotshoe_core.contract.device import DeviceType
 from hotshoe_core.errors import DeviceNotFoundError
-from hotshoe_ggml import _native
-from hotshoe_ggml._native import DeviceFacts, build_info
+from hotshoe_ggml import native
+from hotshoe_ggml.native import DeviceFacts, build_info
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "plugins" / "ggml-metal"
@@ -107,9 +107,9 @@ class Library:
 
 def test_the_gpu_of_a_mac(provider: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    native = provider.native()
-    assert (native["kind"], native["name"]) == ("ggml", "metal")
-    monkeypatch.setattr(_native, "load_backend", lambda path: Library())
+    files = provider.native()
+    assert (files["kind"], files["name"]) == ("ggml", "metal")
+    monkeypatch.setattr(native, "load_backend", lambda path: Library())
     (device,) = provider.devices(Path("/x/libggml-metal.so"))
     assert (device.name, device.type, device.description) == ("metal:0", DeviceType.GPU, "Apple M2 Pro")
     assert (device.provider, device.family) == ("ggml-metal", "ggml")
@@ -142,11 +142,11 @@ def test_a_metal_library_is_read(library: Path, monkeypatch: pytest.MonkeyPatch)
 def test_one_that_was_cut_short_is_none(library: Path) -> None:
     library.write_bytes(library.read_bytes()[:-1])
     with pytest.raises(
-        binary.BadLibrary, match=f"it is cut short: its header speaks of {SIZE} bytes, and it has {SIZE - 1}"
+        binary.BadLibrary, match=f"it is truncated: its header says {SIZE} bytes, but it has {SIZE - 1}"
     ):
         binary.read_binary(library)
     library.write_bytes(HEAD.read_bytes()[:1000])
-    with pytest.raises(binary.BadLibrary, match="cut short"):
+    with pytest.raises(binary.BadLibrary, match="truncated"):
         binary.read_binary(library)
 
 

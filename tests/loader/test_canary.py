@@ -1,4 +1,4 @@
-"""The canary's numbers are NumPy's, and whatever computes one of its ops 1 % wrong is named with the op."""
+"""The canary: its numbers are the same as NumPy's, and an op with an error of 1 % is found and named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_expected_numbers_are_numpys():
 
 
 class Spoiled:
-    """A provider of the reference backend, of which one op is spoiled; composites are then lowered as they are."""
+    """A provider of the reference backend with one wrong op; composites are then not decomposed."""
 
     name = "spoiled"
 
@@ -94,4 +94,4 @@ def test_an_op_that_nothing_else_is_made_of_is_blamed_alone():
     with pytest.raises(Rejected) as caught:
         canary.check_canary(Spoiled("linear", SPOILS["1 %"]), reference_device())
     assert caught.value.details["ops"] == ["linear"]
-    assert "wrong too" not in caught.value.reason
+    assert "also wrong" not in caught.value.reason

@@ -1,4 +1,4 @@
-"""The doctor on machines made of files: what it finds, and the one thing it says to do."""
+"""The doctor on made-up machines: its findings, and what it says to do next."""
 
 from __future__ import annotations
 
@@ -123,20 +123,40 @@ GPUS = [
         "install NVIDIA's driver, then restart",
     ),
     ("nouveau", lambda b: b.gpu("0x10de", driver="nouveau"), "the kernel driver nouveau", "install NVIDIA's driver"),
-    ("no node", lambda b: b.gpu("0x10de", driver="nvidia").driver("590.1"), "no device file", "nvidia-modprobe"),
-    ("docker", lambda b: b.gpu("0x10de", driver="nvidia").file("/.dockerenv"), "was not given it", "docker run --gpus"),
-    ("podman", lambda b: b.gpu("0x10de").file("/run/.containerenv"), "was not given it", "podman run --device nvidia"),
-    ("set aside", lambda b: b.gpu("0x10de", driver="vfio-pci"), "virtual machine (vfio-pci)", "give it back"),
+    (
+        "no node",
+        lambda b: b.gpu("0x10de", driver="nvidia").driver("590.1"),
+        "its device file in /dev is missing",
+        "nvidia-modprobe",
+    ),
+    (
+        "docker",
+        lambda b: b.gpu("0x10de", driver="nvidia").file("/.dockerenv"),
+        "it is not passed to this",
+        "docker run --gpus",
+    ),
+    (
+        "podman",
+        lambda b: b.gpu("0x10de").file("/run/.containerenv"),
+        "it is not passed to this",
+        "podman run --device nvidia",
+    ),
+    (
+        "set aside",
+        lambda b: b.gpu("0x10de", driver="vfio-pci"),
+        "virtual machine (vfio-pci)",
+        "unbind it from vfio-pci",
+    ),
     (
         "no permission",
         lambda b: b.gpu("0x1002", driver="amdgpu").node("/dev/dri/renderD128", False, "render"),
-        "you may not use /dev/dri/renderD128, which belongs to the group render",
+        "you have no permission for /dev/dri/renderD128, which belongs to the group render",
         "sudo usermod -aG render $USER, then log in again",
     ),
     (
         "no permission for nvidia",
         lambda b: b.gpu("0x10de", driver="nvidia").driver("590.1").node("/dev/nvidia0", False),
-        "you may not use /dev/nvidia0",
+        "you have no permission for /dev/nvidia0",
         "sudo chmod a+rw /dev/nvidia0",
     ),
     (
@@ -151,7 +171,12 @@ GPUS = [
         "AMD GPU",
         "pip install hotshoe-ggml-vulkan",
     ),
-    ("amd in docker", lambda b: b.gpu("0x1002", driver="amdgpu").file("/.dockerenv"), "not given", "--device /dev/dri"),
+    (
+        "amd in docker",
+        lambda b: b.gpu("0x1002", driver="amdgpu").file("/.dockerenv"),
+        "not passed",
+        "--device /dev/dri",
+    ),
     ("amd without driver", lambda b: b.gpu("0x1002"), "no kernel driver is bound to it", "sudo modprobe amdgpu"),
     (
         "intel",
@@ -165,7 +190,7 @@ GPUS = [
     (
         "empty container",
         lambda b: b.file("/.dockerenv"),
-        "a container (docker), which sees only what it is given",
+        "a container (docker): it sees only the devices that are passed to it",
         None,
     ),
 ]
@@ -199,7 +224,7 @@ def test_apple(box):
 def test_a_translated_python(box):
     box.file("/Library/Apple/usr/libexec/oah/libRosettaRuntime")
     found = check(box, platform="darwin", machine="x86_64")
-    assert found.next.fix == "install a Python for arm64, and hotshoe in it"
+    assert found.next.fix == "install a Python for arm64, then hotshoe in it"
 
 
 def test_a_gpu_that_is_used_is_healthy(box):
@@ -291,7 +316,7 @@ def test_a_stranger_that_is_broken_is_something_to_do(box):
 def test_a_variant_below_the_cpu(box):
     slow = replace(CPU, properties={"variant": "x64", "features": "SSE3"})
     found = check(box, devices=(slow, REFERENCE))
-    assert "this CPU has AVX-512, which the x64 variant in use was built without" in found.next.text
+    assert "this CPU has AVX-512, but the x64 variant in use was built without it" in found.next.text
     assert "--no-binary hotshoe-ggml-cpu" in found.next.fix
 
 
@@ -329,8 +354,8 @@ def test_settings_are_shown(box):
 
 def test_a_requirement_that_is_not_met(box):
     machine = box.machine(environ={"HOTSHOE_REQUIRE": "cuda"})
-    found = examine(machine, (), (LOADED,), "require='cuda' asks for a device that is not there\nand more")
-    assert found.next.text == "require='cuda' asks for a device that is not there; and more"
+    found = examine(machine, (), (LOADED,), "require='cuda' matches no device\nand more")
+    assert found.next.text == "require='cuda' matches no device; and more"
     assert "unset HOTSHOE_REQUIRE" in found.next.fix
 
 

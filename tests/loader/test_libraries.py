@@ -1,4 +1,4 @@
-"""Native libraries: every variant is judged by its own, the best is used, the others say why not."""
+"""Native libraries: every variant has its own verdict, the best one is used, and the others say why not."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_highest_score_is_chosen(native_plugin, natives):
     }
     found = libraries(registry)
     assert found["ggml-cpu-haswell"].reason == "its score is 64; ggml-cpu-zen4 has 1984"
-    assert "lacks something" in found["ggml-cpu-sapphirerapids"].reason
+    assert "lacks a feature" in found["ggml-cpu-sapphirerapids"].reason
     assert found["ggml-cpu-zen4"].details["score"] == 1984
     assert found["ggml-cpu-zen4"].origin == str(best)
     device = registry.devices[0]
@@ -50,7 +50,7 @@ def test_a_feature_that_the_system_does_not_enable(native_plugin, natives, monke
     assert registry.devices[0].library == best
     found = libraries(registry)["ggml-cpu-zen4"]
     assert found.outcome is Outcome.NO_DEVICE
-    assert "avx512f; the operating system does not enable it" in found.reason
+    assert "the operating system does not enable avx512f" in found.reason
 
 
 def test_an_unscored_library_counts_only_if_none_has_a_score(native_plugin, natives):
@@ -77,7 +77,7 @@ def test_no_variant_for_this_machine(native_plugin, natives, verdicts):
     native_plugin()
     registry = load_all()
     assert verdicts(registry)["ggml-cpu"] == "no-device"
-    assert "ggml-cpu-zen4: it scores 0" in registry.explain("cpu")
+    assert "ggml-cpu-zen4: its score is 0" in registry.explain("cpu")
     assert [device.name for device in registry.devices] == ["reference"]
 
 
@@ -98,7 +98,7 @@ def test_no_core(native_plugin, natives):
     assert "core library" in verdict.reason
 
 
-def test_what_is_no_library_is_said_to_be_none(native_plugin, natives):
+def test_a_file_that_is_not_a_library(native_plugin, natives):
     natives.variant("cpu-x64", 1)
     (natives.folder / "libggml-cpu-text.so").write_text("version https://git-lfs.github.com/spec/v1")
     (natives.folder / "libggml-cpu-empty.so").touch()
@@ -128,7 +128,7 @@ def test_what_is_no_library_is_said_to_be_none(native_plugin, natives):
         "ggml-cpu-x64": "available",
     }
     found = libraries(registry)
-    assert "no shared library: it starts with b'version '" in found["ggml-cpu-text"].reason
+    assert "not a shared library: it starts with b'version '" in found["ggml-cpu-text"].reason
     assert "ggml_backend_init" in found["ggml-cpu-plain"].reason
     assert "ppc64" in found["ggml-cpu-ppc"].reason
 
@@ -183,7 +183,7 @@ def test_a_library_no_plugin_drives(site, natives, tmp_path):
 
 
 def test_a_provider_gets_the_chosen_library(native_plugin, natives, tmp_path):
-    """A second plugin of the family has its own libraries and the same core."""
+    """A second plugin of the family has its own libraries and uses the same core."""
     natives.variant("cpu-x64", 1)
     native_plugin()
     other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""Every way a plugin can go wrong ends in a verdict with a reason, and leaves the others and the caller alone."""
+"""Every broken plugin gets a verdict with a reason; the other plugins and the caller are not affected."""
 
 from __future__ import annotations
 
@@ -127,7 +127,13 @@ BROKEN = [
         "no driver",
         "apt install it",
     ),
-    ("no-device-type", PROVIDER.replace("return [Device", "return [7]  # "), "incompatible-api", "int in place", ""),
+    (
+        "no-device-type",
+        PROVIDER.replace("return [Device", "return [7]  # "),
+        "incompatible-api",
+        "listed int; expected a Device",
+        "",
+    ),
     (
         "open-raises",
         PROVIDER.replace("return open_ref", "1 / 0; return open_ref"),

@@ -1,4 +1,4 @@
-"""What is refused before any code of it runs: by lists, platform, hash, version and header."""
+"""Plugins and libraries that are rejected before their code runs: by name, platform, hash, version and header."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_damaged_manifest(site, text):
 
 @pytest.fixture
 def ours(native_plugin, natives):
-    """A plugin of ggml 0.20.2, and a folder for strangers."""
+    """A plugin of ggml 0.20.2, and a folder for foreign libraries."""
     natives.variant("cpu-x64", 1)
     manifest(natives.folder, ggml={"version": "0.20.2", "abi": "aaaaaaaaaa"})
     native_plugin()
@@ -424,7 +424,7 @@ def test_all_that_is_missing_is_named_with_what_brings_it(native_plugin, natives
     assert found.outcome is Outcome.MISSING_DEPENDENCY
     library = next(each for each in load_all().verdicts if each.kind == "library")
     assert "libcudart.so.97, libnowhere_such.so.1" in library.reason
-    assert "pip install nvidia-cuda-runtime; install what brings libnowhere_such.so.1" in library.hint
+    assert "pip install nvidia-cuda-runtime; install the package that contains libnowhere_such.so.1" in library.hint
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The animals: one entry each, with what it does and what has to be said of it."""
+"""The animals: each is a plugin, with what it does and what its verdict must say."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ BROKEN = (
         "bookworm",
         "has a library that is text",
         ("import-error",),
-        ("no shared library", "version "),
+        ("not a shared library", "version "),
         after=GGML,
         files={"libggml-bookworm.so": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"},
     ),
@@ -290,7 +290,7 @@ BROKEN = (
         "foundling",
         "has a library of which nothing says with which ggml it was built",
         ("untrusted",),
-        ("nothing says",),
+        ("its ggml version is unknown",),
         after=GGML,
         libraries={"libggml-foundling.so": Library()},
     ),

@@ -1,4 +1,4 @@
-"""Reading GGUF files: mapped, checked, and with token arrays decoded only when asked.
+"""Read GGUF files: mapped and checked; token arrays are decoded only when they are used.
 
     with GGUFFile("model.gguf") as file:
         file.metadata.arch.require("block_count", int)
@@ -6,8 +6,8 @@
         file.tensors["token_embd.weight"].shape
         file.data("token_embd.weight")
 
-Whatever is wrong with a file is a ModelFileError that names the file, the field and the byte.
-Writing, quantizing and the tables of tensor names stay with the ``gguf`` package.
+An invalid file raises ModelFileError, which names the file, the field and the byte.
+Writing, quantizing and the tables of tensor names are in the ``gguf`` package.
 """
 
 from hotshoe_core.gguf._array import GGUFArray

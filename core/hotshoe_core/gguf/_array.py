@@ -1,4 +1,4 @@
-"""Values that are decoded when asked for: arrays and long strings."""
+"""Metadata values that are decoded only when they are used: arrays and long strings."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["GGUFArray", "LongString", "decode_text", "read_array"]
 
 @final
 class GGUFArray(Sequence[Any]):
-    """An array in the metadata. Knows its length and type; decoded at the first look inside, if it is not numeric.
+    """An array in the metadata. Its length and type are known; other than numbers, items are decoded at first use.
 
-    Raises ModelFileError from that look if a string is not valid UTF-8 (``raw`` still reads it), and ClosedError
-    if the file was closed before.
+    The first use raises ModelFileError if a string is not valid UTF-8 (``raw`` still reads it), and ClosedError if the
+    file is closed.
     """
 
     __slots__ = ("_big_endian", "_count", "_file", "_items", "_key", "_pos", "type")
@@ -35,7 +35,7 @@ class GGUFArray(Sequence[Any]):
         self._pos = pos
         self._count = count
         self._big_endian = big_endian
-        self._items: tuple[Any, ...] | None = None  # no list: a tuple of strings costs the garbage collector nothing
+        self._items: tuple[Any, ...] | None = None  # a tuple of strings costs the garbage collector nothing
 
     def __len__(self) -> int:
         return self._count
@@ -47,7 +47,7 @@ class GGUFArray(Sequence[Any]):
     def __getitem__(self, index: int | slice) -> Any:
         if self.type.code:
             part = self.numpy()[index]
-            return part.tolist()  # of a single number: that number as a Python scalar
+            return part.tolist()  # a single number becomes a Python scalar
         items = self._decoded()
         return list(items[index]) if isinstance(index, slice) else items[index]
 
@@ -59,7 +59,7 @@ class GGUFArray(Sequence[Any]):
             return len(self) == len(other) and self.tolist() == list(other)
         return NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # equal to lists, which have none
+    __hash__ = None  # type: ignore[assignment]  # it is equal to lists, which have no hash
 
     def __repr__(self) -> str:
         return f"<GGUFArray of {self._count} {self.type.label}>"
@@ -71,10 +71,10 @@ class GGUFArray(Sequence[Any]):
         return list(self)
 
     def numpy(self) -> npt.NDArray[Any]:
-        """A read-only view in the file, no copy (but of bool, which is checked). Raises DTypeError if not numeric."""
+        """A read-only view of the file, no copy (except for bool). Raises DTypeError for strings and nested arrays."""
         if not self.type.code:
             raise DTypeError(
-                f"{quoted(self._key)} is an array of {self.type.label}, which has no NumPy form", hint="use tolist()"
+                f"{quoted(self._key)} is an array of {self.type.label}; expected numbers or bools", hint="use tolist()"
             )
         dtype = np.dtype(self.type.code).newbyteorder(">" if self._big_endian else "<")
         part: npt.NDArray[Any]
@@ -88,14 +88,14 @@ class GGUFArray(Sequence[Any]):
     def raw(self) -> list[bytes]:
         """The bytes of each string, valid UTF-8 or not. Raises DTypeError if this is not an array of strings."""
         if self.type is not ValueType.STRING:
-            raise DTypeError(f"{quoted(self._key)} is an array of {self.type.label}, not of strings")
+            raise DTypeError(f"{quoted(self._key)} is an array of {self.type.label}; expected strings")
         return cut_strings(*self._split())
 
     def _split(self) -> tuple[Bytes, npt.NDArray[np.int64]]:
         return split_strings(self._file, self._pos, self._count, self._key, big_endian=self._big_endian)
 
     def _decoded(self) -> tuple[Any, ...]:
-        # Two threads may both decode; they get equal ones, and the later one stays.
+        # Two threads may both decode: the results are equal, and the later one is kept.
         items = self._items
         if items is None:
             items = self._strings() if self.type is ValueType.STRING else self._arrays()
@@ -107,7 +107,7 @@ class GGUFArray(Sequence[Any]):
         try:
             return tuple(decode_strings(chunk, bounds, big_endian=self._big_endian))
         except UnicodeDecodeError:
-            pass  # but which one?
+            pass  # find the invalid string below
         items = []
         for i, raw in enumerate(cut_strings(chunk, bounds)):
             try:
@@ -129,7 +129,7 @@ class GGUFArray(Sequence[Any]):
 
 @final
 class LongString:
-    """A string too long to be decoded before anyone asks."""
+    """A long string, decoded only when it is used."""
 
     __slots__ = ("_file", "_key", "_pos", "nbytes")
 
@@ -140,6 +140,7 @@ class LongString:
         self.nbytes = nbytes
 
     def decode(self) -> str:
+        """The text. Raises ModelFileError if it is not valid UTF-8."""
         raw = self._file.view[self._pos : self._pos + self.nbytes].tobytes()
         return decode_text(raw, self._file, self._key, self._pos)
 
@@ -158,7 +159,7 @@ def decode_text(raw: bytes, file: MappedFile, key: str, pos: int) -> str:
 
 
 def read_array(cursor: Cursor, key: str, depth: int = 1) -> GGUFArray:
-    """The array that starts here with its element type; leaves the cursor behind the array."""
+    """Read the array that starts at the cursor with its element type, and move the cursor past it."""
     field = f"key {quoted(key)}"
     at = cursor.pos
     kind = cursor.value_type(f"{field}, element type")
@@ -172,7 +173,7 @@ def read_array(cursor: Cursor, key: str, depth: int = 1) -> GGUFArray:
     else:
         if depth == MAX_DEPTH:
             raise cursor.error(f"arrays are nested more than {MAX_DEPTH} deep", field, at=at)
-        cursor.spend(16 * n, field)  # passing an array takes about as long as 16 strings
+        cursor.spend(16 * n, field)  # skipping an array takes about as long as skipping 16 strings
         for _ in range(n):
             read_array(cursor, key, depth + 1)
     return GGUFArray(cursor.file, key, kind, pos, n, big_endian=cursor.order == ">")

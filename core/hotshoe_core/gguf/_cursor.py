@@ -1,6 +1,6 @@
-"""A position in a mapped file that cannot leave it.
+"""Cursor: a position in a mapped file that cannot leave the file.
 
-Every read compares what it needs with what is left before it touches or allocates anything.
+Every read compares the bytes it needs with the bytes that are left, before it reads or allocates anything.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ __all__ = ["Cursor", "cut_strings", "decode_strings", "split_strings"]
 
 Starts = npt.NDArray[np.int64]
 
-_WINDOW = 1 << 15  # bytes looked at in one go; the temporaries stay in the L1 and L2 caches
+_WINDOW = 1 << 15  # bytes examined at once; the temporaries stay in the L1 and L2 caches
 
 
 @final
 class Cursor:
+    """A position in a mapped file. Its methods read values and move it; they raise ModelFileError at the file's end."""
+
     __slots__ = ("_items", "_raw", "_u32", "_u64", "data", "file", "order", "pos", "size")
 
     def __init__(self, file: MappedFile, pos: int, *, big_endian: bool = False) -> None:
         self.file = file
         self.data = file.view
-        self._raw = self.data.data  # struct reads it in 60% of the time an array takes
+        self._raw = self.data.data  # struct reads it in 60% of the time that it needs for an array
         self.size = file.size
         self.pos = pos
         self.order = ">" if big_endian else "<"
@@ -60,7 +62,7 @@ class Cursor:
         return value
 
     def count(self, field: str, item_bytes: int) -> int:
-        """A number of items, refused at once if the rest of the file could not hold that many."""
+        """Read a number of items. Raises ModelFileError if the rest of the file cannot hold that many."""
         n = self.u64(field)
         left = self.size - self.pos
         if n * item_bytes > left:
@@ -78,7 +80,7 @@ class Cursor:
         return VALUE_TYPES[number]
 
     def text(self, field: str, limit: int) -> str:
-        """A length-prefixed UTF-8 string of 1 to ``limit`` bytes: a name."""
+        """Read a name: a length-prefixed UTF-8 string of 1 to ``limit`` bytes."""
         at = self.pos
         n = self.count(f"length of {field}", 1)
         if not 0 < n <= limit:
@@ -92,18 +94,18 @@ class Cursor:
             raise self.error(message, field, at=at + 8 + e.start, hint=DAMAGED) from None
 
     def spend(self, n: int, field: str) -> None:
-        """Counts work that grows with what a file claims."""
+        """Count work whose amount a file can claim freely. Raises ModelFileError above MAX_ITEMS."""
         self._items -= n
         if self._items < 0:
             raise self.error(f"the metadata arrays have more than {MAX_ITEMS} strings or nested arrays", field)
 
     def skip_strings(self, n: int, field: str, starts: list[Starts] | None = None) -> None:
-        """Passes ``n`` length-prefixed strings, noting where each prefix starts if ``starts`` is given.
+        """Skip ``n`` length-prefixed strings. If ``starts`` is given, append the positions of the prefixes to it.
 
-        A vocabulary of 150,000 strings is what makes opening a file slow, and a loop over them is inherently serial:
-        each length says where the next one is. But the length of a short string is a byte followed by seven zeros,
-        which text has no reason to contain, so NumPy can guess all prefixes of a window at once. A guess counts only
-        where prefix i plus length i *is* prefix i + 1, so the outcome is that of the loop, whatever the bytes are.
+        A vocabulary of 150,000 strings makes opening a file slow, and a loop over them is serial: each length gives the
+        position of the next string. But the length of a short string is a byte followed by seven zeros, which text does
+        not contain, so NumPy can guess all prefixes of a window at once. A guess counts only if prefix i plus length i
+        equals prefix i + 1, so the result is that of the loop for any bytes.
         """
         left = n
         little = self.order == "<"
@@ -117,20 +119,20 @@ class Cursor:
                     left -= run.size
                     self.pos = int(run[-1])
                     self._step(1, field, n - left - 1, None)
-                # Where guessing gains little (empty or long strings), it is tried less and less often.
+                # If guessing gains little (empty or long strings), it is tried less and less often.
                 patience = 8 if run.size >= 256 else min(2 * patience, 1 << 16)
             steps = min(left, patience)
             self._step(steps, field, n - left, starts)
             left -= steps
 
     def _run(self, most: int) -> Starts:
-        """The prefixes, from here on, that are proven by their neighbours; at most ``most``."""
+        """The next prefixes that their neighbours prove, at most ``most``."""
         window = self.data[self.pos : self.pos + _WINDOW]
         n_lengths = window.size - 7
         if n_lengths < 1:
             return np.empty(0, np.int64)
         zero = window == 0
-        guess = np.flatnonzero(zero[1:] > zero[:-1])  # a byte that is not zero, before one that is
+        guess = np.flatnonzero(zero[1:] > zero[:-1])  # a byte that is not zero, before a zero byte
         guess = guess[: np.searchsorted(guess, n_lengths)]
         if not guess.size or guess[0]:
             return np.empty(0, np.int64)
@@ -141,7 +143,7 @@ class Cursor:
         return guess[: min(n, most)] + self.pos
 
     def _step(self, n: int, field: str, index: int, starts: list[Starts] | None) -> None:
-        """Passes ``n`` strings one by one; ``index`` is the number of the first."""
+        """Skip ``n`` strings one by one; ``index`` is the number of the first."""
         pos, size, data, u64 = self.pos, self.size, self._raw, self._u64
         seen: list[int] = []
         for i in range(n):
@@ -161,7 +163,7 @@ class Cursor:
 
 
 def split_strings(file: MappedFile, pos: int, n: int, field: str, *, big_endian: bool) -> tuple[Bytes, Starts]:
-    """The bytes of ``n`` strings and their prefixes; string i is ``bounds[i] + 8 : bounds[i + 1]`` of them."""
+    """The bytes of ``n`` strings and prefixes, and ``bounds``: string i is ``[bounds[i] + 8 : bounds[i + 1]]``."""
     cursor = Cursor(file, pos, big_endian=big_endian)
     starts: list[Starts] = []
     cursor.skip_strings(n, field, starts)
@@ -170,10 +172,10 @@ def split_strings(file: MappedFile, pos: int, n: int, field: str, *, big_endian:
 
 
 def decode_strings(chunk: Bytes, bounds: Starts, *, big_endian: bool) -> list[str]:
-    """All strings of a chunk from ``split_strings``. Raises UnicodeDecodeError.
+    """Decode all strings of a chunk from ``split_strings``. Raises UnicodeDecodeError.
 
-    Of each prefix one zero byte is kept, as a separator: then decoding and splitting are two calls for all strings.
-    The top byte of a length is always zero, and a NUL never joins two broken halves into a valid character.
+    One zero byte of each prefix is kept as a separator. Then decoding and splitting are two calls for all strings.
+    The top byte of a length is always zero, and a NUL never joins two invalid halves to a valid character.
     """
     starts = bounds[:-1]
     keep = np.ones(chunk.size, np.bool_)
@@ -182,7 +184,7 @@ def decode_strings(chunk: Bytes, bounds: Starts, *, big_endian: bool) -> list[st
     joined = chunk[keep].tobytes()
     if joined.count(0) == starts.size:
         return joined.decode().split("\0")[1:]
-    return [raw.decode() for raw in cut_strings(chunk, bounds)]  # a string holds a NUL of its own
+    return [raw.decode() for raw in cut_strings(chunk, bounds)]  # a string contains a NUL
 
 
 def cut_strings(chunk: Bytes, bounds: Starts) -> list[bytes]:

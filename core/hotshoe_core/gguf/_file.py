@@ -1,4 +1,4 @@
-"""GGUFFile: a model's GGUF file, or all files of a split one, as one."""
+"""GGUFFile: the GGUF file of a model, or all files of a split model as one."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SPLIT_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.g
 
 @final
 class GGUFFile:
-    """A GGUF file, mapped read-only. Opening reads the header and no tensor data.
+    """A GGUF file, mapped read-only. Opening it reads the header and no tensor data.
 
-    Of a split model (``x-00001-of-00003.gguf``) any file may be named: all are opened, ``metadata`` is the first
-    one's, and ``tensors`` are those of all, in order. (llama.cpp wants the first one named.)
+    For a split model (``x-00001-of-00003.gguf``), pass any of the files: all are opened. ``metadata`` is that of the
+    first file, and ``tensors`` has the tensors of all files, in order. (llama.cpp needs the first file.)
 
-    Raises ModelFileError, with file, field and byte, for whatever is wrong with a file. Safe to use from several
-    threads. After ``close`` arrays handed out stay valid, scalars and the tensor table can still be read, and
-    anything that would have to look into the file raises ClosedError.
+    Raises ModelFileError, with file, field and byte, if the file is invalid. Several threads may use it. After
+    ``close``, arrays that were returned stay valid, and scalars and the tensor table can still be read; access to the
+    file's contents raises ClosedError.
     """
 
     __slots__ = ("_shards", "alignment", "big_endian", "metadata", "path", "tensors", "version")
@@ -62,11 +62,11 @@ class GGUFFile:
 
     @property
     def nbytes(self) -> int:
-        """The size of all files."""
+        """The size of all files in bytes."""
         return sum(s.file.size for s in self._shards)
 
     def data(self, name: str) -> Bytes:
-        """The tensor's bytes as DType lays them out: a one-dimensional read-only view of the mapping, no copy.
+        """The tensor's bytes in the format of its DType: a one-dimensional read-only view of the mapping, no copy.
 
         Raises ModelFileError for an unknown name or a big-endian file, ClosedError after ``close``.
         """
@@ -75,12 +75,12 @@ class GGUFFile:
         return self._bytes(info)
 
     def entry(self, key: str) -> Bytes:
-        """A key of the metadata, its type and its value, byte for byte: what another file may take over as it is.
+        """The bytes of a metadata entry: key, type and value. They can be copied unchanged to another file.
 
         Raises MetadataKeyError for an unknown key, ModelFileError for a big-endian file, ClosedError after ``close``.
         """
         first = self._shards[0]
-        self.metadata.value_type(key)  # raises for an unknown one
+        self.metadata.value_type(key)  # raises MetadataKeyError for an unknown key
         self._require_little_endian(first.file.path, f"key {quoted(key)}", "its metadata")
         return first.file.view[first.entries[key]]
 
@@ -94,22 +94,22 @@ class GGUFFile:
             )
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """The tensor in its shape: a read-only view, no copy. Raises DTypeError for a type NumPy does not have."""
+        """The tensor as a read-only array in its shape, no copy. Raises DTypeError for a type that NumPy lacks."""
         info = self._info(name)
         if info.dtype.numpy is None:
             raise DTypeError(
-                f"tensor {quoted(name)} is {info.dtype.name}, which has no NumPy form",
-                hint="data() gives its bytes; gguf.quants.dequantize makes numbers of them",
+                f"tensor {quoted(name)} is {info.dtype.name}, a type that NumPy lacks",
+                hint="data() gives its bytes; gguf.quants.dequantize converts them to numbers",
             )
         dtype = info.dtype.numpy.newbyteorder(">") if self.big_endian else info.dtype.numpy
         return self._bytes(info).view(dtype).reshape(info.shape)
 
     def mapping(self, shard: int = 0) -> Bytes:
-        """All bytes of one file, for a backend that uses the mapping in place: see ``TensorInfo.offset``."""
+        """All bytes of one file, for a backend that uses the mapping directly: see ``TensorInfo.offset``."""
         return self._shards[shard].file.view
 
     def close(self) -> None:
-        """Unmaps the files once no array handed out is alive. May be called twice."""
+        """Unmap the files as soon as no returned array uses them. May be called more than once."""
         for shard in self._shards:
             shard.file.close()
 
@@ -130,7 +130,7 @@ class GGUFFile:
             return self.tensors[name]
         except KeyError:
             near = difflib.get_close_matches(name, islice(self.tensors, 10_000), n=1)
-            hint = f"did you mean {quoted(near[0])}?" if near else "hotshoe inspect lists what the file holds"
+            hint = f"did you mean {quoted(near[0])}?" if near else "hotshoe inspect lists the file's contents"
             message = f"the file has no tensor {quoted(name)}"
             raise ModelFileError(message, path=self.path, hint=hint) from None
 
@@ -139,22 +139,22 @@ class GGUFFile:
 
 
 def _open_all(path: Path) -> tuple[Shard, ...]:
-    with ExitStack() as opened:  # closes what is open already when a later file is refused
+    with ExitStack() as opened:  # closes the files that are open if a later one is invalid
 
         def open_one(path: Path, number: int) -> Shard:
             shard = Shard(path, number)
             opened.callback(shard.file.close)
             return shard
 
-        given = open_one(path, 0)
-        count = given.metadata.get("split.count", 1)
-        shards: tuple[Shard, ...] = (given,)
+        named = open_one(path, 0)
+        count = named.metadata.get("split.count", 1)
+        shards: tuple[Shard, ...] = (named,)
         if count > 1:
             paths = _split_paths(path, count)
-            shards = tuple(given if p == path and i == 0 else open_one(p, i) for i, p in enumerate(paths))
+            shards = tuple(named if p == path and i == 0 else open_one(p, i) for i, p in enumerate(paths))
             _check_split(shards)
-            if given is not shards[0]:
-                given.file.close()
+            if named is not shards[0]:
+                named.file.close()
         opened.pop_all()
         return shards
 
@@ -166,14 +166,14 @@ def _split_paths(path: Path, count: int) -> list[Path]:
             f"the model is split into {count} files, so its name should end in -0000N-of-{count:05d}.gguf",
             path=path,
             field="key 'split.count'",
-            hint="give the files the names they were made with",
+            hint="rename the files to their original names",
         )
     paths = [path.with_name(f"{name['stem']}-{i + 1:05d}-of-{count:05d}.gguf") for i in range(count)]
     missing = [p.name for p in paths if not p.exists()]
     if missing:
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
         raise ModelFileError(
-            f"the model is split into {count} files, and {len(missing)} of them are not beside this one: "
+            f"the model is split into {count} files, and {len(missing)} of them are missing in this folder: "
             f"{', '.join(missing[:5])}{more}",
             path=path,
             hint=f"download all {count} files into {path.parent}",
@@ -188,7 +188,7 @@ def _check_split(shards: tuple[Shard, ...]) -> None:
         found = (shard.metadata.require("split.no", int), shard.metadata.get("split.count", 1))
         if found != (i, len(shards)):
             raise ModelFileError(
-                f"the file says that it is number {found[0] + 1} of {found[1]}; expected {i + 1} of {len(shards)}",
+                f"the file is number {found[0] + 1} of {found[1]}; expected {i + 1} of {len(shards)}",
                 path=shard.file.path,
                 field="key 'split.no'",
                 hint="files of different models may have been mixed, or renamed",
@@ -198,7 +198,7 @@ def _check_split(shards: tuple[Shard, ...]) -> None:
         for name in shard.tensors:
             if name in names:
                 raise ModelFileError(
-                    f"the tensor is in {names[name].name} too", path=shard.file.path, field=f"tensor {quoted(name)}"
+                    f"the tensor is also in {names[name].name}", path=shard.file.path, field=f"tensor {quoted(name)}"
                 )
             names[name] = shard.file.path
     total = first.metadata.get("split.tensors.count", len(names))

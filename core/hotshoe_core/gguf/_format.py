@@ -1,6 +1,6 @@
-"""The numbers of the format, our limits, and what a file that is not GGUF looks like.
+"""Constants of the GGUF format, our limits, and signatures of files that are not GGUF.
 
-Source: the GGUF specification (docs/gguf.md of ggml), read beside llama.cpp's reader where the two differ.
+Source: the GGUF specification (docs/gguf.md of ggml), and llama.cpp's reader where the two differ.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ HEADER_BYTES = 24  # magic, version, tensor count, key count
 DEFAULT_ALIGNMENT = 32
 MAX_DIMS = 4  # GGML_MAX_DIMS
 
-# A file may claim any count that its size allows, so a large hostile one could keep us busy for minutes.
+# A file may claim any count that its size allows, so a large hostile file could keep us busy for minutes.
 # Each limit is far above any real model: about 100 keys, 10 thousand tensors, one million strings.
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 20
 MAX_ITEMS = 1 << 24  # strings and nested arrays in all metadata arrays together
 MAX_DEPTH = 4  # array of array of …; llama.cpp refuses nesting, the specification allows it
 MAX_NAME_BYTES = (1 << 16) - 1  # the specification's limit for keys
-LAZY_STRING_BYTES = 1 << 16  # a longer string is decoded when asked for, so opening allocates little
+LAZY_STRING_BYTES = 1 << 16  # a longer string is decoded when it is used, so opening allocates little
 
 DAMAGED = "the file is damaged or incomplete: compare its size or checksum with the source, or download it again"
 
@@ -65,8 +65,8 @@ class ValueType(enum.Enum):
     INT32 = (5, "i32", "i", 4)
     FLOAT32 = (6, "f32", "f", 4)
     BOOL = (7, "bool", "B", 1)  # read as a byte: any value but 0 is true, as in llama.cpp
-    STRING = (8, "str", "", 8)  # bytes: the least an item takes, its length
-    ARRAY = (9, "arr", "", 12)  # likewise, its element type and count
+    STRING = (8, "str", "", 8)  # bytes: the least that an item takes, for its length
+    ARRAY = (9, "arr", "", 12)  # bytes: the least that an item takes, for its element type and count
     UINT64 = (10, "u64", "Q", 8)
     INT64 = (11, "i64", "q", 8)
     FLOAT64 = (12, "f64", "d", 8)
@@ -85,7 +85,7 @@ VALUE_TYPES = {t.id: t for t in ValueType}
 
 
 def quoted(name: str) -> str:
-    """A name from a file for a message: escaped, so that it cannot drive a terminal, and of bounded length."""
+    """A name from a file for a message: escaped, so that it cannot control a terminal, and of limited length."""
     return repr(name if len(name) <= 100 else f"{name[:60]}…{name[-30:]}")
 
 
@@ -109,7 +109,7 @@ _SIGNATURES = (
 
 
 def looks_like(head: bytes) -> tuple[str, str | None]:
-    """What is known of a file whose first bytes are not ``GGUF``, and the next step if there is one."""
+    """Describe a file by its first bytes, which are not ``GGUF``; also the next step, or None."""
     for magic, what, step in _SIGNATURES:
         if head.startswith(magic):
             return f"it looks like {what}", step
@@ -124,5 +124,5 @@ def looks_like(head: bytes) -> tuple[str, str | None]:
     if text.startswith(b"{"):
         return "it looks like JSON text", "name the .gguf file itself"
     if head and not any(head):
-        return "it begins with zeros: a download that was interrupted", "download it again"
+        return "it begins with zeros, as after an interrupted download", "download it again"
     return f"its first bytes are {head[:4]!r}, not {MAGIC!r}", "check that this is the right file"

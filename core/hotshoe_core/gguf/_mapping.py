@@ -22,10 +22,10 @@ Bytes = npt.NDArray[np.uint8]
 
 @final
 class MappedFile:
-    """A regular file's bytes as a read-only array that shares the page cache.
+    """The bytes of a regular file as a read-only array that shares the page cache.
 
-    A mapped file that shrinks under its reader kills the process (SIGBUS) when the lost part is touched. ``view``
-    compares the sizes first, which turns all but a race into a ModelFileError.
+    If a mapped file shrinks, reading the lost part kills the process (SIGBUS). ``view`` compares the sizes first and
+    raises ModelFileError instead, except in a race.
     """
 
     __slots__ = ("_mmap", "_view", "path", "size")
@@ -33,7 +33,7 @@ class MappedFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # Looked at before it is opened: opening a FIFO would wait for a writer.
+            # Check the type before opening: opening a FIFO would wait for a writer.
             mode = os.stat(path).st_mode
             if not stat.S_ISREG(mode):
                 raise _not_a_file(path, mode)
@@ -43,10 +43,10 @@ class MappedFile:
                 _check_head(path, head, self.size)
                 self._mmap = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
         except FileNotFoundError:
-            raise ModelFileError("there is no such file", path=path, hint=_neighbours(path)) from None
+            raise ModelFileError("the file does not exist", path=path, hint=_neighbours(path)) from None
         except PermissionError:
             hint = "check the permissions of the file and of its folders"
-            raise ModelFileError("this user may not read the file", path=path, hint=hint) from None
+            raise ModelFileError("no permission to read the file", path=path, hint=hint) from None
         except (OSError, ValueError) as e:  # ValueError: a NUL in the name, or a size that changed meanwhile
             raise ModelFileError(f"the file cannot be opened: {e}", path=path) from e
         self._view: Bytes | None = np.frombuffer(self._mmap, np.uint8)
@@ -56,10 +56,10 @@ class MappedFile:
         """All bytes. Raises ClosedError after ``close``, ModelFileError if the file has shrunk."""
         view = self._view
         if view is None:
-            raise ClosedError(f"{self.path} is closed", hint="read what you need before GGUFFile.close()")
+            raise ClosedError(f"{self.path} is closed", hint="read the data before GGUFFile.close()")
         try:
             size = self._mmap.size()
-        except (OSError, ValueError):  # closed by another thread after the line above; our view keeps the bytes
+        except (OSError, ValueError):  # another thread closed it after the line above; the view keeps the bytes
             return view
         if size < self.size:
             message = f"the file has shrunk from {self.size} to {size} bytes since it was opened"
@@ -67,8 +67,8 @@ class MappedFile:
         return view
 
     def close(self) -> None:
+        """Unmap the file, or leave that to the last array that still uses it. May be called more than once."""
         self._view = None
-        # Arrays handed out still share the memory; then it is unmapped with the last of them.
         with contextlib.suppress(BufferError):
             self._mmap.close()
 
@@ -92,12 +92,12 @@ def _check_head(path: Path, head: bytes, size: int) -> None:
 
 def _not_a_file(path: Path, mode: int) -> ModelFileError:
     if not stat.S_ISDIR(mode):
-        return ModelFileError("this is a pipe, socket or device; expected a file, which can be mapped", path=path)
+        return ModelFileError("this is a pipe, socket or device; expected a file that can be mapped", path=path)
     inside = sorted(p.name for p in path.glob("*.gguf"))[:5]
     if inside:
         hint = f"name a file in it: {', '.join(inside)}"
     elif (path / "config.json").exists():
-        hint = "this is a Hugging Face model: hotshoe convert makes a GGUF file of it"
+        hint = "this is a Hugging Face model: make a GGUF file from it with hotshoe convert"
     else:
         hint = "name a .gguf file"
     return ModelFileError("this is a folder; expected a GGUF file", path=path, hint=hint)
@@ -109,5 +109,5 @@ def _neighbours(path: Path) -> str:
     except OSError:
         names = []
     if not names:
-        return "check the path; a relative one starts at the current directory"
+        return "check the path; a relative path starts at the current directory"
     return did_you_mean(path.name, names[:50])

@@ -1,4 +1,4 @@
-"""A file's metadata: checked access by key and type."""
+"""Metadata: checked access to a file's metadata by key and type."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class MetadataKeyError(ModelFileError, KeyError):
 
 
 class Metadata(Mapping[str, Any]):
-    """Key to value, in file order: int, float, bool, str or GGUFArray.
+    """A mapping from key to value, in file order: int, float, bool, str or GGUFArray.
 
-    Read a value with ``require`` or ``get`` and say its type: then a file that holds something else is a
-    ModelFileError that names the file, the key and what was found. ``arch`` looks at the keys of the file's own
-    architecture: ``metadata.arch.require("block_count", int)`` reads ``"bert.block_count"`` of a BERT.
+    Read a value with ``require`` or ``get`` and pass its type: if the value has another type, they raise a
+    ModelFileError that names the file, the key and what was found. ``arch`` gives the keys of the file's own
+    architecture: ``metadata.arch.require("block_count", int)`` reads ``"bert.block_count"`` in a BERT's file.
     """
 
     __slots__ = ("_path", "_prefix", "_types", "_values")
@@ -44,15 +44,21 @@ class Metadata(Mapping[str, Any]):
 
     @property
     def arch(self) -> Metadata:
-        """The keys of the file's architecture, without its name. Raises ModelFileError if the file names none."""
+        """The keys of the file's architecture, without its name.
+
+        Raises ModelFileError if the architecture is missing.
+        """
         return Metadata(self._values, self._types, self._path, f"{self.architecture}.")
 
     def scope(self, prefix: str) -> Metadata:
-        """The keys that begin with ``prefix`` and a dot, by what comes after it. A view, not a copy."""
+        """The keys that begin with ``prefix`` and a dot, without that prefix. A view, not a copy."""
         return Metadata(self._values, self._types, self._path, f"{self._prefix}{prefix}.")
 
     def require(self, key: str, type: type[T]) -> T:
-        """The value as int, float (an int will do), bool, str, GGUFArray or list. Raises ModelFileError."""
+        """The value as int, float (also from an int), bool, str, GGUFArray or list.
+
+        Raises MetadataKeyError if the key is missing, ModelFileError if the value has another type.
+        """
         return self._as(key, self[key], type)
 
     @overload
@@ -62,9 +68,9 @@ class Metadata(Mapping[str, Any]):
     @overload
     def get(self, key: str, default: None, type: type[T]) -> T | None: ...
     def get(self, key: str, default: Any = None, type: Any = None) -> Any:
-        """The value, or ``default`` if there is none. Its type is ``type``, else that of the default.
+        """The value, or ``default`` if the key is missing. Its type must be ``type``, or the type of the default.
 
-        Raises ModelFileError if the file holds a value of another type.
+        Raises ModelFileError if the value has another type.
         """
         if self._prefix + key not in self._values:
             return default
@@ -72,9 +78,9 @@ class Metadata(Mapping[str, Any]):
         return self[key] if expected is None else self._as(key, self[key], expected)
 
     def per_layer(self, key: str, n_layers: int, type: type[T], default: T | None = None) -> list[T]:
-        """One value for each layer, from a key that holds either one for all or an array of ``n_layers``.
+        """One value for each layer, from a key that holds one value for all layers or an array of ``n_layers`` values.
 
-        Raises ModelFileError if the key is missing and there is no default, or if the array is of another length.
+        Raises ModelFileError if the key is missing and there is no default, or if the array has another length.
         """
         if default is not None and key not in self:
             return [default] * n_layers
@@ -86,7 +92,7 @@ class Metadata(Mapping[str, Any]):
         return [self._as(f"{key}[{i}]", v, type) for i, v in enumerate(value)]
 
     def value_type(self, key: str) -> ValueType:
-        """The type the file gives the value; ValueType.ARRAY for any array. Raises MetadataKeyError."""
+        """The type of the value in the file; ValueType.ARRAY for any array. Raises MetadataKeyError."""
         if key not in self:
             raise self._missing(key)
         return self._types[self._prefix + key]
@@ -125,11 +131,11 @@ class Metadata(Mapping[str, Any]):
         raise self.error(key, f"found {shown} of type {found.__name__}; expected {expected.__name__}")
 
     def error(self, key: str, message: str, hint: str | None = None) -> ModelFileError:
-        """What to raise for a value that makes no sense: it names the file and the key."""
+        """A ModelFileError for an invalid value; it names the file and the key. The caller raises it."""
         return ModelFileError(message, path=self._path, field=f"key {quoted(self._prefix + key)}", hint=hint)
 
     def _missing(self, key: str) -> MetadataKeyError:
-        # Compared without the prefix, which is common to all: it would make every key look near.
+        # Compare without the common prefix, which would make every key look similar.
         known = [k for k in islice(self, 1000) if len(k) <= 200]
         if near := difflib.get_close_matches(key, known, n=1):
             hint = f"did you mean {quoted(self._prefix + near[0])}?"
@@ -138,6 +144,6 @@ class Metadata(Mapping[str, Any]):
         elif self._prefix and not known:
             hint = f"the file has no key that begins with {quoted(self._prefix)}"
         else:
-            hint = "hotshoe inspect lists what the file holds"
+            hint = "hotshoe inspect lists the file's contents"
         field = f"key {quoted(self._prefix + key)}"
         return MetadataKeyError("the metadata has no such key", path=self._path, field=field, hint=hint)

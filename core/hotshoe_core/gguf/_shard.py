@@ -1,4 +1,4 @@
-"""One GGUF file parsed: header, metadata, tensor table; every number checked before it is used."""
+"""Parse one GGUF file: header, metadata, tensor table. Every number is checked before it is used."""
 
 from __future__ import annotations
 
@@ -32,17 +32,22 @@ _MAX_BYTES = (1 << 63) - 1  # sizes are int64 in ggml
 
 
 class TensorInfo(NamedTuple):
-    """Where a tensor is. ``shape`` is NumPy's: the last axis is contiguous.
-
-    ``offset`` is in bytes from the start of the file, and ``shard`` is the number of that file in ``GGUFFile.paths``.
-    """
+    """Describes a tensor and where it is in the file."""
 
     name: str
+
     shape: tuple[int, ...]
+    """In NumPy order: the last axis is contiguous."""
+
     dtype: DType
+
     offset: int
+    """Bytes from the start of the file."""
+
     nbytes: int
+
     shard: int = 0
+    """The index of the file in ``GGUFFile.paths``."""
 
     @property
     def size(self) -> int:
@@ -52,7 +57,7 @@ class TensorInfo(NamedTuple):
 
 @final
 class Shard:
-    """One file, opened and parsed. ``number`` is what its tensors say as their ``shard``."""
+    """One file, opened and parsed. ``number`` is the ``shard`` of its tensors."""
 
     __slots__ = ("alignment", "big_endian", "entries", "file", "metadata", "number", "tensors", "version")
 
@@ -70,14 +75,14 @@ class Shard:
         cursor = Cursor(self.file, 8, big_endian=self.big_endian)
         n_tensors = _limited(cursor, "number of tensors", MAX_TENSORS)
         n_keys = _limited(cursor, "number of keys", MAX_KEYS)
-        self.entries: dict[str, slice] = {}  # where each key with its value lies
+        self.entries: dict[str, slice] = {}  # the bytes of each key with its value
         self.metadata = _read_metadata(cursor, n_keys, self.entries)
         self.alignment = self._alignment()
         self.tensors = self._read_tensors(cursor, n_tensors)
 
     def _alignment(self) -> int:
         alignment = self.metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        # The specification asks for a multiple of 8, llama.cpp for a power of two: what runs there shall run here.
+        # The specification requires a multiple of 8, llama.cpp a power of two. Accept what llama.cpp accepts.
         if alignment < 1 or alignment & (alignment - 1):
             message, field = f"{alignment} is not a power of two", "key 'general.alignment'"
             raise ModelFileError(message, path=self.file.path, field=field, hint=DAMAGED)
@@ -96,13 +101,13 @@ class Shard:
         for name, row in rows.items():
             offset = base + row.offset
             end = offset + row.nbytes
-            # An empty tensor at the end may stand behind padding that was not written.
+            # An empty tensor at the end may come after padding that was not written.
             if end > self.file.size + (0 if row.nbytes else self.alignment):
                 raise cursor.error(
                     f"the tensor's {row.nbytes} bytes begin at byte {offset} and end at byte {end}, "
                     f"but the file has only {self.file.size} bytes",
                     f"tensor {quoted(name)}, offset",
-                    at=row.place,
+                    at=row.offset_position,
                     hint=DAMAGED,
                 )
             tensors[name] = TensorInfo(name, row.shape, row.dtype, offset, row.nbytes, self.number)
@@ -111,13 +116,15 @@ class Shard:
 
 
 class _Row(NamedTuple):
-    """A row of the tensor table; ``offset`` counts from the data section, ``place`` is where the file says so."""
+    """A row of the tensor table."""
 
     shape: tuple[int, ...]
     dtype: DType
     nbytes: int
     offset: int
-    place: int
+    """Bytes from the start of the data section."""
+    offset_position: int
+    """The byte of the file at which ``offset`` is stored, for errors."""
 
 
 def _read_row(cursor: Cursor, field: str, alignment: int) -> _Row:
@@ -137,20 +144,20 @@ def _read_row(cursor: Cursor, field: str, alignment: int) -> _Row:
             at=at,
             hint=DAMAGED,
         )
-    # An empty tensor is legal, but its other dimensions are bounded as if it were not.
+    # An empty tensor is valid, but its other dimensions have the same limits.
     if prod(d or 1 for d in shape) * dtype.block_bytes > _MAX_BYTES:
         message = f"a shape of {shape} has too many elements"
         raise cursor.error(message, f"{field}, dimensions", at=at, hint=DAMAGED)
-    place = cursor.pos
+    position = cursor.pos
     offset = cursor.u64(f"{field}, offset")
     if offset % alignment:
         message = f"{offset} is not a multiple of {alignment}, the file's alignment"
-        raise cursor.error(message, f"{field}, offset", at=place, hint=DAMAGED)
-    return _Row(shape, dtype, dtype.nbytes(shape), offset, place)
+        raise cursor.error(message, f"{field}, offset", at=position, hint=DAMAGED)
+    return _Row(shape, dtype, dtype.nbytes(shape), offset, position)
 
 
 def _version(file: MappedFile) -> tuple[int, bool]:
-    """The version, and whether the file is big-endian: a small number read in the wrong order has no low bits."""
+    """The version, and whether the file is big-endian: in the wrong byte order, a small number has no low bits."""
     raw = file.view[4:8].tobytes()
     version = int.from_bytes(raw, "little")
     big_endian = version != 0 and version & 0xFFFF == 0
@@ -158,7 +165,7 @@ def _version(file: MappedFile) -> tuple[int, bool]:
         version = int.from_bytes(raw, "big")
     if version not in (2, 3):
         if version == 1:
-            hint = "this version ended in October 2023; get the model in a newer file, or convert it again"
+            hint = "this version ended in October 2023; get a newer file of the model, or convert it again"
         elif 3 < version < 100:
             hint = "the file may be newer than this hotshoe: pip install --upgrade hotshoe"
         else:
@@ -221,13 +228,17 @@ def _dtype(cursor: Cursor, field: str) -> DType:
     if number in REMOVED_TYPES:
         message = f"type number {number} is {REMOVED_TYPES[number]}"
         hint = "get the model in a current type, or quantize it again"
-    elif number > 1000:  # no version will assign these soon: not new, but broken
+    elif number > 1000:  # no version will use such a number soon: the file is damaged, not new
         hint = DAMAGED
     raise cursor.error(message, field, at=at, hint=hint)
 
 
 def _check_overlap(cursor: Cursor, tensors: dict[str, TensorInfo]) -> None:
-    """llama.cpp wants tensors back to back in table order; the specification only wants each one aligned."""
+    """Raise ModelFileError if tensors overlap.
+
+    llama.cpp requires tensors one after the other in table order; the specification only requires each one to be
+    aligned.
+    """
     end, before = 0, ""
     for t in sorted(tensors.values(), key=lambda t: t.offset):
         if t.nbytes and t.offset < end:

@@ -1,4 +1,4 @@
-"""Look at a value, and at a graph."""
+"""Show the numbers of a tensor (``dump``) or the drawing of a graph (``to_dot``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hotshoe_core.tensors.tensor import TABLE, Tensor, constant
 
 __all__ = ["dump", "to_dot"]
 
-_COLUMNS = 256  # of a weight, read by one product
+_COLUMNS = 256  # of a weight that one product reads
 
 Array = np.ndarray[Any, Any]
 
@@ -23,12 +23,11 @@ Array = np.ndarray[Any, Any]
 def dump(
     value: Tensor | np.ndarray[Any, Any], *, precision: int = 4, threshold: int = 1000, edge_items: int = 3
 ) -> str:
-    """The numbers of an array or a tensor: any leaf, or a tensor that was forwarded and computed.
+    """The numbers of an array or a tensor as text. The tensor is a leaf, or an output that was computed.
 
-    precision: decimals. threshold: above this many elements, only ``edge_items`` at each end of an axis
-    are shown. Quantized and BF16 numbers are shown as the F32 they stand for, an input as it was last fed.
-    Raises GraphError for a tensor without a value, and UnsupportedOpError for a weight that the backend
-    cannot give back.
+    precision: decimals. threshold: above this number of elements, only ``edge_items`` at each end of an axis are shown.
+    Quantized and BF16 values are shown as F32, an input with the values it was last fed. Raises GraphError for a tensor
+    without a value, and UnsupportedOpError for a weight that the backend cannot read back.
     """
     if edge_items < 1 or precision < 0:
         raise GraphError(f"dump: got precision {precision} and edge_items {edge_items}; expected >= 0 and >= 1")
@@ -45,16 +44,16 @@ def _numbers(tensor: Tensor) -> Array:
         return value
     if tensor.op == "input" and tensor.context is not None:
         return tensor.context.fed(tensor)
-    return _held(tensor) if tensor.op in ("weight", "state") else tensor.read()
+    return _stored(tensor) if tensor.op in ("weight", "state") else tensor.read()
 
 
-def _held(tensor: Tensor) -> Array:
-    """The numbers of a weight or state: read as they are, by rows, or through products, as the backend allows."""
+def _stored(tensor: Tensor) -> Array:
+    """The numbers of a weight or state: read directly, by rows, or through products, whichever the backend supports."""
     backend = tensor.owner
     if not isinstance(backend, Backend):
         raise GraphError(
-            f"{tensor!r} belongs to {type(backend).__name__}; expected a Backend as its owner",
-            hint="a backend's load() and state() set tensor.owner to the backend",
+            f"the owner of {tensor!r} is a {type(backend).__name__}; expected a Backend",
+            hint="load() and state() of a backend set tensor.owner to the backend",
         )
     with contextlib.suppress(UnsupportedOpError):
         return _compute(backend, tensor)
@@ -65,7 +64,7 @@ def _held(tensor: Tensor) -> Array:
         with contextlib.suppress(UnsupportedOpError):
             return _by_products(backend, tensor)
     raise UnsupportedOpError(
-        f"{tensor!r}: the {backend.name} backend has no way to read its numbers",
+        f"{tensor!r}: the {backend.name} backend cannot read its numbers",
         hint="open the backend with repack=False, or use the reference device",
     )
 
@@ -76,10 +75,10 @@ def _compute(backend: Backend, tensor: Tensor) -> Array:
 
 
 def _by_products(backend: Backend, weight: Tensor) -> Array:
-    """A weight (..., out, in) that its device has rearranged for products, as products with it see it.
+    """Read a weight (..., out, in), which its device has rearranged for products, through products with it.
 
-    The rows of ``x`` hold one number each, which picks a column. For quantized weights that number is 127: where a
-    device quantizes ``x`` to 8 bits, it is exact with a scale of 1.
+    Each row of ``x`` has one number that is not 0, which selects a column. For quantized weights that number is 127: if
+    a device quantizes ``x`` to 8 bits, 127 is exact with a scale of 1.
     """
     one = np.float32(127 if weight.dtype.is_quantized else 1)
     *experts, n_out, n_in = weight.shape
@@ -96,7 +95,7 @@ def _by_products(backend: Backend, weight: Tensor) -> Array:
         ctx.forward(y).reserve()
         for expert in range(*experts or (1,)):
             for start in range(0, n_in, n):
-                start = min(start, n_in - n)  # the last columns twice: all products have one shape
+                start = min(start, n_in - n)  # may read columns twice, so that all products have the same shape
                 picks = np.zeros(x.shape, np.float32)
                 picks.reshape(n, n_in)[np.arange(n), start + np.arange(n)] = one
                 ctx.compute({x: picks} if chosen is None else {x: picks, chosen: np.full((n, 1), expert)})
@@ -106,7 +105,7 @@ def _by_products(backend: Backend, weight: Tensor) -> Array:
 
 
 def to_dot(graph: Graph) -> str:
-    """The graph as Graphviz source: ``dot -Tsvg``. Boxes are grouped by the part of the model they belong to."""
+    """The graph as Graphviz source, for ``dot -Tsvg``. Boxes are grouped by part of the model."""
     lines = ["digraph hotshoe {", "  rankdir=TB; node [shape=box, fontname=monospace, fontsize=10];"]
     groups: dict[str, list[str]] = {}
     fills = {"weight": "lightgrey", "state": "khaki", "input": "lightblue", "constant": "white"}

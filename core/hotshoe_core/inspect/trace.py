@@ -1,9 +1,9 @@
-"""Trace: what every node of one forward pass computed, in a file that ``hotshoe compare`` reads.
+"""Trace: record the value of every node of one forward pass in a file that ``hotshoe compare`` reads.
 
     with trace("mine.jsonl"):
-        ctx.compute({x: array})       # the first run of any context in here is recorded
+        ctx.compute({x: array})       # the first run of any context inside is recorded
 
-What is traced is the graph as the model's author wrote it, in that order and with those names.
+The trace contains the graph that the model's author wrote, in its order and with its names.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ if TYPE_CHECKING:
 __all__ = ["VARIABLE", "compute_nodes", "observe", "trace", "watch"]
 
 VARIABLE = "HOTSHOE_TRACE"
-"""Names the file that the first forward pass of the models ``hotshoe.load_model`` opens is traced to."""
+"""This environment variable names a file for the trace of the first forward pass after ``hotshoe.load_model``."""
 
-_GROUP = 1 << 30  # bytes of nodes that one graph hands out
+_GROUP = 1 << 30  # bytes of nodes that one graph returns
 
 Array = np.ndarray[Any, Any]
 
 
 @contextlib.contextmanager
 def trace(path: str | os.PathLike[str], *, about: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Record the first run of a context that happens inside, in any thread. ``about`` goes into the file's header.
+    """Record the first run of a context inside the ``with`` block, in any thread.
 
-    The run itself is untouched: the nodes are computed once more, from the same inputs and states, in graphs whose
-    outputs they are. Raises TraceError if the file cannot be written, or nothing was computed.
+    about: facts for the file's header. The run itself does not change: the nodes are computed again, from the same
+    inputs and states, in graphs that have them as outputs. Raises TraceError if the file cannot be written, or nothing
+    was computed.
     """
     recorder = _Recorder(Path(path), dict(about or {}))
     _hub.add(recorder)
@@ -59,9 +60,9 @@ def trace(path: str | os.PathLike[str], *, about: Mapping[str, str] | None = Non
 
 @contextlib.contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Tell ``observer`` of every run of any context that happens inside, in any thread, before it happens.
+    """Call ``observer`` before every run of any context inside the ``with`` block, in any thread.
 
-    An exception that it raises cancels the run, and goes to whoever asked for that.
+    An exception that it raises cancels the run, and ``compute`` raises it.
     """
     _hub.add(observer)
     try:
@@ -71,42 +72,44 @@ def observe(observer: Observer) -> Iterator[None]:
 
 
 def watch(backend: Backend, about: Mapping[str, str]) -> None:
-    """Trace the first run on this backend, or another watched one, if HOTSHOE_TRACE names a file."""
+    """If HOTSHOE_TRACE names a file, trace the first run on this backend or on another watched one."""
     global _from_environment
     path = os.environ.get(VARIABLE)
     if not path:
         return
     if _from_environment is None or _from_environment.path != Path(path):
-        _from_environment = _Recorder(Path(path), {}, weakref.WeakKeyDictionary())
+        _from_environment = _Recorder(Path(path), {})
+        _from_environment.watch(backend, about)
         _hub.add(_from_environment)
-    assert _from_environment.watched is not None
-    _from_environment.watched[backend] = dict(about)
+    else:
+        _from_environment.watch(backend, about)
 
 
 class _Recorder:
-    """Waits for a run and writes it. ``watched``: of these backends only, and what to say about each."""
+    """Waits for a run of any context and writes its trace."""
 
-    def __init__(
-        self,
-        path: Path,
-        about: dict[str, str],
-        watched: weakref.WeakKeyDictionary[Backend, dict[str, str]] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, about: dict[str, str]) -> None:
         self.path = path
         self.done = False
-        self.watched = watched
         self._about = about
+        self._watched: weakref.WeakKeyDictionary[Backend, dict[str, str]] = weakref.WeakKeyDictionary()
+        self._watches_all = True
         self._lock = threading.Lock()
         try:
-            path.write_bytes(b"")  # what cannot be written must not wait for the model
+            path.write_bytes(b"")  # fail before the model is loaded if the file cannot be written
         except OSError as e:
             raise TraceError(f"{path}: the trace cannot be written: {e.strerror or e}") from None
 
+    def watch(self, backend: Backend, about: Mapping[str, str]) -> None:
+        """Record runs on this backend, and on others only if they are watched too."""
+        self._watches_all = False
+        self._watched[backend] = dict(about)
+
     def before_run(self, context: Context, fed: Mapping[Tensor, Array]) -> None:
-        if self.watched is not None:
-            if context.backend not in self.watched:
+        if not self._watches_all:
+            if context.backend not in self._watched:
                 return
-            self._about = self.watched[context.backend]
+            self._about = self._watched[context.backend]
         with self._lock:
             if self.done:
                 return
@@ -124,27 +127,27 @@ class _Recorder:
 
 
 class _Hub:
-    """Tells each recorder; the context knows of it only while there is one."""
+    """Calls several observers. It is the observer of Context only while it has one."""
 
     def __init__(self) -> None:
-        self._recorders: list[Observer] = []
+        self._observers: list[Observer] = []
         self._lock = threading.Lock()
 
-    def add(self, recorder: Observer) -> None:
+    def add(self, observer: Observer) -> None:
         with self._lock:
-            self._recorders.append(recorder)
+            self._observers.append(observer)
             Context.observer = self
 
-    def remove(self, recorder: Observer) -> None:
+    def remove(self, observer: Observer) -> None:
         with self._lock:
-            if recorder in self._recorders:
-                self._recorders.remove(recorder)
-            if not self._recorders:
+            if observer in self._observers:
+                self._observers.remove(observer)
+            if not self._observers:
                 Context.observer = None
 
     def before_run(self, context: Context, fed: Mapping[Tensor, Array]) -> None:
-        for recorder in list(self._recorders):
-            recorder.before_run(context, fed)
+        for observer in list(self._observers):
+            observer.before_run(context, fed)
 
 
 _hub = _Hub()
@@ -152,13 +155,13 @@ _from_environment: _Recorder | None = None
 
 
 def _nodes(context: Context, fed: Mapping[Tensor, Array]) -> Iterator[tuple[Node, Array | None]]:
-    """Inputs and nodes in the order they were written, which is that of their ids; None where nothing is read."""
+    """Inputs and nodes in the order in which they were created (by id), with their values; None for views of states."""
     graph = context.graph()
     order = sorted((*graph.inputs, *graph.nodes), key=lambda t: t.id)
     names = _names([*(t for t in graph.leaves if t.op != "input"), *order])
-    views: set[Tensor | None] = {t for t in graph.leaves if t.op == "state"}
+    views = {t for t in graph.leaves if t.op == "state"}
     for t in order:
-        if t.sources and t.sources[0] in views and (TABLE[t.op].movement or TABLE[t.op].overwrites):
+        if t.sources and t.source(0) in views and (TABLE[t.op].movement or TABLE[t.op].overwrites):
             views.add(t)
     for group in _groups(order):
         values = compute_nodes(context.backend, [t for t in group if not t.is_leaf and t not in views], fed)
@@ -168,7 +171,7 @@ def _nodes(context: Context, fed: Mapping[Tensor, Array]) -> Iterator[tuple[Node
 
 
 def _groups(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """So many at a time that what they hand out fits into memory."""
+    """Divide the tensors into groups whose values take at most ``_GROUP`` bytes together."""
     group: list[Tensor] = []
     size = 0
     for t in tensors:
@@ -181,9 +184,9 @@ def _groups(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def compute_nodes(backend: Backend, nodes: Sequence[Tensor], fed: Mapping[Tensor, Array]) -> dict[Tensor, Array]:
-    """The values of these nodes, from what inputs were fed and from the states as they are.
+    """The values of these nodes, computed from fed inputs and the current states.
 
-    States stay so: the graph updates none. Nodes may be new ones that were made from those of a context.
+    The graph updates no state. ``nodes`` may be new nodes that were made from tensors of a context.
     """
     if not nodes:
         return {}
@@ -219,7 +222,7 @@ def _node(t: Tensor, names: Mapping[Tensor, str], array: Array | None) -> Node:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute as JSON has it."""
+    """An attribute as a JSON value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):

@@ -1,6 +1,7 @@
-"""The file of a trace: its nodes and their statistics, written and read.
+"""Write and read the file of a trace: nodes and their statistics.
 
-A file that ends in ``.npz`` keeps all numbers too; any other is JSON Lines: a header, then one node a line.
+A file that ends in ``.npz`` also keeps all numbers. Any other file is JSON Lines: a header, then one line for each
+node.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Node", "Statistics", "Trace", "measure", "read_trace", "write_trace"]
 
 _FORMAT, _VERSION = "hotshoe-trace", 1
-_MEMBER = "hotshoe-trace.jsonl"  # of an .npz
-_FIRST = 8  # values shown as they are
+_MEMBER = "hotshoe-trace.jsonl"  # in an .npz
+_FIRST = 8  # values that are kept
 _SKETCHES = 8
 _CHUNK = 1 << 16  # elements measured at once
 
@@ -36,45 +37,56 @@ Array = np.ndarray[Any, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Statistics:
-    """Of one tensor. All but the counts and ``first`` are of its finite values; min and max are None if it has none.
-
-    sketch: sums of the values with pseudorandom signs, over the root of their number, in 8 ways. The sums of two
-    tensors differ by as much as the tensors do: the mean square of the 8 differences estimates that of the values
-    (Alon, Matias, Szegedy 1996). checksum: CRC-32 of the bytes.
-    """
+    """Statistics of one tensor: min, max, mean, std, rms and sketch are of its finite values."""
 
     min: float | None
+    """None if no value is finite; also ``max``."""
     max: float | None
     mean: float
     std: float
     rms: float
     n_nan: int
     n_inf: int
+
     first: tuple[float, ...]
+    """The first 8 values."""
+
     sketch: tuple[float, ...]
+    """8 sums of the values with pseudorandom signs, each divided by the square root of the number of values.
+
+    The mean square of the 8 differences between the sketches of two tensors estimates the mean square of the difference
+    of their values (Alon, Matias, Szegedy 1996).
+    """
+
     checksum: int
+    """CRC-32 of the bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Node:
-    """One tensor of a trace. ``statistics`` is None for views of a state, whose size is the backend's choice.
-
-    name: the author's; ``#2`` and so on tells nodes of one name apart. op: "input" for what was fed, "" where it is not
-    known. sources: names of nodes, inputs, weights, states and constants.
-    """
+    """One tensor of a trace."""
 
     name: str
+    """The name that the model's author gave; nodes with the same name get ``#2`` and so on."""
+
     op: str
+    """"input" for an input, "" if it is unknown."""
+
     layer: int
     dtype: str
     shape: tuple[int, ...]
+
     sources: tuple[str, ...]
+    """Names of nodes, inputs, weights, states and constants."""
+
     attrs: Mapping[str, Any]
+
     statistics: Statistics | None
+    """None for a view of a state, because each backend chooses the size of states."""
 
 
 def measure(array: Array) -> Statistics:
-    """The statistics of an array, without a copy of all of it."""
+    """The statistics of an array, computed without a copy of the whole array."""
     flat = np.ascontiguousarray(array).reshape(-1)
     low, high, total, squares, n = math.inf, -math.inf, 0.0, 0.0, 0
     n_nan = n_inf = 0
@@ -94,7 +106,7 @@ def measure(array: Array) -> Statistics:
         sketch += x @ _signs(start, len(x))
     mean = total / max(n, 1)
     spread = 0.0
-    for start in range(0, flat.size, _CHUNK):  # again: squares minus the square of the mean would cancel
+    for start in range(0, flat.size, _CHUNK):  # a second pass: squares minus the square of the mean would cancel
         x = flat[start : start + _CHUNK].astype(np.float64)
         spread += float(((x[np.isfinite(x)] - mean) ** 2).sum())
     return Statistics(
@@ -121,7 +133,7 @@ def _signs(start: int, n: int) -> Array:
 
 
 def write_trace(path: Path, header: Mapping[str, Any], nodes: Iterable[tuple[Node, Array | None]]) -> None:
-    """Write nodes as they come, each with its numbers if it has any. Raises OSError."""
+    """Write nodes in their order, each with its numbers if they are given. Raises OSError."""
     lines = [json.dumps({"format": _FORMAT, "version": _VERSION, **header})]
     if path.suffix != ".npz":
         lines += [_line(node) for node, _ in nodes]
@@ -144,10 +156,10 @@ def _line(node: Node) -> str:
 
 
 class Trace:
-    """A trace that was read: its nodes by name, in order. A context manager, for an .npz stays open.
+    """A trace that was read: its nodes by name, in order. Close it, or use it as a context manager: an .npz stays open.
 
-    Of an .npz that hotshoe did not write (activations of other code) each array is a node of which nothing else is
-    known; ``recorded`` is False then.
+    For an .npz that hotshoe did not write (activations of other code), ``recorded`` is False, each array is a node, and
+    only its name, type and shape are known.
     """
 
     def __init__(
@@ -161,21 +173,21 @@ class Trace:
 
     @property
     def about(self) -> Mapping[str, str]:
-        """What the recorder said of the model."""
+        """Facts about the model, from the file's header."""
         found: Mapping[str, str] = self.header.get("about", {})
         return found
 
     def array(self, name: str) -> Array | None:
-        """All numbers of a node, if the file holds them. Raises TraceError for a damaged file."""
+        """All numbers of a node; None if the file does not have them. Raises TraceError for a damaged file."""
         if self._arrays is None or name not in self._arrays.files:
             return None
         with _reading(self.path):
             array = self._arrays[name]
             if not isinstance(array, np.ndarray):
-                raise ValueError(f"{name} is no array")
+                raise ValueError(f"{name} is not an array")
         if self.recorded and array.shape != self.nodes[name].shape:
             raise TraceError(
-                f"{self.path}: {name} is {array.shape}; expected {self.nodes[name].shape}, its node's shape"
+                f"{self.path}: {name} is {array.shape}; expected {self.nodes[name].shape}, the shape of its node"
             )
         if array.dtype.kind not in "fiub":
             raise TraceError(
@@ -185,13 +197,14 @@ class Trace:
         return array
 
     def statistics(self, name: str) -> Statistics | None:
-        """Recorded, or measured now."""
+        """The statistics of a node: recorded, or measured now from its numbers; None if there are neither."""
         if self.recorded:
             return self.nodes[name].statistics
         array = self.array(name)
         return None if array is None else measure(array)
 
     def close(self) -> None:
+        """Close the file."""
         if self._arrays is not None:
             self._arrays.close()
 
@@ -203,27 +216,27 @@ class Trace:
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """A trace, or an .npz of activations. Raises TraceError for a file that is neither."""
+    """Read a trace, or an .npz of activations. Raises TraceError for any other file."""
     path = Path(path)
     with _reading(path), path.open("rb") as file:
-        if file.read(2) != b"PK":  # no zip file
+        if file.read(2) != b"PK":  # not a zip file
             file.seek(0)
             return Trace(path, *_parse(path, file), recorded=True)
     with _reading(path):
         if not zipfile.is_zipfile(path):  # numpy.load would leave it open
-            raise ValueError("it is cut short")
+            raise ValueError("it is incomplete")
         arrays: Any = np.load(path, allow_pickle=False)
     try:
         if _MEMBER in arrays.files:
             with _reading(path):
                 lines = arrays[_MEMBER].splitlines()
             return Trace(path, *_parse(path, lines), arrays, recorded=True)
-        found = Trace(path, {}, {}, arrays, recorded=False)
+        unnamed = Trace(path, {}, {}, arrays, recorded=False)
         nodes = {}
         for name in arrays.files:
-            array = found.array(name)
-            assert array is not None
-            nodes[name] = Node(name, "", -1, str(array.dtype), array.shape, (), {}, None)
+            array = unnamed.array(name)
+            if array is not None:
+                nodes[name] = Node(name, "", -1, str(array.dtype), array.shape, (), {}, None)
         return Trace(path, {}, nodes, arrays, recorded=False)
     except BaseException:
         arrays.close()
@@ -240,7 +253,7 @@ def _reading(path: Path) -> Iterator[None]:
         if isinstance(e, TraceError):
             raise
         raise TraceError(
-            f"{path}: is no trace and no .npz of plain arrays: {e}",
+            f"{path}: is neither a trace nor an .npz of plain arrays: {e}",
             hint="record one: hotshoe trace MODEL TEXT -o FILE, or numpy.savez(FILE, **activations)",
         ) from None
 
@@ -250,11 +263,13 @@ def _parse(path: Path, lines: list[bytes] | IO[bytes]) -> tuple[dict[str, Any], 
     _, first = next(rows, (1, b""))
     if not first:
         raise TraceError(
-            f"{path}: is empty: a trace was begun and nothing computed", hint="compute something with the model"
+            f"{path}: is empty: a trace was started, but nothing was computed", hint="compute something with the model"
         )
     header: dict[str, Any] = json.loads(first)
     if not isinstance(header, dict) or header.get("format") != _FORMAT or not isinstance(header.get("about"), dict):
-        raise TraceError(f"{path}: does not begin as a trace does", hint="record one: hotshoe trace MODEL TEXT -o FILE")
+        raise TraceError(
+            f"{path}: does not begin with the header of a trace", hint="record one: hotshoe trace MODEL TEXT -o FILE"
+        )
     if header.get("version") != _VERSION:
         raise TraceError(f"{path}: is a trace of version {header.get('version')}; expected {_VERSION}")
     nodes: dict[str, Node] = {}
@@ -262,20 +277,20 @@ def _parse(path: Path, lines: list[bytes] | IO[bytes]) -> tuple[dict[str, Any], 
         try:
             node = _node_of(json.loads(line))
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise TraceError(f"{path}, line {number}: is no node of a trace: {e!r}") from None
+            raise TraceError(f"{path}, line {number}: is not a node of a trace: {e!r}") from None
         nodes[node.name] = node
     return header, nodes
 
 
 def _node_of(row: dict[str, Any]) -> Node:
-    """Checked by conversion: what is of another type raises."""
-    found = row["statistics"]
+    """The node of a line. The conversions raise KeyError, TypeError or ValueError for an invalid one."""
+    fields = row["statistics"]
     statistics = None
-    if found is not None:
-        low, high = (None if found[k] is None else float(found[k]) for k in ("min", "max"))
-        mean, std, rms = (float(found[k]) for k in ("mean", "std", "rms"))
-        n_nan, n_inf, checksum = (int(found[k]) for k in ("n_nan", "n_inf", "checksum"))
-        first, sketch = (tuple(map(float, found[k])) for k in ("first", "sketch"))
+    if fields is not None:
+        low, high = (None if fields[k] is None else float(fields[k]) for k in ("min", "max"))
+        mean, std, rms = (float(fields[k]) for k in ("mean", "std", "rms"))
+        n_nan, n_inf, checksum = (int(fields[k]) for k in ("n_nan", "n_inf", "checksum"))
+        first, sketch = (tuple(map(float, fields[k])) for k in ("first", "sketch"))
         statistics = Statistics(low, high, mean, std, rms, n_nan, n_inf, first, sketch, checksum)
         if len(statistics.sketch) != _SKETCHES:
             raise ValueError(f"{len(statistics.sketch)} sketches; expected {_SKETCHES}")

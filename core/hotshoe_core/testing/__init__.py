@@ -1,28 +1,28 @@
-"""The conformance kit: is a backend right? For backend authors, ours and others. Needs pytest.
+"""The conformance kit: tests that show whether a backend is correct. For all backend authors. Needs pytest.
 
     from hotshoe_core.testing import BackendConformance
 
     class TestMyBackend(BackendConformance):
         @classmethod
         def open(cls, params):
-            return MyProvider().open([DEVICE], params)   # pytest.skip(reason) where there is no device
+            return MyProvider().open([DEVICE], params)   # pytest.skip(reason) if the device is missing
 
-        def tolerance(self, case):                       # optional: looser where the device is, and only there
+        def tolerance(self, case):                       # optional: larger where the device is less exact
             return 2e-3 if case.op == "gelu" else super().tolerance(case)
 
-        def xfail(self, case):                           # optional: what is known to fail, with the reason
+        def xfail(self, case):                           # optional: the reason why a case is known to fail
             return "the device has no int64" if case.id == "..." else None
 
-``BackendConformance`` is OpConformance (numbers: every op of the table, composites natively and decomposed,
-graphs of several ops; all against the reference backend, computed twice in one context with new inputs) and
-LifecycleConformance (contexts, closing, threads, memory, refusals). An xfail must have a reason, and a case
-that passes in spite of its xfail fails. An op without a case fails the kit: add one to ``cases``.
+``BackendConformance`` has two parts. OpConformance compares numbers with the reference backend: every op of the table,
+composites natively and decomposed, and graphs of several ops; each is computed twice in one context with new inputs.
+LifecycleConformance tests contexts, closing, threads, memory and errors. An xfail must give a reason, and a case that
+passes despite its xfail fails. An op without a case fails the kit: add one to ``cases``.
 
-    cases      OP_CASES: what is computed, as data       operands   Arg, Case and the numbers they take
+    cases      OP_CASES: single ops, as data             operands   Arg, Case and the numbers of operands
     graphs     GRAPH_CASES: functions                    run        builds a case on a backend and computes it
     kit        OpConformance, BackendConformance         lifecycle  LifecycleConformance
     multidevice  MultiDeviceConformance, for backends over several devices: ``open`` opens two or more
-    fake       a family of several devices over NumPy: what tests of placement run on everywhere
+    fake       a family of several devices over NumPy, so that tests of placement run on every machine
 """
 
 from hotshoe_core.testing.cases import OP_CASES

@@ -1,9 +1,10 @@
-"""A fake family of several devices over NumPy: what crosses from one to another, and where memory ends.
+"""A fake family of several devices over NumPy, to test copies between devices and the end of memory.
 
-    backend = open_fake(2, capacity=1 << 20)        # devices "fake:0" and "fake:1", a MiB each
+    backend = open_fake(2, capacity=1 << 20)        # devices "fake:0" and "fake:1", one MiB each
 
-An array knows its device, and a function that is given one of another device fails: nothing crosses unseen. The first
-device has ``swiglu`` of its own, which is decomposed elsewhere; the last lacks ``tanh``, which runs on another.
+An array knows its device, and a function fails if it gets an array of another device, so every copy is explicit. The
+first device computes ``swiglu`` itself; the others decompose it. The last device lacks ``tanh``, so that runs on
+another.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass
 class FakeMemory:
-    """What a device has, and what is taken of it, in bytes."""
+    """The capacity of a device and the memory in use, in bytes."""
 
     name: str
     capacity: int
@@ -41,10 +42,11 @@ class FakeArray:
     __slots__ = ("array", "memory", "size")
 
     def __init__(self, array: Array, memory: FakeMemory) -> None:
-        self.size = 0  # __del__ comes also after a refusal
+        self.size = 0  # __del__ also runs after the error below
         self.memory = memory
         if memory.used + array.nbytes > memory.capacity:
-            raise MemoryError(f"{memory.name} has {memory.capacity - memory.used} bytes left, not {array.nbytes}")
+            left = memory.capacity - memory.used
+            raise MemoryError(f"{memory.name} has {left} bytes left; {array.nbytes} are needed")
         self.array = array
         self.size = array.nbytes
         memory.used += self.size
@@ -63,7 +65,7 @@ def fake_devices(n: int = 2, capacity: int = 1 << 40) -> list[Device]:
 def open_fake(
     n: int | Sequence[Device] = 2, params: BackendParams | None = None, *, capacity: int = 1 << 40
 ) -> EagerBackend:
-    """A backend over ``n`` fake devices, or over these."""
+    """A backend over ``n`` fake devices, or over the given ones."""
     devices = fake_devices(n, capacity) if isinstance(n, int) else list(n)
     libraries = [_library(d, first=d is devices[0], last=d is devices[-1]) for d in devices]
     return EagerBackend("fake", devices, params or BackendParams(), libraries)
@@ -82,7 +84,7 @@ def _library(device: Device, *, first: bool, last: bool) -> EagerLibrary:
         def call(*sources: FakeArray | None, **attrs: Any) -> FakeArray:
             foreign = [s.memory.name for s in sources if s is not None and s.memory is not memory]
             if foreign:
-                raise RuntimeError(f"{device.name} was given an array of {', '.join(foreign)}")
+                raise RuntimeError(f"{device.name} got an array of {', '.join(foreign)}")
             return FakeArray(np.asarray(function(*[None if s is None else s.array for s in sources], **attrs)), memory)
 
         return call

@@ -1,4 +1,4 @@
-"""OpConformance: numbers against the reference backend. BackendConformance: that, and the lifecycle."""
+"""OpConformance compares numbers with the reference backend; BackendConformance also tests the lifecycle."""
 
 from __future__ import annotations
 
@@ -28,41 +28,41 @@ _EXACT = frozenset({DType.I8, DType.I16, DType.I32, DType.I64, DType.F64, F32})
 _known: dict[str, tuple[AnyCase, list[list[np.ndarray[Any, Any]]]]] = {}
 
 
-def _reference_answers(case: AnyCase) -> list[list[np.ndarray[Any, Any]]]:
-    """What the reference says, which is asked once in a process: some megabytes for all cases."""
-    asked, answers = _known.get(case.id, (None, []))
-    if asked is not case:
+def _reference_results(case: AnyCase) -> list[list[np.ndarray[Any, Any]]]:
+    """The results of the reference backend, computed once in a process: a few megabytes for all cases."""
+    known, results = _known.get(case.id, (None, []))
+    if known is not case:
         with open_reference() as reference, np.errstate(all="ignore"):
-            answers = compute(reference, case)
-        _known[case.id] = case, answers
-    return answers
+            results = compute(reference, case)
+        _known[case.id] = case, results
+    return results
 
 
 class OpConformance:
-    """The cases as tests. ``params``: how the backend is opened."""
+    """Runs the cases as tests. A subclass defines ``open``."""
 
     backend: Backend
     params = BackendParams()
+    """The options that the backend is opened with."""
 
     @classmethod
     def open(cls, params: BackendParams) -> Backend:
-        """An opened backend; called for the class, and for tests that open and close one of their own."""
+        """Open a backend. Called once for the class, and by tests that open and close their own backend."""
         raise NotImplementedError(f"{cls.__name__} must define open(cls, params)")
 
     @classmethod
     def cases(cls) -> Sequence[AnyCase]:
-        """What to compute; a subclass may choose some of them."""
+        """The cases to compute; a subclass may return some of them."""
         return [*OP_CASES, *GRAPH_CASES]
 
     def tolerance(self, case: AnyCase) -> float:
-        """The largest relative error (``run.error``) that counts as right.
+        """The largest relative error (``run.error``) that is accepted, by the types of the operands.
 
-        By the operands' types. 0: casts between types without blocks. 1e-4: F32. 2e-3: F16, whose products may be
-        made in half precision.
-        1e-2: BF16. 2e-2: quantized weights, whose activations a backend may quantize to 8 bits as well.
+        0: casts between types without blocks. 1e-4: F32. 2e-3: F16, because products may be computed in half precision.
+        1e-2: BF16. 2e-2: quantized weights, because a backend may quantize the activations to 8 bits too.
         """
         if case.op == "cast" and not any(d.is_quantized for d in case.dtypes):
-            return 0.0  # to the nearest, halves to even, as IEEE 754: there is one answer
+            return 0.0  # rounding to nearest, halves to even (IEEE 754), has one correct result
         if case.dtypes <= _EXACT:
             return 1e-4
         if any(d.is_quantized for d in case.dtypes):
@@ -70,10 +70,10 @@ class OpConformance:
         return 1e-2 if DType.BF16 in case.dtypes else 2e-3
 
     def xfail(self, case: AnyCase) -> str | None:
-        """Why this case is known to fail; None if it must pass."""
+        """The reason why this case is known to fail; None if it must pass."""
         return None
 
-    # Not for subclasses
+    # Subclasses do not override the rest
 
     @classmethod
     def setup_class(cls) -> None:
@@ -101,19 +101,19 @@ class OpConformance:
         self._expecting(case, lambda: self._check(case, decompose=True))
 
     def _check(self, case: AnyCase, *, decompose: bool) -> None:
-        references = _reference_answers(case)
+        references = _reference_results(case)
         try:
-            answers = compute(self.backend, case, decompose=decompose)
+            results = compute(self.backend, case, decompose=decompose)
         except UnsupportedOpError as e:
             if case.optional:
                 pytest.skip(f"the backend refuses this optional case: {e}")
             raise
         limit = self.tolerance(case)
-        for step, (got, expected) in enumerate(zip(answers, references)):
+        for step, (got, expected) in enumerate(zip(results, references)):
             for i, (g, w) in enumerate(zip(got, expected)):
-                far = error(g, w)
+                relative = error(g, w)
                 where = f"{case.id}: step {step}, output {i}"
-                assert far <= limit, f"{where}: error {far:.2e} > {limit:.0e}{_differences(g, w)}"
+                assert relative <= limit, f"{where}: error {relative:.2e} > {limit:.0e}{_differences(g, w)}"
 
     def _expecting(self, case: AnyCase, check: Callable[[], None]) -> None:
         reason = self.xfail(case)
@@ -126,15 +126,15 @@ class OpConformance:
             check()
         except (Exception, pytest.fail.Exception) as e:
             pytest.xfail(f"{reason} ({type(e).__name__})")
-        pytest.fail(f"passes, though it is expected to fail: {reason}")
+        pytest.fail(f"passes, but is expected to fail: {reason}")
 
 
 class BackendConformance(OpConformance, LifecycleConformance):
-    """All of it. Define ``open``; see the package's documentation."""
+    """The whole kit. A subclass defines ``open``; see ``hotshoe_core.testing``."""
 
 
 def _differences(got: np.ndarray[Any, Any], expected: np.ndarray[Any, Any]) -> str:
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return f"\ngot {got.dtype}{list(got.shape)}, expected {expected.dtype}{list(expected.shape)}"
     with np.printoptions(precision=5, threshold=60, edgeitems=3):
-        return f"\ngot\n{got}\nwant\n{expected}"
+        return f"\ngot\n{got}\nexpected\n{expected}"

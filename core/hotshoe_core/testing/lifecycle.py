@@ -1,4 +1,4 @@
-"""LifecycleConformance: contexts, closing, threads, memory and refusals. What numbers alone do not show."""
+"""LifecycleConformance: tests of contexts, closing, threads, memory and errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["LifecycleConformance"]
 Array = np.ndarray[Any, Any]
 N_IN, N_OUT = 8, 4
 N_THREADS, N_ROUNDS = 4, 25
-ABSURD = (2**20, 2**28)  # F32: 2**50 bytes, which no machine has and no address space of 47 bits holds
+ABSURD = (2**20, 2**28)  # F32: 2**50 bytes, more than any machine has and more than a 47-bit address space
 WEIGHT = np.linspace(-1, 1, N_OUT * N_IN, dtype=np.float32).reshape(N_OUT, N_IN)
 
 
@@ -66,7 +66,7 @@ def sizes(d: DeviceMemory) -> tuple[str, dict[int, int], dict[int, int], int]:
 
 
 class LifecycleConformance:
-    """Needs ``open`` and ``params``, as OpConformance has them."""
+    """Tests of a backend's lifecycle. A subclass defines ``open``, as for OpConformance."""
 
     backend: Backend
     params = BackendParams()
@@ -146,7 +146,7 @@ class LifecycleConformance:
         for i in range(4):
             one.compute({x1: numbers(i)})
             two.compute({x2: numbers(i + 10, 3)})
-            check(one.read(y1), numbers(i))  # still there after the other has run
+            check(one.read(y1), numbers(i))  # unchanged after the other context has run
             check(two.read(y2), numbers(i + 10, 3))
         two.close()
         check(one.read(y1), numbers(3))
@@ -265,7 +265,7 @@ class LifecycleConformance:
     @pytest.mark.parametrize("use", ["linear", "take", "cast", "state"])
     @pytest.mark.parametrize("dtype", DType)
     def test_any_type_is_computed_or_refused(self, dtype: DType, use: str) -> None:
-        """Never an abort: a type a backend cannot compute with raises an error of ours."""
+        """A type that the backend cannot compute with raises a hotshoe error and never aborts the process."""
         try:
             ctx = self.backend.new_context()
             x, at = ctx.input("x", (2, 256)), ctx.input("at", (2,), I32)
@@ -327,7 +327,7 @@ class LifecycleConformance:
             with pytest.raises(GraphError, match="foreign"):
                 ctx.reserve()
 
-    # Ends
+    # Closing
 
     def test_closing_twice_and_using_afterwards(self) -> None:
         backend = self.open(self.params)
@@ -402,7 +402,7 @@ class LifecycleConformance:
             list(pool.map(work, range(N_THREADS)))
 
     def test_threads_on_one_context(self) -> None:
-        """A read gives the whole answer to somebody's question, never a mixture."""
+        """A read returns the complete result of one thread's inputs, never a mixture."""
         ctx, x, y = product(self.backend, load(self.backend))
         answers = [numbers(i) @ WEIGHT.T for i in range(N_THREADS)]
         ctx.compute({x: numbers(0)})
@@ -426,13 +426,13 @@ class LifecycleConformance:
             (one, _, _), (two, _, _) = product(backend, weight), product(backend, weight, n=64)
             graphs = [sum(m.size for m in ctx.reserve().memory().values()) for ctx in (one, two)]
             report = backend.memory()
-            (device,) = [d for d in report.devices if d.weights]  # of several, all is on one
-            graph = sum(d.graph.size for d in report.devices)  # inputs may wait on the host
+            (device,) = [d for d in report.devices if d.weights]  # with several devices, all is on one
+            graph = sum(d.graph.size for d in report.devices)  # inputs may be in host memory
             assert set(device.weights) == {-1, 0, 1}
             assert all(m.size >= WEIGHT.nbytes for m in device.weights.values())
             assert device.cache.keys() == {1}
             assert device.cache[1].size >= 16 * 32 * 4
-            assert max(graphs) <= graph <= sum(graphs)  # they may take turns in one buffer
+            assert max(graphs) <= graph <= sum(graphs)  # graphs may share a buffer
             assert all(size > 0 for size in graphs)
             graph_parts = [d.graph for d in report.devices if d.graph.size]
             parts = (*device.weights.values(), *device.cache.values(), *graph_parts)
@@ -486,7 +486,7 @@ class LifecycleConformance:
             ctx.reserve().compute({x: np.ones((1, 1))})
         assert any(d.graph.status is AllocationStatus.FAILED for d in caught.value.memory.devices)
         ctx.close()
-        assert self.backend.memory().total <= before  # a buffer that graphs share is made anew when one runs again
+        assert self.backend.memory().total <= before  # a shared buffer is allocated again at the next run
         self._works()
 
     def _works(self) -> None:

@@ -1,4 +1,4 @@
-"""What a backend does with each op by element type: computes it itself, leaves it to core to decompose, or refuses."""
+"""Find out whether a backend computes each op and type itself, leaves it to core to decompose, or refuses it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Supports = Callable[[Tensor], bool]
 
 
 def outcomes(cases: Iterable[Case], supports: Supports) -> dict[str, dict[DType, set[Outcome]]]:
-    """By op and element type; several where it depends on shapes or attributes."""
+    """The outcomes by op and element type; several if the outcome depends on shapes or attributes."""
     found: dict[str, dict[DType, set[Outcome]]] = {}
     for case in cases:
         found.setdefault(case.op, {}).setdefault(dtype_of(case), set()).add(outcome(case, supports))
@@ -26,7 +26,7 @@ def outcomes(cases: Iterable[Case], supports: Supports) -> dict[str, dict[DType,
 
 
 def outcome(case: Case, supports: Supports) -> Outcome:
-    """For one case, as far as ``supports`` tells: nothing is computed."""
+    """The outcome of one case according to ``supports``. Nothing is computed."""
     sources = [None if a is None else Tensor("input", (), {}, a.shape, a.dtype, name="x") for a in case.args]
     node = TABLE[case.op](*sources, **case.attrs)
     if supports(node):
@@ -39,7 +39,7 @@ def outcome(case: Case, supports: Supports) -> Outcome:
 
 
 def dtype_of(case: Case) -> DType:
-    """The type that tells cases of an op apart: the one that is not F32, of operands that are not indices."""
+    """The type that distinguishes cases of an op: the first type of its operands, except indices, that is not F32."""
     indices = {i.indices for i in TABLE[case.op].indexed}
     types = [a.dtype for i, a in enumerate(case.args) if a is not None and i not in indices]
     types = [d for d in types if not d.is_integer] or types or [DType.I32]

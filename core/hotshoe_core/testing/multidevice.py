@@ -1,4 +1,4 @@
-"""MultiDeviceConformance: a backend over several devices computes what it computes on one, and says what lies where."""
+"""MultiDeviceConformance: a backend gives the same results on several devices as on one, and reports what is where."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ABSURD = (2**20, 2**28)  # F32: 2**50 bytes, which no machine has
 
 
 def weights() -> list[WeightData]:
-    """Those of a small model: an embedding that is the output's matrix too, and two matrices a layer."""
+    """The weights of a small model: an embedding that is also the output matrix, and two matrices for each layer."""
     rng = np.random.default_rng(0)
 
     def make(name: str, shape: tuple[int, ...], layer: int, *uses: str) -> WeightData:
@@ -41,7 +41,7 @@ def weights() -> list[WeightData]:
 
 
 class Model:
-    """The small model, with a state a layer that its rows go through, loaded on one backend."""
+    """The small model, with a state for each layer, loaded on a backend."""
 
     def __init__(self, backend: Backend, placement: Placement) -> None:
         self.backend = backend
@@ -74,14 +74,13 @@ class Model:
 
 
 class MultiDeviceConformance:
-    """Needs ``open``, which opens two or more devices; ``pytest.skip(reason)`` where there are not so many.
-
-    tolerance: of the logits, relative to the largest, between one device and several.
-    """
+    """A subclass defines ``open``, which opens two or more devices or calls ``pytest.skip(reason)``."""
 
     backend: Backend
     params = BackendParams()
+
     tolerance = 1e-4
+    """The largest difference of logits between one device and several, relative to the largest logit."""
 
     @classmethod
     def open(cls, params: BackendParams) -> Backend:
@@ -101,7 +100,7 @@ class MultiDeviceConformance:
         return [d.name for d in self.backend.devices]
 
     def split(self) -> Placement:
-        """The layers by turns over all devices, the input on the first and the output on the last."""
+        """The layers alternate over all devices; the input is on the first device, the output on the last."""
         names = self.names
         return Placement(names[0], tuple(names[i % len(names)] for i in range(N_LAYERS)), names[-1])
 
@@ -150,10 +149,10 @@ class MultiDeviceConformance:
         report = self.backend.memory()
         for layer in range(N_LAYERS):
             for device in self.names:
-                here = report.on(device)
+                memory = report.on(device)
                 holds = device == placement.layers[layer]
-                assert (layer in here.weights and here.weights[layer].size > 0) == holds
-                assert (layer in here.cache and here.cache[layer].size > 0) == holds
+                assert (layer in memory.weights and memory.weights[layer].size > 0) == holds
+                assert (layer in memory.cache and memory.cache[layer].size > 0) == holds
         assert report.on(placement.input).input_weights.size >= VOCAB * DIM * 4
         assert OUTPUT in report.on(placement.output).weights
         model.close()

@@ -1,4 +1,4 @@
-"""The kit over a device that somebody else opens: `hotshoe conform DEVICE` sets ``opener`` and has pytest run this."""
+"""The kit for any device: `hotshoe conform DEVICE` sets ``opener`` and runs this module with pytest."""
 
 from __future__ import annotations
 

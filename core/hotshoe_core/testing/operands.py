@@ -1,4 +1,4 @@
-"""What cases are made of: Arg, one operand; Case, one op; and the numbers operands take."""
+"""Arg (one operand) and Case (one op), and functions that make the numbers of operands."""
 
 from __future__ import annotations
 
@@ -24,17 +24,19 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Arg:
-    """One operand. ``uses`` goes into WeightData: it allows a backend to repack the weight. ``note`` marks values that
-    are particular: cases have their ids of it.
-    """
+    """One operand of a case."""
 
     shape: Shape
     dtype: DType = F32
     kind: Kind = "input"
     layout: Layout = "plain"
     values: Values = normal
+
     uses: tuple[str, ...] = ()
+    """The ``uses`` of a weight's WeightData, which allow a backend to repack it."""
+
     note: str = ""
+    """A word for special values, which becomes part of the case's id."""
 
     def __str__(self) -> str:
         marks = [m for m, plain in ((self.kind, "input"), (self.layout, "plain")) if m != plain]
@@ -50,12 +52,14 @@ class Arg:
 
 @dataclass(frozen=True)
 class Case:
-    """An op with its operands and attributes. ``optional``: a backend may refuse it with UnsupportedOpError."""
+    """An op with its operands and attributes."""
 
     op: str
     args: tuple[Arg | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
+
     optional: bool = False
+    """A backend may refuse the case with UnsupportedOpError."""
 
     @property
     def id(self) -> str:
@@ -90,41 +94,43 @@ def _short(value: object) -> str:
 
 
 def positive(rng: Rng, shape: Shape) -> Array:
+    """0.1 to 3."""
     return rng.uniform(0.1, 3, shape).astype(np.float32)
 
 
 def nonzero(rng: Rng, shape: Shape) -> Array:
+    """0.1 to 3, or -3 to -0.1."""
     return np.where(rng.random(shape) < 0.5, -1, 1).astype(np.float32) * positive(rng, shape)
 
 
 def distinct(rng: Rng, shape: Shape) -> Array:
-    """No two alike, even in half precision: sorting them has one answer."""
+    """Different numbers, also in half precision, so that sorting has one result."""
     return (rng.permutation(int(np.prod(shape))) - 3.0).reshape(shape).astype(np.float32)
 
 
 def few(rng: Rng, shape: Shape) -> Array:
-    """-2 to 2: many equal ones."""
+    """Whole numbers from -2 to 2: many are equal."""
     return rng.integers(-2, 3, shape).astype(np.float32)
 
 
 def halves(rng: Rng, shape: Shape) -> Array:
-    """Whole numbers and halves, below zero too: what is exact in every type, and where roundings part."""
+    """Whole numbers and halves, also negative: exact in every type, and ties for rounding."""
     return (rng.integers(-9, 10, shape) / 2).astype(np.float32)
 
 
 def integers(rng: Rng, shape: Shape) -> Array:
-    """-20 to 20 without 0."""
+    """Integers from -20 to 20 without 0."""
     return np.asarray(rng.integers(1, 21, shape) * rng.choice([-1, 1], shape))
 
 
 def large(rng: Rng, shape: Shape) -> Array:
-    """Integers beyond 2^24, which F32 rounds."""
+    """Integers above 2^24, which F32 cannot hold exactly."""
     return 2**24 + rng.integers(1, 99, shape)
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """These numbers again and again."""
+    """The given numbers, repeated."""
 
     numbers: tuple[float, ...]
 
@@ -134,18 +140,18 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Rows:
-    """Normal numbers times one of these factors a row: of a 0 all of it is 0. ``offset`` is added."""
+    """Normal numbers, multiplied by one of the factors in each row, plus ``offset``."""
 
     factors: tuple[float, ...]
     offset: float = 0.0
 
     def __call__(self, rng: Rng, shape: Shape) -> Array:
-        each = np.resize(np.array(self.factors, np.float32), shape[:-1])
-        return np.asarray(rng.standard_normal(shape, np.float32) * each[..., None] + np.float32(self.offset))
+        by_row = np.resize(np.array(self.factors, np.float32), shape[:-1])
+        return np.asarray(rng.standard_normal(shape, np.float32) * by_row[..., None] + np.float32(self.offset))
 
 
 def mask(rng: Rng, shape: Shape) -> Array:
-    """0 or -inf, the first of each row open."""
+    """0 or -inf; the first of each row is 0."""
     hidden = np.asarray(rng.random(shape) < 0.4)
     if shape:
         hidden[..., 0] = False
@@ -154,7 +160,7 @@ def mask(rng: Rng, shape: Shape) -> Array:
 
 @dataclass(frozen=True)
 class Below:
-    """Integers of 0 to n - 1; ``unique`` if none may come twice, as long as there are enough."""
+    """Integers from 0 to n - 1. ``unique``: each at most once, if n is large enough."""
 
     n: int
     unique: bool = False
@@ -167,7 +173,7 @@ class Below:
 
 
 def indices(shape: Shape, n: int, *, unique: bool = False, layout: Layout = "plain", dtype: DType = I32) -> Arg:
-    """Row indices; a layout that takes more elements than it shows draws them with repetition."""
+    """Row indices. With ``unique``, a layout whose memory has more than n elements repeats indices."""
     return Arg(shape, dtype, "input", layout, Below(n, unique))
 
 

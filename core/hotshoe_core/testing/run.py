@@ -1,4 +1,4 @@
-"""Builds a case on a backend, computes it in several steps, and measures how far two answers are apart."""
+"""Build a case on a backend, compute it in several steps, and measure the error between two results."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Values = Callable[[np.random.Generator, Shape], Array]
 
 F32, I32 = DType.F32, DType.I32
 STEPS = 2
-"""How often a case is computed in its context, each time with other inputs: what leaks from one to the next shows."""
+"""How often a case is computed in its context, with other inputs each time, so that leaks between runs are found."""
 
-# Where the float16 scales lie in a block of a format that gguf cannot quantize to; other bytes may be anything.
+# Positions of the float16 scales in a block, for formats that gguf cannot quantize to; other bytes may be random.
 _SCALES = {
     DType.Q2_K: (80, 82),
     DType.Q3_K: (108,),
@@ -41,11 +41,12 @@ _SCALES = {
 
 
 def normal(rng: np.random.Generator, shape: Shape) -> Array:
+    """Normally distributed float32 numbers."""
     return rng.standard_normal(shape, np.float32)
 
 
 class AnyCase(Protocol):
-    """What the runner needs of a case: Case and GraphCase have it."""
+    """What the runner needs from a case. Case and GraphCase implement it."""
 
     @property
     def id(self) -> str: ...
@@ -55,19 +56,19 @@ class AnyCase(Protocol):
 
     @property
     def dtypes(self) -> frozenset[DType]:
-        """Element types that decide the tolerance."""
+        """The element types that decide the tolerance."""
 
     @property
     def optional(self) -> bool:
-        """Whether a backend may refuse it with UnsupportedOpError."""
+        """Whether a backend may refuse the case with UnsupportedOpError."""
 
     def build(self, make: Maker) -> Sequence[Tensor]:
-        """The outputs, out of operands made by ``make``."""
+        """Build the outputs from operands that ``make`` makes."""
 
 
 @dataclass(frozen=True)
 class GraphCase:
-    """Several ops at once, written as a function that returns the outputs."""
+    """A graph of several ops, as a function that returns the outputs."""
 
     id: str
     body: Callable[[Maker], Sequence[Tensor]]
@@ -80,13 +81,13 @@ class GraphCase:
 
 
 class Maker:
-    """Makes the operands of a case in one context. The same case gets the same numbers on every backend."""
+    """Makes the operands of a case in one context. A case gets the same numbers on every backend."""
 
     def __init__(self, backend: Backend, seed: str) -> None:
         self.backend = backend
         self.context: Context = backend.new_context()
         self.updates: dict[Tensor, Tensor] = {}
-        self._held: list[Tensor] = []
+        self._loaded: list[Tensor] = []  # weights and states
         self._inputs: list[tuple[Tensor, Values]] = []
         self._seed = zlib.crc32(seed.encode())
         self._n = 0
@@ -100,11 +101,11 @@ class Maker:
         values: Values = normal,
         uses: tuple[str, ...] = (),
     ) -> Tensor:
-        """A tensor of this shape. Layouts but "plain" are views: they leave the memory not contiguous."""
+        """A tensor of this shape. Every layout except "plain" is a view of memory that is not contiguous."""
         if layout == "permuted":
             axes = tuple(reversed(range(len(shape))))
             return self._leaf(shape[::-1], dtype, kind, values, uses).permute(*axes)
-        if layout == "swapped":  # rows stay whole
+        if layout == "swapped":  # each row stays contiguous
             axes = (1, 0, *range(2, len(shape)))
             return self._leaf((shape[1], shape[0], *shape[2:]), dtype, kind, values, uses).permute(*axes)
         if layout == "sliced":
@@ -117,6 +118,7 @@ class Maker:
         return self._leaf(shape, dtype, kind, values, uses)
 
     def input(self, shape: Shape, dtype: DType = F32, values: Values = normal) -> Tensor:
+        """An input that gets new numbers in each step."""
         return self.operand(shape, dtype, "input", values=values)
 
     def indices(self, n: int, below: int) -> Tensor:
@@ -124,16 +126,18 @@ class Maker:
         return self.input((n,), I32, lambda rng, shape: rng.permutation(below)[:n])
 
     def weight(self, shape: Shape, dtype: DType = F32, uses: tuple[str, ...] = ()) -> Tensor:
+        """A weight that is loaded on the backend."""
         return self.operand(shape, dtype, "weight", uses=uses)
 
     def state(self, shape: Shape, dtype: DType = F32) -> Tensor:
         """A state of zeros."""
         self._n += 1
         tensor = self.backend.state(shape, dtype, f"state.{self._n}")
-        self._held.append(tensor)
+        self._loaded.append(tensor)
         return tensor
 
     def update(self, state: Tensor, new: Tensor) -> Tensor:
+        """Record ``ctx.update(state, new)``; returns ``new``."""
         self.updates[state] = new
         self.context.update(state, new)
         return new
@@ -145,7 +149,7 @@ class Maker:
             data = blocks(rng, values, shape, dtype)
             name = f"weight.{self._n}"
             tensor = self.backend.load([WeightData(name, shape, dtype, data, uses)])[name]
-            self._held.append(tensor)
+            self._loaded.append(tensor)
             return tensor
         if kind == "constant":
             return constant(_as(values(rng, shape), dtype))
@@ -153,7 +157,7 @@ class Maker:
             state = self.state(shape, dtype)
             self._fill(state, _as(values(rng, shape), F32))
             return state
-        if dtype.numpy is None:  # what NumPy lacks is fed as F32 and cast
+        if dtype.numpy is None:  # a type that NumPy lacks is fed as F32 and cast
             return self._input(shape, F32, values).cast(dtype)
         return self._input(shape, dtype, values)
 
@@ -177,12 +181,13 @@ class Maker:
         return made
 
     def close(self) -> None:
+        """Close the context and release weights and states."""
         self.context.close()
-        self.backend.release(self._held)
+        self.backend.release(self._loaded)
 
 
 def compute(backend: Backend, case: AnyCase, *, decompose: bool = False, steps: int = STEPS) -> list[list[Array]]:
-    """The outputs of each step. With ``decompose`` every composite is decomposed by core."""
+    """The outputs of each step. With ``decompose``, core decomposes every composite."""
     make = Maker(backend, case.id)
     try:
         outputs = [t if t.dtype.numpy is not None else t.cast(F32) for t in case.build(make)]
@@ -201,22 +206,22 @@ def _compute_decomposed(make: Maker, outputs: Sequence[Tensor], steps: int) -> l
 
     graph, lowered = lower(make.context.graph(), primitive)
     executable = make.backend.compile(graph)
-    answers = []
+    results = []
     try:
         for step in range(steps):
             for tensor, array in make.feeds(step).items():
                 executable.write(tensor, np.ascontiguousarray(array).reshape(tensor.shape))
             executable.run()
-            answers.append([np.empty(t.shape, t.dtype.numpy) for t in outputs])
-            for t, out in zip(outputs, answers[-1]):
+            results.append([np.empty(t.shape, t.dtype.numpy) for t in outputs])
+            for t, out in zip(outputs, results[-1]):
                 executable.read(lowered[t], out)
     finally:
         executable.close()
-    return answers
+    return results
 
 
 def error(got: Array, expected: Array) -> float:
-    """``‖got - expected‖₂ / ‖expected‖₂``. Infinite where shapes, types, NaNs, infinities or any integer differ."""
+    """``‖got - expected‖₂ / ‖expected‖₂``. Infinite if shapes, types, NaNs, infinities or any integer differ."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return np.inf
     if got.dtype.kind != "f":
@@ -229,14 +234,14 @@ def error(got: Array, expected: Array) -> float:
 
 
 def blocks(rng: np.random.Generator, values: Values, shape: Shape, dtype: DType) -> Array:
-    """A weight's bytes: quantized values, or random valid blocks where the gguf package cannot quantize."""
+    """The bytes of a weight: quantized values, or random valid blocks if the gguf package cannot quantize."""
     try:
         return quantize(values(rng, shape), dtype)
     except DTypeError:
         raw = rng.integers(0, 256, (dtype.nbytes(shape) // dtype.block_bytes, dtype.block_bytes), np.uint8)
-        for at in _SCALES[dtype]:
+        for position in _SCALES[dtype]:
             scale = rng.uniform(0.001, 0.01, len(raw)).astype("<f2")
-            raw[:, at : at + 2] = scale.view(np.uint8).reshape(-1, 2)
+            raw[:, position : position + 2] = scale.view(np.uint8).reshape(-1, 2)
         return raw.reshape(-1)
 
 

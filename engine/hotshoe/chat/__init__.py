@@ -1,11 +1,11 @@
-"""Conversations to prompts: the model's own chat template, or a named one where its file has none.
+"""Turn conversations into prompts, with the chat template of the model's file, or with a named one.
 
     template = from_metadata(file.metadata, tokenizer)
     prompt = template.render([{"role": "user", "content": "Hello"}])
     ids = tokenizer.encode(prompt, add_special=False)      # the template writes the special tokens itself
 
-A template is somebody else's code: it runs in Jinja2's sandbox, on plain data, in a process of its own that is ended
-when it takes too long or too much memory.
+A template is untrusted code. It runs in Jinja2's sandbox, on plain data, in a child process with limits of time and
+memory.
 """
 
 from hotshoe.chat._template import ChatTemplate

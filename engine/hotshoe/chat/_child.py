@@ -1,20 +1,19 @@
-"""What renders chat templates: a process of its own, with a limit of time and memory. Its other side is `_process.py`.
+"""The child process that renders chat templates, with limits of time and memory. The parent's side is `_process.py`.
 
-A template is somebody else's code. The sandbox keeps it from everything but its data; what it does to its data cannot
-be bounded from inside. ``'%9999999999d' % 1``, ``x | center(10 ** 10)``, ``a == b`` of lists that each hold another
-twice, forty levels deep: one operation of C may take hours or all memory, and no other thread of its process runs
-meanwhile. Checking the arguments of every operator, filter and method, while the next release of Python or Jinja2 adds
-one, is a race; some of it happens when the template is compiled, as Jinja2 computes what is constant. A process can be
-ended whatever it does.
+A template is untrusted code. The sandbox restricts it to its data, but cannot limit what it does with the data.
+``'%9999999999d' % 1``, ``x | center(10 ** 10)``, or ``a == b`` for lists that contain another list twice, forty levels
+deep: one such operation in C may take hours or all memory, and no other thread of the process runs meanwhile. It is not
+practical to check the arguments of every operator, filter and method: new releases of Python and Jinja2 add more, and
+some run when the template is compiled, because Jinja2 evaluates constants. But a process can always be killed.
 
-- Time: the kernel ends this process when a request has taken ``SECONDS`` of the processor; signals that no handler
-  waits for need no interpreter. The other side has a clock on the wall besides, which is all there is on Windows.
-- Memory: on Linux the address space may grow by ``MEMORY`` from what an idle process has. What is refused then is a
-  MemoryError, which ends the request, and this process after it. Elsewhere the time bounds it, badly.
-- What a template writes: ``MAX_TEXT`` characters.
+- Time: the kernel kills this process after ``SECONDS`` of CPU time for one request. The signal has no handler, so it
+  works while the interpreter is busy. The parent also limits the elapsed time; on Windows this is the only limit.
+- Memory: on Linux, the address space may grow by ``MEMORY`` from that of the idle process. Then allocation fails with a
+  MemoryError, which ends the request and afterwards this process. On other systems only the time limits the memory.
+- Output: a template may write ``MAX_TEXT`` characters.
 
-A request is a dict in the marshal format: quick, exact for all of JSON's types, and safe where the sender is trusted.
-A reply is JSON, because this side is not. Either has its length before it, in 8 bytes.
+A request is a dict in the marshal format: it is fast, exact for all of JSON's types, and safe because the parent is
+trusted. A reply is JSON, because this process is not trusted. Each has its length before it, in 8 bytes.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _KEPT = 16  # compiled templates
 def main() -> None:
     """Answer requests from standard input until it ends."""
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
-    import jinja2.sandbox  # noqa: F401  (before memory is limited by what there is)
+    import jinja2.sandbox  # noqa: F401  (before the memory limit, which starts from the current size)
 
     _limit_memory()
     _send(replies, {})
@@ -58,16 +57,18 @@ def main() -> None:
 
 
 def _send(replies: BinaryIO, reply: dict[str, Any]) -> None:
-    data = json.dumps(reply, ensure_ascii=False).encode("utf-8", "surrogatepass")  # halves of characters stay halves
+    data = json.dumps(reply, ensure_ascii=False).encode("utf-8", "surrogatepass")  # keeps lone surrogates
     replies.write(LENGTH.pack(len(data)) + data)
     replies.flush()
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """One request: ``source`` and, to render it, ``variables`` and ``now``; without them: what the template names.
+    """Answer one request.
 
-    The reply has "text", or "names", "literals" and "attributes"; or "error", one of "syntax" (with "line"), "refused",
-    "security", "undefined", "depth", "length", "memory" and "failed", with "message".
+    A request with ``source``, ``variables`` and ``now`` renders the template; the reply has "text". A request with
+    ``source`` only analyses it; the reply has "names", "literals" and "attributes". If anything fails, the reply has
+    "message" and "error": "syntax" (with "line"), "refused", "security", "undefined", "depth", "length", "memory" or
+    "failed".
     """
     import jinja2
     from jinja2.exceptions import SecurityError, UndefinedError
@@ -90,7 +91,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         return _error("depth", "")
     except MemoryError:
         return _error("memory", "")
-    except Exception as e:  # whatever somebody else's code does
+    except Exception as e:  # any other error of the template
         with contextlib.suppress(Exception):
             return _error("failed", f"{type(e).__name__}: {e}")
         return _error("failed", type(e).__name__)
@@ -127,7 +128,7 @@ def _facts(source: str) -> dict[str, Any]:
 
 @functools.lru_cache(_KEPT)
 def _compiled(source: str) -> tuple[Any, Any]:
-    """The environment, one for each template, and the template."""
+    """The compiled template, and its own environment."""
     from hotshoe.chat._environment import ChatEnvironment
 
     environment = ChatEnvironment()
@@ -135,7 +136,7 @@ def _compiled(source: str) -> tuple[Any, Any]:
 
 
 def _moment(given: tuple[Any, ...] | None) -> datetime:
-    """The time as ``_process.py`` sends it: year to microsecond, seconds from UTC, the zone's name."""
+    """The time that ``_template.py`` sends: year to microsecond, seconds from UTC, and the name of the time zone."""
     if given is None:
         return datetime.min
     fields, offset, name = given
@@ -148,16 +149,16 @@ def _limit_memory() -> None:
         import resource
 
         with open("/proc/self/statm", encoding="ascii") as file:
-            held = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-        _, most = resource.getrlimit(resource.RLIMIT_AS)
-        limit = held + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (limit if most < 0 else min(limit, most), most))
+            used = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+        limit = used + MEMORY
+        resource.setrlimit(resource.RLIMIT_AS, (limit if hard_limit < 0 else min(limit, hard_limit), hard_limit))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def _limit_time(seconds: float) -> None:
-    """End this process when it has computed for so long; 0 for never."""
+    """Have the kernel kill this process after ``seconds`` of CPU time; 0 for no limit."""
     if sys.platform != "win32":
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # whoever started us may have ignored or blocked it
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have ignored or blocked the signal
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGPROF,))
         signal.setitimer(signal.ITIMER_PROF, seconds)

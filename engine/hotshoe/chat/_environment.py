@@ -1,6 +1,6 @@
-"""The sandbox that chat templates run in: what they may use. How much of it is bounded by `_child.py`.
+"""The Jinja2 sandbox that chat templates run in. `_child.py` limits time and memory.
 
-What templates in the wild expect was set by transformers' ``apply_chat_template``; the same names are here.
+Chat templates expect the environment of transformers' ``apply_chat_template``, so this one has the same names.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ __all__ = ["ChatEnvironment", "RefusedError"]
 
 
 class RefusedError(TemplateError):
-    """The template itself called ``raise_exception``."""
+    """The template called ``raise_exception``."""
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what an assistant says, for training; here the block is its content."""
+    """``{% generation %}`` marks the assistant's text for training. Here, the block is replaced by its content."""
 
-    tags = {"generation"}  # noqa: RUF012 (as Jinja2 declares it)
+    tags = {"generation"}  # noqa: RUF012 (declared like this in Jinja2)
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -35,9 +35,9 @@ class _Generation(Extension):
 
 
 class ChatEnvironment(ImmutableSandboxedEnvironment):
-    """Jinja2's sandbox, in which data cannot be changed, with the names that chat templates use.
+    """Jinja2's sandbox with immutable data, and with the names that chat templates use.
 
-    now: what ``strftime_now`` tells; set before each rendering.
+    Set ``now``, the time that ``strftime_now`` formats, before each rendering.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
 
 class _Namespace(Namespace):
-    """Names beginning with an underscore could shadow what the sandbox guards."""
+    """Jinja2's namespace, without names that begin with an underscore: these could replace names that it relies on."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, values = args[0], dict(*args[1:], **kwargs)
@@ -70,7 +70,7 @@ def _check_name(name: Any) -> None:
 
 
 def _make_dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    return dict(*args, **kwargs)  # a function, because a class would offer its attributes
+    return dict(*args, **kwargs)  # a function, because a class would expose its attributes
 
 
 def _raise_exception(message: object) -> NoReturn:
@@ -84,5 +84,5 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # Jinja2's own writes <, > and & as escapes, for HTML
+    # Jinja2's filter escapes <, > and & for HTML
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -1,7 +1,7 @@
-"""The process that renders chat templates, seen from the one that chats: started on first use, ended, started again.
+"""The parent's side of the child process that renders chat templates. `_child.py` explains why it is a process.
 
-``ask`` is all there is. One process serves a program; its second request costs what rendering costs and about 0.2 ms.
-Why a process, and what limits it has: `_child.py`.
+``ask`` starts the process on first use, and again after it has ended. A program has one such process. After the first
+request, the overhead is about 0.2 ms.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from hotshoe_core.errors.text import printable
 __all__ = ["ask"]
 
 _START = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from hotshoe.chat._child import main; main()"
-_START_UP = 60.0  # seconds an interpreter may take on a machine that has much to do
-_ON_THE_WALL = 5 * SECONDS
-_MAX_SAID = 1 << 16
+_START_UP = 60.0  # seconds that the interpreter may take to start on a busy machine
+_MAX_ELAPSED = 5 * SECONDS
+_MAX_STDERR = 1 << 16
 _MAX_REPLY = 6 * MAX_TEXT + 4096  # a control character is written as \uXXXX
 
 
 class _EndedError(Exception):
-    """It ended before it had answered: ``late``, because it took too long."""
+    """The process ended before it answered. ``late``: because it took too long."""
 
-    def __init__(self, late: bool, how: str) -> None:
-        super().__init__(how)
+    def __init__(self, late: bool, reason: str) -> None:
+        super().__init__(reason)
         self.late = late
 
 
 class _Process:
-    """One child. Not for several threads."""
+    """One child process. Not thread-safe."""
 
     def __init__(self) -> None:
-        options: dict[str, Any] = {"start_new_session": True}  # Ctrl-C is for this process, not for the child
+        options: dict[str, Any] = {"start_new_session": True}  # so that Ctrl-C does not reach the child
         if sys.platform == "win32":
             options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
         flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]
@@ -53,7 +53,7 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=os.path.abspath(os.sep),
-            bufsize=0,  # after a fork, two processes would flush what one had buffered
+            bufsize=0,  # otherwise, after a fork, two processes would flush the same buffer
             **options,
         )
         self._late = False
@@ -68,7 +68,7 @@ class _Process:
         return not self._late and self._child.poll() is None
 
     def ask(self, request: bytes) -> dict[str, Any]:
-        return self._reply(_ON_THE_WALL, LENGTH.pack(len(request)) + request)
+        return self._reply(_MAX_ELAPSED, LENGTH.pack(len(request)) + request)
 
     def _reply(self, seconds: float, request: bytes = b"") -> dict[str, Any]:
         child = self._child
@@ -78,10 +78,10 @@ class _Process:
         timer.daemon = True
         timer.start()
         try:
-            with contextlib.suppress(BrokenPipeError):  # that there is no answer says it, too
-                left = memoryview(request)
-                while left:
-                    left = left[child.stdin.write(left) :]
+            with contextlib.suppress(BrokenPipeError):  # the missing reply is reported below
+                rest = memoryview(request)
+                while rest:
+                    rest = rest[child.stdin.write(rest) :]
             head = _read(child.stdout, LENGTH.size)
             size = LENGTH.unpack(head)[0] if len(head) == LENGTH.size else _MAX_REPLY + 1
             data = _read(child.stdout, size) if size <= _MAX_REPLY else b""
@@ -96,16 +96,16 @@ class _Process:
         return reply
 
     def _ended(self) -> _EndedError:
-        """Why there is no answer."""
+        """Kill the process, and make the error that says why there is no reply."""
         child = self._child
         assert child.stderr is not None
-        child.kill()  # of no effect on one that has ended
+        child.kill()  # has no effect if it has ended already
         code = child.wait()
-        said = _read(child.stderr, _MAX_SAID)
+        stderr = _read(child.stderr, _MAX_STDERR)
         late = self._late or (sys.platform != "win32" and code == -signal.SIGPROF)
-        words = said.decode("utf-8", "replace").strip().splitlines()
-        how = f"exit code {code}" if code >= 0 else f"signal {-code}"
-        return _EndedError(late, f"{how}: {printable(words[-1], 200)}" if words else how)
+        lines = stderr.decode("utf-8", "replace").strip().splitlines()
+        reason = f"exit code {code}" if code >= 0 else f"signal {-code}"
+        return _EndedError(late, f"{reason}: {printable(lines[-1], 200)}" if lines else reason)
 
     def _end_late(self) -> None:
         self._late = True
@@ -115,13 +115,13 @@ class _Process:
         self._child.kill()
 
     def end(self) -> None:
-        """Idempotent."""
+        """Kill the process and close its pipes. May be called again."""
         self.kill()
         self._child.wait()
-        self.let_go()
+        self.close_pipes()
 
-    def let_go(self) -> None:
-        """Close the pipes, and leave the process alone: it ends when nobody holds the other ends."""
+    def close_pipes(self) -> None:
+        """Close the pipes of this side. The child ends when all processes have closed theirs."""
         for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
             if pipe is not None:
                 with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class _Process:
 
 
 def _read(pipe: IO[bytes], size: int) -> bytes:
-    """So many bytes; fewer at its end."""
+    """Read ``size`` bytes, or fewer at the end of the pipe."""
     data = bytearray()
     while len(data) < size and (piece := pipe.read(size - len(data))):
         data += piece
@@ -137,7 +137,7 @@ def _read(pipe: IO[bytes], size: int) -> bytes:
 
 
 class _Renderer:
-    """The process, when there is one. Requests of several threads take turns."""
+    """Keeps one process, if any. Requests of several threads are answered one after another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -147,7 +147,7 @@ class _Renderer:
         try:
             data = marshal.dumps(request)
         except ValueError:
-            raise ChatTemplateError("the conversation is nested by thousands; expected what JSON can hold") from None
+            raise ChatTemplateError("the conversation is nested too deeply; expected data that JSON can hold") from None
         with self._lock:
             try:
                 if self._process is None or not self._process.alive:
@@ -159,13 +159,13 @@ class _Renderer:
                 if ended.late:
                     return {"error": "time", "message": ""}
                 return {"error": "ended", "message": str(ended)}
-            except (OSError, RuntimeError) as error:  # no more processes, or threads
+            except (OSError, RuntimeError) as error:  # the system starts no more processes or threads
                 self._drop()
                 raise ChatTemplateError(
                     f"the process that renders chat templates could not be started: {error}",
-                    hint="render the conversation yourself, and give model.stream the text",
+                    hint="render the conversation yourself, and pass the text to model.stream",
                 ) from error
-            except BaseException:  # Ctrl-C: the next answer would be that to this request
+            except BaseException:  # after Ctrl-C, the process would answer this request instead of the next one
                 self._drop()
                 raise
             if reply.get("error") == "memory":
@@ -180,20 +180,20 @@ class _Renderer:
     def end(self) -> None:
         process = self._process
         if process is not None:
-            process.kill()  # whoever waits for it need wait no longer
+            process.kill()  # first, so that a thread that waits for a reply releases the lock
         with self._lock:
             self._drop()
 
     def after_fork(self) -> None:
-        """In the child of a fork: the process is the parent's, and whoever held the lock is gone."""
+        """In a forked process: the renderer belongs to the parent, and the thread that held the lock is gone."""
         self._lock = threading.Lock()
         if self._process is not None:
             _foreign.append(self._process)
-            self._process.let_go()
+            self._process.close_pipes()
             self._process = None
 
 
-_foreign: list[_Process] = []  # never dropped: a Popen that is dropped looks after its child
+_foreign: list[_Process] = []  # kept, because a deleted Popen polls its child
 _renderer = _Renderer()
 atexit.register(_renderer.end)
 if sys.platform != "win32":
@@ -201,10 +201,12 @@ if sys.platform != "win32":
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """What `_child.answer` replies, or an "error" more: "time", or "ended" with how.
+    """Send a request to the child process. Return its reply, see `_child.answer`.
 
-    Raises ChatTemplateError if no process can be started. In a program that is no interpreter (a frozen one) the
-    answer is made here, in the sandbox and without limits.
+    There are two more errors: "time", and "ended" with the reason. A frozen program cannot start an interpreter; there
+    the template is rendered in this process, in the sandbox but without limits.
+
+    Raises ChatTemplateError if no process can be started.
     """
     from hotshoe_loader.child_process import can_start_child
 

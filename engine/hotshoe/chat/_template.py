@@ -1,4 +1,4 @@
-"""ChatTemplate: a Jinja2 chat template, compiled once, with errors that say what is wrong with what."""
+"""ChatTemplate: a Jinja2 chat template, checked when it is made."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ _MAX_SOURCE = 1 << 20
 
 
 class ChatTemplate:
-    """Turns messages into the text a model was trained on. May be used by several threads at once.
+    """Turns messages into a prompt in the format that a model was trained with. Thread-safe.
 
-    The text holds the special tokens that the template writes, the first one included where the model wants one:
-    encode it with ``add_special=False``.
+        template = ChatTemplate(source, "<s>", "</s>")
+        prompt = template.render([{"role": "user", "content": "Hello"}])
+
+    The prompt already contains special tokens, including the first one if the model needs it. Encode it with
+    ``add_special=False``.
     """
 
     def __init__(
@@ -40,11 +43,16 @@ class ChatTemplate:
         name: str = "the chat template",
         now: Callable[[], datetime] = datetime.now,
     ) -> None:
-        """``bos_token``, ``eos_token`` and ``special_tokens`` (such as "unk_token") are variables for the template.
+        """Make a template from its source.
 
-        A message may have a standard role (system, developer, user, assistant, tool, function), one that the
-        template names, or one of ``roles``. ``name`` is used in messages; ``now`` is what ``strftime_now`` tells.
-        Raises ChatTemplateError for a source that is no Jinja2, with the line.
+        bos_token, eos_token, special_tokens: variables of the template. A key of ``special_tokens`` is a name such as
+        "unk_token".
+        roles: roles that messages may have, in addition to the standard ones (system, developer, user, assistant, tool,
+        function) and those that the template names.
+        name: what error messages call the template.
+        now: returns the time that ``strftime_now`` formats.
+
+        Raises ChatTemplateError, with the line, if the source is not valid Jinja2.
         """
         if not isinstance(source, str):
             raise ChatTemplateError(f"{name} is {type(source).__name__}; expected str")
@@ -57,7 +65,7 @@ class ChatTemplate:
                 f"special_tokens is {described(special_tokens)}; expected a mapping of names to texts"
             )
         if not callable(now):
-            raise ChatTemplateError(f"now is {described(now)}; expected a function that gives a datetime")
+            raise ChatTemplateError(f"now is {described(now)}; expected a function that returns a datetime")
         tokens = {"bos_token": bos_token, "eos_token": eos_token, **(special_tokens or {})}
         self.special_tokens: dict[str, str | None] = _plain("special_tokens", tokens)
         self._now = now
@@ -67,7 +75,7 @@ class ChatTemplate:
         self._takes_calls = "tool_calls" in literals or "tool_calls" in facts["attributes"]
         self._custom_roles = frozenset(_strings("roles", roles))
         self._known_roles = self._custom_roles | literals
-        self.roles = ROLES | self._custom_roles  # those the template names itself are known besides
+        self.roles = ROLES | self._custom_roles  # roles that the template names are accepted as well
 
     def render(
         self,
@@ -78,12 +86,16 @@ class ChatTemplate:
         documents: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> str:
-        """The prompt. ``tools`` and ``documents`` are passed as they are; ``kwargs`` are variables for the template.
+        """Render a conversation as a prompt.
 
-        add_generation_prompt: whether to end with what makes the model answer.
-        A template that never looks at what it was given (tools, tool_calls, documents, a keyword) is a
-        ChatTemplateError, as is a template that refuses the conversation or breaks. Where the template takes texts
-        only, a content of parts that are all text is joined by line ends.
+        messages: mappings with "role" and "content". A content may be a list of parts. If the template does not support
+        parts, and all are texts, they are joined by line ends.
+        tools, documents: passed to the template unchanged.
+        add_generation_prompt: end the prompt with the start of the model's answer.
+        kwargs: more variables for the template.
+
+        Raises ChatTemplateError if the template refuses the conversation or fails, or if it does not use tools,
+        tool_calls, documents or a keyword that it was given.
         """
         given = {"tools": tools, "documents": documents, **kwargs}
         self._check_variables({name for name, value in given.items() if value is not None})
@@ -92,19 +104,19 @@ class ChatTemplate:
             variables = {name: None if value is None else _plain(name, value) for name, value in given.items()}
         except RecursionError as e:
             raise ChatTemplateError(
-                "the conversation is nested too deeply, or holds itself; expected what JSON can hold"
+                "the conversation is nested too deeply, or contains itself; expected data that JSON can hold"
             ) from e
         return self._render(plain, add_generation_prompt, variables)
 
     @cached_property
     def takes_parts(self) -> bool:
-        """Whether a content may be a list of parts (``{"type": "text", "text": …}``); found out by trying."""
+        """True if a content may be a list of parts (``{"type": "text", "text": …}``). Found by rendering an example."""
         content = [{"type": "text", "text": _PROBE}]
         try:
             text = self._render([{"role": "user", "content": content}], True, {"tools": None, "documents": None})
         except ChatTemplateError:
             return False
-        # a template that knows strings only writes the list as Python or JSON would
+        # a template that supports only strings writes the list in the syntax of Python or JSON
         return _PROBE in text and "'text'" not in text and '"text"' not in text
 
     def __repr__(self) -> str:
@@ -118,7 +130,7 @@ class ChatTemplate:
         return text
 
     def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The reply of the process that renders. Raises ChatTemplateError for an error in it."""
+        """Ask the child process. Raises ChatTemplateError if its reply is an error."""
         reply = ask(request)
         if "error" in reply:
             raise self._error(reply["error"], printable(reply["message"]), reply.get("line", 0))
@@ -134,15 +146,15 @@ class ChatTemplate:
             return ChatTemplateError(f"{name} is not valid Jinja2: line {line}: {message}: {excerpt!r}")
         if kind == "undefined":
             return ChatTemplateError(
-                f"{name} uses something that is not there: {message}",
+                f"{name} uses an undefined value: {message}",
                 hint="a message may lack a key, or the template expects another keyword argument",
             )
         if kind == "depth":
-            return ChatTemplateError(f"{name} calls itself without end, or is nested too deeply")
+            return ChatTemplateError(f"{name} calls itself endlessly, or is nested too deeply")
         if kind == "failed":
             return ChatTemplateError(f"{name} failed: {message}")
         does = {
-            "security": f"does what a template may not: {message}",
+            "security": f"does something that is forbidden: {message}",
             "time": f"takes more than {SECONDS:g} seconds, so it may never end",
             "memory": f"takes more than {format_bytes(MEMORY)} of memory",
             "length": f"writes more than {MAX_TEXT:,} characters",
@@ -153,12 +165,12 @@ class ChatTemplate:
     def _check_variables(self, given: set[str]) -> None:
         reserved = given & {"messages", "add_generation_prompt", *self.special_tokens}
         if reserved:
-            raise ChatTemplateError(f"{min(reserved)!r} cannot be given as a variable; the template has it already")
+            raise ChatTemplateError(f"{min(reserved)!r} cannot be passed as a variable; the template has it already")
         unused = sorted(given - self.variables)
         if unused:
             raise ChatTemplateError(
-                f"{self.name} never looks at {', '.join(map(repr, unused))}, so it would change nothing",
-                hint=f"leave it out; variables of the template: {', '.join(sorted(self.variables)[:30])}",
+                f"{self.name} does not use {', '.join(map(repr, unused))}, so it would have no effect",
+                hint=f"omit it; variables of the template: {', '.join(sorted(self.variables)[:30])}",
             )
 
     def _message(self, i: int, message: Any) -> dict[str, Any]:
@@ -173,11 +185,11 @@ class ChatTemplate:
             raise ChatTemplateError(f"{where}['role'] is {role!r}; expected a string such as 'user'")
         if role not in ROLES and role not in self._known_roles:
             raise ChatTemplateError(
-                f"{where} has the role {role!r}, which {self.name} does not name",
+                f"{where} has the role {role!r}, which {self.name} does not know",
                 hint=did_you_mean(role, self.roles),
             )
         if message.get("tool_calls") and not self._takes_calls:
-            raise ChatTemplateError(f"{where} has tool_calls, which {self.name} never looks at: they would be lost")
+            raise ChatTemplateError(f"{where} has tool_calls, but {self.name} does not use them: they would be lost")
         plain: dict[str, Any] = _plain(where, message)
         content = plain.get("content")
         if isinstance(content, list) and not self.takes_parts:
@@ -188,15 +200,15 @@ class ChatTemplate:
         for part in parts:
             if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-                raise ChatTemplateError(f"{where} holds a part of type {kind!r}; {self.name} takes texts only")
+                raise ChatTemplateError(f"{where} has a part of type {kind!r}; {self.name} supports only texts")
         return "\n".join(part["text"] for part in parts)
 
 
 def _strings(what: str, given: Iterable[str]) -> list[str]:
     strings = listed(what, given, "strings", ChatTemplateError)
-    for each in strings:
-        if not isinstance(each, str):
-            raise ChatTemplateError(f"{what} holds {described(each)}; expected strings")
+    for string in strings:
+        if not isinstance(string, str):
+            raise ChatTemplateError(f"{what} contains {described(string)}; expected strings")
     return strings
 
 
@@ -216,20 +228,20 @@ def _sequence(name: str, value: Any) -> Sequence[Any]:
 
 
 def _plain(where: str, value: Any) -> Any:
-    """A copy out of JSON's types: methods of other objects are beyond what the sandbox can judge."""
+    """Copy a value to JSON's types, because the sandbox cannot judge the methods of other objects."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
         return {_key(where, k): _plain(f"{where}[{k!r}]", v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(f"{where}[{i}]", v) for i, v in enumerate(value)]
-    if isinstance(value, str):  # of classes derived from these, the value only
+    if isinstance(value, str):  # subclasses of these types: keep only the value
         return str.__str__(value)
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
         return float.__float__(value)
-    raise ChatTemplateError(f"{where} is {type(value).__name__}; expected what JSON can hold")
+    raise ChatTemplateError(f"{where} is {type(value).__name__}; expected data that JSON can hold")
 
 
 def _key(where: str, key: Any) -> Any:

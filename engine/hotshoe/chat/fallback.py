@@ -1,6 +1,6 @@
-"""Which template a model file has, and named ones for files that have none.
+"""Find the chat template of a model file, or choose a named one for a file without a template.
 
-Chosen by name, or by the tokens a vocabulary has (first row that fits):
+A named template is chosen by its name, or by the tokens in the vocabulary. The first row that matches is used:
 
     <|im_start|>, <|im_end|>                  chatml
     <|start_header_id|>, <|eot_id|>           llama3
@@ -8,7 +8,7 @@ Chosen by name, or by the tokens a vocabulary has (first row that fits):
     <|user|>, <|assistant|>, <|end|>          phi3
     [INST], [/INST]                           mistral
 
-llama2 and zephyr are never guessed: their marks are ordinary text, which no vocabulary gives away.
+llama2 and zephyr are only chosen by name: their markers are ordinary text, so a vocabulary does not contain them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["NAMES", "ChatVocabulary", "from_metadata", "from_source", "named"]
 
 
 class ChatVocabulary(Protocol):
-    """What is asked of a tokenizer; ``hotshoe.tokenizers.Tokenizer`` has it."""
+    """The methods of a tokenizer that are needed here; ``hotshoe.tokenizers.Tokenizer`` has them."""
 
     @property
     def bos(self) -> int | None: ...
@@ -70,7 +70,7 @@ _ZEPHYR = """\
 {%- if add_generation_prompt -%}{{- '<|assistant|>\\n' -}}{%- endif -%}
 """
 
-# The three below have no place for a system message: it goes before the first message of the user.
+# The next three formats have no system message; its text is put before the first message of the user.
 _SYSTEM_FIRST = """\
 {%- if messages and messages[0].role == 'system' -%}
 {%- set system = messages[0].content | trim -%}{%- set turns = messages[1:] -%}
@@ -145,48 +145,50 @@ _RULES = (
 _KEY = "tokenizer.chat_template"
 
 NAMES = tuple(_SOURCES)
-"""Names that ``named`` knows."""
+"""The names of the templates that ``named`` returns."""
 
 
 def named(name: str, tokenizer: ChatVocabulary) -> ChatTemplate:
-    """One of the templates of this module. Raises ChatTemplateError for another name."""
+    """Return a template by its name, one of ``NAMES``. Raises ChatTemplateError for another name."""
     if name not in _SOURCES:
         raise ChatTemplateError(
-            f"there is no chat template named {name!r}; expected one of {', '.join(NAMES)}",
+            f"unknown chat template {name!r}; expected one of {', '.join(NAMES)}",
             hint=did_you_mean(name, NAMES),
         )
     return ChatTemplate(_SOURCES[name], *_bos_and_eos(tokenizer), name=f"the chat template {name!r} of hotshoe")
 
 
 def from_source(source: str, tokenizer: ChatVocabulary, *, name: str) -> ChatTemplate:
-    """A template of your own, in Jinja2. ``name`` is used in messages. Raises ChatTemplateError if it is invalid."""
+    """Make a template from Jinja2 source. ``name`` is used in messages. Raises ChatTemplateError if it is invalid."""
     return ChatTemplate(source, *_bos_and_eos(tokenizer), name=f"the chat template {name!r}")
 
 
 def from_metadata(metadata: Mapping[str, Any], tokenizer: ChatVocabulary, name: str | None = None) -> ChatTemplate:
-    """The template of a GGUF file; without one, a named template that fits the vocabulary.
+    """Return the template of a GGUF file or, if it has none, a named template that fits the vocabulary.
 
-    name: "default", one of the file's own others ("tool_use", "rag"), or one of ``NAMES`` to use in its place.
-    None for the file's default. Raises ChatTemplateError if there is none of that name, or none at all.
+    name: "default", the name of another template in the file ("tool_use", "rag"), or one of ``NAMES``. None means the
+    default of the file.
+
+    Raises ChatTemplateError if the name is unknown, or if there is no template and none fits the vocabulary.
     """
-    own = {key[len(_KEY) + 1 :] or "default": key for key in metadata if key == _KEY or key.startswith(f"{_KEY}.")}
-    if name in own or (name is None and "default" in own):
-        key = own[name or "default"]
+    in_file = {key[len(_KEY) + 1 :] or "default": key for key in metadata if key == _KEY or key.startswith(f"{_KEY}.")}
+    if name in in_file or (name is None and "default" in in_file):
+        key = in_file[name or "default"]
         return ChatTemplate(metadata[key], *_bos_and_eos(tokenizer), name=key)
     if name in _SOURCES:
         return named(name, tokenizer)
     if name is not None and name != "default":
-        have = ", ".join(sorted(own)) or "none"
+        available = ", ".join(sorted(in_file)) or "none"
         raise ChatTemplateError(
-            f"there is no chat template {name!r}; the file has {have}, hotshoe has {', '.join(NAMES)}",
-            hint=did_you_mean(name, {*own, *NAMES}),
+            f"unknown chat template {name!r}; the file has {available}, hotshoe has {', '.join(NAMES)}",
+            hint=did_you_mean(name, {*in_file, *NAMES}),
         )
     found = next((n for n, marks in _RULES if all(_has(tokenizer, mark) for mark in marks)), None)
     if found is None:
         raise ChatTemplateError(
-            f"the file has no {_KEY}, and its vocabulary has the marks of none that hotshoe knows",
-            hint=f"name one (--chat-template NAME): {', '.join([*sorted(own), *NAMES])}; a base model has none and is "
-            "not made for chat",
+            f"the file has no {_KEY}, and its vocabulary fits none of hotshoe's chat templates",
+            hint=f"name one (--chat-template NAME): {', '.join([*sorted(in_file), *NAMES])}; a base model has none and "
+            "is not made for chat",
         )
     return named(found, tokenizer)
 

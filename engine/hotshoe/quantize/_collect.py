@@ -1,8 +1,8 @@
-"""Importance matrices from a model at work: what goes into each of its matrices, while it reads a text.
+"""Collect importance matrices: how large the inputs of each matrix are while a model reads a text.
 
-As llama.cpp's tool collects them: the text's tokens in chunks of one length, each read by itself from the start; of
-each matrix of a layer the sum of squares of each input column. The sums are taken where the model runs, in the model's
-own graph, of which nothing but them is computed.
+The method is that of llama.cpp's tool. The text is divided into chunks of equal length, and the model reads each chunk
+from an empty context. For each matrix of a layer, the squares of each input column are summed. The device of the model
+computes the sums, in the model's own graph, and computes nothing else of the graph.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["collect_importance"]
 
 Array = np.ndarray[Any, Any]
-_OF_LAYERS = "blk."
+_LAYER_PREFIX = "blk."
 
 
 def collect_importance(
@@ -41,26 +41,30 @@ def collect_importance(
     dataset: str = "",
     progress: Callable[[float], None] | None = None,
 ) -> ImportanceMatrix:
-    """How much each column of each of the model's matrices matters, for a text like those it will be used on.
+    """Measure how much each column of the model's matrices matters for a text.
 
-    The text is read in chunks of ``chunk_size`` tokens, of which what remains is left out; n_chunks: at most so many,
-    None for all. dataset: what the file is to call the text. Quantize with a matrix that was made from the model in
-    full precision. Nothing else may use the model meanwhile.
+    Use a text like those that the model will be used with, and a model in full precision. Do not use the model for
+    anything else until this returns.
 
-    Raises InputTooLongError for a text shorter than one chunk, or chunks longer than the model's context; BackendError
-    where the model gives what is no number.
+    text: read in chunks of ``chunk_size`` tokens. Tokens that do not fill a chunk are ignored.
+    n_chunks: the maximum number of chunks; None for all.
+    dataset: the name of the text, to be stored in the file.
+    progress: called with a fraction from 0 to 1.
+
+    Raises InputTooLongError if the text is shorter than one chunk, or a chunk is longer than the model's context;
+    BackendError if the model computes values that are not numbers.
     """
     if not isinstance(text, str):
         raise InputTypeError(f"text is {described(text)}; expected a str")
     size = integer("chunk_size", chunk_size, 2, InputTooLongError)
-    most = None if n_chunks is None else integer("n_chunks", n_chunks, 1, InputTooLongError)
+    limit = None if n_chunks is None else integer("n_chunks", n_chunks, 1, InputTooLongError)
     if isinstance(model, TextModel) and size > model.params.rows:
         raise InputTooLongError(
-            f"a chunk of {size} tokens is more than one graph takes, {model.params.rows}: in graphs that give no "
-            "logits the last layer computes keys and values only",
-            hint=f"load the model with RunnerParams(n_batch={size}), or take smaller chunks",
+            f"chunks have {size} tokens, but a graph takes at most {model.params.rows}, and a chunk must fit into one: "
+            "graphs without logits do not compute all inputs of the last layer",
+            hint=f"load the model with RunnerParams(n_batch={size}), or use smaller chunks",
         )
-    chunks = list(_chunks(model, text, size))[:most]
+    chunks = list(_chunks(model, text, size))[:limit]
     collector = _Collector(model.backend)
     with observe(collector):
         for i, chunk in enumerate(chunks):
@@ -76,46 +80,48 @@ def collect_importance(
 def _chunks(model: TextModel | EmbeddingModel | RerankModel, text: str, size: int) -> Iterator[list[int]]:
     if size > model.n_ctx:
         raise InputTooLongError(
-            f"a chunk of {size} tokens is longer than the context, which holds {model.n_ctx}",
-            hint=f"take smaller chunks: chunk_size={model.n_ctx} (--chunk-size {model.n_ctx})",
+            f"chunks have {size} tokens, but the context holds {model.n_ctx}",
+            hint=f"use smaller chunks: chunk_size={model.n_ctx} (--chunk-size {model.n_ctx})",
         )
     ids = model.tokenizer.encode(text)
     if len(ids) < size:
         raise InputTooLongError(
-            f"the text has {len(ids)} tokens; expected {size} or more, for one chunk, and better a hundred times that",
-            hint="take a longer text, or smaller chunks: chunk_size= (--chunk-size)",
+            f"the text has {len(ids)} tokens; expected at least {size}, one chunk, and better a hundred times as many",
+            hint="use a longer text, or smaller chunks: chunk_size= (--chunk-size)",
         )
-    around = model.tokenizer.encode("")[:1]  # what begins every text, or may only end it
-    begins = around if around == ids[:1] else []
+    special = model.tokenizer.encode("")[:1]  # a token before every text, or only after it
+    prefix = special if special == ids[:1] else []
     for start in range(0, len(ids) - size + 1, size):
         chunk = ids[start : start + size]
-        chunk[: len(begins)] = begins
+        chunk[: len(prefix)] = prefix
         yield chunk
 
 
 def _read(model: TextModel | EmbeddingModel | RerankModel, chunk: list[int]) -> None:
     if not isinstance(model, TextModel):
-        with suppress(_Enough):
+        with suppress(_RunCancelled):
             model.states_of(chunk)
         return
-    model.engine.forget()  # chunks that begin alike would else share what was computed
-    with model.sequence() as sequence, suppress(_Enough):
+    model.engine.forget()  # otherwise chunks with the same beginning would share computed rows
+    with model.sequence() as sequence, suppress(_RunCancelled):
         sequence.append(*chunk)
 
 
-class _Enough(Exception):  # noqa: N818  (no error)
-    """All that a chunk gives was collected: the run itself would give nothing more."""
+class _RunCancelled(Exception):  # noqa: N818  (not an error)
+    """Cancels the run of a chunk after its sums are collected: the results of the run are not needed."""
 
 
-class _Asked(NamedTuple):
-    """What a graph is asked of one matrix's inputs: squares (matrices, columns) or (columns,); rows of each expert."""
+class _Statistics(NamedTuple):
+    """The tensors to compute for the inputs of one matrix."""
 
     squares: Tensor
+    """Sums of squares: (matrices, columns) or (columns,)."""
     counts: Tensor | int
+    """Rows that were summed: one number, or one for each expert."""
 
 
 class _Sums:
-    """Of one weight, over all that was read. counts: of rows, one for all matrices, or one for each expert."""
+    """The totals of one weight over all chunks."""
 
     def __init__(self) -> None:
         self.squares: Array = np.zeros(())
@@ -126,7 +132,7 @@ class _Sums:
         self.counts = self.counts + np.asarray(counts, np.float64)
 
     def importance(self, name: str) -> Importance:
-        """Raises BackendError for sums that are no numbers."""
+        """The totals as float32. Raises BackendError if they are not numbers."""
         if not np.isfinite(self.squares).all():
             raise BackendError(
                 f"the inputs of {name} are not numbers (NaN or infinite)", hint="try a file in f32, or another device"
@@ -136,70 +142,70 @@ class _Sums:
 
 
 class _Collector:
-    """In place of each run of the model, adds up what would go into its matrices."""
+    """Replaces each run of the model by a run that sums the squares of the inputs of its matrices."""
 
     def __init__(self, backend: Backend) -> None:
         self.sums: dict[str, _Sums] = {}
         self._backend = backend
 
     def before_run(self, context: Context, fed: Mapping[Tensor, Array]) -> None:
-        """Collects, and cancels the run: nobody needs its results."""
+        """Compute and add the sums, then cancel the run."""
         if context.backend is not self._backend:
             return
         inputs = {tensor.name: array for tensor, array in fed.items()}
         n_rows = inputs["tokens"].size
-        # the one sequence there is comes first; rows behind it pad the graph
+        # sequence 0 comes first; the rows after it pad the graph
         n = int((inputs["sequences"] == 0).sum()) if "sequences" in inputs else n_rows
-        asked = _asked(context.graph().nodes, n_rows, n)
-        outputs = [t for each in asked.values() for t in each if isinstance(t, Tensor)]
+        statistics = _statistics(context.graph().nodes, n_rows, n)
+        outputs = [t for pair in statistics.values() for t in pair if isinstance(t, Tensor)]
         values = compute_nodes(self._backend, list(dict.fromkeys(outputs)), fed)
-        for name, (squares, counts) in asked.items():
+        for name, (squares, counts) in statistics.items():
             self.sums.setdefault(name, _Sums()).add(
                 values[squares], counts if isinstance(counts, int) else values[counts]
             )
-        raise _Enough
+        raise _RunCancelled
 
 
-def _asked(nodes: Iterable[Tensor], n_rows: int, n: int) -> dict[str, _Asked]:
-    """For each matrix of a layer, by its name. Of the ``n_rows`` rows of the graph, the first ``n`` count."""
-    asked: dict[str, _Asked] = {}
-    made: dict[tuple[Tensor | None, ...], _Asked] = {}  # q, k and v read the same
+def _statistics(nodes: Iterable[Tensor], n_rows: int, n: int) -> dict[str, _Statistics]:
+    """The statistics of each matrix of a layer, by its name. Only the first ``n`` of ``n_rows`` rows are summed."""
+    by_name: dict[str, _Statistics] = {}
+    by_input: dict[tuple[Tensor | None, ...], _Statistics] = {}  # queries, keys and values share one input
     for node in nodes:
         rule = _RULES.get(node.op)
         weight = node.sources[1] if rule is not None else None
-        if rule is None or weight is None or weight.op != "weight" or not weight.name.startswith(_OF_LAYERS):
+        if rule is None or weight is None or weight.op != "weight" or not weight.name.startswith(_LAYER_PREFIX):
             continue
         key = (node.sources[0], *node.sources[2:])
-        if key not in made:
-            made[key] = rule(node, n_rows, n)
-        asked[weight.name] = made[key]
-    return asked
+        if key not in by_input:
+            by_input[key] = rule(node, n_rows, n)
+        by_name[weight.name] = by_input[key]
+    return by_name
 
 
-def _of_linear(node: Tensor, n_rows: int, n: int) -> _Asked:
+def _linear(node: Tensor, n_rows: int, n: int) -> _Statistics:
     x = _source(node, 0)
     rows = x.reshape(-1, x.shape[-1])
-    m = len(rows) * n // n_rows  # of each token one, or several
+    m = len(rows) * n // n_rows  # a token may have several rows
     rows = rows[:m]
-    return _Asked((rows * rows).sum(axis=0), m)
+    return _Statistics((rows * rows).sum(axis=0), m)
 
 
-def _of_matmul(node: Tensor, n_rows: int, n: int) -> _Asked:
-    """One matrix for each head, as latent attention has it: x is (heads, n, columns)."""
+def _matmul(node: Tensor, n_rows: int, n: int) -> _Statistics:
+    """For one matrix per head, as in latent attention: x is (heads, n, columns)."""
     x = _source(node, 0)[..., :n, :]
-    return _Asked((x * x).sum(axis=-2), n)
+    return _Statistics((x * x).sum(axis=-2), n)
 
 
-def _of_experts(node: Tensor, n_rows: int, n: int) -> _Asked:
-    """x is (n, 1 or k, columns), and chosen, (n, k), says which expert each row goes to."""
+def _experts(node: Tensor, n_rows: int, n: int) -> _Statistics:
+    """For experts: x is (n, 1 or k, columns), and chosen, (n, k), holds the experts of each row."""
     x, weight, chosen = (_source(node, i) for i in range(3))
     x, chosen = x[:n], chosen[:n]
-    picks = constant(np.eye(len(weight), dtype=np.float32)).take(chosen)  # (n, k, experts), one of them 1
-    if x.shape[1] != chosen.shape[1]:  # all experts read the same
-        picks = picks.sum(axis=1, keepdims=True)
-    picks = picks.reshape(-1, len(weight))
+    one_hot = constant(np.eye(len(weight), dtype=np.float32)).take(chosen)  # (n, k, experts)
+    if x.shape[1] != chosen.shape[1]:  # all experts of a token read the same row
+        one_hot = one_hot.sum(axis=1, keepdims=True)
+    one_hot = one_hot.reshape(-1, len(weight))
     rows = x.reshape(-1, x.shape[-1])
-    return _Asked(picks.permute(1, 0) @ (rows * rows), picks.sum(axis=0))
+    return _Statistics(one_hot.permute(1, 0) @ (rows * rows), one_hot.sum(axis=0))
 
 
 def _source(node: Tensor, i: int) -> Tensor:
@@ -208,4 +214,4 @@ def _source(node: Tensor, i: int) -> Tensor:
     return source
 
 
-_RULES = {"linear": _of_linear, "matmul": _of_matmul, "linear_experts": _of_experts}
+_RULES = {"linear": _linear, "matmul": _matmul, "linear_experts": _experts}

@@ -1,4 +1,4 @@
-"""The file types of llama.cpp: each a mix of block formats, with the number that ``general.file_type`` gives it."""
+"""The file types of llama.cpp: mixes of block formats, with their numbers in ``general.file_type``."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ __all__ = ["FILE_TYPES", "FileType", "parse_dtype", "parse_file_type"]
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """name: as users write it. number: in ``general.file_type``. base_name: of the type that most weights get."""
+    """A type that a GGUF file can have, such as q4_k_m."""
 
     name: str
+    """The name that users write."""
     number: int
+    """Its number in ``general.file_type``."""
     base_name: str
+    """The name of the element type that most weights get."""
 
     @property
     def base(self) -> DType:
-        """The type of what no rule of the mix names."""
-        from hotshoe_core.tensors.dtypes import DType  # imports NumPy, for which the names of the types need not wait
+        """The element type of the weights that have no special rule in the mix."""
+        from hotshoe_core.tensors.dtypes import DType  # imported late, because it imports NumPy
 
         return DType[self.base_name]
 
     @property
     def is_plain(self) -> bool:
-        """All weights are floats of one type: no mix applies."""
+        """True if all weights have one float type, so that no mix applies."""
         return not self.base.is_quantized
 
 
@@ -38,7 +41,7 @@ def _table(*rows: tuple[str, int, str]) -> dict[str, FileType]:
     return {name: FileType(name, number, base) for name, number, base in rows}
 
 
-# source of the numbers: enum llama_ftype of llama.cpp's llama.h, where 4 to 6, 33 to 35 are of types since removed
+# Source of the numbers: enum llama_ftype in llama.cpp's llama.h. 4 to 6 and 33 to 35 were types that it has removed.
 FILE_TYPES = _table(
     ("f32", 0, "F32"),
     ("f16", 1, "F16"),
@@ -76,29 +79,33 @@ FILE_TYPES = _table(
     ("iq1_s", 24, "IQ1_S"),
     ("q1_0", 40, "Q1_0"),
 )
-"""Every type a file may be written as, by its name, the most bits first."""
+"""Every type that a file can have, by its name, with the most bits first."""
 
 _SHORT = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}
 
 
 def parse_file_type(name: object) -> FileType:
-    """The file type of this name, in either case; "q4_k" is q4_k_m. Raises ConversionError with the nearest name."""
+    """Return the file type with this name, in upper or lower case. "q4_k" means q4_k_m.
+
+    Raises ConversionError, with a similar name as hint, if the name is unknown.
+    """
     if not isinstance(name, str):
-        raise ConversionError(
-            f"the type of a file is {name!r} ({type(name).__name__}); expected a name, such as q4_k_m"
-        )
+        raise ConversionError(f"the file type is {name!r} ({type(name).__name__}); expected a name such as q4_k_m")
     plain = name.strip().lower().replace("-", "_")
     found = FILE_TYPES.get(_SHORT.get(plain, plain))
     if found is None:
         raise ConversionError(
-            f"the type is {name!r}; a file can be written as {', '.join(FILE_TYPES)}",
+            f"unknown file type {name!r}; expected one of {', '.join(FILE_TYPES)}",
             hint=did_you_mean(plain, FILE_TYPES),
         )
     return found
 
 
 def parse_dtype(name: object, what: str) -> DType:
-    """The element type of a tensor, "q6_k" or DType.Q6_K, ``what`` it is for. Raises ConversionError."""
+    """Return the element type for a name such as "q6_k", or for DType.Q6_K. ``what`` names the option in messages.
+
+    Raises ConversionError if tensors cannot be written in this type.
+    """
     from hotshoe_core.tensors.dtypes import DType
 
     writable = [d for d in DType if d.is_quantized and d not in (DType.Q8_1, DType.Q8_K)]
@@ -107,7 +114,7 @@ def parse_dtype(name: object, what: str) -> DType:
     found = name if isinstance(name, DType) else names.get(name.strip().lower()) if isinstance(name, str) else None
     if found not in writable:
         raise ConversionError(
-            f"{what}: the type is {name!r}; a tensor can be written as {', '.join(names)}",
+            f"{what}: unknown tensor type {name!r}; expected one of {', '.join(names)}",
             hint=did_you_mean(str(name).lower(), names),
         )
     return found

@@ -1,4 +1,4 @@
-"""The head of a GGUF file from parts that are bytes already: what the ``gguf`` package's writer would make anew.
+"""Write the header of a GGUF file from entries that are bytes already, so that the old entries stay byte for byte.
 
 Source: the GGUF specification (docs/gguf.md of ggml).
 """
@@ -18,7 +18,7 @@ _VERSION = 3
 
 
 class Row(NamedTuple):
-    """A tensor in the table."""
+    """A tensor in the header's table."""
 
     name: str
     shape: tuple[int, ...]
@@ -30,23 +30,23 @@ class Row(NamedTuple):
 
 
 def u32_entry(key: str, value: int) -> bytes:
-    """A key with a number."""
+    """The bytes of a key with a uint32 value."""
     return _text(key) + struct.pack("<II", ValueType.UINT32.id, value)
 
 
 def string_entry(key: str, value: str) -> bytes:
-    """A key with a text."""
+    """The bytes of a key with a string value."""
     return _text(key) + struct.pack("<I", ValueType.STRING.id) + _text(value)
 
 
 def strings_entry(key: str, values: Sequence[str]) -> bytes:
-    """A key with a list of texts."""
-    about = struct.pack("<IIQ", ValueType.ARRAY.id, ValueType.STRING.id, len(values))
-    return _text(key) + about + b"".join(map(_text, values))
+    """The bytes of a key with an array of strings."""
+    array_type = struct.pack("<IIQ", ValueType.ARRAY.id, ValueType.STRING.id, len(values))
+    return _text(key) + array_type + b"".join(map(_text, values))
 
 
 def head(entries: Sequence[bytes], rows: Iterable[Row], alignment: int) -> bytes:
-    """All that comes before the tensors' data, which follow each other in this order, each padded."""
+    """The bytes before the data of the tensors. The data must follow in this order, each tensor padded."""
     table, offset = [], 0
     for row in rows:
         dims = row.shape[::-1]
@@ -57,10 +57,10 @@ def head(entries: Sequence[bytes], rows: Iterable[Row], alignment: int) -> bytes
 
 
 def padding(size: int, alignment: int) -> int:
-    """Bytes to the next multiple."""
+    """The number of bytes from ``size`` to the next multiple of ``alignment``."""
     return -size % alignment
 
 
 def _text(value: str) -> bytes:
-    raw = value.encode("utf-8", "surrogateescape")  # names of files that are no UTF-8
+    raw = value.encode("utf-8", "surrogateescape")  # file names may be invalid UTF-8
     return struct.pack("<Q", len(raw)) + raw

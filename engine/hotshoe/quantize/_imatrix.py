@@ -1,8 +1,8 @@
-"""Importance matrices: how much an error in each column of a weight matters, as llama.cpp's files hold it.
+"""Importance matrices: how much an error in each column of a weight matters, in the file formats of llama.cpp.
 
-What is kept of a weight's inputs is, of each column, the sum of their squares over all rows, and how many rows there
-were; of experts, for each expert apart. Two formats: GGUF, which is written, and the older one (".dat"), which is only
-read. Source of both: tools/imatrix and common/imatrix-loader.cpp of llama.cpp.
+For each column of a weight, a file stores the sum of the squared inputs over all rows, and the number of rows; for
+experts, separately for each expert. hotshoe writes the GGUF format, and also reads the older format (".dat").
+Source of both: tools/imatrix and common/imatrix-loader.cpp of llama.cpp.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ _MAKE = "make one: hotshoe imatrix MODEL.gguf --text TEXT.txt -o imatrix.gguf"
 
 
 class Importance(NamedTuple):
-    """Of one weight: sums of squares, float32 (matrices, columns), and rows seen, float32 (matrices,).
+    """The importance of the columns of one weight.
 
-    An older file does not say how many matrices there are: all sums are one row then, of one count.
+    The older format does not store the number of matrices; all sums are then in one row, with one count.
     """
 
     sums: Array
+    """Sums of squared inputs: float32 (matrices, columns)."""
     counts: Array
+    """The number of rows that were summed: float32 (matrices,)."""
 
     @property
     def mean(self) -> Array:
-        """Mean of squares, float32, flat. An expert that no row came to counts all columns alike."""
+        """The mean of squares, float32, flat. It is 1 for all columns of an expert that no row used."""
         counts = self.counts[:, None]
         with np.errstate(all="ignore"):
             return np.where(counts > 0, self.sums / counts, np.float32(1)).astype(np.float32).reshape(-1)
@@ -51,17 +53,24 @@ class Importance(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportanceMatrix:
-    """One Importance for each weight, by its name. datasets: the texts it was made from; a chunk is some tokens."""
+    """How much each column of each weight matters. Make one with ``collect_importance``, or ``read`` a file."""
 
     weights: Mapping[str, Importance]
+    """The importance of each weight, by its name in the model's file."""
     datasets: tuple[str, ...] = ()
+    """The names of the texts that it was made from."""
     n_chunks: int = 0
     chunk_size: int = 0
+    """Tokens of a chunk."""
     path: Path | None = None
+    """The file that it was read from."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ImportanceMatrix:
-        """Either format. Raises ModelFileError for a file that is neither, is damaged, or holds what is no number."""
+        """Read a file in either format.
+
+        Raises ModelFileError if the file is in neither format, is damaged, or holds values that are not numbers.
+        """
         if not isinstance(path, (str, os.PathLike)):
             raise ModelFileError(f"the path of an importance matrix is {described(path)}; expected a str or a Path")
         path = Path(path).expanduser()
@@ -71,14 +80,14 @@ class ImportanceMatrix:
                 raw = b"" if magic == b"GGUF" else magic + file.read()
         except OSError as error:
             raise ModelFileError(f"cannot be read: {error.strerror or error}", path=path, hint=_MAKE) from None
-        found = _read_gguf(path) if magic == b"GGUF" else _Older(path, raw).read()
+        found = _read_gguf(path) if magic == b"GGUF" else _DatReader(path, raw).read()
         for name, weight in found.weights.items():
             if not (np.isfinite(weight.sums).all() and np.isfinite(weight.counts).all() and (weight.sums >= 0).all()):
-                raise ModelFileError("sums of squares are negative or no numbers", path=path, field=name, hint=_MAKE)
+                raise ModelFileError("sums of squares are negative or not numbers", path=path, field=name, hint=_MAKE)
         return found
 
     def write(self, target: Path) -> None:
-        """As llama.cpp writes it: the same keys, names in order, shapes without leading ones.
+        """Write a GGUF file to ``target``, as llama.cpp does: the same keys, sorted names, shapes without leading ones.
 
         Raises ConversionError if the file cannot be written.
         """
@@ -109,13 +118,13 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
         names = [name.removesuffix(_SUMS) for name in file.tensors if name.endswith(_SUMS)]
         if not names:
             what = file.metadata.get("general.type", None, str) or "model"
-            raise ModelFileError(f"this is a {what}, and holds no importance matrix", path=path, hint=_MAKE)
+            raise ModelFileError(f"this is a {what}, not an importance matrix", path=path, hint=_MAKE)
         weights = {}
         for name in names:
             sums, counts = _floats(file, name + _SUMS), _floats(file, name + _COUNTS)
             if not counts.size or not sums.size or sums.size % counts.size:
                 raise ModelFileError(
-                    f"{sums.size} sums and {counts.size} counts; expected as many sums for each count",
+                    f"{sums.size} sums and {counts.size} counts; expected the same number of sums for each count",
                     path=path,
                     field=name,
                     hint=_MAKE,
@@ -132,16 +141,16 @@ def _read_gguf(path: Path) -> ImportanceMatrix:
 
 
 def _floats(file: GGUFFile, name: str) -> Array:
-    """A copy: the file is closed soon."""
+    """A copy of a tensor, flat, because the file will be closed."""
     info = file.tensors.get(name)
     if info is None or info.dtype is not DType.F32:
-        found = "there is none" if info is None else f"it is {info.dtype.name}"
-        raise ModelFileError(f"expected a tensor of F32; {found}", path=file.path, field=name, hint=_MAKE)
+        found = "missing" if info is None else info.dtype.name
+        raise ModelFileError(f"the tensor is {found}; expected F32", path=file.path, field=name, hint=_MAKE)
     return file.array(name).reshape(-1).astype(np.float32)
 
 
-class _Older:
-    """A position in a file of the older format, which has no magic number: every length is checked."""
+class _DatReader:
+    """Reads the older format (".dat"). It has no magic number, so every length is checked."""
 
     def __init__(self, path: Path, raw: bytes) -> None:
         self._path = path
@@ -152,7 +161,7 @@ class _Older:
         weights = {}
         n = self._number("number of entries")
         if not 1 <= n <= len(self._raw):
-            raise self._error(f"it would begin with {n} entries")
+            raise self._error(f"it would have {n} entries")
         for i in range(n):
             name = self._text(f"entry {i}")
             n_calls = self._number(name)
@@ -161,7 +170,7 @@ class _Older:
                 raise self._error(f"entry {name!r:.80} has no values")
             weights[name] = Importance(sums[None], np.array([max(n_calls, 1)], np.float32))
         n_chunks, datasets = 0, []
-        if self._pos < len(self._raw):  # newer ones of this format end with this
+        if self._pos < len(self._raw):  # only newer files of this format have the rest
             n_chunks = self._number("number of chunks")
         if self._pos < len(self._raw):
             datasets.append(self._text("data set"))
@@ -175,13 +184,13 @@ class _Older:
 
     def _take(self, n: int, what: str) -> bytes:
         if not 0 <= n <= len(self._raw) - self._pos:
-            raise self._error(f"{what:.80} would have {n} bytes, and {len(self._raw) - self._pos} are left")
+            raise self._error(f"{what:.80} would have {n} bytes, but {len(self._raw) - self._pos} are left")
         self._pos += n
         return self._raw[self._pos - n : self._pos]
 
     def _error(self, message: str) -> ModelFileError:
         return ModelFileError(
-            f"this is no importance matrix: it is no GGUF file, and read as the older format (.dat), {message}",
+            f"this is not an importance matrix: it is not a GGUF file, and in the older format (.dat) {message}",
             path=self._path,
             offset=self._pos,
             hint=_MAKE,

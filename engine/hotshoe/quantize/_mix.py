@@ -1,9 +1,9 @@
-"""Which tensor of a model gets which block format: the mixes of llama.cpp, as tables.
+"""The mixes of llama.cpp, as tables: which block format each tensor of a model gets.
 
-The rules, though not a line of the code, are those of src/llama-quant.cpp in llama.cpp (as of llama-cpp-python 0.3.36),
-so that a file made here has the types, and then the bytes, of one made there. What they come to: the matrix that
-gives the logits and the values of attention get more bits, as do the first and the last layers' ``ffn_down``; models
-that share few keys and values among many queries, or have 8 experts, can afford more for these small matrices.
+The rules are those of src/llama-quant.cpp in llama.cpp (as of llama-cpp-python 0.3.36), in new code. So a file made
+here has the same types, and then the same bytes. In short: the output matrix, the value matrices of attention, and
+``ffn_down`` of the first and last layers get more bits. If many queries share few keys and values, or if the model has
+8 experts, the matrices of keys and values are small, and get more bits still.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ __all__ = ["Facts", "Mixer", "fallback", "sort_key"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the mixes go by. grouped: query heads to one of keys and values, in the first layer; 0 without heads."""
+    """The properties of a model that the mixes depend on."""
 
     architecture: str
     n_layers: int = 0
     n_experts: int = 0
     grouped: int = 1
+    """Query heads for each key/value head, in the first layer; 0 if the model has no heads."""
     is_70b: bool = False
-    tied: bool = False  # the token embedding gives the logits, too
+    tied: bool = False
+    """True if the token embedding is also the output matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One tensor to choose for. i of n: its number among those of its role, or its layer among all."""
+    """One tensor to choose a type for: number ``i`` of the ``n`` tensors of its role, or in layer ``i`` of ``n``."""
 
     facts: Facts
     i: int
@@ -43,12 +45,12 @@ class _Case:
 
     @property
     def shares(self) -> bool:
-        """So many queries share keys and values that the matrices for these are small."""
+        """True if so many queries share keys and values that their matrices are small."""
         return self.facts.grouped >= 4
 
     @property
     def eight(self) -> bool:
-        """As Mixtral has: what the experts share is little of the whole."""
+        """True if the model has 8 experts, as Mixtral: the tensors outside the experts are then a small share."""
         return self.facts.n_experts == 8
 
     @property
@@ -57,12 +59,12 @@ class _Case:
 
     @property
     def early(self) -> bool:
-        """In the first eighth."""
+        """True in the first eighth."""
         return self.i < self.n // 8
 
     @property
     def sensitive(self) -> bool:
-        """In the first eighth, the last, or one of three between."""
+        """True in the first eighth, in the last eighth, and for every third tensor between them."""
         return self.early or self.i >= 7 * self.n // 8 or (self.i - self.n // 8) % 3 == 2
 
     @property
@@ -74,21 +76,21 @@ Q8_0, Q6_K, Q5_K, Q4_K, Q3_K, Q2_K = DType.Q8_0, DType.Q6_K, DType.Q5_K, DType.Q
 IQ3_S, IQ3_XXS, IQ2_S, IQ2_XXS = DType.IQ3_S, DType.IQ3_XXS, DType.IQ2_S, DType.IQ2_XXS
 
 Rule = Callable[[_Case], "DType | None"]
-"""The type for a case; None: the base type of the file."""
+"""The type for a case; None means the base type of the file."""
 
 _LOW = frozenset({"iq2_xxs", "iq2_xs", "iq2_s", "iq2_m", "iq1_s", "iq1_m"})
-"""File types of about two bits, which have rules of their own."""
+"""File types of about two bits, which have separate rules."""
 _ROOMIER = frozenset({"iq2_s", "iq2_m"})
 
 _OUTPUT: Mapping[str, DType] = dict.fromkeys((*_LOW, "iq3_xxs"), Q5_K) | {"mxfp4_moe": Q8_0, "q8_0": Q8_0}
-"""Of the matrix that gives the logits; any other file type: Q6_K."""
+"""Types of the output matrix; Q6_K for any other file type."""
 
 _EMBEDDING: Mapping[str, DType] = {
     **dict.fromkeys(("iq2_xxs", "iq2_xs", "iq1_s", "iq1_m"), Q2_K),
     **dict.fromkeys(("iq2_s", "iq2_m", "iq3_xxs"), IQ3_S),
     **dict.fromkeys(("tq1_0", "tq2_0", "q2_0"), Q4_K),
 }
-"""Of the token embedding, where it gives no logits."""
+"""Types of the token embedding, if it is not also the output matrix."""
 
 _VALUES: Mapping[str, Rule] = {
     "q2_k": lambda c: Q4_K if c.shares else Q3_K,
@@ -120,7 +122,7 @@ _DOWN: Mapping[str, Rule] = {
     "iq4_xs": lambda c: Q5_K if c.early and not c.importance else None,
     "q5_k_m": lambda c: Q6_K if c.sensitive else None,
     "q4_k_s": lambda c: Q5_K if c.early and not c.falcon else None,
-    # without importance these would be worse than the base type, and files stay as they have always been
+    # without importance these would be worse than the base type
     "q4_0": lambda c: DType.Q4_1 if c.early and c.importance else None,
     "q5_0": lambda c: DType.Q5_1 if c.early and c.importance else None,
 }
@@ -142,18 +144,18 @@ _NEXT: Mapping[DType, DType] = {
     Q5_K: DType.Q5_1,
     Q6_K: Q8_0,
 }
-"""Where rows are no whole number of a type's blocks: a type of smaller blocks and no fewer bits."""
+"""A type with smaller blocks and at least as many bits, for rows that are not a multiple of the block size."""
 
 _PROTECTED = {"glm5-next": ("attn_q_a", "attn_q_b", "nextn.eh_proj")}
-"""Parts of names that an architecture wants in 8 bits or more."""
+"""By architecture, parts of the names of tensors that need 8 bits or more."""
 
 _LAYER = re.compile(r"blk\.(\d+)")
 
 
 def fallback(name: str, dtype: DType, n_columns: int) -> DType:
-    """``dtype``, or what takes its place where rows of so many columns are no whole number of its blocks.
+    """Return ``dtype``, or a type with smaller blocks if ``n_columns`` is not a multiple of its block size.
 
-    Raises ConversionError, which names the tensor, for a type that has large blocks and no kin with smaller ones.
+    Raises ConversionError, which names the tensor, if ``dtype`` has large blocks and no such replacement.
     """
     if n_columns % dtype.block_size == 0:
         return dtype
@@ -161,25 +163,25 @@ def fallback(name: str, dtype: DType, n_columns: int) -> DType:
     if smaller is None:
         if dtype.block_size > 32:
             raise ConversionError(
-                f"{name} cannot be {dtype.name.lower()}: its rows have {n_columns} elements, and a block of that type "
-                f"has {dtype.block_size}",
-                hint="choose another type; those named q4_k and the like find one that fits by themselves",
+                f"{name} cannot be {dtype.name.lower()}: its rows have {n_columns} elements, which is not a multiple "
+                f"of that type's block size, {dtype.block_size}",
+                hint="choose another type; q4_k and similar types switch to one with smaller blocks by themselves",
             )
         smaller = dtype
     return smaller if n_columns % smaller.block_size == 0 else DType.F16
 
 
 def sort_key(name: str) -> tuple[int, bytes]:
-    """llama.cpp's order of tensors, in which the mixes count: those of no layer, then layer by layer, by name."""
+    """Sort key for llama.cpp's order of tensors: first those outside the layers, then each layer, by name."""
     match = _LAYER.match(name)
     return int(match[1]) if match else -1, name.encode()
 
 
 class Mixer:
-    """Chooses for one tensor after another, in the order of ``sort_key``: a few rules count what came before."""
+    """Chooses the type of each tensor. Call it in the order of ``sort_key``: some rules count earlier tensors."""
 
     def __init__(self, file_type: FileType, facts: Facts, *, n_values: int, importance: bool) -> None:
-        """n_values: how many tensors there are in all whose role ``is_values``."""
+        """n_values: the number of tensors whose role ``is_values``. importance: there is an importance matrix."""
         self._type = file_type
         self._facts = facts
         self._importance = importance
@@ -187,7 +189,7 @@ class Mixer:
         self._seen = dict.fromkeys(("values", Role.DOWN, Role.GATE, Role.UP), 0)
 
     def choose(self, name: str, shape: tuple[int, ...], role: Role, output_type: DType | None) -> DType:
-        """The type by the mix, whether or not the rows fit it. output_type: what the output was asked to be."""
+        """Return the type from the mix, even if the rows do not fit it. output_type: the user's choice, if any."""
         mix, facts = self._type.name, self._facts
         if any(part in name for part in _PROTECTED.get(facts.architecture, ())):
             return Q8_0
@@ -206,10 +208,10 @@ class Mixer:
         return _OUTPUT.get(self._type.name, Q6_K)
 
     def _mxfp4(self, shape: tuple[int, ...], role: Role) -> DType:
-        of_experts = len(shape) > 2 and shape[-3] > 1
-        if self._facts.architecture == "bailingmoe3":  # has other tensors of three dimensions
-            of_experts = of_experts and role in (Role.UP, Role.GATE, Role.DOWN)
-        return DType.MXFP4 if of_experts else Q8_0
+        is_experts = len(shape) > 2 and shape[-3] > 1
+        if self._facts.architecture == "bailingmoe3":  # it has other tensors with three dimensions
+            is_experts = is_experts and role in (Role.UP, Role.GATE, Role.DOWN)
+        return DType.MXFP4 if is_experts else Q8_0
 
     def _low(self, role: Role) -> DType | None:
         facts, roomier = self._facts, self._type.name in _ROOMIER
@@ -255,7 +257,7 @@ class Mixer:
         return _Case(self._facts, i, n, self._importance)
 
     def _count(self, what: str | Role) -> int:
-        """How many of these came before this one."""
+        """Return how many tensors of this kind came before, and count this one."""
         self._seen[what] += 1
         return self._seen[what] - 1
 
@@ -270,5 +272,5 @@ def _falcon_down(case: _Case) -> DType:
 
 
 def _more_of_70b(facts: Facts, chosen: DType) -> DType:
-    # 8 heads share the matrix, which is therefore an eighth of the queries'
+    # 8 query heads share one key/value head, so the matrix is an eighth of that of the queries
     return Q5_K if facts.is_70b and chosen in (Q3_K, Q4_K) else chosen

@@ -1,4 +1,4 @@
-"""What quantizing will do to each tensor, decided before anything is read or written."""
+"""Plan a quantization: the new type of each tensor, decided before any data is read or written."""
 
 from __future__ import annotations
 
@@ -25,44 +25,45 @@ __all__ = ["Change", "Chosen", "QuantizeParams", "facts_of", "make_plan"]
 Array = np.ndarray[Any, Any]
 
 _NEEDS_IMPORTANCE = frozenset({DType.IQ3_XXS, DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S, DType.IQ1_M, DType.IQ1_S})
-"""Types so small that without importance the result is garbage; of some of them ggml makes none at all."""
+"""Types so small that the result is garbage without importance."""
 _NEVER_WITHOUT = frozenset({DType.IQ2_XXS, DType.IQ2_XS, DType.IQ1_S})
+"""Types that ggml refuses to make without importance."""
 _LAYERS_OF_70B = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizeParams:
-    """How a file's mix is departed from, and what it is told of the model.
+    """Options for ``quantize_model`` that change the mix of types.
 
-    imatrix: an importance matrix, or the path of one. output_type: of the matrix that gives the logits.
-    token_embedding_type: of the token embedding, which may be the same matrix. tensor_types: pairs of a regular
-    expression and a type, ``("attn_v", "q8_0")``; of those that match within a tensor's name the first holds. pure: no
-    mix, all weights get one type. leave_output: the matrix that gives the logits stays as it is. allow_requantize:
-    quantize again what is quantized already, which loses more than quantizing the original.
-
-    Raises ConversionError for a type that is none, a pattern that cannot be used, or options that contradict.
+    Raises ConversionError if a type is unknown, a pattern is invalid, or options contradict each other.
     """
 
     imatrix: ImportanceMatrix | str | os.PathLike[str] | None = None
+    """An importance matrix, or the path of its file."""
     output_type: DType | str | None = None
+    """The type of the output matrix."""
     token_embedding_type: DType | str | None = None
+    """The type of the token embedding, which may be the same matrix as the output."""
     tensor_types: Sequence[tuple[str, DType | str]] = ()
+    """Pairs of a regular expression and a type, such as ``("attn_v", "q8_0")``. The expression may match any part of a
+    tensor's name; the first pair that matches is used."""
     pure: bool = False
+    """Use no mix: all weights get the same type."""
     leave_output: bool = False
+    """Do not change the type of the output matrix."""
     allow_requantize: bool = False
+    """Quantize tensors that are quantized already. This loses more precision than quantizing the original."""
 
     def __post_init__(self) -> None:
         if self.leave_output and self.output_type is not None:
-            raise ConversionError(
-                "output_type= asks for another type, and leave_output= for none; expected one of them"
-            )
+            raise ConversionError("output_type= and leave_output= contradict each other; expected one of them")
         for name in ("pure", "leave_output", "allow_requantize"):
             if not isinstance(getattr(self, name), bool):
                 raise ConversionError(f"{name} is {described(getattr(self, name))}; expected True or False")
         self.chosen()
 
     def chosen(self) -> Chosen:
-        """The types, as types."""
+        """Parse the types and patterns."""
         patterns = []
         for given in self.tensor_types:
             if not isinstance(given, (tuple, list)) or len(given) != 2 or not isinstance(given[0], str):
@@ -71,8 +72,8 @@ class QuantizeParams:
                 pattern = re.compile(given[0])
             except re.error as error:
                 raise ConversionError(
-                    f"tensor_types: {given[0]!r} is no regular expression: {error}",
-                    hint=r"a part of a name is one, as in attn_v=q8_0; a dot is written \.",
+                    f"tensor_types: {given[0]!r} is not a regular expression: {error}",
+                    hint=r"for example a part of a name, as in attn_v=q8_0; write \. for a dot",
                 ) from None
             patterns.append((pattern, parse_dtype(given[1], f"tensor type {given[0]!r}")))
         output, embedding = self.output_type, self.token_embedding_type
@@ -85,39 +86,43 @@ class QuantizeParams:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Types that were asked for, checked."""
+    """The types in QuantizeParams, parsed."""
 
     output: DType | None
     embedding: DType | None
     patterns: tuple[tuple[re.Pattern[str], DType], ...]
 
-    def named(self, name: str) -> DType | None:
-        """What the first pattern that matches says."""
+    def matching(self, name: str) -> DType | None:
+        """The type of the first pattern that matches ``name``, or None."""
         return next((dtype for pattern, dtype in self.patterns if pattern.search(name)), None)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """What becomes of one tensor. importance: of each column, float32 (matrices, columns), where there is some."""
+    """The old and the new type of one tensor."""
 
     name: str
     shape: tuple[int, ...]
     old: DType
     new: DType
     importance: Array | None = None
-    lacks_importance: bool = False  # it needs some, and there is none
+    """The importance of each column, float32 (matrices, columns), if known."""
+    lacks_importance: bool = False
+    """True if the new type needs importance, but it is not known."""
 
     @property
     def nbytes_old(self) -> int:
+        """Bytes of the tensor before."""
         return self.old.nbytes(self.shape)
 
     @property
     def nbytes_new(self) -> int:
+        """Bytes of the tensor after."""
         return self.new.nbytes(self.shape)
 
 
 def facts_of(metadata: Metadata, names: Iterable[str]) -> Facts:
-    """What a mix goes by, from the metadata and the names of the tensors. Raises ModelFileError."""
+    """Read the facts from a file's metadata and the names of its tensors. Raises ModelFileError for invalid values."""
     arch, name = metadata.arch, metadata.architecture
     n_layers = arch.get("block_count", 0)
     n_experts = arch.get("expert_count", 0)
@@ -135,13 +140,13 @@ def facts_of(metadata: Metadata, names: Iterable[str]) -> Facts:
 
 
 def _first(arch: Metadata, key: str, default: int) -> int:
-    """One value for all layers, or that of the first."""
+    """The value for all layers, or the value of the first layer. Raises ModelFileError if it is not an integer."""
     value = arch.get(key)
     if not isinstance(value, (GGUFArray, list)):
         return arch.get(key, default)
     found = value[0] if len(value) else default
     if not isinstance(found, int):
-        raise arch.error(key, f"begins with {found!r:.40}; expected whole numbers")
+        raise arch.error(key, f"begins with {found!r:.40}; expected integers")
     return found
 
 
@@ -152,10 +157,10 @@ def make_plan(
     params: QuantizeParams,
     imatrix: ImportanceMatrix | None,
 ) -> tuple[Change, ...]:
-    """What becomes of each tensor, in the order of the file to be written.
+    """The old and the new type of each tensor, in the order of the new file.
 
-    Raises ConversionError for options that cannot be met or have no effect, and for an importance matrix that is of
-    another model.
+    Raises ConversionError if an option is impossible or has no effect, or if the importance matrix belongs to another
+    model.
     """
     chosen = params.chosen()
     _check_effect(tensors, facts, chosen, params)
@@ -173,9 +178,9 @@ def make_plan(
         changes.append(Change(name, shape, old, new, importance, lacks))
     if imatrix is not None and not any(name in imatrix.weights for name in tensors):
         raise ConversionError(
-            f"{imatrix.path or 'the importance matrix'} has {len(imatrix.weights)} entries, none for a tensor of this "
-            f"model: it has {next(iter(imatrix.weights), 'nothing')}, and not {ordered[0] if ordered else 'a tensor'}",
-            hint="make one of this model: hotshoe imatrix MODEL.gguf --text TEXT.txt -o imatrix.gguf",
+            f"{imatrix.path or 'the importance matrix'} has {len(imatrix.weights)} entries, but none for a tensor of "
+            f"this model: it has {next(iter(imatrix.weights), 'nothing')}, not {ordered[0] if ordered else 'a tensor'}",
+            hint="make one for this model: hotshoe imatrix MODEL.gguf --text TEXT.txt -o imatrix.gguf",
         )
     return tuple(changes)
 
@@ -190,23 +195,23 @@ def _type(
     mixer: Mixer,
 ) -> DType:
     role = role_of(name)
-    named = chosen.named(name)
-    asked = None
-    # the large table of embeddings for each layer (Gemma 3n) goes with the other one, unless it is named
-    if role is Role.EMBEDDING and chosen.embedding is not None and (name == "token_embd.weight" or named is None):
-        asked = chosen.embedding
+    matching = chosen.matching(name)
+    requested = None
+    # the per-layer token embedding (Gemma 3n) gets the same type as the token embedding, unless a pattern matches it
+    if role is Role.EMBEDDING and chosen.embedding is not None and (name == "token_embd.weight" or matching is None):
+        requested = chosen.embedding
     elif role is Role.OUTPUT and chosen.output is not None:
-        asked = chosen.output
-    if asked is not None:
-        if shape[-1] % asked.block_size:
+        requested = chosen.output
+    if requested is not None:
+        if shape[-1] % requested.block_size:
             raise ConversionError(
-                f"{name} cannot be {asked.name.lower()}: its rows have {shape[-1]} elements, and a block of that type "
-                f"has {asked.block_size}",
-                hint="choose one that fits, such as q8_0 where rows are a multiple of 32, or f16",
+                f"{name} cannot be {requested.name.lower()}: its rows have {shape[-1]} elements, which is not a "
+                f"multiple of that type's block size, {requested.block_size}",
+                hint="choose a type that fits, such as q8_0 for a multiple of 32, or f16",
             )
-        return asked
-    if named is not None:
-        return fallback(name, named, shape[-1])
+        return requested
+    if matching is not None:
+        return fallback(name, matching, shape[-1])
     if file_type.is_plain or params.pure:
         output = chosen.output if role is Role.EMBEDDING and facts.tied else None
         return fallback(name, output or file_type.base, shape[-1])
@@ -216,23 +221,23 @@ def _type(
 def _check_effect(
     tensors: Mapping[str, tuple[tuple[int, ...], DType]], facts: Facts, chosen: Chosen, params: QuantizeParams
 ) -> None:
-    """No option without an effect."""
+    """Raise ConversionError if an option has no effect on this model."""
     weights = [name for name, (shape, dtype) in tensors.items() if may_quantize(name, shape, dtype, facts.architecture)]
     for pattern, _ in chosen.patterns:
         if not any(map(pattern.search, weights)):
             raise ConversionError(
-                f"no name of a tensor that is quantized matches the pattern {pattern.pattern!r}",
+                f"the pattern {pattern.pattern!r} matches no tensor that is quantized",
                 hint=did_you_mean(pattern.pattern, {re.sub(r"^blk\.\d+\.|\.weight$", "", name) for name in weights}),
             )
     if chosen.output is not None and facts.tied and (chosen.embedding or "token_embd.weight" not in tensors):
         raise ConversionError(
             "output_type: the model has no output.weight",
-            hint="its token embedding gives the logits: give token_embedding_type= alone (--token-embedding-type)",
+            hint="its token embedding is the output matrix: use token_embedding_type= alone (--token-embedding-type)",
         )
     if params.leave_output and facts.tied:
         raise ConversionError(
-            "leave_output: the model has no output.weight; its token embedding gives the logits",
-            hint="choose that one's type: token_embedding_type= (--token-embedding-type)",
+            "leave_output: the model has no output.weight; its token embedding is the output matrix",
+            hint="choose the type of the token embedding: token_embedding_type= (--token-embedding-type)",
         )
     if chosen.embedding is not None and "token_embd.weight" not in tensors:
         raise ConversionError("token_embedding_type: the model has no token_embd.weight")
@@ -246,12 +251,12 @@ def _importance(name: str, shape: tuple[int, ...], imatrix: ImportanceMatrix) ->
     n = prod(shape[:-2])
     if mean.size == n * shape[-1]:
         return mean.reshape(n, shape[-1])
-    if role_of(name) is Role.EMBEDDING:  # what counted there was the output's columns, or nothing
+    if role_of(name) is Role.EMBEDDING:  # an entry for the embedding counts inputs of the output, or nothing
         return None
     raise ConversionError(
-        f"{imatrix.path or 'the importance matrix'} has {mean.size} values for {name}; expected {n * shape[-1]}: it is "
-        "of another model",
-        hint="make one of this model: hotshoe imatrix MODEL.gguf --text TEXT.txt -o imatrix.gguf",
+        f"{imatrix.path or 'the importance matrix'} has {mean.size} values for {name}; expected {n * shape[-1]}: it "
+        "belongs to another model",
+        hint="make one for this model: hotshoe imatrix MODEL.gguf --text TEXT.txt -o imatrix.gguf",
     )
 
 

@@ -1,4 +1,4 @@
-"""From a GGUF file to a smaller one: the functions that users call."""
+"""``quantize_model`` and ``plan_quantization``: make a GGUF file smaller."""
 
 from __future__ import annotations
 
@@ -27,43 +27,47 @@ __all__ = ["QuantizationPlan", "plan_quantization", "quantize_model"]
 Array = np.ndarray[Any, Any]
 Progress = Callable[[float], None]
 
-_FORMAT_VERSION = 2  # of the block formats: GGML_QNT_VERSION
-_OF_SPLIT = frozenset({"split.no", "split.count", "split.tensors.count"})
-_SLAB = 1 << 23  # bytes copied at once
+_FORMAT_VERSION = 2  # version of the block formats: GGML_QNT_VERSION
+_SPLIT_KEYS = frozenset({"split.no", "split.count", "split.tensors.count"})
+_COPY_BYTES = 1 << 23  # bytes copied at once
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizationPlan:
-    """What quantizing a file will do. changes: one a tensor, in the order of the file that is written."""
+    """What quantizing a file will do to each tensor."""
 
     file_type: FileType
     changes: tuple[Change, ...]
+    """One for each tensor, in the order of the new file."""
 
     @property
     def nbytes_old(self) -> int:
-        """Of all tensors, before."""
+        """Bytes of all tensors before."""
         return sum(change.nbytes_old for change in self.changes)
 
     @property
     def nbytes_new(self) -> int:
-        """Of all tensors, after."""
+        """Bytes of all tensors after."""
         return sum(change.nbytes_new for change in self.changes)
 
     @property
     def bits_per_weight(self) -> float:
-        """Of all tensors together, after."""
+        """The average bits of a weight after, over all tensors."""
         return 8 * self.nbytes_new / max(1, sum(prod(change.shape) for change in self.changes))
 
     @property
     def lacking(self) -> tuple[Change, ...]:
-        """Those that need an importance matrix and have none."""
+        """The changes that need an importance matrix, but have no entry in one."""
         return tuple(change for change in self.changes if change.lacks_importance)
 
 
 def plan_quantization(
     source: str | os.PathLike[str], file_type: str = "q4_k_m", params: QuantizeParams | None = None
 ) -> QuantizationPlan:
-    """What ``quantize_model`` would do, by the file's header alone. Raises as that does for an impossible request."""
+    """Plan what ``quantize_model`` would do. Reads only the header of the file.
+
+    Raises ConversionError if the request is impossible, ModelFileError if a file is damaged.
+    """
     kind, params = parse_file_type(file_type), _params(params)
     with _open(source) as file:
         return _plan(file, kind, params, _imatrix(params))
@@ -79,16 +83,21 @@ def quantize_model(
     progress: Progress | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Writes the model in a GGUF file to another, smaller one, and returns that one's path.
+    """Quantize the model in the GGUF file ``source`` to the file ``destination``. Return the path of the new file.
 
-    ``file_type`` is one of ``FILE_TYPES``: a mix of block formats, the same as llama.cpp's of that name, byte for byte.
-    Metadata stay as they are, but for the keys that say how the file was quantized; a model split into several files
-    becomes one. n_threads: None for all cores. ``progress`` is called with a fraction from 0 to 1. The file appears
-    under its name only when it is complete; until then nothing by that name is touched.
+    file_type: one of ``FILE_TYPES``. The result is the same as that of llama.cpp's tool, byte for byte.
+    params: options that change the mix of types.
+    n_threads: the number of threads; None for all cores.
+    progress: called with a fraction from 0 to 1.
+    overwrite: replace the file if it exists.
 
-    Raises ConversionError for a request that cannot be met: an unknown type, what is quantized already, weights that
-    are no numbers, a type that needs an importance matrix without one, no backend that can, a disk that is full.
-    Raises ModelFileError for a file that is not what it should be.
+    The metadata is copied, except the keys that say how the file was quantized. A model split into several files
+    becomes one file. The file appears under its name only when it is complete; if anything fails, an existing file is
+    unchanged.
+
+    Raises ConversionError if the type is unknown or needs an importance matrix, if tensors are quantized already, if
+    weights are not numbers, if no installed backend can write the type, or if the file cannot be written.
+    Raises ModelFileError if a file is missing or damaged.
     """
     kind, params = parse_file_type(file_type), _params(params)
     target = check_target(destination, overwrite)
@@ -123,7 +132,7 @@ def _open(source: Any) -> GGUFFile:
         raise ModelFileError(
             "is a folder; expected a GGUF file",
             path=source,
-            hint="hotshoe convert reads Hugging Face folders, and quantizes in one go: --type q4_k_m",
+            hint="hotshoe convert reads Hugging Face folders, and can quantize at once: --type q4_k_m",
         )
     return GGUFFile(Path(source).expanduser())
 
@@ -131,15 +140,15 @@ def _open(source: Any) -> GGUFFile:
 def _plan(file: GGUFFile, kind: FileType, params: QuantizeParams, imatrix: ImportanceMatrix | None) -> QuantizationPlan:
     tensors = {name: (info.shape, info.dtype) for name, info in file.tensors.items()}
     if not tensors:
-        raise ModelFileError("the file has no tensors, and nothing to quantize", path=file.path)
+        raise ModelFileError("the file has no tensors to quantize", path=file.path)
     return QuantizationPlan(kind, make_plan(tensors, facts_of(file.metadata, tensors), kind, params, imatrix))
 
 
 def _refuse_same(file: GGUFFile, target: Path) -> None:
     if target.exists() and any(os.path.samefile(path, target) for path in file.paths):
         raise ConversionError(
-            f"{target} is the file that is read; a file cannot be quantized onto itself",
-            hint="write to another name, and rename it then",
+            f"{target} is the file to read; a file cannot be quantized onto itself",
+            hint="write to another name, and rename the file afterwards",
         )
 
 
@@ -148,38 +157,38 @@ def _require_importance(plan: QuantizationPlan) -> None:
         more = f" and {len(lacking) - 1} more tensors" if len(lacking) > 1 else ""
         raise ConversionError(
             f"{plan.file_type.name} needs an importance matrix: {lacking[0].name}{more} would be "
-            f"{lacking[0].new.name.lower()}, which without one is garbage",
+            f"{lacking[0].new.name.lower()}, which is garbage without one",
             hint="hotshoe imatrix MODEL.gguf --text TEXT.txt -o imatrix.gguf, and then --imatrix imatrix.gguf",
         )
 
 
 def _refuse_requantizing(file: GGUFFile, plan: QuantizationPlan, params: QuantizeParams) -> None:
-    again = [c for c in plan.changes if c.old.is_quantized and c.new is not c.old]
-    if again and not params.allow_requantize:
+    quantized = [c for c in plan.changes if c.old.is_quantized and c.new is not c.old]
+    if quantized and not params.allow_requantize:
         raise ConversionError(
-            f"{file.path} is quantized already: {len(again)} of its tensors, such as {again[0].name}, are "
-            f"{', '.join(sorted({c.old.name.lower() for c in again}))}",
+            f"{file.path} is quantized already: {len(quantized)} of its tensors, such as {quantized[0].name}, are "
+            f"{', '.join(sorted({c.old.name.lower() for c in quantized}))}",
             hint="quantize the original, in f16, bf16 or f32; or accept the loss: --allow-requantize",
         )
 
 
 def _entries(file: GGUFFile, kind: FileType, imatrix: ImportanceMatrix | None) -> list[bytes]:
-    """The keys of the new file: the old ones, byte for byte, and then those that say how it was made."""
-    made = {
+    """The metadata of the new file: the old entries, byte for byte, then those that say how it was quantized."""
+    added = {
         "general.quantization_version": u32_entry("general.quantization_version", _FORMAT_VERSION),
         "general.file_type": u32_entry("general.file_type", kind.number),
     }
     if imatrix is not None:
         prefix = "quantize.imatrix."
         if imatrix.path is not None:
-            made[f"{prefix}file"] = string_entry(f"{prefix}file", str(imatrix.path))
+            added[f"{prefix}file"] = string_entry(f"{prefix}file", str(imatrix.path))
         if imatrix.datasets:
-            made[f"{prefix}dataset"] = string_entry(f"{prefix}dataset", imatrix.datasets[0])
-        made[f"{prefix}entries_count"] = u32_entry(f"{prefix}entries_count", len(imatrix.weights))
+            added[f"{prefix}dataset"] = string_entry(f"{prefix}dataset", imatrix.datasets[0])
+        added[f"{prefix}entries_count"] = u32_entry(f"{prefix}entries_count", len(imatrix.weights))
         if imatrix.n_chunks > 0:
-            made[f"{prefix}chunks_count"] = u32_entry(f"{prefix}chunks_count", imatrix.n_chunks)
-    kept = [file.entry(key).tobytes() for key in file.metadata if key not in made and key not in _OF_SPLIT]
-    return [*kept, *made.values()]
+            added[f"{prefix}chunks_count"] = u32_entry(f"{prefix}chunks_count", imatrix.n_chunks)
+    kept = [file.entry(key).tobytes() for key in file.metadata if key not in added and key not in _SPLIT_KEYS]
+    return [*kept, *added.values()]
 
 
 def _write(
@@ -212,8 +221,8 @@ def _pieces(file: GGUFFile, change: Change, quantizer: RowQuantizer | None) -> I
         assert quantizer is not None
         yield from quantizer.pieces(change.name, data, change.old, change.new, change.shape, change.importance)
         return
-    for start in range(0, len(data), _SLAB):
-        piece = data[start : start + _SLAB]
+    for start in range(0, len(data), _COPY_BYTES):
+        piece = data[start : start + _COPY_BYTES]
         if not _is_finite(piece, change.old):
             raise ConversionError(
                 f"tensor {change.name} holds values that are not numbers (NaN or infinite)",
@@ -223,7 +232,7 @@ def _pieces(file: GGUFFile, change: Change, quantizer: RowQuantizer | None) -> I
 
 
 def _is_finite(data: Array, dtype: DType) -> bool:
-    """Whether all are numbers, of a type whose elements are numbers of their own."""
+    """False if a float tensor holds NaN or infinity. Always true for block formats, which are not decoded here."""
     if dtype is DType.BF16:
         exponents = data.view("<u2") & 0x7F80
         return not (exponents == 0x7F80).any()

@@ -1,4 +1,4 @@
-"""What a tensor is, by its name in a GGUF file: its role in the mixes, and whether it may be quantized at all."""
+"""The role of a tensor, from its name in a GGUF file, and whether it may be quantized at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Role", "may_quantize", "role_of"]
 
 
 class Role(enum.Enum):
-    """Roles that mixes tell apart."""
+    """Roles of tensors that the mixes distinguish."""
 
     OUTPUT = enum.auto()
     EMBEDDING = enum.auto()
@@ -29,7 +29,7 @@ class Role(enum.Enum):
 
     @property
     def is_values(self) -> bool:
-        """Values of attention are in it, which errors harm most."""
+        """True if the tensor contains the value matrix of attention, the matrix most sensitive to errors."""
         return self in (Role.VALUES, Role.QUERIES_KEYS_VALUES, Role.LATENT)
 
 
@@ -52,7 +52,7 @@ _WITH_PART = {
 
 
 def role_of(name: str) -> Role:
-    """The role of the tensor of this name."""
+    """The role of the tensor with this name."""
     if name in _NAMED:
         return _NAMED[name]
     return next((role for part, role in _WITH_PART.items() if part in name), Role.OTHER)
@@ -62,11 +62,11 @@ def _any_of(parts: Iterable[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, parts)))
 
 
-# Matrices that are small, or where an error harms all that follows: llama.cpp leaves them as they are.
+# Matrices that are small, or whose errors affect everything after them. llama.cpp does not quantize them.
 _KEPT = _any_of(
     (
         "_norm.weight",
-        *("ffn_gate_inp.weight", "ffn_gate_tid2eid.weight"),  # which expert a token goes to
+        *("ffn_gate_inp.weight", "ffn_gate_tid2eid.weight"),  # routers of experts
         *("altup", "laurel", "per_layer_model_proj"),  # Gemma 3n
         *("ssm_conv1d", "shortconv.conv.weight"),
         *("indexer.k_proj.weight", "indexer.q_proj.weight"),  # sparse attention's choice of keys
@@ -91,12 +91,12 @@ _KEPT_OF = {
 
 
 def may_quantize(name: str, shape: tuple[int, ...], dtype: DType, architecture: str) -> bool:
-    """Whether the tensor is a weight of the kind that is written in the type of the file; any other stays as it is."""
+    """True if the tensor is a weight that gets the type of the file. Other tensors keep their type."""
     if dtype.is_integer or dtype is DType.F64:
         return False
     while shape and shape[0] == 1:  # (1, n) is a vector
         shape = shape[1:]
     if len(shape) < 2 or not name.endswith("weight") or name in _KEPT_NAMES:
         return False
-    kept_here = _KEPT_OF.get(architecture)
-    return not _KEPT.search(name) and (kept_here is None or not kept_here.search(name))
+    kept = _KEPT_OF.get(architecture)
+    return not _KEPT.search(name) and (kept is None or not kept.search(name))

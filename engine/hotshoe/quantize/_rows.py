@@ -1,4 +1,4 @@
-"""Rows of one type to rows of another, piece by piece on all cores, by a backend that knows the block formats."""
+"""Convert rows from one type to another, in pieces on all cores, with a backend that implements the block formats."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ _LARGEST_F16 = 65504.0
 
 
 class RowQuantizer:
-    """A backend's row functions, and the threads that call them."""
+    """Quantizes tensors with a backend's row functions, on several threads."""
 
     def __init__(self, backend: Backend, pool: ThreadPoolExecutor, n_threads: int) -> None:
         self._backend = backend
         self._pool = pool
-        self._ahead = 2 * n_threads  # pieces: so many are in memory
+        self._ahead = 2 * n_threads  # pieces in memory at a time
 
     def pieces(
         self, name: str, data: Array, old: DType, new: DType, shape: tuple[int, ...], importance: Array | None = None
     ) -> Iterator[Array]:
-        """The tensor in its new type, in order, each piece uint8 (rows, bytes of a row).
+        """Yield the tensor in its new type, in order, in pieces of uint8 (rows, bytes of a row).
 
-        data: its bytes as they are. importance: (matrices, columns). Raises ConversionError, which names the tensor,
-        for values that are no numbers, or too large for the new type.
+        data: the bytes of the tensor in its old type. importance: float32 (matrices, columns).
+
+        Raises ConversionError, which names the tensor, if values are not numbers or too large for the new type.
         """
         if not data.size:  # a tensor may be empty
             return
@@ -54,26 +55,26 @@ class RowQuantizer:
         def jobs() -> Iterator[Callable[[], Array]]:
             for start in range(0, len(rows), per_matrix):
                 weights = None if importance is None else importance[start // per_matrix]
-                for at in range(start, start + per_matrix, step):
-                    part = rows[at : min(at + step, start + per_matrix)]
-                    yield partial(self._convert, name, part, old, new, columns, weights)
+                for first in range(start, start + per_matrix, step):
+                    piece = rows[first : min(first + step, start + per_matrix)]
+                    yield partial(self._convert, name, piece, old, new, columns, weights)
 
         yield from _in_order(self._pool, jobs(), self._ahead)
 
     def _convert(self, name: str, data: Array, old: DType, new: DType, columns: int, weights: Array | None) -> Array:
         values = self._backend.dequantize_rows(data, old, columns)
-        peak = max(values.max(initial=0.0), -values.min(initial=0.0))  # NaN if there is one
+        peak = max(values.max(initial=0.0), -values.min(initial=0.0))  # NaN if any value is NaN
         if not np.isfinite(peak):
             raise ConversionError(
                 f"tensor {name} holds values that are not numbers (NaN or infinite)",
                 hint="the file is damaged, or its training diverged: convert it again from the original",
             )
-        if peak > _LARGEST_F16 and new not in (DType.F32, DType.BF16):  # blocks have scales of f16
+        if peak > _LARGEST_F16 and new not in (DType.F32, DType.BF16):  # the scales of blocks are f16
             with np.errstate(all="ignore"):
                 made = self._backend.quantize_rows(values, new, weights)
             if not np.isfinite(self._backend.dequantize_rows(made, new, columns)).all():
                 raise ConversionError(
-                    f"tensor {name} reaches {peak:.4g}, which is too large for {new.name.lower()}",
+                    f"tensor {name} has the value {peak:.4g}, which is too large for {new.name.lower()}",
                     hint=f"keep it in bf16: --tensor-type {name.removesuffix('.weight')}=bf16",
                 )
             return made
@@ -81,7 +82,7 @@ class RowQuantizer:
 
 
 def _in_order(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Array]], ahead: int) -> Iterator[Array]:
-    """What the jobs give, in their order; so many of them are on their way at a time."""
+    """Yield the results of the jobs in order, with at most ``ahead`` jobs submitted at a time."""
     running: deque[Future[Array]] = deque()
     try:
         for job in jobs:
@@ -99,10 +100,12 @@ def _in_order(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Array]], ahe
 def open_quantizer(
     kinds: Iterable[tuple[DType, DType, bool]], n_threads: int | None = None
 ) -> Iterator[RowQuantizer | None]:
-    """Rows by a backend that can do all of ``kinds``: from a type to another, with importance or without.
+    """Open a backend that can do all conversions in ``kinds``. Yield a RowQuantizer, or None if ``kinds`` is empty.
 
-    Yields None where there are none. n_threads: None for all cores that this process may use. Raises ConversionError,
-    which names the package to install, if no installed backend can.
+    kinds: triples of the old type, the new type, and whether importance is given.
+    n_threads: None for all cores that this process may use.
+
+    Raises ConversionError, which names the package to install, if no installed backend can do all of them.
     """
     kinds = set(kinds)
     if not kinds:
@@ -123,7 +126,7 @@ def _n_cores() -> int:
 
 
 def _open(kinds: set[tuple[DType, DType, bool]]) -> Backend:
-    """The first CPU's backend that can do all."""
+    """Open the first CPU backend that can do all of ``kinds``. Raises ConversionError if there is none."""
     from hotshoe_loader import load_all
 
     registry = load_all()
@@ -133,7 +136,7 @@ def _open(kinds: set[tuple[DType, DType, bool]]) -> Backend:
             continue
         try:
             backend = registry.open(device, BackendParams(n_threads=1) if device.library else None)
-        except (BackendError, PluginError) as error:  # one that is broken: the next may do
+        except (BackendError, PluginError) as error:  # a broken backend: try the next one
             cannot[device.name] = error.message
             continue
         missing = sorted({new.name.lower() for old, new, important in kinds if not _can(backend, old, new, important)})
@@ -141,11 +144,11 @@ def _open(kinds: set[tuple[DType, DType, bool]]) -> Backend:
             return backend
         backend.close()
         cannot[f"{device.name} ({backend.name})"] = f"cannot write {', '.join(missing)}"
-    said = "; ".join(f"{name}: {why}" for name, why in cannot.items()) or "there is no CPU device"
+    reasons = "; ".join(f"{name}: {why}" for name, why in cannot.items()) or "no CPU device was found"
     raise ConversionError(
-        f"no installed backend can quantize to what this file needs: {said}",
-        hint="pip install hotshoe-ggml-cpu, which writes every type; if it is there, hotshoe doctor says why it is not "
-        "used",
+        f"no installed backend can write the types that this file needs: {reasons}",
+        hint="pip install hotshoe-ggml-cpu, which writes every type; if it is installed, `hotshoe doctor` says why it "
+        "is not used",
     )
 
 
@@ -167,4 +170,4 @@ _WITHOUT_IMPORTANCE = frozenset(
         *(DType.TQ1_0, DType.TQ2_0, DType.Q1_0, DType.Q2_0),
     }
 )
-"""Types that are the same with importance and without."""
+"""Types that do not use importance: the result is the same without it."""

@@ -1,8 +1,7 @@
-"""What is left of a vocabulary: the filters, on candidates in order, best first.
+"""The filters: each keeps some of the candidate tokens, which are sorted with the best first.
 
-Candidates are a pair: ids, and their logits in float64. Float64 because a draw must not depend on how a
-processor rounds ``exp`` of a float32: two platforms would sooner or later draw different tokens.
-Among equal logits the lower id comes first, everywhere.
+Logits of candidates are float64, because a draw must not depend on how a processor rounds ``exp`` of a float32:
+otherwise two platforms would sooner or later draw different tokens. Of equal logits, the lower id always comes first.
 """
 
 from __future__ import annotations
@@ -29,35 +28,36 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-_ROWS = 64  # the vocabulary as a matrix of this many rows: its columns' maxima find the k best without sorting
-_CHUNK = 1024  # tokens a nucleus of the whole vocabulary is first looked for in
+_ROWS = 64  # the vocabulary as a matrix with this many rows: the maxima of its columns find the k best without sorting
+_CHUNK = 1024  # the first number of best tokens in which ``nucleus`` searches
 
 
 class Candidates(NamedTuple):
-    """Tokens that may still be drawn, best first."""
+    """Tokens that can still be drawn, best first."""
 
     ids: Array  # (n,) int64
     logits: Array  # (n,) float64
 
 
 def softmax(logits: Array) -> Array:
-    """Probabilities of logits whose first is the largest."""
+    """The probabilities of logits, the first of which must be the largest."""
     p: Array = np.exp(logits - logits[0])
     p /= p.sum()
     return p
 
 
 def ordered(ids: Array, logits: Array) -> Candidates:
-    """Best first; equal logits by id, which requires that ``ids`` ascend."""
+    """Sort by logit, best first, and equal logits by id. ``ids`` must be in ascending order."""
     order = np.argsort(-logits, kind="stable")
     return Candidates(ids[order], logits[order].astype(np.float64))
 
 
 def largest(x: Array, k: int) -> Candidates:
-    """The k largest of ``x``; fewer if fewer are above -inf. Raises SamplingError if ``x`` holds NaN.
+    """The k largest elements of ``x``, or fewer if fewer are above -inf. Raises SamplingError if ``x`` contains NaN.
 
-    The k-th largest of the maxima of disjoint groups is a lower bound of the k-th largest element, and k elements
-    reach it: so only a few are left to sort. 20 times as fast as argpartition over a vocabulary of 150,000.
+    The k-th largest of the maxima of disjoint groups is a lower bound of the k-th largest element, and at least k
+    elements reach it. So only a few elements have to be sorted. This is 20 times as fast as argpartition for a
+    vocabulary of 150,000.
     """
     n = len(x)
     rows = min(_ROWS, n // (4 * k))
@@ -80,11 +80,11 @@ def _nan(x: Array) -> tuple[str]:
 
 
 def drop_impossible(c: Candidates) -> Candidates:
-    """Without logits of -inf. Raises SamplingError if nothing is left, or for logits that are no numbers."""
+    """Remove tokens with a logit of -inf. Raises SamplingError if none is left, or if a logit is not a number."""
     n = len(c.ids) if len(c.ids) and c.logits[-1] > -math.inf else int(np.count_nonzero(c.logits > -math.inf))
     if not n:
         raise SamplingError(
-            "no token is possible: every logit is -inf", hint="loosen logit_bias, or the grammar, and look at the model"
+            "no token is possible: every logit is -inf", hint="relax logit_bias or the grammar, or check the model"
         )
     if not c.logits[0] < math.inf:
         raise SamplingError(f"the logit of id {c.ids[0]} is {c.logits[0]}; expected a number, or -inf")
@@ -92,46 +92,46 @@ def drop_impossible(c: Candidates) -> Candidates:
 
 
 def typical_p(c: Candidates, p: float) -> Candidates:
-    """The fewest tokens nearest to the entropy whose probabilities sum to at least ``p``."""
+    """Keep the fewest tokens with information nearest to the entropy whose probabilities sum to at least ``p``."""
     probabilities = softmax(c.logits)
     surprise = -np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
     entropy = float(np.dot(probabilities, surprise))
     order = np.argsort(np.abs(surprise - entropy), kind="stable")
-    n = _least(np.cumsum(probabilities[order]), p)
-    kept = np.sort(order[:n])  # best first again
+    n = _n_reaching(np.cumsum(probabilities[order]), p)
+    kept = np.sort(order[:n])  # sorted best first again
     return Candidates(c.ids[kept], c.logits[kept])
 
 
 def top_p(c: Candidates, p: float) -> Candidates:
-    """The fewest best tokens whose probabilities sum to at least ``p``."""
-    n = _least(np.cumsum(softmax(c.logits)), p)
+    """Keep the fewest best tokens whose probabilities sum to at least ``p``."""
+    n = _n_reaching(np.cumsum(softmax(c.logits)), p)
     return Candidates(c.ids[:n], c.logits[:n])
 
 
 def nucleus(x: Array, p: float) -> Candidates:
-    """``top_p`` of a whole vocabulary, of which only the best are sorted."""
+    """``top_p`` of a whole vocabulary, sorting only its best tokens."""
     best = float(x.max())
     total = float(np.exp(x.astype(np.float64) - best).sum()) if math.isfinite(best) else math.nan
     k = _CHUNK
     while True:
         c = largest(x, min(k, len(x)))
         if not math.isfinite(total):
-            return c  # all -inf, or inf: what comes next says so
+            return c  # all -inf, or inf: the next step raises the error
         reached = np.cumsum(np.exp(c.logits - best)) / total
         if reached[-1] >= p or k >= len(x):
-            n = _least(reached, p)
+            n = _n_reaching(reached, p)
             return Candidates(c.ids[:n], c.logits[:n])
         k *= 8
 
 
 def min_p(c: Candidates, p: float) -> Candidates:
-    """Tokens whose probability is at least ``p`` of the best one's."""
+    """Keep the tokens whose probability is at least ``p`` times that of the best token."""
     n = int(np.count_nonzero(c.logits >= c.logits[0] + math.log(p)))
     return Candidates(c.ids[:n], c.logits[:n])
 
 
 def reaching(x: Array, p: float) -> Candidates:
-    """``min_p`` of a whole vocabulary, and perhaps one that just misses it: compared in float32, rounded down."""
+    """``min_p`` of a whole vocabulary, compared in float32 and rounded down, so it may keep a token just below."""
     best = largest(x, 1)
     if not len(best.ids):
         return best
@@ -140,6 +140,6 @@ def reaching(x: Array, p: float) -> Candidates:
     return ordered(ids, x[ids])
 
 
-def _least(cumulative: Array, p: float) -> int:
-    # at least one; all of them where rounding keeps the sum below p
+def _n_reaching(cumulative: Array, p: float) -> int:
+    # at least one; all of them if rounding keeps the sum below p
     return min(int(np.searchsorted(cumulative, p)) + 1, len(cumulative))

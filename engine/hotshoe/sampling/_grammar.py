@@ -1,10 +1,10 @@
-"""Grammars: which tokens may come next, so that the text fits a JSON schema, a regular expression or a grammar.
+"""Grammars: restrict the next token, so that the text matches a JSON schema, a regular expression or a grammar.
 
-    vocabulary = GrammarVocabulary.of(tokenizer)                 # once for a model: it reads every token
+    vocabulary = GrammarVocabulary.of(tokenizer)                 # make it once for each model: it reads every token
     grammar = Grammar.from_json_schema({"type": "object"})       # checked when made
     sampler = Sampler(params, vocab_size, grammar.start(vocabulary))
 
-The work is done by the package llguidance, an optional dependency: ``pip install hotshoe[grammar]``.
+The package llguidance implements this. It is an optional dependency: ``pip install hotshoe[grammar]``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _llguidance(module: str = "llguidance") -> Any:
 
 @final
 class GrammarVocabulary:
-    """A vocabulary as grammars see it: bytes. Make one for a model and keep it; may be used by several threads."""
+    """The bytes of every token of a vocabulary, as grammars need them. Make it once for each model. Thread-safe."""
 
     __slots__ = ("_native", "vocab_size")
 
@@ -50,13 +50,20 @@ class GrammarVocabulary:
         special_ids: Collection[int] = (),
         encode: Callable[[str], list[int]] | None = None,
     ) -> None:
-        """``tokens``: what each id adds to a text. ``stop_ids`` end a text; ``special_ids`` are no part of one.
+        """Make the vocabulary of a grammar.
 
-        ``encode`` says how the model's tokenizer cuts a text. Where a grammar leaves no choice of characters, only
-        the tokens it would choose are allowed: others would be new to the model. None for the longest tokens first.
+        tokens: the bytes that each id adds to a text.
+        stop_ids: ids that end a text.
+        special_ids: ids that do not appear in a text.
+        encode: encodes a text as the model's tokenizer does. If a grammar allows only one continuation of characters,
+        only the tokens that the tokenizer would choose are allowed, because the model has not seen other ones there.
+        None: the longest tokens first.
+
+        Raises GrammarError if ``stop_ids`` is empty or an id is outside the vocabulary; MissingPackageError if
+        llguidance is not installed.
         """
         if not stop_ids:
-            raise GrammarError("the vocabulary has no token that ends a text; a grammar could never be left")
+            raise GrammarError("the vocabulary has no token that ends a text, so a text could never end")
         for i in (*stop_ids, *special_ids):
             if not 0 <= i < len(tokens):
                 raise GrammarError(f"token id {i} is outside the vocabulary of {len(tokens)} tokens")
@@ -70,9 +77,9 @@ class GrammarVocabulary:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self:
-        """The vocabulary of a tokenizer. Raises GrammarError if no token of it ends a text."""
+        """Make the vocabulary of a tokenizer. Raises GrammarError if the tokenizer has no token that ends a text."""
         ids = range(tokenizer.vocab_size)
-        # special: what a reader is not shown, though it has a name
+        # special tokens are those that decode() skips by default, although they have a name
         special = [i for i in ids if not tokenizer.decode([i]) and tokenizer.decode([i], skip_special=False)]
         stops = tokenizer.stop_ids or {i for i in (tokenizer.eos,) if i is not None}
 
@@ -83,7 +90,7 @@ class GrammarVocabulary:
 
 
 class _Wrapped:
-    """The names that LLTokenizer looks for."""
+    """A vocabulary with the attributes that LLTokenizer expects."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -104,7 +111,7 @@ class _Wrapped:
             ids = self._encode(text)
             if self._spell(ids) == data:
                 return ids
-            # SentencePiece puts a space before a text; after a line end it does not
+            # SentencePiece puts a space before a text, but not after a line end
             anchor, ids = self._encode("\n"), self._encode(f"\n{text}")
             n = len(anchor)
             if ids[:n] == anchor and self._spell(ids[n:]) == data:
@@ -118,28 +125,28 @@ class _Wrapped:
         if not self._by_bytes:
             special = set(self.special_token_ids)
             self._by_bytes = {token: i for i, token in enumerate(self.tokens) if i not in special}
-        ids, at = [], 0
-        while at < len(data):
-            lengths = range(min(len(data) - at, self._longest), 0, -1)
-            token = next((data[at : at + n] for n in lengths if data[at : at + n] in self._by_bytes), b"")
+        ids, start = [], 0
+        while start < len(data):
+            lengths = range(min(len(data) - start, self._longest), 0, -1)
+            token = next((data[start : start + n] for n in lengths if data[start : start + n] in self._by_bytes), b"")
             if not token:
-                break  # the vocabulary cannot spell it
+                break  # the vocabulary cannot spell the rest
             ids.append(self._by_bytes[token])
-            at += len(token)
+            start += len(token)
         return ids
 
 
 @final
 class Grammar:
-    """What a text has to look like. Immutable; ``start`` gives the state for one generation.
+    """A description of the allowed texts. Immutable. ``start`` returns the state for one generation.
 
-    Raises MissingPackageError without llguidance, GrammarError for a grammar that it cannot use.
+    Raises MissingPackageError if llguidance is not installed; GrammarError if the grammar is invalid or unsupported.
     """
 
     __slots__ = ("_compiled", "kind")
 
     def __init__(self, compiled: str, kind: str) -> None:
-        """For llguidance's own format; the ``from_…`` methods make it."""
+        """Make a grammar from llguidance's format. Use the ``from_…`` methods for other formats."""
         failed, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(compiled)
         if failed:
             raise GrammarError(f"the {kind} cannot be used: {messages[0].strip()}")
@@ -148,10 +155,12 @@ class Grammar:
 
     @classmethod
     def from_json_schema(cls, schema: Mapping[str, Any] | str, *, whitespace: bool = True) -> Self:
-        """JSON that fits ``schema``, a mapping or JSON text. ``{"type": "object"}`` allows any object.
+        """Allow JSON that matches a JSON schema. The schema ``{"type": "object"}`` allows any object.
 
-        whitespace: whether the model may put blanks and line ends between the elements.
-        A keyword of JSON Schema that llguidance does not implement is a GrammarError, not ignored.
+        schema: a mapping, or JSON text.
+        whitespace: the model may put spaces and line ends between the elements.
+
+        Raises GrammarError if the schema has a keyword that llguidance does not implement.
         """
         try:
             parsed = json.loads(schema) if isinstance(schema, str) else dict(schema)
@@ -165,20 +174,20 @@ class Grammar:
 
     @classmethod
     def from_regex(cls, pattern: str) -> Self:
-        """Text that matches ``pattern`` as a whole, in the syntax of Rust's regex, without look-around.
+        """Allow texts that match the whole ``pattern``, in the syntax of Rust's regex crate, without look-around.
 
-        Classes of characters are Unicode's: for plain digits write ``[0-9]``.
+        Character classes are those of Unicode: write ``[0-9]`` for ASCII digits.
         """
         return cls(_llguidance().LLMatcher.grammar_from_regex(_text("pattern", pattern)), "regular expression")
 
     @classmethod
     def from_lark(cls, ebnf: str) -> Self:
-        """A context-free grammar in Lark's notation; the rule ``start`` is the text."""
+        """Allow texts of a context-free grammar in the syntax of Lark. The rule ``start`` is the whole text."""
         return cls(_llguidance().LLMatcher.grammar_from_lark(_text("grammar", ebnf)), "Lark grammar")
 
     @classmethod
     def from_gbnf(cls, gbnf: str) -> Self:
-        """A grammar in llama.cpp's notation; the rule ``root`` is the text."""
+        """Allow texts of a grammar in the syntax of llama.cpp (GBNF). The rule ``root`` is the whole text."""
         module = _llguidance("llguidance.gbnf_to_lark")
         try:
             lark = module.gbnf_to_lark(_text("grammar", gbnf))
@@ -187,7 +196,7 @@ class Grammar:
         return cls(_llguidance().LLMatcher.grammar_from_lark(lark), "GBNF grammar")
 
     def start(self, vocabulary: GrammarVocabulary) -> GrammarState:
-        """The state at the beginning of a text. Raises GrammarError if it names tokens the vocabulary lacks."""
+        """The state at the start of a text. Raises GrammarError if the vocabulary lacks tokens of the grammar."""
         module = _llguidance()
         limits = module.LLParserLimits(verbose_errors=False)
         matcher = module.LLMatcher(vocabulary._native, self._compiled, log_level=0, limits=limits)
@@ -201,7 +210,7 @@ class Grammar:
 
 @final
 class GrammarState:
-    """Where a text stands in its grammar. One for each sequence; not for several threads."""
+    """The position of a text in a grammar. Make one for each sequence. Not thread-safe."""
 
     __slots__ = ("_bits", "_kind", "_matcher", "vocab_size")
 
@@ -213,41 +222,41 @@ class GrammarState:
 
     @property
     def complete(self) -> bool:
-        """Whether the text is whole and nothing but its end may follow."""
+        """True if the text is complete and no token except its end may follow."""
         return bool(self._matcher.is_stopped())
 
     @property
     def may_end(self) -> bool:
-        """Whether the text is whole as it stands."""
+        """True if the text is complete, whether or not more may follow."""
         return bool(self._matcher.is_accepting())
 
     def forbidden(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """True for the ids that may not come next: bool (vocab_size,). Tokens that end a text count as such."""
+        """True for each id that may not come next: bool (vocab_size,). Tokens that end a text are included."""
         bits = self._bits
         self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         self._check()
         np.invert(bits, out=bits)
-        # bit i of a little-endian word is token i, so byte by byte it is the order unpackbits gives
+        # bit i of a little-endian word is token i, which is the order of unpackbits on its bytes
         as_bytes = bits.astype("<u4", copy=False).view(np.uint8)
         return np.unpackbits(as_bytes, count=self.vocab_size, bitorder="little").view(np.bool_)
 
     def accept(self, id: int) -> None:
-        """This token came. Raises GrammarError, and stays where it was, if it may not come here."""
+        """Advance by a token. Raises GrammarError, and does not advance, if the token is not allowed here."""
         if not 0 <= id < self.vocab_size or not self._matcher.validate_tokens([id]):
             raise GrammarError(
                 f"token {id} does not fit the {self._kind} here",
-                hint="choose among the ids that forbidden() leaves",
+                hint="choose an id for which forbidden() is False",
             )
         self._matcher.consume_token(id)
         self._check()
 
     def rollback(self, n_tokens: int) -> None:
-        """Take back the last tokens. Raises GrammarError if there are fewer."""
+        """Go back by ``n_tokens`` tokens. Raises GrammarError if fewer were accepted."""
         if not self._matcher.rollback(n_tokens):
             raise GrammarError(f"{n_tokens} tokens cannot be taken back: {_first_line(self._matcher)}")
 
     def copy(self) -> GrammarState:
-        """A state of its own at the same place."""
+        """An independent state at the same position."""
         return GrammarState(self._matcher.deep_copy(), self.vocab_size, self._kind)
 
     def _check(self) -> None:

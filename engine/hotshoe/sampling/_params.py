@@ -1,4 +1,4 @@
-"""SamplingParams: how the next token is chosen and when a generation ends, checked when it is made."""
+"""SamplingParams: how the next token is chosen, and when a generation ends."""
 
 from __future__ import annotations
 
@@ -14,70 +14,78 @@ __all__ = ["DeviceOp", "SamplingParams"]
 
 
 class DeviceOp(NamedTuple):
-    """What a device has to compute so that the logits of the whole vocabulary need not leave it."""
+    """An operation that the device can compute, so that it need not return the logits of the whole vocabulary."""
 
     op: Literal["argmax", "top_k"]
     k: int
+    """The number of tokens that it returns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to choose tokens, and when to stop. The defaults of the filters are llama.cpp's.
+    """How to choose tokens, and when to stop. The defaults of the filters are those of llama.cpp.
 
-    A value that turns an option off is its neutral one: 1 for ``top_p``, ``typical_p`` and
-    ``repetition_penalty``, 0 for the others. Raises SamplingError for values that make no sense.
+        SamplingParams(temperature=0.7, top_k=0, min_p=0.1, max_tokens=200, seed=1)
+
+    To turn a filter or penalty off, set ``top_p``, ``typical_p`` or ``repetition_penalty`` to 1, and the others to 0.
+
+    Raises SamplingError if a value is out of range or of the wrong type.
     """
 
     temperature: float = 0.8
-    """Logits are divided by it, last of all (after the filters, as in llama.cpp). 0: always the best token."""
+    """Divide the logits by this, after all filters, as in llama.cpp. 0 always chooses the best token."""
 
     top_k: int = 40
-    """Only the k best tokens; 0 for all. Unlike the other filters, it also makes a token cheaper to choose."""
+    """Keep only the k best tokens; 0 keeps all. Unlike the other filters, it also makes the choice faster."""
 
     top_p: float = 0.95
-    """The fewest best tokens whose probabilities sum to at least this. Source: arXiv:1904.09751."""
+    """Keep the fewest best tokens whose probabilities sum to at least this. Source: arXiv:1904.09751."""
 
     min_p: float = 0.05
-    """Tokens at least this probable relative to the best one. Source: arXiv:2407.01082."""
+    """Keep tokens with at least this probability relative to the best token. Source: arXiv:2407.01082."""
 
     typical_p: float = 1.0
-    """The fewest tokens nearest to the expected information that sum to at least this. Source: arXiv:2202.00666."""
+    """Keep the fewest tokens with information nearest to the entropy whose probabilities sum to at least this.
+    Source: arXiv:2202.00666."""
 
     repetition_penalty: float = 1.0
-    """A token seen in the window has its logit divided by this if positive, else multiplied. arXiv:1909.05858."""
+    """For each token in the window, divide its logit by this if it is positive, otherwise multiply it.
+    Source: arXiv:1909.05858."""
 
     presence_penalty: float = 0.0
-    """Subtracted from the logit of each token seen in the window."""
+    """Subtract this from the logit of each token in the window."""
 
     frequency_penalty: float = 0.0
-    """Subtracted from a token's logit as often as it was seen in the window."""
+    """Subtract this from the logit of each token in the window, times the number of its occurrences."""
 
     penalty_window: int | None = 64
-    """How many last tokens the three penalties look at, prompt included; None for all of them."""
+    """The number of last tokens, including the prompt, that the three penalties consider; None for all."""
 
     logit_bias: Mapping[int, float] = field(default_factory=dict, hash=False)
-    """Added to the logits of these ids before anything else; ``-math.inf`` bans a token. Do not change it later."""
+    """Add these numbers to the logits of these ids, before all other steps. ``-math.inf`` bans a token. Do not change
+    the mapping later."""
 
     seed: int | None = None
-    """The same seed and logits give the same tokens on every platform. None: a new one (``Sampler.seed``)."""
+    """The same seed and the same logits give the same tokens on every platform. None: a random seed
+    (``Sampler.seed``)."""
 
     max_tokens: int | None = None
-    """The most tokens to generate; None for as many as the context holds."""
+    """The maximum number of tokens to generate; None for as many as the context holds."""
 
     context_shift: int | None = None
-    """How many tokens at the beginning to keep when the context is full: the older half of the others is then
-    forgotten, and the generation goes on. None: it ends, with ``finish_reason`` "context"."""
+    """What to do when the context is full. None: the generation ends, with ``finish_reason`` "context". A number: keep
+    this many tokens at the start, forget the older half of the others, and go on."""
 
     stop: Sequence[str] = ()
-    """Texts that end the generation and are not part of it. A single string counts as one text."""
+    """Texts that end the generation; they are not part of the result. A single string is one text."""
 
     stop_tokens: Collection[int] = ()
-    """Ids that end the generation, besides those that the model's vocabulary names."""
+    """Ids that end the generation, in addition to those of the model's vocabulary."""
 
     logprobs: int | None = None
-    """Report log-probabilities of the chosen token and of this many best ones; None for none at all, which is faster.
+    """Report the log-probabilities of the chosen token and of this many best tokens. None reports none, and is faster.
 
-    They are of the model's own distribution: before bias, penalties, grammar, filters and temperature.
+    They are those of the model, before bias, penalties, grammar, filters and temperature.
     """
 
     def __post_init__(self) -> None:
@@ -106,20 +114,20 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether the best token is always chosen. ``typical_p`` may drop the best one, so it is looked at too."""
+        """True if the best token is always chosen. (``typical_p`` may remove the best token.)"""
         return self.top_k == 1 or (self.temperature == 0 and self.typical_p == 1)
 
     @property
     def penalized(self) -> bool:
-        """Whether what was said before changes the logits."""
+        """True if earlier tokens change the logits."""
         neutral = self.repetition_penalty == 1 and self.presence_penalty == 0 and self.frequency_penalty == 0
         return not neutral and self.penalty_window != 0
 
     @property
     def device_op(self) -> DeviceOp | None:
-        """What is enough to choose a token, for ``Sampler.sample_from``; None if all logits are needed.
+        """What the device has to compute for ``Sampler.sample_from``; None if all logits are needed.
 
-        ``Sampler.device_op`` also knows of a grammar; a runner should ask that one.
+        Runners should use ``Sampler.device_op``, which takes a grammar into account.
         """
         if self.penalized or self.logit_bias or self.logprobs is not None:
             return None

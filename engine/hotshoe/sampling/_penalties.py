@@ -1,4 +1,4 @@
-"""Which tokens were seen in the window, and how often."""
+"""Penalties: lower the logits of tokens that occurred in the last tokens."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ class Penalties:
         self._frequency = params.frequency_penalty
 
     def see(self, ids: Iterable[int]) -> None:
+        """Add tokens to the window, and remove the oldest ones if it is full."""
         counts, window = self._counts, self._window
         for id in ids:
             if window is not None:
@@ -39,7 +40,7 @@ class Penalties:
             counts[id] = counts.get(id, 0) + 1
 
     def apply(self, x: np.ndarray[Any, Any]) -> None:
-        """In place; only the tokens in the window are touched."""
+        """Change the logits ``x``, (vocab_size,), in place. Only those of tokens in the window change."""
         n = len(self._counts)
         if not n:
             return

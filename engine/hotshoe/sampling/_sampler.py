@@ -1,4 +1,4 @@
-"""Sampler: logits in, one token out. The chain of steps, and the draw."""
+"""Sampler: choose a token from logits, by a chain of steps and a random draw."""
 
 from __future__ import annotations
 
@@ -22,45 +22,47 @@ Array = np.ndarray[Any, Any]
 
 
 class Sampled(NamedTuple):
-    """A chosen token. ``logprob`` is None and ``top`` empty unless ``SamplingParams.logprobs`` asks for them."""
+    """A chosen token."""
 
     id: int
     logprob: float | None = None
+    """The log-probability of the token; None unless ``SamplingParams.logprobs`` is set."""
     top: tuple[tuple[int, float], ...] = ()
+    """Ids and log-probabilities of the best tokens, as many as ``SamplingParams.logprobs``."""
 
 
 @runtime_checkable
 class Constraint(Protocol):
-    """What restricts the next token; ``GrammarState`` is one."""
+    """Restricts the next token. ``GrammarState`` implements it."""
 
     @property
     def complete(self) -> bool:
-        """Whether nothing may follow, so that the generation is over."""
+        """True if no token may follow, so that the generation ends."""
 
     def forbidden(self) -> Array:
-        """True for the ids that may not come next: bool (n,). Ids from n on are forbidden."""
+        """True for each id that may not come next: bool (n,). Ids from n on are forbidden."""
 
     def accept(self, id: int) -> None:
-        """This token came. Raises GrammarError if it may not."""
+        """Advance by a token. Raises GrammarError if the token is not allowed."""
 
 
 class Sampler:
-    """Chooses the tokens of one sequence. Not for several threads.
+    """Chooses the tokens of one sequence. Not thread-safe.
 
-    The steps, in order; each is left out where it changes nothing:
+    These are the steps, in order. A step without effect is skipped.
 
     1. logit bias
-    2. repetition, then frequency and presence penalties, over the last ``penalty_window`` tokens
-    3. the grammar's mask
-    4. top-k, typical-p, top-p, min-p, each on what the one before has left
-    5. temperature, and a draw
+    2. the repetition penalty, then the frequency and presence penalties, over the last ``penalty_window`` tokens
+    3. the mask of the grammar
+    4. top-k, typical-p, top-p, min-p, each on the tokens that the previous one kept
+    5. temperature, and a random draw
 
-    The order is that of llama.cpp's default chain, temperature last included: the filters see the model's own
-    probabilities, so a high temperature does not let in tokens that the model thinks absurd. transformers and vLLM
-    divide by the temperature first. One thing differs: llama.cpp draws first and draws again under the grammar if
-    the token does not fit; here the mask always comes first, which is the distribution that the filters mean.
+    The order is that of llama.cpp's default chain. Temperature comes last, so the filters see the model's own
+    probabilities, and a high temperature does not admit very unlikely tokens. (transformers and vLLM apply the
+    temperature first.) There is one difference: llama.cpp draws without the grammar, and draws again with the mask if
+    the token does not fit. Here the mask always comes before the filters.
 
-    A draw takes one number of NumPy's PCG64, straight from the bit stream, which NumPy keeps the same for ever.
+    A draw uses one number of NumPy's PCG64, taken from the raw bit stream, which NumPy guarantees never to change.
     """
 
     def __init__(self, params: SamplingParams, vocab_size: int, grammar: Constraint | None = None) -> None:
@@ -69,7 +71,7 @@ class Sampler:
             raise SamplingError(f"params is {described(params)}; expected SamplingParams")
         if grammar is not None and not isinstance(grammar, Constraint):
             raise SamplingError(
-                f"grammar is {described(grammar)}; expected what restricts tokens one by one",
+                f"grammar is {described(grammar)}; expected a GrammarState or another Constraint",
                 hint="Grammar.from_json_schema(schema).start(vocabulary)",
             )
         vocab_size = integer("vocab_size", vocab_size, 1, SamplingError)
@@ -87,7 +89,7 @@ class Sampler:
         self._bias_ids = np.fromiter(params.logit_bias, np.int64)
         self._bias = np.fromiter(params.logit_bias.values(), np.float32)
         self._adjusts = bool(params.logit_bias) or self._penalties is not None or grammar is not None
-        # top-p of the whole vocabulary is taken while looking for candidates: not all of them have to be sorted
+        # if top-p is the first filter, it is applied while candidates are collected, so that few have to be sorted
         whole = not 0 < params.top_k < vocab_size
         self._nucleus = whole and params.typical_p == 1 and params.top_p < 1
         self._unfiltered = whole and params.typical_p == 1 and params.top_p == 1 and params.min_p == 0
@@ -95,21 +97,21 @@ class Sampler:
 
     @property
     def device_op(self) -> DeviceOp | None:
-        """What a device may compute instead of handing over all logits; None if they are needed."""
+        """What the device may compute instead of returning all logits; None if all logits are needed."""
         return None if self.grammar is not None else self.params.device_op
 
     @property
     def complete(self) -> bool:
-        """Whether the grammar allows nothing more, so that the generation is over."""
+        """True if the grammar allows no more tokens, so that the generation ends."""
         return self.grammar is not None and self.grammar.complete
 
     def observe(self, ids: Iterable[int]) -> None:
-        """Tokens that were not generated, such as the prompt: they count for the penalties, not for the grammar."""
+        """Add tokens that were not generated, such as the prompt. They count for penalties, but not for the grammar."""
         if self._penalties is not None:
-            self._penalties.see(map(self._inside, listed("what was observed", ids, "token ids", SamplingError)))
+            self._penalties.see(map(self._inside, listed("ids", ids, "token ids", SamplingError)))
 
     def accept(self, id: int) -> None:
-        """The token that follows, whether it was sampled or not. Raises GrammarError if the grammar forbids it."""
+        """Add the token that follows, sampled or not. Raises GrammarError if the grammar forbids it."""
         self._inside(id)
         if self.grammar is not None:
             self.grammar.accept(id)
@@ -117,9 +119,9 @@ class Sampler:
             self._penalties.see((id,))
 
     def sample(self, logits: Array) -> Sampled:
-        """The next token. ``logits`` (float32 (vocab_size,)) are not changed; nothing is accepted.
+        """Choose the next token from ``logits``, float32 (vocab_size,), which are not changed. Does not ``accept`` it.
 
-        Raises SamplingError if they are of another shape, hold NaN or inf, or leave no token possible.
+        Raises SamplingError if the logits have another shape, contain NaN or inf, or if no token is possible.
         """
         with _quiet():
             raw = self._checked(logits, (self.vocab_size,))
@@ -133,9 +135,11 @@ class Sampler:
             return Sampled(id) if self.params.logprobs is None else self._with_logprobs(id, raw)
 
     def sample_from(self, ids: Array, logits: Array) -> Sampled:
-        """As ``sample``, from what the device computed for ``device_op``: ids and their logits, in any order.
+        """Choose the next token from the result of ``device_op``: ids and their logits, in any order.
 
-        Of tokens with equal logits the device may have chosen others than ``sample`` would.
+        If several tokens have the same logit, the device may have chosen other ones than ``sample`` would.
+
+        Raises SamplingError if ``device_op`` is None, or if the arrays are invalid.
         """
         if self.device_op is None:
             raise SamplingError("these parameters need the logits of the whole vocabulary; device_op is None")
@@ -149,7 +153,7 @@ class Sampler:
         with _quiet():
             logits = self._checked(logits, (n,))
             if np.isnan(logits).any():
-                raise SamplingError(f"the logits of the device hold NaN; expected numbers, or -inf: {logits}")
+                raise SamplingError(f"the logits from the device contain NaN; expected numbers, or -inf: {logits}")
             if n == 1:
                 return Sampled(int(filters.drop_impossible(Candidates(ids, logits)).ids[0]))
             by_id = np.argsort(ids)
@@ -157,7 +161,7 @@ class Sampler:
             return Sampled(self._draw(self._filtered(filters.drop_impossible(found), top_p=True)))
 
     def distribution(self, logits: Array) -> tuple[Array, Array]:
-        """Ids that ``sample`` may choose now, and their probabilities: int64 (n,) and float64 (n,), best first."""
+        """The ids that ``sample`` could choose, int64 (n,), and their probabilities, float64 (n,), best first."""
         with _quiet():
             raw = self._checked(logits, (self.vocab_size,))
             x = self._adjusted(raw) if self._adjusts else raw
@@ -184,7 +188,7 @@ class Sampler:
         return x
 
     def _candidates(self, x: Array) -> Candidates:
-        """Best first, after top-k; the filters that follow see the rest of the vocabulary only if they must."""
+        """The candidates after top-k, best first. If later filters allow it, only part of the vocabulary is sorted."""
         params = self.params
         if 0 < params.top_k < len(x):
             found = filters.largest(x, params.top_k)
@@ -207,7 +211,7 @@ class Sampler:
         return c
 
     def _weights(self, c: Candidates) -> Array:
-        # a tiny temperature may overflow the quotient: exp(-inf) is then 0, as it should be
+        # with a tiny temperature the quotient may overflow to -inf, and exp(-inf) is 0, as it should be
         weights: Array = np.exp((c.logits - c.logits[0]) / self.params.temperature)
         return weights
 
@@ -217,7 +221,7 @@ class Sampler:
         return int(c.ids[self._pick(self._weights(c))])
 
     def _draw_any(self, x: Array) -> int:
-        """Out of the whole vocabulary, in the order of ids: nothing has to be sorted."""
+        """Draw from the whole vocabulary in the order of ids, without sorting."""
         best = x[_best(x)]
         return self._pick(np.exp((x.astype(np.float64) - best) / self.params.temperature))
 
@@ -226,13 +230,13 @@ class Sampler:
             self._bits = np.random.PCG64(self.seed)
         cumulative = np.cumsum(weights)
         uniform = (int(self._bits.random_raw()) >> 11) * 2.0**-53  # in [0, 1), 53 bits
-        at = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
-        # the product may be rounded up to the whole sum: then it is the last token that has any weight
-        return at if at < len(cumulative) else int(np.searchsorted(cumulative, cumulative[-1]))
+        index = int(np.searchsorted(cumulative, uniform * cumulative[-1], side="right"))
+        # if the product is rounded up to the whole sum, choose the last token with a weight above 0
+        return index if index < len(cumulative) else int(np.searchsorted(cumulative, cumulative[-1]))
 
     def _with_logprobs(self, id: int, raw: Array) -> Sampled:
         n = self.params.logprobs or 0
-        x = self._buffer  # what was adjusted in it has served
+        x = self._buffer  # the adjusted logits in it are no longer needed
         best = raw.max()
         np.subtract(raw, best, out=x)
         np.exp(x, out=x)
@@ -258,7 +262,7 @@ class Sampler:
 
 
 def _quiet() -> Any:
-    """Numbers that become 0 or infinity here are meant to, whatever the user's ``np.seterr`` makes of them."""
+    """Ignore overflow and underflow, which are intended here, whatever the user has set with ``np.seterr``."""
     return np.errstate(all="ignore")
 
 

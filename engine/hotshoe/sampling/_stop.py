@@ -1,4 +1,4 @@
-"""StopMatcher: finds stop strings in a text that comes in pieces, and gives away no part of one."""
+"""StopMatcher: find stop strings in a text that arrives in pieces, without returning a part of one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["StopMatcher"]
 
 
 class StopMatcher:
-    """Text in, text out, up to the first stop string; the same however the text is cut into pieces.
+    """Passes text on up to the first stop string. The result does not depend on how the text is cut into pieces.
 
-        text = matcher.add(piece)        # what may be shown now
-        if matcher.matched: ...          # a stop string was found; nothing more comes out
-        text += matcher.flush()          # at the end of a generation: what was held back
+        text = matcher.add(piece)        # the text that can be shown now
+        if matcher.matched: ...          # a stop string was found; no more text is returned
+        text += matcher.flush()          # at the end of a generation: the text that was held back
 
-    Held back is only what may be the beginning of a stop string. "First" is the one that is complete first; of
-    those complete at the same character, the longest. Pieces are str, so a character is never cut in two.
+    Only text that may be the start of a stop string is held back. The first stop string is the one that is complete
+    first; if several are complete at the same character, the longest.
     """
 
     __slots__ = ("_held", "_longest", "_stops", "matched")
@@ -32,15 +32,15 @@ class StopMatcher:
         self.matched: str | None = None
 
     def add(self, piece: str) -> str:
-        """What of the text so far can be shown. "" once a stop string was found."""
+        """Add a piece. Return the text that can be shown now; "" after a stop string was found."""
         if self.matched is not None:
             return ""
         text = self._held + piece
-        found = [(at + len(stop), at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(first + len(stop), first, stop) for stop in self._stops if (first := text.find(stop)) >= 0]
         if found:
-            _, at, self.matched = min(found)
+            _, first, self.matched = min(found)
             self._held = ""
-            return text[:at]
+            return text[:first]
         start = next(
             (i for i in range(max(0, len(text) - self._longest + 1), len(text)) if self._begins(text, i)), None
         )
@@ -51,11 +51,12 @@ class StopMatcher:
         return text[:start]
 
     def flush(self) -> str:
-        """What was held back and is no stop string after all, because nothing follows. Ready to start anew."""
+        """Return the text that was held back, at the end of a generation. Resets the matcher."""
         held, self._held = self._held, ""
         self.matched = None
         return held
 
-    def _begins(self, text: str, at: int) -> bool:
-        rest = text[at:]
+    def _begins(self, text: str, start: int) -> bool:
+        """True if the text from ``start`` on is the start of a stop string."""
+        rest = text[start:]
         return any(stop.startswith(rest) for stop in self._stops)

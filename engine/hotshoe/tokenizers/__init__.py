@@ -48,11 +48,10 @@ __all__ = [
 
 
 def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer a GGUF file describes. ``metadata`` maps the file's keys to plain values.
+    """Build the tokenizer that a GGUF file describes. ``metadata`` maps the file's keys to plain values.
 
-    Raises TokenizerError for a kind of vocabulary or pre-tokenizer that hotshoe does not know, and for a
-    vocabulary that is not consistent; the message names the key. Raises ModelError where several distributions offer
-    this kind.
+    Raises TokenizerError, which names the key, if the kind of vocabulary or the pre-tokenizer is unknown, or if the
+    vocabulary is inconsistent. Raises ModelError if several distributions offer this kind.
     """
     vocabulary = Vocabulary.from_metadata(metadata)
     try:

@@ -1,6 +1,6 @@
-"""Tokens that a text may name: special ones, and those the model's maker has defined by hand.
+"""Added tokens: special and user-defined tokens, which are searched for in a text before it is split into words.
 
-They are found before the text is cut into words, the longest of several that begin at one place.
+If several begin at one position, the longest is used.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _HIDDEN = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.UNUSED)
 
 
 def hidden_ids(types: bytes | bytearray) -> list[int]:
-    """Ids that are no part of a decoded text."""
+    """Ids that do not appear in a decoded text: control, unknown and unused tokens."""
     return [i for i, kind in _unusual(types) if kind in _HIDDEN]
 
 
 def unusual_ids(types: bytes | bytearray) -> list[int]:
-    """Ids of all but the ordinary tokens."""
+    """Ids of all tokens except normal ones."""
     return [i for i, _ in _unusual(types)]
 
 
 def add_tokens(
     inner: tokenizers.Tokenizer, vocabulary: Vocabulary, tokens: Sequence[str], types: bytes | bytearray
 ) -> None:
-    """Make ``inner`` find the special and the user-defined ones of ``tokens``; their ids are those in its model."""
+    """Add the special and user-defined ones of ``tokens`` to ``inner``, which must have them in its vocabulary."""
     import tokenizers
 
     left, right = _strips(vocabulary)
@@ -44,8 +44,8 @@ def add_tokens(
 
     unusual = _unusual(types)
     vocabulary.refuse_long_literals(tokens[i] for i, _ in unusual)
-    # In two calls, because each builds the search automaton anew. Special ones last: where tokens are numbered as
-    # they are added, the others have the same number in a tokenizer without special ones (Tokenizer makes one).
+    # Two calls only, because each call rebuilds the search automaton. Special tokens come last: if the model numbers
+    # added tokens, the others then have the same number in a tokenizer without special tokens (see without_special).
     inner.add_tokens([added(i, False) for i, k in unusual if k == TokenType.USER_DEFINED])
     inner.add_special_tokens([added(i, True) for i, k in unusual if k in (TokenType.CONTROL, TokenType.UNKNOWN)])
 
@@ -53,13 +53,14 @@ def add_tokens(
 def _unusual(types: bytes | bytearray) -> list[tuple[int, int]]:
     import numpy as np
 
-    # a vocabulary has 100,000 tokens and more, nearly all of them ordinary
+    # by NumPy, because a vocabulary has 100,000 tokens or more, and nearly all are normal
     found = np.flatnonzero(np.frombuffer(types, np.uint8) != TokenType.NORMAL)
     return [(i, types[i]) for i in found.tolist()]
 
 
 def _strips(vocabulary: Vocabulary) -> tuple[str | None, bool]:
-    # Whether a special token takes the white space beside it. GGUF has no key for it; llama.cpp goes by names, too.
+    # Whether special tokens absorb the white space next to them. GGUF has no key for this; as in llama.cpp, it depends
+    # on names.
     architecture = str(vocabulary.metadata.get("general.architecture", ""))
     name = str(vocabulary.metadata.get("general.name", "")).lower()
     if any(p in vocabulary.pre for p in ("jina-v2-de", "jina-v2-es", "jina-v2-code")):

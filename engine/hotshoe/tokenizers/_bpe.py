@@ -1,9 +1,8 @@
-"""BPE by recorded merges (``tokenizer.ggml.model`` "gpt2" and its kin): GPT-2, Llama 3, Qwen, DeepSeek, Gemma 4, …
+"""BPE with a list of merges (``tokenizer.ggml.model`` "gpt2", "gemma4", …): GPT-2, Llama 3, Qwen, DeepSeek, Gemma 4, …
 
-How a text is cut into words first is ``tokenizer.ggml.pre``: see ``_pretokenizers``. A text is not normalized, as
-llama.cpp does not (Qwen's own tokenizer composes accents, NFC): decoding gives back every text as it was. That
-library reads ``tokenizer.ggml.add_space_prefix`` for this kind when it decodes only, where it would lose a space;
-it is not read here.
+``tokenizer.ggml.pre`` names how a text is split into words first: see ``_pretokenizers``. A text is not normalized, as
+in llama.cpp, so decoding returns the original text. (Qwen's original tokenizer composes accents, NFC.) The key
+``tokenizer.ggml.add_space_prefix`` is ignored: llama.cpp reads it for this kind only to decode, and would lose a space.
 """
 
 from __future__ import annotations
@@ -28,7 +27,10 @@ _LETTERS = byte_letters()
 
 
 def build(vocabulary: Vocabulary) -> Tokenizer:
-    """Raises TokenizerError for an unknown pre-tokenizer, equal tokens, and merges that do not fit the tokens."""
+    """Build the tokenizer.
+
+    Raises TokenizerError if the pre-tokenizer is unknown, if two tokens are equal, or if merges do not fit the tokens.
+    """
     import tokenizers
     from tokenizers import Regex, models, normalizers, pre_tokenizers
 
@@ -77,7 +79,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     decoder = ByteLevelDecoder(tokens, types) if pre.bytes else SentencePieceDecoder(tokens, types, strip=False)
     ends = find_around(vocabulary, roles.special, bos=pre.add_bos and roles.special.bos is not None)
     if pre.always_bos:
-        # whatever the file says
+        # even if the file says otherwise
         ends = ends._replace(prefix=[vocabulary.require("bos", roles.special.bos)])
     return Tokenizer(
         inner,
@@ -92,12 +94,12 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
 def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
     name = vocabulary.pre
-    if vocabulary.model in ("gemma4", "whitespace"):  # one way each, however the file calls it
+    if vocabulary.model in ("gemma4", "whitespace"):  # these have one pre-tokenizer, whatever name the file gives
         name = vocabulary.model
     elif name == "default":
         warnings.warn(
-            "the file does not say how its tokenizer cuts a text into words (tokenizer.ggml.pre); hotshoe uses what "
-            "llama.cpp uses then, which is not what the model was trained with: convert the model again",
+            "the file does not say how its tokenizer splits a text into words (tokenizer.ggml.pre); hotshoe uses the "
+            "same default as llama.cpp, but the model was trained with another one: convert the model again",
             stacklevel=4,
         )
     try:
@@ -105,18 +107,18 @@ def _pre_tokenizer(vocabulary: Vocabulary) -> PreTokenizer:
     except KeyError:
         near = did_you_mean(name, PRE_TOKENIZERS)
         raise TokenizerError(
-            f"tokenizer.ggml.pre is {name[:60]!r}, which is not a pre-tokenizer that hotshoe knows for BPE; "
+            f"tokenizer.ggml.pre is {name[:60]!r}, an unknown pre-tokenizer for BPE; "
             f"known: {', '.join(sorted(PRE_TOKENIZERS))}",
-            hint=near if near.startswith("did") else "a newer hotshoe may know it",
+            hint=near if near.startswith("did") else "a newer version of hotshoe may know it",
         ) from None
 
 
 def _first_made(merges: Sequence[str], tokens: Sequence[str], ids: Mapping[str, int]) -> int | None:
-    """The id of the token that the first merge makes, if each further one makes the token after, as in GPT-2; or None.
+    """The id of the token that the first merge makes, if each next merge makes the next token, as in GPT-2; or None.
 
-    Raises TokenizerError unless each is "a b" and makes a token. (Tokens have no space in them.)
+    Raises TokenizerError unless each merge is "a b" and makes a token. (Tokens contain no spaces.)
     """
-    # all at once: there are 150,000, and the first token waits
+    # checked as one string: there are 150,000 merges, and the first token waits for this
     lines = "\n".join(merges)
     if lines.count(" ") == len(merges):
         made = lines.replace(" ", "")
@@ -134,7 +136,7 @@ def _first_made(merges: Sequence[str], tokens: Sequence[str], ids: Mapping[str, 
                 raise TokenizerError(
                     f"{KEY_MERGES}[{i}] is {line[:60]!r}, but the vocabulary of {len(ids)} tokens has no "
                     f"{token[:60]!r}",
-                    hint="the tokens and the merges in the file are of different models: convert it again",
+                    hint="the tokens and the merges in the file belong to different models: convert the model again",
                 )
     return None
 

@@ -1,8 +1,7 @@
-"""Ids back to text, one token after another: what each token adds, in bytes, and a decoder for streams.
+"""Decode ids to text, one token after another: the bytes that each token adds, and a decoder for streams.
 
-A token of a byte-level vocabulary may hold half a character, so what a token adds is bytes; ``StreamDecoder`` keeps
-an unfinished character back until it is complete. Decoding a whole list is the same thing at once, so the pieces of
-a stream always join to what ``decode`` gives.
+A token of a byte-level vocabulary may hold a part of a character, so a token adds bytes, not text. ``StreamDecoder``
+holds an incomplete character back. ``Tokenizer.decode`` uses it too, so a stream always gives the same text.
 """
 
 from __future__ import annotations
@@ -22,17 +21,17 @@ SPACE = "\u2581"
 
 
 class TokenDecoder(Protocol):
-    """What a token adds to a text."""
+    """The bytes that each token adds to a text."""
 
     def first(self, id: int) -> bytes:
-        """At the start of a text."""
+        """The bytes of a token at the start of a text."""
 
     def next(self, id: int) -> bytes:
-        """After another token."""
+        """The bytes of a token after another token."""
 
 
 def byte_letters() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary. Source: GPT-2, ``bytes_to_unicode``."""
+    """The character that represents each byte in a byte-level vocabulary. Source: GPT-2, ``bytes_to_unicode``."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = (b for b in range(256) if b not in printable)
     letters = {b: chr(b) for b in printable} | {b: chr(256 + n) for n, b in enumerate(others)}
@@ -40,7 +39,7 @@ def byte_letters() -> list[str]:
 
 
 def byte_value(token: str) -> int | None:
-    """The byte that ``<0x0A>`` stands for; None for any other token."""
+    """The byte that a token such as ``<0x0A>`` represents; None for any other token."""
     if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
         try:
             return int(token[3:5], 16)
@@ -55,7 +54,7 @@ _VERBATIM = frozenset({TokenType.CONTROL, TokenType.USER_DEFINED, TokenType.UNKN
 
 @final
 class ByteLevelDecoder:
-    """A byte-level vocabulary: every character of an ordinary token stands for a byte."""
+    """Decodes a byte-level vocabulary: every character of a normal token represents a byte."""
 
     __slots__ = ("_tokens", "_types")
 
@@ -72,13 +71,16 @@ class ByteLevelDecoder:
             return token.encode()
         try:
             return bytes([_BYTES[letter] for letter in token])
-        except KeyError:  # a special token that the file calls an ordinary one
+        except KeyError:  # a special token that the file declares as a normal one
             return token.encode()
 
 
 @final
 class SentencePieceDecoder:
-    """A vocabulary with U+2581 for spaces and <0xXX> for bytes; ``strip``: a text starts with a space of its own."""
+    """Decodes a vocabulary with U+2581 for spaces and <0xXX> for bytes.
+
+    strip: remove the space that the tokenizer puts before each text.
+    """
 
     __slots__ = ("_strip", "_tokens", "_types")
 
@@ -102,7 +104,7 @@ class SentencePieceDecoder:
 
 
 def known_id(id: int, n: int) -> int:
-    """``id`` as an int, one of ``n``. Raises IndexError, and InputTypeError for no integer."""
+    """Return ``id`` as an int. Raises IndexError if it is not below ``n``, InputTypeError if it is not an integer."""
     try:
         id = operator.index(id)
     except TypeError:
@@ -114,10 +116,10 @@ def known_id(id: int, n: int) -> int:
 
 @final
 class StreamDecoder:
-    """Text out of ids as they come. Not for several threads; make one for each stream.
+    """Decodes a stream of ids to text. Make one for each stream. Not thread-safe.
 
-    ``add`` gives the text that the token completes: never half a character, so often "" in scripts that a
-    vocabulary spells in bytes. Bytes that cannot become a character are U+FFFD.
+    ``add`` returns the text that a token completes, never a part of a character. So it often returns "" in scripts that
+    the vocabulary spells in bytes. Invalid bytes become U+FFFD.
     """
 
     __slots__ = ("_decoder", "_hidden", "_n_tokens", "_piece", "_utf8")
@@ -130,7 +132,10 @@ class StreamDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, id: int) -> str:
-        """The text completed by this token. Raises IndexError outside the vocabulary, InputTypeError for no integer."""
+        """Return the text that this token completes.
+
+        Raises IndexError if the id is outside the vocabulary, InputTypeError if it is not an integer.
+        """
         id = known_id(id, self._n_tokens)
         if id in self._hidden:
             return ""
@@ -139,7 +144,7 @@ class StreamDecoder:
         return self._utf8.decode(piece)
 
     def flush(self) -> str:
-        """What is left at the end: "" or U+FFFD for a character that never became complete. Ready to start anew."""
+        """Return the rest at the end of a stream: "", or U+FFFD for an incomplete character. Resets the decoder."""
         rest = self._utf8.decode(b"", True)
         self._utf8.reset()
         self._piece = self._decoder.first

@@ -1,9 +1,9 @@
-"""A BPE model of only those tokens that the texts so far can contain.
+"""LazyBPE: a BPE model that contains only the tokens and merges that the texts so far can need.
 
-The ``tokenizers`` package takes 0.2 to 0.3 s to build its tables of 150,000 tokens and merges, and the first token of
-a model waits for that. But BPE looks at one word at a time, and what it makes of a word are parts of it, by merges of
-parts of it. So a model of the parts of a prompt's words gives the same ids, and is built in milliseconds. Long texts
-get the whole one.
+The ``tokenizers`` package needs 0.2 to 0.3 s to build tables of 150,000 tokens and merges, and the first token of a
+model would wait for that. But BPE processes one word at a time, and only uses tokens and merges that are parts of the
+word. So a model with the parts of a prompt's words gives the same ids, and is built in milliseconds. For long texts the
+complete model is built.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyBPE", "without_special"]
 
-MOST_CHARACTERS = 20_000  # of the texts of one call
-MOST_WORDS = 1_000  # of all texts so far: each new one is a model made anew
-LONGEST_WORD = 64  # in symbols: a word has as many parts as the square of it
+MOST_CHARACTERS = 20_000  # in the texts of one call
+MOST_WORDS = 1_000  # in all texts so far; each call with new words rebuilds the model
+LONGEST_WORD = 64  # in symbols; the number of parts of a word grows with its square
 
 
 @final
 class LazyBPE:
-    """Makes tokenizers that are right for given texts. May be used from several threads at once."""
+    """Builds tokenizers that are correct for given texts. Thread-safe."""
 
     def __init__(
         self,
@@ -38,26 +38,29 @@ class LazyBPE:
         around: Callable[[models.Model], tokenizers.Tokenizer],
         symbols: Callable[[str], str],
     ) -> None:
-        """``merges``: "a b", best first, each of which makes a token; one of parts that are none never applies.
-        ``always``: tokens that are found in a text as a whole.
-        ``first``: the id of the token that the first merge makes, where the next makes the next, and so on to the last.
+        """Keep what is needed to build models.
 
-        ``model`` makes one of some tokens and merges, ``around`` a tokenizer around a model; ``symbols`` spells a piece
-        of a text as the tokens are spelled.
+        ids: all tokens and their ids.
+        merges: "a b", best first; each makes a token. A merge whose parts are not tokens never applies.
+        always: tokens that every model contains.
+        first: the id of the token that the first merge makes, if each next merge makes the next token; else None.
+        model: makes a model from tokens and merges.
+        around: makes a tokenizer from a model.
+        symbols: converts a piece of text to the alphabet that tokens are written in.
         """
         from tokenizers import models
 
         self._ids = ids
         self._merges = merges
         self._first = first
-        # 40 ms and 10 MB, where ids do not say it
+        # takes 40 ms and 10 MB, so it is made only if ranks do not follow from ids
         self._ranks = dict(zip(merges, range(len(merges)))) if first is None else {}
         self._model, self._around, self._symbols = model, around, symbols
-        # they give every word the id 0; texts in which special tokens are not looked for have other words
+        # These give every word the id 0. Without special tokens, a text has other words, so there are two.
         self._splitter = around(models.WordLevel({"": 0}, ""))
         self._plain_splitter = without_special(self._splitter)
         self._words: set[str] = set()
-        self._parts: set[str] = set()  # of these words, those that are tokens
+        self._parts: set[str] = set()  # parts of these words that are tokens
         self._tokens = {token: ids[token] for token in always}
         self._used: dict[int, tuple[str, str]] = {}  # merges by rank
         self._lock = threading.Lock()
@@ -65,7 +68,7 @@ class LazyBPE:
         self._made = around(model(self._tokens, []))
 
     def made_for(self, texts: Sequence[str], parse_special: bool) -> tokenizers.Tokenizer:
-        """A tokenizer that knows all that these texts need. It stays as it is: others are new objects."""
+        """Return a tokenizer that is correct for these texts. It is never changed later: other texts get new ones."""
         if self._whole:
             return self._made
         if sum(map(len, texts)) > MOST_CHARACTERS:
@@ -89,7 +92,7 @@ class LazyBPE:
         return self._make_whole()
 
     def _learn(self, word: str) -> None:
-        """All parts of the word that are tokens, those of ``always`` too, and all merges that make one of them."""
+        """Add all parts of the word that are tokens, and all merges that make one of them."""
         for start in range(len(word)):
             for stop in range(start + 1, len(word) + 1):
                 part = word[start:stop]
@@ -103,7 +106,7 @@ class LazyBPE:
                             self._used[rank] = (a, b)
 
     def _rank(self, merge: str, made: int) -> int | None:
-        """Of the merge that makes the token ``made``, or None where there is no such merge."""
+        """The rank of a merge that makes the token ``made``; None if it is not in the list."""
         if self._first is None:
             return self._ranks.get(merge)
         rank = made - self._first
@@ -121,7 +124,7 @@ class LazyBPE:
 
 
 def without_special(parsing: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The same, but that special tokens are not looked for in a text."""
+    """Make a copy of a tokenizer that does not search for special tokens in a text."""
     import tokenizers
 
     other = tokenizers.Tokenizer(parsing.model)

@@ -1,12 +1,12 @@
-r"""How each pre-tokenizer (``tokenizer.ggml.pre``) cuts a text into words, before BPE merges inside a word.
+r"""The pre-tokenizers (``tokenizer.ggml.pre``): how each splits a text into words, before BPE merges inside a word.
 
-A table of facts: the names and settings are those of llama.cpp's ``src/llama-vocab.cpp``. Where that file cites the
-expression of a model's own ``tokenizer.json`` and then uses another one, because the C++ library lacks a feature
-(``(?i:)``, ``\p{Lu}``, possessive quantifiers), the model's own stands here: it is what the model was trained with,
-and the engine of the ``tokenizers`` package (Oniguruma) has those features.
+The names and settings are those of llama.cpp's ``src/llama-vocab.cpp``. In some cases, that file quotes the expression
+of a model's ``tokenizer.json`` but uses another one, because its C++ library lacks a feature (``(?i:)``, ``\p{Lu}``,
+possessive quantifiers). This table has the original expression: the model was trained with it, and the engine of the
+``tokenizers`` package (Oniguruma) has those features.
 
-``splits`` are applied one after the other, each inside the pieces the one before left: what matches is a piece,
-and so is what lies between two matches.
+``splits`` are applied in order, each inside the pieces that the one before left. Each match is a piece, and so is the
+text between two matches.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class PreTokenizer(NamedTuple):
     """Regular expressions and settings of one ``tokenizer.ggml.pre``."""
 
     splits: tuple[str, ...]
-    bytes: bool = True  # tokens are written in GPT-2's letters for bytes; else as UTF-8, and bytes as <0xXX>
-    ignore_merges: bool = False  # a word that is a token is that token, whatever the merges say
-    add_bos: bool = False  # where the file has no tokenizer.ggml.add_bos_token
-    always_bos: bool = False  # whatever the file says: published files of this kind are wrong
-    escape_spaces: bool = False  # " " is stored as U+2581, as SentencePiece does
-    newline_runs: bool = False  # a run of newlines that is a token is that token
-    drop_spaces: bool = False  # white space separates words and is gone
+    bytes: bool = True  # tokens are written in GPT-2's letters for bytes; otherwise in UTF-8, with bytes as <0xXX>
+    ignore_merges: bool = False  # a word that is a token becomes that token, even if the merges lead elsewhere
+    add_bos: bool = False  # the default, if the file has no tokenizer.ggml.add_bos_token
+    always_bos: bool = False  # add bos even if the file says not to: published files of this kind are wrong
+    escape_spaces: bool = False  # tokens have U+2581 for a space, as in SentencePiece
+    newline_runs: bool = False  # a run of newlines that is a token becomes that token
+    drop_spaces: bool = False  # white space separates words and is not encoded
 
 
-# alternatives that many expressions share
+# alternatives that occur in many expressions
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _PUNCTUATION = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -50,7 +50,7 @@ _CHINESE_AND_KANA = "[一-龥぀-ゟ゠-ヿ]+"
 _CHINESE_AND_HANGUL = "[一-龥ࠀ-一가-퟿]+"
 _SENTENCE_WORD = " ?[^(\\s|.,!?…。，、।۔،)]+"
 
-# letters that have a case, but for the mathematical ones
+# letters with a case, except mathematical ones
 _CASED_LETTERS = (
     "A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ"
     "Ὗ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗ"
@@ -74,7 +74,7 @@ _BAILING = PreTokenizer(
 _GEMMA4 = PreTokenizer(
     (r"[^\n]+|[\n]+",), bytes=False, add_bos=True, always_bos=True, escape_spaces=True, newline_runs=True
 )
-# letters of Chinese words stand alone; "&&" is the intersection of two classes
+# Chinese characters are separate from other letters; "&&" is the intersection of two classes
 _NOT_HAN_UPPER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _NOT_HAN_LOWER = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]"
 _KIMI_SPLIT = (
@@ -164,7 +164,7 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
             r"\p{N}",
         )
     ),
-    # groups of three digits, counted from the right
+    # groups of three digits from the right
     "afmoe": PreTokenizer((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", _UNSPACED, _DEEPSEEK3_SPLIT)),
     "superbpe": PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
     "youtu": PreTokenizer(

@@ -1,7 +1,7 @@
-"""Which tokens have a role: begin, end, end of turn, fill in the middle; and which of them end a generation.
+"""Find the tokens with a role (begin, end, end of turn, fill in the middle, …) and those that end a generation.
 
-A file names them by keys; older files leave keys out, so names that many models share count as well. The names, and
-the exceptions for models that use them otherwise, are llama.cpp's (``src/llama-vocab.cpp``).
+Keys of the file name them. Older files lack some keys, so well-known names of tokens are used as well. The names, and
+the exceptions for models that use them differently, are those of llama.cpp (``src/llama-vocab.cpp``).
 """
 
 from __future__ import annotations
@@ -41,23 +41,27 @@ _STOPS = (
     *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
     *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~["),
 )
-# parts of an answer that its reader has to see (gpt-oss), whatever type the file gives them
+# tokens that structure an answer (gpt-oss) and must be visible, whatever type the file gives them
 _SHOWN = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
 _OLD_KEYS = {"fim_pre": "prefix", "fim_suf": "suffix", "fim_mid": "middle"}
 
 
 class Roles(NamedTuple):
-    """Ids by role, the type of each token (the file's, corrected), and the ids that end a generation."""
+    """The result of ``find_roles``."""
 
     special: SpecialIds
     types: bytearray
+    """The type of each token: that of the file, corrected for tokens with a role."""
     stop_ids: frozenset[int]
+    """Ids that end a generation."""
 
 
 def find_roles(vocabulary: Vocabulary, ids: Mapping[str, int], defaults: Mapping[str, int] | None = None) -> Roles:
-    """``ids`` maps tokens to ids; ``defaults`` are the ids of roles that the file may leave out.
+    """Find the tokens with a role.
 
-    Raises TokenizerError for an id outside the vocabulary.
+    ids: maps tokens to ids. defaults: ids of roles, if the file does not name them.
+
+    Raises TokenizerError if a key names an id outside the vocabulary.
     """
     types = bytearray(vocabulary.types)
 
@@ -79,7 +83,7 @@ def find_roles(vocabulary: Vocabulary, ids: Mapping[str, int], defaults: Mapping
         bos=role("bos"),
         eos=role("eos"),
         cls=role("cls"),
-        sep=role("sep", "seperator"),  # the key is spelled so in GGUF
+        sep=role("sep", "seperator"),  # the spelling in GGUF
         pad=role("pad", "padding"),
         unk=role("unk", "unknown"),
         mask=role("mask"),
@@ -99,24 +103,24 @@ def find_roles(vocabulary: Vocabulary, ids: Mapping[str, int], defaults: Mapping
 
 
 def find_around(vocabulary: Vocabulary, special: SpecialIds, *, bos: bool, eos: bool = False) -> Around:
-    """What goes around a text; ``bos`` and ``eos``: whether those do where the file does not say.
+    """Find the tokens around a text. bos, eos: whether these are added if the file does not say.
 
-    Raises TokenizerError where the file asks for a token that it does not have.
+    Raises TokenizerError if a token is to be added but the file does not name it.
     """
 
-    def asked(name: str, default: bool, id: int | None) -> list[int]:
+    def added(name: str, default: bool, id: int | None) -> list[int]:
         return [vocabulary.require(name, id)] if vocabulary.flag(f"{PREFIX}add_{name}_token", default) else []
 
-    return Around(asked("bos", bos, special.bos), asked("eos", eos, special.eos), asked("sep", False, special.sep))
+    return Around(added("bos", bos, special.bos), added("eos", eos, special.eos), added("sep", False, special.sep))
 
 
 def _correct(stops: set[int], types: bytearray, ids: Mapping[str, int]) -> None:
     present = {token for token in _STOPS if ids.get(token) in stops}
     calls = present & {"<|call|>", "<|calls|>"}
     if calls and present & {"<|return|>", "<|flush|>"} and "<|end|>" in present:
-        # gpt-oss and Solar Open end a part of an answer with it, not the answer
+        # in gpt-oss and Solar Open it ends a part of an answer, not the answer
         stops.discard(ids["<|end|>"])
         types[ids["<|end|>"]] = TokenType.USER_DEFINED
-    if "</s>" in present and "<|tool_response>" in present:  # Gemma 4, where it is a tag of HTML
+    if "</s>" in present and "<|tool_response>" in present:  # in Gemma 4 it is an HTML tag
         stops.discard(ids["</s>"])
         types[ids["</s>"]] = TokenType.NORMAL

@@ -1,11 +1,11 @@
-"""SentencePiece's BPE (``tokenizer.ggml.model`` "llama"): Llama 2, Mistral, Phi-3, Gemma 1 to 3, …
+"""SentencePiece BPE (``tokenizer.ggml.model`` "llama"): Llama 2, Mistral, Phi-3, Gemma 1 to 3, …
 
-SentencePiece keeps no list of merges: it joins the two neighbours that make the token with the highest score, the
-leftmost of several that make it. Here every way to split a token in two becomes a merge, ranked by the token's score.
-That is the same as long as no two tokens have the same score, as in trained vocabularies; of two that have, the one
-with the smaller id is joined first, wherever it is in the text.
+SentencePiece has no list of merges. It joins the two neighbours that make the token with the highest score; of several
+such pairs, the leftmost. Here, every way to split a token in two becomes a merge, ranked by the token's score. The
+result is the same if no two tokens have the same score, as in trained vocabularies. Of two tokens with the same score,
+the one with the smaller id is joined first, wherever it is in the text.
 
-Special tokens are not joined out of characters, as in SentencePiece (llama.cpp joins those, too).
+As in SentencePiece, special tokens are not made by joining characters. (llama.cpp does join them.)
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["build"]
 
 SPACE = "\u2581"
 _JOINED = frozenset({TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED})
-# ids of the three in the vocabularies SentencePiece writes, where a file has no keys for them
+# ids in vocabularies that SentencePiece writes, if a file has no keys for them
 _DEFAULTS = {"unk": 0, "bos": 1, "eos": 2}
 
 
 def build(vocabulary: Vocabulary) -> Tokenizer:
-    """Raises TokenizerError for equal tokens and for scores that are missing or not one for each token."""
+    """Build the tokenizer. Raises TokenizerError if two tokens are equal, or if there is not a score for each token."""
     import tokenizers
     from tokenizers import models, normalizers
 
@@ -39,7 +39,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
 
     names = list(tokens)
     if not space_prefix:
-        # found in the text before its spaces are escaped, so by a name with spaces; the id is the same
+        # these are searched for before spaces are escaped, so they need a name with spaces; the id is the same
         for i, kind in enumerate(types):
             if kind == TokenType.USER_DEFINED and SPACE in names[i]:
                 names[i] = names[i].replace(SPACE, " ")
@@ -60,7 +60,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     inner.normalizer = normalizers.Sequence([*([normalizers.Prepend(SPACE)] if space_prefix else []), *escape])
     literal = bytes(types)
     if space_prefix:
-        # between such tokens SentencePiece puts no space, as it would around special ones: left to the merges
+        # the text after a special token gets a space prefix, but SentencePiece puts none after these: merges find them
         literal = bytes(
             TokenType.NORMAL if k == TokenType.USER_DEFINED and SPACE in t else k for t, k in zip(tokens, types)
         )
@@ -85,14 +85,14 @@ def _merges(
     return [
         (token[:cut], token[cut:])
         for token in map(tokens.__getitem__, order)
-        # the longest left part first: runs of one character are joined from the left
+        # the longest left part first, so that runs of one character are joined from the left
         for cut in range(len(token) - 1, 0, -1)
         if token[:cut] in parts and token[cut:] in parts
     ]
 
 
 def _missing_letters(joined: Collection[str]) -> list[str]:
-    # A token may have letters that are no tokens themselves. SentencePiece joins them all the same.
+    # A token may contain letters that are not tokens themselves. SentencePiece joins them anyway.
     return sorted({letter for token in joined for letter in token}.difference(joined))
 
 

@@ -1,4 +1,4 @@
-"""The one class the rest of hotshoe sees, whatever kind of vocabulary is behind it."""
+"""Tokenizer: the interface to every kind of vocabulary."""
 
 from __future__ import annotations
 
@@ -17,59 +17,71 @@ __all__ = ["Around", "EncodedPair", "SpecialIds", "Tokenizer"]
 
 
 class SpecialIds(NamedTuple):
-    """Ids of the tokens with a role; None where the model has none for it.
+    """Ids of the tokens with a role; None if the model has no such token.
 
-    ``eot`` ends a turn of a conversation, ``eom`` a message that calls a tool; ``fim_*`` mark the parts of a text
-    (before the gap, after it, what belongs in it) and of a repository when a model fills in the middle.
+    The ``fim_*`` tokens are for filling in the middle of a text ("fill in the middle").
     """
 
     bos: int | None = None
+    """Begins a text."""
     eos: int | None = None
+    """Ends a text."""
     cls: int | None = None
+    """Begins a text (BERT)."""
     sep: int | None = None
+    """Separates two texts, and ends a text (BERT)."""
     pad: int | None = None
     unk: int | None = None
+    """Replaces text that the vocabulary cannot express."""
     mask: int | None = None
     eot: int | None = None
+    """Ends a turn of a conversation."""
     eom: int | None = None
+    """Ends a message that calls a tool."""
     fim_pre: int | None = None
+    """Before the text that precedes the gap."""
     fim_suf: int | None = None
+    """Before the text that follows the gap."""
     fim_mid: int | None = None
+    """Before the text that fills the gap."""
     fim_pad: int | None = None
     fim_rep: int | None = None
+    """Before the name of a repository."""
     fim_sep: int | None = None
+    """Between files of a repository."""
 
 
 class Around(NamedTuple):
-    """Ids that a model expects before and after a text and, of two, after the first one's ``suffix``.
-
-    ``second_type`` is the token type of the second of two texts and of its suffix; that of all else is 0.
-    """
+    """Special tokens that a model expects around a text, and between two texts."""
 
     prefix: Sequence[int] = ()
+    """Ids before a text."""
     suffix: Sequence[int] = ()
+    """Ids after a text; after each one, if there are two."""
     separator: Sequence[int] = ()
+    """Ids between two texts, after the suffix of the first one."""
     second_type: int = 0
+    """The token type of the second text and its suffix. All other tokens have type 0."""
 
 
 _NOTHING = Around()
 
 
 class EncodedPair(NamedTuple):
-    """Two texts as one sequence; ``token_types`` has as many elements as ``ids``."""
+    """Two texts as one sequence."""
 
     ids: list[int]
     token_types: list[int]
+    """The type of each id."""
 
 
 @final
 class Tokenizer:
-    """Text to token ids and back. Immutable; may be used from several threads at once.
+    """Text to token ids and back. Immutable and thread-safe.
 
-    Special tokens *written in a text* ("[SEP]") become that token, as in transformers and sentence-transformers,
-    so that the same text gives the same ids everywhere. Pass ``parse_special=False`` for a text that must not be
-    able to do that: it is then split as ordinary characters, but for tokens the model's maker has defined for
-    everyday use (such as a run of spaces).
+    The name of a special token in a text ("[SEP]") becomes that token, as in transformers and sentence-transformers, so
+    that a text gives the same ids everywhere. Pass ``parse_special=False`` for untrusted texts: they are then split as
+    ordinary characters, except user-defined tokens (such as a run of spaces).
 
     A lone surrogate in a text (half a character, not valid in UTF-8) is read as U+FFFD.
     """
@@ -91,10 +103,16 @@ class Tokenizer:
         around: Around = _NOTHING,
         expand: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
-        """``tokens`` is by id, ``pieces`` says what each adds to a text, but for those ``hidden`` from readers.
+        """Make a tokenizer. ``build`` functions call this; use ``load_tokenizer`` otherwise.
 
-        ``stop_ids`` end a generation. ``around`` is what ``add_special`` puts around a text, and between two.
-        ``expand`` maps ids that ``parsing`` knows and the vocabulary does not to ids that stand for them.
+        parsing: the tokenizer of the ``tokenizers`` package that splits texts.
+        tokens: the tokens by id.
+        special: ids of the tokens with a role.
+        decoder: the bytes that each token adds to a text.
+        hidden: ids that ``decode`` skips.
+        stop_ids: ids that end a generation.
+        around: special tokens that ``add_special`` puts around a text, and between two.
+        expand: maps ids of ``parsing`` that the vocabulary does not have to ids that replace them.
         """
         self._parsing = parsing
         self._ordinary: tuple[tokenizers.Tokenizer, tokenizers.Tokenizer] | None = None
@@ -108,7 +126,7 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of ids: one more than the largest."""
+        """The number of ids: one more than the largest."""
         return len(self._tokens)
 
     @property
@@ -144,20 +162,23 @@ class Tokenizer:
         return self.special.eot
 
     def token(self, id: int) -> str:
-        """The token with this id as Hugging Face writes it ("##ing").
+        """The token with this id, as Hugging Face writes it ("##ing").
 
-        Raises IndexError outside the vocabulary, InputTypeError for what is no integer.
+        Raises IndexError if the id is outside the vocabulary, InputTypeError if it is not an integer.
         """
         return self._tokens[known_id(id, len(self._tokens))]
 
     def encode(
         self, text: str, add_special: bool = True, *, parse_special: bool = True, max_length: int | None = None
     ) -> list[int]:
-        """Ids of ``text``; with ``add_special``, between the tokens the model expects around a text.
+        """Encode a text to ids.
 
-        ``max_length`` cuts the text so that the result, those tokens included, is not longer.
-        Raises InputTypeError if ``text`` is not a string, InputTooLongError if ``max_length`` leaves no room for those
-        tokens.
+        add_special: add the special tokens that the model expects around a text.
+        parse_special: the name of a special token in the text becomes that token.
+        max_length: truncate the text so that the result has at most this many ids, including special tokens.
+
+        Raises InputTypeError if ``text`` is not a string; InputTooLongError if ``max_length`` is less than the number
+        of special tokens.
         """
         if not isinstance(text, str):
             raise InputTypeError(f"text is {described(text)}; expected str (for a list of texts, use encode_batch)")
@@ -171,7 +192,7 @@ class Tokenizer:
         parse_special: bool = True,
         max_length: int | None = None,
     ) -> list[list[int]]:
-        """``encode`` of each text, on several threads. No padding: every list has its own length."""
+        """Encode several texts on several threads. There is no padding: the lists differ in length."""
         batch = listed("texts", texts, "an iterable of str (for one text, use encode)", InputTypeError)
         for i, text in enumerate(batch):
             if not isinstance(text, str):
@@ -179,16 +200,17 @@ class Tokenizer:
         return self._encode(batch, add_special, parse_special, max_length)
 
     def encode_pair(self, a: str, b: str, *, parse_special: bool = True, max_length: int | None = None) -> EncodedPair:
-        """Ids of two texts as the model expects a pair, with special tokens, and the type of each.
+        """Encode a pair of texts to ids and token types, with the special tokens that the model expects.
 
-        BERT has [CLS] a [SEP] b [SEP], with type 0 up to the first [SEP] and 1 after it; XLM-RoBERTa has
-        <s> a </s></s> b </s>, all of type 0. Any other model has the token that begins a text once, and after each
-        text the one that ends it, if it has them: a decoder made for embeddings has a <eos> b <eos>. A file with
-        ``tokenizer.ggml.add_sep_token`` has its separator before b.
+        BERT: [CLS] a [SEP] b [SEP], with type 0 up to the first [SEP] and type 1 after it. XLM-RoBERTa:
+        <s> a </s></s> b </s>, all with type 0. Other models: the token that begins a text, if any, comes first, and the
+        token that ends a text, if any, after each text; for example a <eos> b <eos> in an embedding model made from a
+        decoder. If the file sets ``tokenizer.ggml.add_sep_token``, the separator is before b.
 
-        ``max_length`` cuts the longer of the two, and both where they become equally long, so that the result is not
-        longer: transformers' "longest_first", which sentence-transformers' CrossEncoder uses.
-        Raises InputTypeError for what is not a string, InputTooLongError if ``max_length`` leaves no room for the
+        max_length: the maximum number of ids. Ids are removed from the longer text, and from both in turn once they are
+        equally long: "longest_first" of transformers, as in sentence-transformers' CrossEncoder.
+
+        Raises InputTypeError if a text is not a string; InputTooLongError if ``max_length`` is less than the number of
         special tokens.
         """
         return self.encode_pairs([(a, b)], parse_special=parse_special, max_length=max_length)[0]
@@ -196,7 +218,7 @@ class Tokenizer:
     def encode_pairs(
         self, pairs: Iterable[tuple[str, str]], *, parse_special: bool = True, max_length: int | None = None
     ) -> list[EncodedPair]:
-        """``encode_pair`` of each, on several threads. No padding: every list has its own length."""
+        """Encode several pairs on several threads. There is no padding: the lists differ in length."""
         texts: list[str] = []
         for i, pair in enumerate(listed("pairs", pairs, "an iterable of pairs of texts", InputTypeError)):
             two = listed(f"pairs[{i}]", pair, "two texts", InputTypeError)
@@ -204,42 +226,46 @@ class Tokenizer:
                 raise InputTypeError(f"pairs[{i}] is {described(pair)}; expected two texts")
             texts += two
         before, after, between, second_type = self._around
-        ends = len(before) + 2 * len(after) + len(between)
-        room = None if max_length is None else integer("max_length", max_length, 0, InputTypeError) - ends
+        n_special = len(before) + 2 * len(after) + len(between)
+        room = None if max_length is None else integer("max_length", max_length, 0, InputTypeError) - n_special
         if room is not None and room < 0:
             raise InputTooLongError(
-                f"max_length is {max_length}; expected at least {ends}, the number of special tokens around two texts"
+                f"max_length is {max_length}; expected at least {n_special}, the number of special tokens of a pair"
             )
         ids = self._encode(texts, False, parse_special, None)
-        made: list[EncodedPair] = []
+        encoded: list[EncodedPair] = []
         for a, b in zip(ids[::2], ids[1::2], strict=True):
             if room is not None:
-                n_a, n_b = _share(len(a), len(b), room)
+                n_a, n_b = _truncated_lengths(len(a), len(b), room)
                 a, b = a[:n_a], b[:n_b]
             first, second = [*before, *a, *after, *between], [*b, *after]
-            made.append(EncodedPair(first + second, [0] * len(first) + [second_type] * len(second)))
-        return made
+            encoded.append(EncodedPair(first + second, [0] * len(first) + [second_type] * len(second)))
+        return encoded
 
     def count(self, text: str, add_special: bool = True, *, parse_special: bool = True) -> int:
-        """``len(encode(text))``."""
+        """The number of ids of a text: ``len(encode(text))``."""
         return len(self.encode(text, add_special, parse_special=parse_special))
 
     def decode(self, ids: Iterable[int], skip_special: bool = True) -> str:
-        """The text of these ids. Raises IndexError for an id outside the vocabulary.
+        """Decode ids to text.
 
-        For an uncased vocabulary this is not the text that was encoded: case and accents are gone.
+        skip_special: leave out control, unknown and unused tokens.
+
+        An uncased vocabulary does not keep case and accents, so the result differs from the text that was encoded.
+
+        Raises IndexError if an id is outside the vocabulary, InputTypeError if it is not an integer.
         """
         stream = self.stream(skip_special)
         given = listed("ids", ids, "an iterable of token ids", InputTypeError)
         return "".join([*map(stream.add, given), stream.flush()])
 
     def stream(self, skip_special: bool = True) -> StreamDecoder:
-        """A decoder that is given one id after another; what it gives back joins to what ``decode`` gives."""
+        """Make a decoder for one id after another. Its results, joined, are the same text as ``decode`` returns."""
         hidden = self._hidden if flag("skip_special", skip_special) else frozenset[int]()
         return StreamDecoder(self._decoder, len(self._tokens), hidden)
 
     def piece(self, id: int) -> bytes:
-        """What this token adds to a text that has begun, maybe part of a character. Raises IndexError as ``token``."""
+        """The bytes that this token adds after another token; possibly a part of a character. Raises as ``token``."""
         self.token(id)
         return self._decoder.next(id)
 
@@ -259,8 +285,8 @@ class Tokenizer:
             )
         try:
             encodings = self._inner(texts, parse_special).encode_batch_fast(texts, add_special_tokens=False)
-        except TypeError:  # how the package says that a string is not valid UTF-8
-            texts = [_mend(t) for t in texts]
+        except TypeError:  # the package raises this if a string is not valid UTF-8
+            texts = [_without_surrogates(t) for t in texts]
             encodings = self._inner(texts, parse_special).encode_batch_fast(texts, add_special_tokens=False)
         return [prefix + self._expanded(e.ids)[:room] + suffix for e in encodings]
 
@@ -270,7 +296,7 @@ class Tokenizer:
         return [known for i in ids for known in self._expand.get(i, (i,))]
 
     def _inner(self, texts: Sequence[str], parse_special: bool) -> tokenizers.Tokenizer:
-        """What is right for these texts. Other threads may be using it, so it is never changed."""
+        """The tokenizer of the package to use for these texts. Other threads may use it, so it is never changed."""
         parsing = self._parsing
         if isinstance(parsing, LazyBPE):
             parsing = parsing.made_for(texts, parse_special)
@@ -286,14 +312,14 @@ class Tokenizer:
         return f"Tokenizer({kind}, {self.vocab_size} tokens)"
 
 
-def _mend(text: str) -> str:
-    # pairs of surrogates become the character they stand for, lone ones U+FFFD
+def _without_surrogates(text: str) -> str:
+    # a pair of surrogates becomes the character that it encodes, a lone one U+FFFD
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _share(a: int, b: int, room: int) -> tuple[int, int]:
-    """How long two texts may be that have room together: the longer one gives way until it is the shorter one."""
+def _truncated_lengths(a: int, b: int, room: int) -> tuple[int, int]:
+    """The lengths of two texts of ``a`` and ``b`` ids after truncation to ``room`` ids, the longer one first."""
     if a + b <= room:
         return a, b
-    least = min(a, b, room // 2)
-    return (room - least, least) if a > b else (least, room - least)
+    shorter = min(a, b, room // 2)
+    return (room - shorter, shorter) if a > b else (shorter, room - shorter)

@@ -1,7 +1,7 @@
-"""SentencePiece's unigram model (``tokenizer.ggml.model`` "t5"): T5, XLM-RoBERTa and the embedding models made of it.
+"""SentencePiece unigram (``tokenizer.ggml.model`` "t5"): T5, XLM-RoBERTa and embedding models derived from it.
 
-A text is cut into the tokens with the highest sum of scores (Viterbi). The model's own table
-(``tokenizer.ggml.precompiled_charsmap``) normalizes it before that, so decoding does not always give the text back.
+A text is split into the tokens with the highest sum of scores (Viterbi). Before that, the model's character map
+(``tokenizer.ggml.precompiled_charsmap``) normalizes the text, so decoding does not always return the original text.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ __all__ = ["build"]
 SPACE = "\u2581"
 KEY_TABLE = PREFIX + "precompiled_charsmap"
 _FOUND_FIRST = (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
-# ids of the three in T5, where a file has no keys for them
+# ids in T5, if a file has no keys for them
 _DEFAULTS = {"pad": 0, "eos": 1, "unk": 2}
 
 
 def build(vocabulary: Vocabulary) -> Tokenizer:
-    """Raises TokenizerError for equal tokens, scores that are missing, a broken table, or no unknown token."""
+    """Build the tokenizer.
+
+    Raises TokenizerError if two tokens are equal, scores or the unknown token are missing, or the character map is
+    damaged.
+    """
     import tokenizers
     from tokenizers import models
 
@@ -47,8 +51,9 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     space_prefix = vocabulary.flag(PREFIX + "add_space_prefix", True)
     trim = vocabulary.flag(PREFIX + "remove_extra_whitespaces", False)
 
-    # The model must not make a special token out of ordinary text, so there it has a name that no text contains,
-    # because spaces are escaped; what is found before gets a number of its own and is put back afterwards.
+    # The model must not make a special token from ordinary text. So in the model, special tokens have a name with a
+    # space, which no text contains, because spaces are escaped. If a text names a special token, the package gives it
+    # another id, which ``expand`` maps back.
     names = [(f" {i}", 0.0) if k in _FOUND_FIRST else (tokens[i], scores[i]) for i, k in enumerate(types)]
     inner = tokenizers.Tokenizer(models.Unigram(names, unk_id=unk, byte_fallback=TokenType.BYTE in types))
     inner.normalizer = _normalizer(vocabulary, space_prefix=space_prefix or trim, trim=trim)
@@ -76,7 +81,7 @@ def _normalizer(vocabulary: Vocabulary, *, space_prefix: bool, trim: bool) -> no
         try:
             steps.append(normalizers.Precompiled(checked_charsmap(table)))
         except Exception as e:  # the package raises bare Exception
-            raise TokenizerError(f"{KEY_TABLE} is not a table of SentencePiece: {e}") from None
+            raise TokenizerError(f"{KEY_TABLE} is not a character map of SentencePiece: {e}") from None
     if trim:
         steps += [
             normalizers.Replace(Regex(r"\A +| +\z"), ""),

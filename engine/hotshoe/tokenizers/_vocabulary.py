@@ -1,4 +1,4 @@
-"""The ``tokenizer.ggml.*`` keys of a GGUF file, checked once for every kind of tokenizer."""
+"""Vocabulary: the ``tokenizer.ggml.*`` keys of a GGUF file, checked, for every kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["TokenType", "Vocabulary"]
 
 PREFIX = "tokenizer.ggml."
 
-# Bounds that no vocabulary in use comes near; beyond them a file could keep a reader busy for minutes.
-LONGEST_TOKEN = 2048  # characters, where cutting a token or a text takes as many steps for each character
-LARGEST_SQUARES = 2**30  # sum over tokens, characters squared
+# Limits far above those of real vocabularies. Without them, a file could keep a reader busy for minutes.
+LONGEST_TOKEN = 2048  # characters; for kinds whose time per character of a text grows with the longest token
+LARGEST_SQUARES = 2**30  # sum over all tokens of the square of their characters
 LONGEST_LITERALS = 2**20  # characters of all tokens that are searched for in a text
 
 
 class TokenType(enum.IntEnum):
-    """What a token is for. Source: the GGUF specification, ``tokenizer.ggml.token_type``."""
+    """The type of a token. Source: the GGUF specification, ``tokenizer.ggml.token_type``."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -34,21 +34,25 @@ class TokenType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A vocabulary as the file states it; ``metadata`` holds the keys that only one kind of tokenizer reads."""
+    """The vocabulary of a GGUF file."""
 
     model: str
+    """The kind of vocabulary: ``tokenizer.ggml.model``."""
     pre: str
+    """The pre-tokenizer: ``tokenizer.ggml.pre``."""
     tokens: Sequence[str]
-    types: bytes  # one for each token, values of TokenType
+    types: bytes
+    """A value of TokenType for each token."""
     metadata: Mapping[str, Any] = field(repr=False)
+    """All keys of the file, for those that only one kind of tokenizer reads."""
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any]) -> Vocabulary:
-        """Raises TokenizerError where the keys are missing, of another type, or disagree."""
+        """Read the keys. Raises TokenizerError if keys are missing, have another type, or contradict each other."""
         model = metadata.get(PREFIX + "model")
         if model is None:
             raise TokenizerError(
-                "the file has no key tokenizer.ggml.model: it carries no vocabulary",
+                "the file has no key tokenizer.ggml.model, so it has no vocabulary",
                 hint="convert the model again, from a folder that has its tokenizer files",
             )
         if not isinstance(model, str):
@@ -62,7 +66,10 @@ class Vocabulary:
         return cls(model, pre or "default", tokens, _types(metadata, len(tokens)), metadata)
 
     def special_id(self, *names: str) -> int | None:
-        """The id under the first of the keys ``tokenizer.ggml.<name>_token_id`` that is there, else None."""
+        """The id under the first key ``tokenizer.ggml.<name>_token_id`` that the file has, or None.
+
+        Raises TokenizerError if the id is outside the vocabulary or not an integer.
+        """
         for name in names:
             key = f"{PREFIX}{name}_token_id"
             value = self.metadata.get(key)
@@ -78,7 +85,7 @@ class Vocabulary:
         return None
 
     def flag(self, key: str, default: bool) -> bool:
-        """The boolean under ``key`` (its full name), or ``default``."""
+        """The boolean under ``key`` (the full name), or ``default``. Raises TokenizerError for another type."""
         value = self.metadata.get(key)
         if value is None:
             return default
@@ -87,7 +94,7 @@ class Vocabulary:
         return value
 
     def integer(self, key: str, default: int) -> int:
-        """The integer of at least 1 under ``key`` (its full name), or ``default``."""
+        """The integer under ``key`` (the full name), or ``default``. Raises TokenizerError if it is below 1."""
         value = self.metadata.get(key)
         if value is None:
             return default
@@ -96,7 +103,7 @@ class Vocabulary:
         return value
 
     def require(self, name: str, id: int | None) -> int:
-        """``id``, or TokenizerError: the file asks for this token around every text and has none."""
+        """Return ``id``. Raises TokenizerError if it is None: the file adds the token to texts but does not name it."""
         if id is None:
             raise TokenizerError(
                 f"{PREFIX}add_{name}_token is true, but the file has no key {PREFIX}{name}_token_id",
@@ -105,9 +112,9 @@ class Vocabulary:
         return id
 
     def numbered(self) -> tuple[Sequence[str], dict[str, int]]:
-        """The tokens by id, an empty one named as llama.cpp names it, and the ids by token.
+        """The tokens by id, and the ids by token. An empty token is named "[EMPTY_…]", as in llama.cpp.
 
-        Raises TokenizerError where two tokens are equal.
+        Raises TokenizerError if two tokens are equal.
         """
         tokens = self.tokens
         if "" in tokens:
@@ -123,16 +130,16 @@ class Vocabulary:
         return tokens, ids
 
     def strings(self, key: str) -> tuple[str, ...]:
-        """The strings in the array under ``key`` (its full name). Raises TokenizerError where it is missing."""
+        """The array of strings under ``key`` (the full name). Raises TokenizerError if missing or of another type."""
         return _strings(self.metadata, key)
 
     def scores(self) -> list[float]:
-        """``tokenizer.ggml.scores``, one for each token. Raises TokenizerError where they are missing or no numbers."""
+        """``tokenizer.ggml.scores``, one for each token. Raises TokenizerError if they are missing or not numbers."""
         key = PREFIX + "scores"
         value = self.metadata.get(key)
         if value is None:
             raise TokenizerError(
-                f"the file has no key {key}, and a vocabulary of the kind {self.model!r} needs a score for each token",
+                f"the file has no key {key}, but a vocabulary of the kind {self.model!r} needs a score for each token",
                 hint="convert the model again from a folder that has its tokenizer.model",
             )
         try:
@@ -146,13 +153,13 @@ class Vocabulary:
         return scores
 
     def refuse_long_tokens(self) -> None:
-        """Raises TokenizerError for tokens so long that to cut them at every place takes minutes."""
+        """Raise TokenizerError if tokens are so long that splitting them at every position would take minutes."""
         lengths = list(map(len, self.tokens))
         longest = max(lengths)
         if longest > LONGEST_TOKEN:
             raise TokenizerError(
-                f"{PREFIX}tokens[{lengths.index(longest)}] has {longest} characters; a token of a vocabulary of the "
-                f"kind {self.model!r} may have {LONGEST_TOKEN}"
+                f"{PREFIX}tokens[{lengths.index(longest)}] has {longest} characters; expected at most {LONGEST_TOKEN} "
+                f"in a vocabulary of the kind {self.model!r}"
             )
         if sum(map(operator.mul, lengths, lengths)) > LARGEST_SQUARES:
             raise TokenizerError(
@@ -161,16 +168,19 @@ class Vocabulary:
             )
 
     def refuse_long_literals(self, tokens: Iterable[str]) -> None:
-        """Raises TokenizerError if these, which are searched for in every text, are too long together."""
+        """Raise TokenizerError if these tokens, which are searched for in every text, are too long in total."""
         total = sum(map(len, tokens))
         if total > LONGEST_LITERALS:
             raise TokenizerError(
-                f"the control and user-defined strings of {PREFIX}tokens have {total} characters together; "
-                f"they may have {LONGEST_LITERALS}"
+                f"the control and user-defined strings of {PREFIX}tokens have {total} characters in total; "
+                f"expected at most {LONGEST_LITERALS}"
             )
 
     def ids(self, key: str) -> frozenset[int]:
-        """The token ids in the array under ``key`` (its full name); empty where the key is missing."""
+        """The array of token ids under ``key`` (the full name); empty if the key is missing.
+
+        Raises TokenizerError for another type, or an id outside the vocabulary.
+        """
         value = self.metadata.get(key)
         if value is None:
             return frozenset()
@@ -181,7 +191,7 @@ class Vocabulary:
 
 
 def _strings(metadata: Mapping[str, Any], key: str) -> tuple[str, ...]:
-    """A tuple: the garbage collector looks through it once, and through a list of 150,000 strings again and again."""
+    """A tuple, because the garbage collector visits it once, but a list of 150,000 strings again and again."""
     array: Any = metadata.get(key)
     if not _is_array(array):
         what = "missing" if array is None else _short(array)
@@ -206,8 +216,8 @@ def _types(metadata: Mapping[str, Any], n_tokens: int) -> bytes:
     if min(integers) < 0 or max(integers) > max(TokenType):
         i, kind = next((i, kind) for i, kind in enumerate(integers) if not 0 <= kind <= max(TokenType))
         raise TokenizerError(
-            f"tokenizer.ggml.token_type[{i}] is {kind}; expected {min(TokenType):d} to {max(TokenType):d}, or 0 for a "
-            "token whose maker does not say"
+            f"tokenizer.ggml.token_type[{i}] is {kind}; expected {min(TokenType):d} to {max(TokenType):d}, or 0 for an "
+            "undefined type"
         )
     return bytes(integers)
 
@@ -222,7 +232,7 @@ def _integers(value: Any) -> list[int] | None:
 
 
 def _is_array(value: Any) -> bool:
-    # a reader may hand over a list, a NumPy array, or a lazy sequence of its own
+    # a GGUF reader may return a list, a NumPy array, or a lazy sequence
     return isinstance(value, Collection) and not isinstance(value, (str, bytes, Mapping))
 
 

@@ -1,8 +1,8 @@
-"""WordPiece (``tokenizer.ggml.model`` "bert"): the vocabularies of BERT and its descendants.
+"""WordPiece (``tokenizer.ggml.model`` "bert"): the vocabularies of BERT and models derived from it.
 
-GGUF does not store WordPiece tokens as BERT's ``vocab.txt`` has them: "##x", the inside of a word, is stored as
-"x", and "x", the start of one, as "▁x" (U+2581). Control tokens are stored unchanged, and files written before
-2025 leave every token in brackets ("[unused7]") unchanged too. ``restore`` undoes this, ``phantom`` does it.
+GGUF does not store WordPiece tokens as in BERT's ``vocab.txt``. "##x", the inside of a word, is stored as "x"; and "x",
+the start of a word, as "▁x" (U+2581). Control tokens are stored unchanged, and files written before 2025 store every
+token in brackets ("[unused7]") unchanged too. ``phantom`` converts a token to this form; ``restore`` converts back.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ __all__ = ["build", "phantom", "restore"]
 SPACE = "\u2581"
 INSIDE = "##"
 
-# WordPiece has one way to split a text, BERT's; these are the names under which llama.cpp's converter has recorded it
+# WordPiece has only one pre-tokenizer, BERT's; llama.cpp's converter has used these names for it
 _PRE_TOKENIZERS = frozenset({"default", "bert-bge", "bert-bge-large", "jina-v2-en"})
 
-# Where GGUF has no key of its own. Written by hotshoe.convert, and only if they differ from the default here.
+# Keys that hotshoe.convert writes, only if the value differs from the default here; see docs/gguf-keys.md.
 KEY_LOWERCASE = "tokenizer.ggml.normalizer.lowercase"
 KEY_STRIP_ACCENTS = "tokenizer.ggml.normalizer.strip_accents"
 KEY_CLEAN_TEXT = "hotshoe.tokenizer.clean_text"
 KEY_SPLIT_CHINESE = "hotshoe.tokenizer.split_chinese_characters"
 KEY_MAX_WORD = "hotshoe.tokenizer.max_characters_per_word"
-KEY_VERBATIM = "hotshoe.tokenizer.verbatim_ids"  # user-defined tokens matched before the text is normalized
+KEY_VERBATIM = "hotshoe.tokenizer.verbatim_ids"  # user-defined tokens that are found before the text is normalized
 MAX_WORD = 100
-LONGEST_WORD = 1000  # to split a word takes up to the cube of its characters
+LONGEST_WORD = 1000  # the time to split a word grows with up to the cube of its characters
 
 
 def phantom(token: str, kind: int) -> str:
-    """A token of ``vocab.txt`` as GGUF stores it."""
+    """Convert a token of ``vocab.txt`` to the form that GGUF stores."""
     if kind == TokenType.CONTROL:
         return token
     return token[len(INSIDE) :] if token.startswith(INSIDE) else SPACE + token
 
 
 def restore(tokens: Sequence[str], types: Sequence[int]) -> list[str]:
-    """Stored tokens as ``vocab.txt`` has them, by id."""
+    """Convert all tokens of a GGUF file to the form in ``vocab.txt``."""
     restored: list[str] = []
     seen: set[str] = set()
     for stored, kind in zip(tokens, types, strict=True):
@@ -53,7 +53,7 @@ def restore(tokens: Sequence[str], types: Sequence[int]) -> list[str]:
         elif len(stored) > 1 and stored.startswith(SPACE) and stored[1:] not in seen:
             token = stored[1:]
         else:
-            # "▁" alone can only be the inside of a word, and so can the second of two equal tokens
+            # "▁" alone is the inside of a word, and so is the second of two equal tokens
             token = INSIDE + stored
         seen.add(token)
         restored.append(token)
@@ -61,14 +61,17 @@ def restore(tokens: Sequence[str], types: Sequence[int]) -> list[str]:
 
 
 def build(vocabulary: Vocabulary) -> Tokenizer:
-    """Raises TokenizerError for an unknown pre-tokenizer, equal tokens, or a missing [CLS], [SEP] or [UNK]."""
+    """Build the tokenizer.
+
+    Raises TokenizerError if the pre-tokenizer is unknown, two tokens are equal, or [CLS], [SEP] or [UNK] is missing.
+    """
     import tokenizers
     from tokenizers import decoders, models, normalizers, pre_tokenizers
 
     if vocabulary.pre not in _PRE_TOKENIZERS:
         raise TokenizerError(
-            f"tokenizer.ggml.pre is {vocabulary.pre[:60]!r}, which is not a pre-tokenizer that hotshoe knows "
-            f"for WordPiece; known: {', '.join(sorted(_PRE_TOKENIZERS))}",
+            f"tokenizer.ggml.pre is {vocabulary.pre[:60]!r}, an unknown pre-tokenizer for WordPiece; "
+            f"known: {', '.join(sorted(_PRE_TOKENIZERS))}",
             hint=did_you_mean(vocabulary.pre, _PRE_TOKENIZERS),
         )
     tokens = restore(vocabulary.tokens, vocabulary.types)
@@ -89,14 +92,14 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         found = find(text, *names)
         if found is None:
             raise TokenizerError(
-                f"the vocabulary of {len(tokens)} tokens has no {text} and the file no key "
+                f"the vocabulary of {len(tokens)} tokens has no {text}, and the file has no key "
                 f"tokenizer.ggml.{names[0]}_token_id; WordPiece needs one of them",
                 hint="convert the model again from its Hugging Face folder: hotshoe convert FOLDER",
             )
         return found
 
     cls = require("[CLS]", "cls", "bos")
-    sep = require("[SEP]", "seperator", "eos")  # the key is spelled so in GGUF
+    sep = require("[SEP]", "seperator", "eos")  # the spelling in GGUF
     unk = require("[UNK]", "unknown")
     special = SpecialIds(
         bos=vocabulary.special_id("bos"),
@@ -122,7 +125,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     verbatim = vocabulary.ids(KEY_VERBATIM)
     control = {i for i, kind in enumerate(vocabulary.types) if kind == TokenType.CONTROL}
-    control.update(i for i in special if i is not None)  # some converters mark no token as control
+    control.update(i for i in special if i is not None)  # some converters do not mark control tokens
     user = [i for i, kind in enumerate(vocabulary.types) if kind == TokenType.USER_DEFINED and i not in control]
     vocabulary.refuse_long_literals(tokens[i] for i in (*control, *user))
     added = tokenizers.AddedToken
@@ -140,7 +143,7 @@ def _around(vocabulary: Vocabulary, cls: int, sep: int) -> Around:
 
 @final
 class _WordPieceDecoder:
-    """Words with a space between them, as Hugging Face's decoder joins them."""
+    """Decodes words with spaces between them, as Hugging Face's decoder joins them."""
 
     __slots__ = ("_decoder", "_tokens")
 
@@ -152,5 +155,5 @@ class _WordPieceDecoder:
         return self._decoder.decode([self._tokens[id]]).encode()
 
     def next(self, id: int) -> bytes:
-        # after an empty token, because it is the place in the list that says what is first
+        # after an empty token, because the decoder treats the first token of a list differently
         return self._decoder.decode(["", self._tokens[id]]).encode()

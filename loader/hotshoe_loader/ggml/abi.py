@@ -1,4 +1,4 @@
-"""The ``libggml-base`` that a set of ggml's libraries needs, and which ggml it was built from."""
+"""Which ggml a library was built from: its version, and the fingerprint of its headers if that is known."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import NamedTuple
 from hotshoe_core.contract.mapped_libraries import is_same_file
 from hotshoe_core.errors.text import shown
 from hotshoe_loader.files import read_bytes
-from hotshoe_loader.manifest import FILE, Manifest, damaged, read_manifest
+from hotshoe_loader.manifest import FILE, Manifest, invalid_manifest, read_manifest
 
 __all__ = ["Abi", "Built", "abi_of_core", "abi_of_library", "built_from", "core_in", "version_in"]
 
 _BASE = re.compile(r"(lib)?ggml-base(\.\d+)*\.(so(\.\d+)*|dylib|dll)")
-_LARGEST = 64 << 20  # bytes; a libggml-base has one or two million
+_LARGEST = 64 << 20  # bytes; a libggml-base has 1 to 2 MB
 
 
 class Abi(NamedTuple):
-    """A build of ggml: its version, and the fingerprint of its headers where it is known."""
+    """A build of ggml."""
 
     version: str
     fingerprint: str | None = None
+    """A hash of its headers; None if it is unknown."""
 
     def matches(self, other: Abi) -> bool:
+        """Whether both are the same build: by fingerprint if both have one, else by version."""
         if self.fingerprint and other.fingerprint:
             return self.fingerprint == other.fingerprint
         return self.version == other.version
@@ -34,16 +36,17 @@ class Abi(NamedTuple):
 
 
 class Built(NamedTuple):
-    """What a manifest says under "ggml". adopts: first and last version its bindings work with, for load_all(ggml=)."""
+    """The field "ggml" of a manifest."""
 
     abi: Abi
     adopts: tuple[str, str] | None = None
+    """The first and last version of ggml that its bindings work with, for load_all(ggml=)."""
 
 
 def built_from(manifest: Manifest | None) -> Built | None:
-    """Of ``"ggml": {"version": "0.20.2", "abi": "0972…", "adopts": ["0.20.2", "0.25.1"]}``; None if it does not say.
+    """Read ``"ggml": {"version": "0.20.2", "abi": "0972…", "adopts": ["0.20.2", "0.25.1"]}``. None if it is missing.
 
-    Raises Rejected if it is damaged.
+    Raises Rejected if it is invalid.
     """
     fields = manifest.fields.get("ggml") if manifest else None
     if manifest is None or fields is None:
@@ -57,7 +60,7 @@ def built_from(manifest: Manifest | None) -> Built | None:
             adopts = (earliest, latest)
         return Built(Abi(_version(fields["version"]), _version(fields["abi"]) if fields.get("abi") else None), adopts)
     except (ValueError, TypeError, KeyError) as error:
-        raise damaged(manifest.path, error) from error
+        raise invalid_manifest(manifest.path, error) from error
 
 
 def _version(value: object) -> str:
@@ -75,7 +78,7 @@ def _declared(library: Path) -> Abi | None:
 
 
 def abi_of_core(core: Path) -> Abi | None:
-    """Which ggml a ``libggml-base`` is: as its manifest says, else by the version in the file itself."""
+    """The build of a ``libggml-base``: from its manifest, else from the version in the file itself. None if unknown."""
     declared = _declared(core)
     if declared is None:
         version = version_in(core)
@@ -84,16 +87,17 @@ def abi_of_core(core: Path) -> Abi | None:
 
 
 def abi_of_library(library: Path, core: Path) -> Abi | None:
-    """Which ggml a backend library was built from: as a manifest says, else by the ``libggml-base`` beside it.
+    """The build of a backend library: from its manifest, else from the ``libggml-base`` next to it. None if unknown.
 
-    A backend library does not say it itself: only its base carries a version.
+    A backend library itself does not contain a version; only its base does.
     """
     declared = _declared(library)
     if declared is not None:
         return declared
-    near = library.parent
-    # Debian: ggml/backends0/libggml-vulkan.so, and libggml-base.so.0 two folders up. Homebrew: libexec, and lib.
-    folders = [near, near.parent, near.parent.parent, *([near.parent / "lib"] if near.name == "libexec" else [])]
+    folder = library.parent
+    # Debian: ggml/backends0/libggml-vulkan.so, with libggml-base.so.0 two folders up. Homebrew: libexec, and lib.
+    folders = [folder, folder.parent, folder.parent.parent]
+    folders += [folder.parent / "lib"] if folder.name == "libexec" else []
     for base in filter(None, map(core_in, folders)):
         if is_same_file(base, core):
             return abi_of_core(core)
@@ -104,7 +108,7 @@ def abi_of_library(library: Path, core: Path) -> Abi | None:
 
 
 def core_in(folder: Path) -> Path | None:
-    """The ``libggml-base`` of a folder, if there is one; of several names for it the shortest."""
+    """The ``libggml-base`` in a folder, by its shortest name; None if it is missing."""
     names = [name for name in _names(folder) if _BASE.fullmatch(name)]
     return min((folder / name for name in names), key=lambda path: (len(path.name), path.name), default=None)
 
@@ -117,7 +121,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def version_in(base: Path) -> str | None:
-    """The version a ``libggml-base`` carries as text: the one string in it that is a version and nothing else."""
+    """The version in a ``libggml-base``: the only string in it that has the form of a version. None if not unique."""
     try:
         data = read_bytes(base, _LARGEST)
     except OSError:

@@ -1,4 +1,4 @@
-"""How ggml names its files: ``libggml-<backend>[-<variant>].so``, and ``libggml-base`` that they all need."""
+"""ggml's file names: ``libggml-<backend>[-<variant>].so``, and ``libggml-base``, which all of them need."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 __all__ = [
+    "BackendFile",
     "LibraryCandidate",
-    "Named",
     "backend_files",
     "find_libraries",
     "is_backend",
@@ -20,63 +20,65 @@ __all__ = [
 
 
 class LibraryCandidate(NamedTuple):
-    """A file named as ggml names its backends. ``variant`` is "" for ``libggml-<name>.so`` itself."""
+    """A file with the name of a ggml backend."""
 
     path: Path
     backend: str
     variant: str
+    """Empty for ``libggml-<backend>.so`` itself."""
 
     @property
     def name(self) -> str:
         return f"ggml-{self.backend}-{self.variant}" if self.variant else f"ggml-{self.backend}"
 
 
-class Named(NamedTuple):
-    """A file named like a ggml backend."""
+class BackendFile(NamedTuple):
+    """A file with the name of a ggml backend, whose backend and variant are not told apart yet."""
 
     path: Path
-    stem: str  # "cpu-zen4" of "libggml-cpu-zen4.so"
+    stem: str
+    """Backend and variant together: "cpu-zen4" for ``libggml-cpu-zen4.so``."""
 
 
 def _suffixes() -> tuple[str, ...]:
     if sys.platform == "win32":
         return (".dll",)
-    # CMake calls modules ".so" on macOS too.
+    # CMake uses ".so" for modules on macOS too.
     return (".so", ".dylib") if sys.platform == "darwin" else (".so",)
 
 
 def is_backend(file: str) -> bool:
-    """Whether a file's name, whatever its suffix, is that of a ggml backend or of their base."""
+    """Whether a file has the name of a ggml backend or of libggml-base, with any suffix."""
     return file.partition(".")[0].removeprefix("lib").startswith("ggml-")
 
 
-def backend_files(directory: Path) -> list[Named]:
-    """Files of ``directory`` named like a ggml backend, by name. A folder that cannot be read holds none."""
+def backend_files(directory: Path) -> list[BackendFile]:
+    """The files of a folder with the name of a ggml backend, sorted by name; [] if the folder cannot be read."""
     try:
         with os.scandir(directory) as entries:
             names = sorted(entry.name for entry in entries)
-    except (OSError, ValueError):  # the latter for a NUL in its name
+    except (OSError, ValueError):  # ValueError: a NUL in its name
         return []
     found = []
     for name in names:
         stem, suffix = os.path.splitext(name)
         stem = stem.removeprefix("lib")
-        if suffix == ".dylib" and "." in stem:  # libggml-metal.0.dylib: what libggml-metal.dylib is a link to
+        if suffix == ".dylib" and "." in stem:  # libggml-metal.0.dylib, to which libggml-metal.dylib links
             continue
         if suffix in _suffixes() and stem.startswith("ggml-") and not f"{stem}-".startswith("ggml-base-"):
-            found.append(Named(directory / name, stem.removeprefix("ggml-")))
+            found.append(BackendFile(directory / name, stem.removeprefix("ggml-")))
     return found
 
 
 def find_libraries(backend: str, directories: Sequence[Path]) -> list[LibraryCandidate]:
-    """The variants of one backend, in the order of ``directories`` and then by name; a file reached twice counts once.
+    """The variants of one backend, in the order of ``directories`` and then by name.
 
-    Relative directories are not searched: they would mean the current one.
+    A file that is found twice counts once. Relative directories are not searched: they depend on the current one.
     """
     found: dict[str, LibraryCandidate] = {}
     for directory in directories:
         for path, stem in backend_files(directory) if directory.is_absolute() else ():
-            # "cpu" is not a prefix of "cpux": the whole name, or the name and a dash.
+            # Compare the whole name, or the name with a dash: "cpu" must not match "cpux".
             if stem == backend or stem.startswith(f"{backend}-"):
                 variant = stem.removeprefix(backend).removeprefix("-")
                 found.setdefault(os.path.realpath(path), LibraryCandidate(path, backend, variant))
@@ -84,7 +86,7 @@ def find_libraries(backend: str, directories: Sequence[Path]) -> list[LibraryCan
 
 
 def list_libraries(directory: Path) -> list[LibraryCandidate]:
-    """Every ggml backend of a folder, whatever its name. The part before the first dash is taken for the backend's."""
+    """Every ggml backend in a folder. The part of the name before the first dash counts as the backend's name."""
     found = []
     for path, stem in backend_files(directory):
         backend, _, variant = stem.partition("-")
@@ -93,5 +95,5 @@ def list_libraries(directory: Path) -> list[LibraryCandidate]:
 
 
 def variant_of(library: Path) -> str:
-    """What words about a device call its library's variant: "zen4" for ``…/libggml-cpu-zen4.so``, "" for none."""
+    """The variant in a library's file name: "zen4" for ``…/libggml-cpu-zen4.so``; "" if it has none."""
     return library.stem.removeprefix("lib").removeprefix("ggml-").partition("-")[2]

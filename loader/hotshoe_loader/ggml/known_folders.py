@@ -1,8 +1,8 @@
-"""Where other software keeps ggml backends: distributions' packages, Homebrew, Ollama. Looked into only if asked to.
+"""The folders where other software installs ggml backends: Linux packages, Homebrew, Ollama. For load_all(system=True).
 
-Each place was seen in the package that makes it: Debian's libggml0-backend-* (``ggml/backends0``), the packages of
-Arch's users (``ggml/backends``) and of RPM systems (``lib64/ggml``), Homebrew's formula ggml (GGML_BACKEND_DIR is its
-libexec), Ollama's installers (one folder for the CPU, others inside it for each kind of GPU).
+Each folder was checked in the package that creates it: Debian's libggml0-backend-* (``ggml/backends0``), Arch's user
+packages (``ggml/backends``), RPM packages (``lib64/ggml``), Homebrew's formula ggml (GGML_BACKEND_DIR is its libexec),
+Ollama's installers (one folder for the CPU, with a folder inside for each kind of GPU).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def known_folders(
     machine: str | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> list[tuple[Path, str]]:
-    """Folders that exist and hold ggml backends that hotshoe did not bring, each with its origin in words.
+    """The existing folders with ggml backends of other software, each with its origin in words.
 
-    The ``libggml-base`` they were built with lies in the same folder (Ollama) or in a library folder beside it
-    (distributions, Homebrew). A folder that everybody may write to is left out: anybody could have put code there.
+    Their ``libggml-base`` is in the same folder (Ollama) or in a library folder next to it (Linux packages, Homebrew).
+    A folder to which every user can write is left out, because any user could have put code there.
     """
     found: dict[str, tuple[Path, str]] = {}
-    for place, origin in _places(root, platform, machine or host.machine(), environ):
-        if _holds_backends(place):
-            found.setdefault(os.path.realpath(place), (place, origin))
+    for folder, origin in _candidates(root, platform, machine or host.machine(), environ):
+        if _has_backends(folder):
+            found.setdefault(os.path.realpath(folder), (folder, origin))
     return list(found.values())
 
 
-def _places(root: Path, platform: str, machine: str, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
+def _candidates(root: Path, platform: str, machine: str, environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:
     if platform == "linux":
         yield from _linux(root, machine)
     yield from _homebrew(root, platform, environ)
@@ -48,7 +48,7 @@ def _places(root: Path, platform: str, machine: str, environ: Mapping[str, str])
 def _linux(root: Path, machine: str) -> Iterator[tuple[Path, str]]:
     triplet = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine.lower(), machine.lower()) + "-linux-gnu"
     for inner in _folders(root / "usr/lib" / triplet / "ggml"):
-        if inner.name.startswith("backends"):  # the number is that of libggml's SONAME
+        if inner.name.startswith("backends"):  # followed by the number in libggml's SONAME
             yield inner, "the system's packages libggml0-backend-* (Debian, Ubuntu)"
     yield root / "usr/libexec" / triplet / "ggml", "the system's ggml packages"
     for folder in ("usr/lib/ggml/backends", "usr/lib/ggml", "usr/lib64/ggml", "usr/lib64/ggml/backends"):
@@ -80,12 +80,12 @@ def _folders(folder: Path) -> list[Path]:
         return []
 
 
-def _holds_backends(folder: Path) -> bool:
+def _has_backends(folder: Path) -> bool:
     try:
         if folder.stat().st_mode & stat.S_IWOTH:
             return False
         names = [name.removeprefix("lib") for name in os.listdir(folder)]
     except OSError:
         return False
-    # Drivers' own names come after "ggml-"; "ggml-base" is what they are built on, and alone it is no backend.
+    # The backend's name follows "ggml-". "ggml-base" alone is not a backend: the others are built on it.
     return any(name.startswith("ggml-") and not name.startswith("ggml-base") for name in names)

@@ -1,4 +1,4 @@
-"""What a provider of the ggml family says of its native libraries, checked."""
+"""The result of a provider's native(), checked: where its ggml libraries are."""
 
 from __future__ import annotations
 
@@ -11,37 +11,32 @@ from hotshoe_core.errors.text import printable
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.verdict import Outcome, Rejected
 
-__all__ = ["KIND", "GgmlLibraries", "ggml_libraries"]
-
-KIND = "ggml"
-"""The "kind" of what ``Provider.native()`` returns, where this room understands it."""
+__all__ = ["GgmlLibraries", "ggml_libraries"]
 
 _FIELDS = ("core", "directories", "kind", "name")
 
 
 class GgmlLibraries(NamedTuple):
-    """Where a provider's libraries lie, in ggml's naming: ``libggml-<name>[-<variant>].so``.
-
-    core: the ``libggml-base`` that every one of them needs; it is opened first, and once in a process.
-    """
+    """A provider's libraries, named as ggml names them: ``libggml-<name>[-<variant>].so``."""
 
     name: str
     directories: tuple[Path, ...]
     core: Path
+    """The ``libggml-base`` that all of them need. It is opened first, and once in a process."""
 
 
 def ggml_libraries(native: object, plugin: PluginCandidate) -> GgmlLibraries:
-    """Of ``{"kind": "ggml", "name": "cuda", "directories": [folder, …], "core": file}``. Raises Rejected."""
+    """Check ``{"kind": "ggml", "name": "cuda", "directories": [folder, …], "core": file}``. Raise Rejected."""
     if not isinstance(native, Mapping):
         raise _rejected(f"is {type(native).__name__}; expected a mapping", plugin)
     if sorted(map(str, native)) != list(_FIELDS):
         raise _rejected(f"has the keys {', '.join(sorted(map(str, native)))}; expected {', '.join(_FIELDS)}", plugin)
     name, directories = native["name"], native["directories"]
     if not (isinstance(name, str) and name and name.isprintable() and not set(name) & set("/\\")):
-        raise _rejected(f"has the name {name!r}; expected that in the libraries' file names, such as 'cuda'", plugin)
+        raise _rejected(f"has the name {name!r}; expected the one in the libraries' file names, such as 'cuda'", plugin)
     if isinstance(directories, (str, bytes, os.PathLike)) or not isinstance(directories, (list, tuple)):
         raise _rejected(f"has directories of type {type(directories).__name__}; expected a list of folders", plugin)
-    return GgmlLibraries(name, tuple(_path(each, plugin) for each in directories), _path(native["core"], plugin))
+    return GgmlLibraries(name, tuple(_path(folder, plugin) for folder in directories), _path(native["core"], plugin))
 
 
 def _path(value: Any, plugin: PluginCandidate) -> Path:
@@ -54,6 +49,6 @@ def _path(value: Any, plugin: PluginCandidate) -> Path:
 def _rejected(problem: str, plugin: PluginCandidate) -> Rejected:
     return Rejected(
         Outcome.INCOMPATIBLE_API,
-        f"what its native() returned {printable(problem, 300)}",
+        f"the result of its native() {printable(problem, 300)}",
         f"report it to the authors of {plugin.distribution}",
     )

@@ -1,7 +1,7 @@
-"""Which ``libggml-base`` files are in this process already: there may only be one.
+"""Which ``libggml-base`` files this process has loaded. A process can use only one.
 
-Every ggml 0.x calls its base library ``libggml-base.so.0``, so a backend library opened later binds to whichever
-came first, and structs of two versions meet in one call.
+Every ggml 0.x calls its base library ``libggml-base.so.0``. So a backend library that is opened later binds to the
+first base in the process, and one version's structs would be passed to the other version's functions.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _STEM = "ggml-base"
 
 
 def foreign_bases(ours: Path) -> list[str]:
-    """Paths of mapped ``libggml-base`` files that are not ``ours``."""
+    """The paths of loaded ``libggml-base`` files other than ``ours``."""
     return [path for path in mapped_libraries(_STEM) if not is_same_file(path, ours)]
 
 
 def is_mapped(ours: Path) -> bool:
-    """Whether ``ours`` is in this process already."""
+    """Whether ``ours`` is loaded."""
     return any(is_same_file(path, ours) for path in mapped_libraries(_STEM))

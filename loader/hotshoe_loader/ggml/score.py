@@ -1,6 +1,7 @@
-"""Opens ggml's libraries in a probe and asks each for its score; the highest is used.
+"""Opens ggml's libraries, asks each for its score, and chooses the one with the highest score.
 
-Runs in a child process: what a library's constructor or its score function does there is not the user's harm.
+Libraries are opened and scored in the child process of a probe, where a crash of their code does not matter. Only
+``open_core`` also runs in the user's process.
 """
 
 from __future__ import annotations
@@ -23,17 +24,18 @@ __all__ = ["Score", "choose_library", "open_core", "score_library"]
 
 
 class Score(NamedTuple):
-    """What a library says of itself on this machine: 0 cannot run here, None where it exports no score."""
+    """A library with its own score for this machine."""
 
     library: LibraryCandidate
     value: int | None
+    """None if the library exports no score. A library that cannot run here scores 0."""
 
 
 def open_core(native: GgmlLibraries, plugin: PluginCandidate) -> None:
-    """Opens the ``libggml-base`` that the provider's libraries bind to.
+    """Open the ``libggml-base`` that a provider's libraries need. Raise Rejected if that fails.
 
-    RTLD_LOCAL is enough: a backend names the base as its dependency, and the linker takes the one already open
-    by its SONAME. Global, its symbols would capture the calls of any other ggml loaded after it.
+    It is opened with RTLD_LOCAL. A backend names the base as its dependency, and the linker finds the open one by its
+    SONAME. With RTLD_GLOBAL its symbols would capture the calls of every other ggml that is loaded later.
     """
     if not native.core.is_file():
         raise Rejected(
@@ -45,26 +47,29 @@ def open_core(native: GgmlLibraries, plugin: PluginCandidate) -> None:
 
 
 def score_library(library: LibraryCandidate, binary: Binary) -> Score:
-    """Opens a library that vet let pass, and asks for its score. It stays open: a closed ggml crashes later."""
+    """Open a vetted library and ask for its score. Raise Rejected if that fails or if it cannot run here.
+
+    The library stays open, because ggml may crash after it was closed.
+    """
     try:
         handle = guarded(lambda: _open(library.path), "opening it", None, Outcome.IMPORT_ERROR)
     except Rejected as rejected:
-        # The linker names the first one only. Its own search is the last word on each of the others.
+        # The linker names only the first missing library. So search the others, and let the linker try each result.
         missing = unresolved(binary) if rejected.outcome is Outcome.MISSING_DEPENDENCY else []
         missing = [name for name in missing if not _loads(name)]
         if missing:
-            hints = dict.fromkeys(install_hint(name) or f"install what brings {name}" for name in missing)
-            rejected.reason = f"it needs {', '.join(missing)}, which the system's linker does not find"
+            hints = dict.fromkeys(install_hint(name) or f"install the package that contains {name}" for name in missing)
+            rejected.reason = f"it needs {', '.join(missing)}, which the system's linker cannot find"
             rejected.hint = "; ".join(hints)
             rejected.details["missing"] = missing
         if rejected.hint is None:
-            rejected.hint = f"reinstall what brought {library.path}"
+            rejected.hint = f"reinstall the package that contains {library.path}"
         raise
     if not hasattr(handle, "ggml_backend_init"):
         raise Rejected(
             Outcome.INCOMPATIBLE_API,
-            "it is no dynamic ggml backend: it does not export ggml_backend_init",
-            "it must be built with GGML_BACKEND_DL=ON",
+            "it is not a dynamic ggml backend: it does not export ggml_backend_init",
+            "build it with GGML_BACKEND_DL=ON",
         )
     if not hasattr(handle, "ggml_backend_score"):
         return Score(library, None)
@@ -74,34 +79,34 @@ def score_library(library: LibraryCandidate, binary: Binary) -> Score:
     if value <= 0:
         raise Rejected(
             Outcome.NO_DEVICE,
-            f"it scores {value}: this machine lacks something it was built for",
+            f"its score is {value}: this machine lacks a feature that it needs",
             score=value,
         )
     disabled = _disabled(value) if library.backend == "cpu" else []
     if disabled:
         raise Rejected(
             Outcome.NO_DEVICE,
-            f"it scores {value}, for the processor has {', '.join(disabled)}; the operating system does not enable it",
-            "another variant is used; a virtual machine may have to be configured to pass it on",
+            f"its score is {value}, but the operating system does not enable {', '.join(disabled)}, which it needs",
+            "another variant is used; in a virtual machine, enable the feature in its configuration",
             score=value,
         )
     return Score(library, value)
 
 
 def choose_library(scores: Sequence[Score]) -> Score | None:
-    """The library to use, as ggml chooses: the highest score, the first of equals.
+    """Choose a library by ggml's rule: the highest score; of equal scores the first. None if ``scores`` is empty.
 
-    A library without a score counts only if none has one, and ``libggml-<name>`` itself before a variant.
+    A library without a score counts only if no library has one; then ``libggml-<name>`` comes before its variants.
     """
     scored = [score for score in scores if score.value is not None]
     if scored:
-        return max(scored, key=lambda score: score.value or 0)  # max keeps the first of equals
+        return max(scored, key=lambda score: score.value or 0)  # max returns the first of equal scores
     plain = [score for score in scores if not score.library.variant]
     return next(iter([*plain, *scores]), None)
 
 
-# Bits of ggml's score on x86, less 1, of the features that need the operating system to save larger registers. ggml
-# asks the processor only; where the system does not play along, the first such instruction ends the process.
+# Bits of (ggml's score on x86) - 1 for features whose larger registers the operating system must save. ggml asks only
+# the processor. If the operating system does not enable the feature, the first such instruction ends the process.
 _X86_STATES = {4: "avx", 5: "avx2", 7: "avx512f", 11: "amx_int8"}
 
 
@@ -111,7 +116,7 @@ def _disabled(score: int) -> list[str]:
 
 
 def _processor_flags() -> frozenset[str]:
-    """Features of an x86 processor that Linux lets programs use; empty where that is not known."""
+    """The features of an x86 processor that Linux enables for programs; empty if unknown."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             lines = file.read(8192).splitlines()
@@ -130,6 +135,6 @@ def _loads(name: str) -> bool:
 
 def _open(path: Path) -> ctypes.CDLL:
     if sys.platform == "win32":
-        # LOAD_WITH_ALTERED_SEARCH_PATH: dependencies come from the library's own folder, not from the current one.
+        # LOAD_WITH_ALTERED_SEARCH_PATH: search dependencies in the library's own folder, not in the current directory.
         return ctypes.CDLL(str(path), winmode=0x8)
     return ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)

@@ -1,4 +1,4 @@
-"""What is refused of ggml's libraries before it is opened: by name, hash, header, version. A check raises Rejected."""
+"""Checks of ggml's libraries before they are opened: name, hash, header, ggml version. Each check raises Rejected."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["require_allowed", "vet_abi", "vet_adoption", "vet_library"]
 
 
 def require_allowed(library: LibraryCandidate, policy: Policy) -> None:
-    """Refuses a library that an allow list leaves out."""
+    """Raise Rejected if there is an allow list and the library is not on it."""
     policy.require_allowed(library.backend, library.name, library.path.name, str(library.path))
 
 
 def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str, str]) -> Binary:
-    """Checks a native library by its name, its hash and its header."""
+    """Check a native library's name, header and hash. Return its header. Raise Rejected if a check fails."""
     policy.refuse_blocked(library.name, f"{library.backend}-{library.variant}", library.path.name, str(library.path))
     problem = damaged.get(os.path.realpath(library.path))
-    again = "remove it, or reinstall what brought it"
+    again = "remove it, or reinstall the package that contains it"
     try:
         binary = read_binary(library.path)
     except BadLibrary as error:
@@ -46,46 +46,46 @@ def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str,
 
 
 def vet_adoption(folder: Path, built: Built | None, plugin: PluginCandidate) -> None:
-    """Refuses a foreign set of ggml libraries that this plugin's bindings were not tested with."""
+    """Raise Rejected if this plugin's bindings were not tested with the ggml in ``folder``."""
     core = core_in(folder)
     if core is None:
         raise Rejected(
             Outcome.MISSING_DEPENDENCY,
-            f"ggml={str(folder)!r} names a folder without a libggml-base, so it is no whole set",
-            "name the folder in which libggml-base and libggml-cpu… lie together",
+            f"ggml={str(folder)!r} names a folder without a libggml-base, so the set is not complete",
+            "name the folder that contains both libggml-base and libggml-cpu…",
         )
     abi = abi_of_core(core)
     if built is None or built.adopts is None:
-        reason = f"it does not say which versions of ggml it can adopt; {core} is {abi or 'of no known version'}"
+        reason = f"it does not say which versions of ggml it can adopt; {core} is {abi or 'of unknown version'}"
         raise Rejected(Outcome.ABI_MISMATCH, reason, f"pip install --upgrade {plugin.distribution}")
     if abi is None or not (abi.matches(built.abi) or _between(abi.version, *built.adopts)):
         first, last = built.adopts
         raise Rejected(
             Outcome.ABI_MISMATCH,
-            f"{core} is ggml {abi or 'of no known version'}; this plugin is built from {built.abi} and was tested with "
+            f"{core} is ggml {abi or 'of unknown version'}; this plugin is built from {built.abi} and was tested with "
             f"{first} to {last}",
-            f"leave ggml= out to use the plugin's own, or pip install --upgrade {plugin.distribution}",
+            f"omit ggml= to use the plugin's own ggml, or pip install --upgrade {plugin.distribution}",
         )
 
 
 def _between(version: str, first: str, last: str) -> bool:
     try:
-        number, low, high = (tuple(map(int, each.split("."))) for each in (version, first, last))
+        number, low, high = (tuple(map(int, text.split("."))) for text in (version, first, last))
     except ValueError:
         return False
     return low <= number <= high
 
 
 def vet_abi(library: LibraryCandidate, core: Path, abi: Abi | None) -> None:
-    """Refuses a library of another ggml than ``core``, which is of ``abi``; None where nothing says what it is."""
+    """Raise Rejected if a library was built from another ggml than ``core``. abi: that of core; None if unknown."""
     if abi is None:
         return
     other = abi_of_library(library.path, core)
     if other is None:
         raise Rejected(
             Outcome.UNTRUSTED,
-            f"nothing says which ggml it was built from; {core} is ggml {abi}, and a library of another one crashes",
-            f"put the libggml-base it was built with beside it, or a {FILE} that says its version: "
+            f"its ggml version is unknown; {core} is ggml {abi}, and a library of another ggml crashes",
+            f"put the libggml-base it was built with next to it, or a {FILE} with its version: "
             f'{{"format": 1, "ggml": {{"version": "{abi.version}"}}}}',
         )
     if not other.matches(abi):

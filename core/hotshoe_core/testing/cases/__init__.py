@@ -1,6 +1,6 @@
-"""One op at a time: what is computed, as data. Every op of the table has a row here; the kit fails if one has none.
+"""Cases of single ops, as data. Every op of the table has a case here; the kit fails for an op without a case.
 
-A module for each theme, as in ``hotshoe_core.ops``: it defines ``cases()``.
+There is a module for each module of ``hotshoe_core.ops``; it defines ``cases()``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shapes and layouts that the cases of several themes go through."""
+"""Shapes and layouts that several modules of cases use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases of what arranges elements: repeated, rolled, reversed, stacked, triangles and diagonals."""
+"""Cases of ops that arrange elements: repeating, rolling, reversing, stacking, triangles and diagonals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["cases"]
 
 
 def arranged(op: str, shape: Shape, attrs: dict[str, Any], *, n: int = 1) -> Iterator[Case]:
-    """Of every type that stays as it is, and every layout."""
+    """Operands of every type that the op keeps, and of every layout."""
     for dtype in (F32, F16, BF16, I32):
         yield Case(op, (Arg(shape, dtype, values=_numbers(dtype)),) * n, attrs)
     for layout in LAYOUTS if len(shape) > 1 else LAYOUTS[2:]:

@@ -40,7 +40,7 @@ def rope() -> Iterator[Case]:
         yield Case("rope", (Arg((2, 3, 2, 8)), indices((3,), 300)), b)
         yield Case("rope", (Arg((2, 3, 2, 8)), indices((2, 3), 300)), b)
     yield Case("rope", (Arg((3, 2, 8)), indices((3,), 300, layout="stepped")), c)
-    for interleaved in (False, True):  # odd positions that F16 does not hold
+    for interleaved in (False, True):  # odd positions that F16 cannot hold
         far = Arg((3,), I32, values=Cycle((2049, 4001, 3)), note="far")
         yield Case("rope", (Arg((3, 2, 8)), far), {"config": RoPE(8, interleaved=interleaved)})
     yield Case("rope", (Arg((3, 2, 8)), indices((3,), 300, dtype=I64)), c, optional=True)
@@ -98,7 +98,7 @@ def attention() -> Iterator[Case]:
 
 
 def sections() -> Iterator[Case]:
-    """Several positions a token."""
+    """Tokens with several positions."""
     configs = [
         RoPE(8, sections=(1, 1, 2)), RoPE(8, sections=(2, 2)), RoPE(12, sections=(2, 1, 2, 1)), RoPE(8, sections=(4,)),
         RoPE(16, sections=(4, 2, 2), section_layout="interleaved"), RoPE(8, sections=(2, 0, 2)),
@@ -136,7 +136,7 @@ def odd_heads_and_strides() -> Iterator[Case]:
 
 
 def distances(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
-    """ALiBi's mask: minus how far a key stands before its query, and -inf after it."""
+    """The mask of ALiBi: minus the distance of a key before its query, and -inf for later keys."""
     wide = (1, 1, *shape)
     n, m = wide[-2:]
     ahead = np.arange(m) - np.arange(m - n, m)[:, None]
@@ -167,7 +167,7 @@ def slopes() -> Iterator[Case]:
 
 
 def large_heads() -> Iterator[Case]:
-    """Heads of DeepSeek's latent attention (576, of which 512 are the values; 192 and 128), of 256, and of more."""
+    """Head sizes of DeepSeek's latent attention (576 with 512 values; 192 and 128), 256, and larger."""
     for dim, v_dim in ((576, 512), (192, 128), (256, 256), (608, 608)):
         for n in (1, 5):
             for dtype in (F32, F16):

@@ -190,7 +190,7 @@ def rounded() -> Iterator[Case]:
 
 
 def extremes() -> Iterator[Case]:
-    """Where a formula that is right in the middle overflows, or loses all digits."""
+    """Values for which a simple formula overflows or loses all digits."""
     far = Cycle((-200.0, -90.0, -30.0, 30.0, 90.0, 200.0))
     for op in ("softplus", "sigmoid", "silu", "tanh", "relu"):
         yield Case(op, (Arg((6,), values=far, note="far"),))
@@ -206,7 +206,7 @@ def extremes() -> Iterator[Case]:
 
 
 def edges() -> Iterator[Case]:
-    """Zero, what is below it, infinity, and what a type does not hold."""
+    """Zero, negative numbers, infinity, and numbers that a type cannot hold."""
     edge = Cycle((0.0, -1.0, 4.0, INF, NAN))
     for op in ("sqrt", "log", "rsqrt", "reciprocal"):
         yield Case(op, (Arg((5,), values=edge, note="edge"),))
@@ -214,7 +214,7 @@ def edges() -> Iterator[Case]:
     yield Case("exp", (Arg((7,), values=Cycle((-200.0, 20.0, 88.0, 89.0, 200.0, INF, -INF)), note="far"),))
     for op in ("sin", "cos"):
         yield Case(op, (Arg((4,), values=Cycle((-40.0, 7.0, 100.0, 2049.0)), note="far"),))
-    # F16 is how they are stored: the result is F32
+    # F16 is only the storage: the result is F32
     wide = Arg((2, 4), F16, values=Cycle((300.0, -400.0, 60000.0, 3.0)), note="large")
     yield Case("sqr", (wide,))
     for op in ("add", "mul"):

@@ -39,7 +39,7 @@ def matrix() -> Iterator[Case]:
         ((3, 4), (4, 5)), ((1, 4), (4, 1)), ((2, 3, 4), (2, 4, 5)), ((2, 3, 4), (4, 5)), ((3, 4), (2, 4, 5)),
         ((2, 6, 3, 4), (2, 1, 4, 5)), ((2, 1, 3, 4), (1, 3, 4, 5)), ((1, 3, 3, 4), (2, 1, 4, 5)),
         ((3, 4), (2, 3, 4, 5)), ((9, 4), (4, 5)), ((2, 9, 4), (2, 4, 5)), ((9, 4), (2, 4, 5)), ((1, 40), (40, 300)),
-    )  # fmt: skip  # few rows and more: a backend may have a product for each
+    )  # fmt: skip  # few rows and many: a backend may have a different product for each
     for a, b in pairs:
         yield Case("matmul", (Arg(a), Arg(b)))
         yield Case("matmul", (Arg(a), Arg((*b[:-2], b[-1], b[-2]))), {"transpose": True})
@@ -75,7 +75,7 @@ def matrix() -> Iterator[Case]:
 
 
 def experts() -> Iterator[Case]:
-    same = Arg((5, 3), I32, values=Below(2), note="repeated")  # two experts, each more often than there are rows
+    same = Arg((5, 3), I32, values=Below(2), note="repeated")  # two experts, each chosen more often than there are rows
     for dtype in (F32, Q4_0, Q8_0, Q4_K):
         for rows in (1, 3):
             operands = (Arg((5, rows, 256)), weight((4, 32, 256), dtype, "linear_experts"), same)
@@ -107,7 +107,7 @@ def triangular() -> Iterator[Case]:
 
 
 def well_conditioned(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
-    """1 to 1.5: the triangles of such a matrix can be solved, whichever part of it a layout shows."""
+    """1 to 1.5: the triangles of such a matrix can be solved, for every layout."""
     return rng.uniform(1, 1.5, shape).astype(np.float32)
 
 

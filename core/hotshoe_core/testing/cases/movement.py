@@ -1,4 +1,4 @@
-"""Cases of what moves elements: shapes, slices, rows, order."""
+"""Cases of ops that move elements: shapes, slices, rows, order."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def set_slice() -> Iterator[Case]:
 
 
 def ties() -> Iterator[Case]:
-    """Of equal ones argmax takes the first. Orders of equal ones are not defined: graphs.py looks at what they sort."""
+    """argmax takes the first of equal elements. Their order in a sort is undefined: ``graphs`` checks sorted values."""
     for op in ("argmax", "argmin"):
         for shape in ((7,), (9, 5), (2, 3, 8)):
             yield Case(op, (Arg(shape, values=few, note="ties"),))
@@ -202,7 +202,7 @@ def ties() -> Iterator[Case]:
 
 
 def order() -> Iterator[Case]:
-    """NaN, and what only F32 tells apart."""
+    """NaN, and values that only F32 distinguishes."""
     nan = Arg((2, 5), values=Cycle((3.0, float("nan"), -float("inf"), 2.0, 1.0)), note="nan")
     near = Arg((2, 9), values=_near, note="near")
     for x in (nan, near):
@@ -215,7 +215,7 @@ def order() -> Iterator[Case]:
 
 
 def _near(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
-    """No two alike, as ``distinct``, but many are in half precision."""
+    """Different numbers, as ``distinct``, but many are equal in half precision."""
     return np.asarray(distinct(rng, shape) + np.float32(5000))
 
 

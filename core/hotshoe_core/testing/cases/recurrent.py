@@ -20,17 +20,17 @@ Rng = np.random.Generator
 
 
 def decay(rng: Rng, shape: Shape) -> Array:
-    """A logarithm of a decay: below zero."""
+    """The logarithm of a decay: negative numbers."""
     return -rng.uniform(0.05, 2, shape).astype(np.float32)
 
 
 def factor(rng: Rng, shape: Shape) -> Array:
-    """A decay itself: 0 to 1."""
+    """A decay: 0 to 1."""
     return np.asarray(np.exp(decay(rng, shape)))
 
 
 def short(rng: Rng, shape: Shape) -> Array:
-    """Keys of a length near 1: the state neither explodes nor vanishes."""
+    """Keys with a norm near 1, so that the state neither explodes nor vanishes."""
     return np.asarray(rng.standard_normal(shape, np.float32) * np.float32(shape[-1] ** -0.5))
 
 

@@ -83,7 +83,7 @@ def several_axes() -> Iterator[Case]:
 
 
 def extremes() -> Iterator[Case]:
-    """Rows of zeros, tiny and huge ones: where the eps of a norm decides, and where a formula without care breaks."""
+    """Rows of zeros, tiny and huge numbers: the eps of a norm matters, and a careless formula fails."""
     tiny, small, huge, mixed = Rows((1e-6,)), Rows((1e-3,)), Rows((1e4,)), Rows((0.0, 1.0, 1e-3, 1e4))
     kinds = (("zero", Rows((0.0,))), ("tiny", tiny), ("small", small), ("huge", huge), ("mixed", mixed))
     for note, values in kinds:
@@ -101,7 +101,7 @@ def extremes() -> Iterator[Case]:
     yield Case("softmax", (Arg((4, 8), values=huge, note="huge"),), {"scale": 1.0})
     for eps in (1e-2, 1.0):
         yield Case("group_norm", (Arg((2, 4, 6), values=mixed, note="mixed"),), {"n_groups": 2, "eps": eps})
-    for op in ("sum", "mean"):  # the sum is beyond what F16 holds
+    for op in ("sum", "mean"):  # the sum is too large for F16
         yield Case(op, (Arg((2, 16), F16, values=Cycle((30000.0, 20000.0)), note="large"),), {"axis": -1})
 
 

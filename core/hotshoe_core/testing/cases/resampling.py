@@ -18,7 +18,7 @@ SIZES = (9, 7)
 
 
 def below_zero(rng: np.random.Generator, shape: Shape) -> Array:
-    """Mostly: a padding of zeros would be the largest."""
+    """Mostly negative numbers: a padding of zeros would be the largest."""
     return np.asarray(rng.standard_normal(shape, np.float32) - np.float32(3))
 
 

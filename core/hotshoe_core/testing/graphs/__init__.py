@@ -1,6 +1,6 @@
-"""Several ops in one graph: what goes wrong between ops rather than in one.
+"""Cases with several ops in one graph, for errors between ops.
 
-A module for each theme; a function there makes the graph and returns the outputs.
+There is a module for each theme. Each function makes a graph and returns the outputs.
 """
 
 from __future__ import annotations

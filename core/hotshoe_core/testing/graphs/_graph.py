@@ -1,4 +1,4 @@
-"""The list that graph cases stand in, and the decorator that enters a function in it."""
+"""The list of graph cases, and the decorator that adds a function to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Body = Callable[[Maker], Sequence[Tensor]]
 
 
 def graph(*dtypes: DType) -> Callable[[Body], Body]:
-    """dtypes: those beside F32 that decide the tolerance."""
+    """Add a function to the cases. ``dtypes``: the types, in addition to F32, that decide the tolerance."""
 
     def add(body: Body) -> Body:
         cases.append(GraphCase(body.__name__, body, frozenset({F32, *dtypes})))

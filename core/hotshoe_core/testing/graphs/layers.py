@@ -1,4 +1,4 @@
-"""Layers as models have them."""
+"""Graphs of whole layers, as in models."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def a_decoder_layer(m: Maker) -> Sequence[Tensor]:
 
 @graph(F16)
 def the_last_rows_of_a_decoder_layer(m: Maker) -> Sequence[Tensor]:
-    """Of a prompt's tokens only some are asked for: core computes the others' keys and values alone."""
+    """Only some tokens of a prompt are outputs: core computes only the keys and values of the others."""
     return [_decoder_layer(m, 24).take(m.indices(2, 24))]
 
 
@@ -62,23 +62,23 @@ def _decoder_layer(m: Maker, n: int) -> Tensor:
 
 @graph()
 def a_layer_with_states_of_fixed_size(m: Maker) -> Sequence[Tensor]:
-    """Mamba-2: what the convolution has seen, and the state of the scan, carried from step to step."""
+    """Mamba-2: the states of convolution and scan are kept from step to step."""
     n, t, heads, dim, d_state, kernel = 2, 3, 4, 8, 16, 4
     width = heads * dim
     x = m.input((n, t, width))
-    seen, held = m.state((n, kernel - 1, width)), m.state((n, heads, dim, d_state))
+    seen, state = m.state((n, kernel - 1, width)), m.state((n, heads, dim, d_state))
     h = ssm_conv(x, seen, m.weight((width, kernel)), m.weight((width,))).silu()
     tail = m.update(seen, concat(seen, x, axis=1)[:, -(kernel - 1) :])
     b, c = (linear(h, m.weight((d_state, width))).reshape(n, t, 1, d_state) for _ in range(2))
     dt, rates = linear(h, m.weight((heads, width))), -m.weight((heads,)).exp()
-    y, new = ssm_scan(h.reshape(n, t, heads, dim), dt, rates, b, c, held, dt_softplus=True)
-    new = m.update(held, new)
-    return [linear(y.reshape(n, t, width), m.weight((width, width))) + x, tail, new, held]
+    y, new = ssm_scan(h.reshape(n, t, heads, dim), dt, rates, b, c, state, dt_softplus=True)
+    new = m.update(state, new)
+    return [linear(y.reshape(n, t, width), m.weight((width, width))) + x, tail, new, state]
 
 
 @graph(F16)
 def a_layer_of_linear_attention(m: Maker) -> Sequence[Tensor]:
-    """Gated DeltaNet, whose state is a half-precision one here: cast to be stored, and read as it is."""
+    """Gated DeltaNet with a state in half precision: cast before it is stored, read without a cast."""
     n, t, heads, dim = 2, 3, 4, 16
     q, k, v = (m.input((n, t, heads, dim)) for _ in range(3))
     g, beta = -m.input((n, t, heads)).sqr(), m.input((n, t, heads)).sigmoid()

@@ -50,7 +50,7 @@ def an_update_in_two_parts(m: Maker) -> Sequence[Tensor]:
 
 @graph()
 def a_state_changed_but_not_updated(m: Maker) -> Sequence[Tensor]:
-    """set_rows gives a new value; the state keeps its own, also for the next step."""
+    """set_rows gives a new value; the state keeps its value, also in the next step."""
     state, ids = m.operand((6, 4), kind="state"), m.indices(3, 6)
     changed = state.set_rows(ids, m.input((3, 4)))
     return [changed, state, state * 2.0, changed - state]
@@ -87,7 +87,7 @@ def a_state_read_before_and_after_its_update(m: Maker) -> Sequence[Tensor]:
 
 @graph(DType.BF16)
 def answers_that_are_all_of_a_state(m: Maker) -> Sequence[Tensor]:
-    """Where an op has nothing to do, its answer is yet a value of its own: it stays when the state is overwritten."""
+    """An op that changes nothing still gives a value with its own memory: it stays when the state is overwritten."""
     half, plain = m.state((4, 3), DType.BF16), m.state((4, 3))
     halves, ids = [half.cast(F32)], m.indices(2, 4)
     plains = [cast(plain, dtype=F32), plain.sum(()), plain.clamp(), plain.pad((0, 0), (0, 0)), concat(plain)]
@@ -108,7 +108,7 @@ def a_part_of_a_state_set(m: Maker) -> Sequence[Tensor]:
 
 @graph()
 def a_state_read_late(m: Maker) -> Sequence[Tensor]:
-    """What reads the old value depends on the new one: it cannot be computed before, so there must be a copy."""
+    """The reader of the old value depends on the new value, so it cannot run first: a copy is needed."""
     state = m.operand((6, 4), kind="state")
     new = m.update(state, state.set_rows(m.indices(2, 6), m.input((2, 4))))
     return [state * new.sum(0), new]
@@ -130,7 +130,7 @@ def a_state_of_half_precision_that_is_a_function_of_itself(m: Maker) -> Sequence
 
 @graph()
 def a_window_that_moves(m: Maker) -> Sequence[Tensor]:
-    """The last inputs of a causal convolution: the new value is a view of what the old one is part of."""
+    """The last inputs of a causal convolution: the new value is a view of a tensor that contains the old value."""
     state, x = m.operand((4, 3), kind="state"), m.input((2, 3))
     seen = concat(state, x)
     m.update(state, seen[2:])
@@ -175,7 +175,7 @@ def states_that_take_the_same_value(m: Maker) -> Sequence[Tensor]:
 
 @graph()
 def rows_of_a_state_computed_from_other_rows_of_it(m: Maker) -> Sequence[Tensor]:
-    """Recurrent states, one row a sequence: read here, written there."""
+    """Recurrent states, one row for each sequence: some rows are read, others are written."""
     state, x = m.operand((6, 2, 4), kind="state"), m.input((3, 2, 4))
     read, write = m.indices(3, 6), m.indices(3, 6)
     old = state.take(read)
@@ -192,7 +192,7 @@ def rows_of_a_state_that_are_other_rows_of_it(m: Maker) -> Sequence[Tensor]:
 
 @graph(F16)
 def keys_turned_where_they_lie(m: Maker) -> Sequence[Tensor]:
-    """How a context is shifted: some rows of a cache are turned by RoPE, in one graph."""
+    """A context shift: RoPE turns some rows of a cache, in one graph."""
     keys, ids, by = m.operand((8, 32), F16, kind="state"), m.indices(3, 8), m.indices(3, 50)
     turned = rope(keys.take(ids).reshape(3, 2, 16), by, config=RoPE(16))
     new = m.update(keys, keys.set_rows(ids, turned.reshape(3, 32)))

@@ -1,4 +1,4 @@
-"""Graphs of values, views and indices: who reads what, in which layout."""
+"""Graphs of values, views and indices: several readers of a value, and different layouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hotshoe_core.tensors.tensor import Shape, Tensor, constant
 from hotshoe_core.testing.graphs._graph import F16, Q8_0, graph
 from hotshoe_core.testing.run import F32, I32, Maker
 
-# Values and who reads them
+# Values and their readers
 
 
 @graph()
@@ -178,7 +178,7 @@ def _ties(rng: np.random.Generator, shape: Shape) -> np.ndarray[Any, Any]:
 
 @graph()
 def an_order_of_equal_elements(m: Maker) -> Sequence[Tensor]:
-    """Which order is not defined; that it sorts, and names each once, is."""
+    """The order of equal elements is undefined, but the result is sorted and contains each index once."""
     x = m.input(_TIES, values=_ties)
     outputs = []
     for order in (x.argsort(), x.argsort(descending=True)):
@@ -191,7 +191,7 @@ def an_order_of_equal_elements(m: Maker) -> Sequence[Tensor]:
 
 @graph()
 def indices_from_integer_arithmetic(m: Maker) -> Sequence[Tensor]:
-    """Positions in a ring, buckets, and a neighbour's row, limited to what there is."""
+    """Positions in a ring, buckets, and the row of a neighbour, limited to the existing rows."""
     x, table = m.input((3, 7)), m.weight((7, 8))
     best = x.argmax()
     ring, before = (best + 3) % 7, (best - 1).clamp(min=0, max=6)
