@@ -87,7 +87,7 @@ def test_two_devices_agree(
     code, text = verdict(*traces, capsys)
     assert code == 0, text
     assert re.search(r"^\d\d nodes agree within 0\.001$", text, re.MULTILINE)
-    assert "1 not compared, as shapes differ: cache.mask.all" in text  # ggml pads it to 256
+    assert "1 not compared, because shapes differ: cache.mask.all" in text  # ggml pads it to 256
 
 
 def test_a_wrong_eps_is_named(
@@ -116,9 +116,9 @@ def test_a_swapped_weight_is_named(
     bad = planted(folder("LlamaForCausalLM"), tmp_path / "bad", swap_up_and_gate)
     code, text = verdict(right, record(bad, tmp_path / f"bad.{kind}", device), capsys)
     assert (code, first(text)) == (1, "blk.1.ffn_gate.linear")
-    made_of = text.partition("it is made of\n")[2].splitlines()
-    assert made_of[0].startswith("    blk.1.ffn_norm.rms_norm, which differs by ")
-    assert made_of[1] == "    blk.1.ffn_gate.weight"
+    inputs = text.partition("it is computed from\n")[2].splitlines()
+    assert inputs[0].startswith("    blk.1.ffn_norm.rms_norm, which differs by ")
+    assert inputs[1] == "    blk.1.ffn_gate.weight"
 
 
 @KINDS
@@ -160,7 +160,7 @@ def test_shapes_that_the_model_made_part_and_those_it_was_given_do_not(
     assert re.search(r"it is 2 x 6 in \S+ and 3 x 4 in ", text)
     code, text = verdict(a, graph(tmp_path / f"c.{kind}", with_rows_of(6), [1.0] * 6 + [1.0] * 12), capsys)
     assert (code, first(text)) == (1, "sum#2")
-    assert "4 not compared, as shapes differ: x, reshape, exp and 1 more" in text
+    assert "4 not compared, because shapes differ: x, reshape, exp and 1 more" in text
 
 
 @KINDS
@@ -168,7 +168,7 @@ def test_inputs_that_differ_are_said_to(tmp_path: Path, kind: str, capsys: pytes
     a, b = (graph(tmp_path / f"{n}.{kind}", lambda x: x + 1.0, [1.0, n]) for n in (2.0, 3.0))
     code, text = verdict(a, b, capsys)
     assert (code, first(text)) == (1, "x")
-    assert "the two were not given the same" in text
+    assert "the two runs had different inputs" in text
 
 
 # Against transformers
@@ -377,12 +377,12 @@ def two(gguf: Callable[..., Path], tmp_path: Path) -> Path:
     [
         (("a.jsonl", "none.jsonl"), "cannot be read"),
         (("own.npz", "other.npz"), "is a trace"),
-        (("a.jsonl", "own.npz"), "no name is known, such as x"),
+        (("a.jsonl", "own.npz"), "its names are unknown: x"),
         (("a.jsonl", "short.jsonl"), "trace the same text"),
         (("a.jsonl", "a.jsonl", "--tolerance", "-1"), "expected a number of 0 or more"),
         (("a.jsonl", "a.jsonl", "--tolerance", "nan"), "expected a number of 0 or more"),
         (("a.jsonl", "own.npz", "--map", "none.json"), "cannot be read"),
-        (("a.jsonl", "own.npz", "--map", "broken.json"), "is no JSON"),
+        (("a.jsonl", "own.npz", "--map", "broken.json"), "is not valid JSON"),
         (("a.jsonl", "own.npz", "--map", "list.json"), "expected an object of names"),
         (("a.jsonl", "own.npz", "--map", "theirs.json"), "has no 'y', which the map names"),
         (("a.jsonl", "own.npz", "--map", "ours.json"), "did you mean 'output'"),

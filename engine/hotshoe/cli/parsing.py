@@ -77,11 +77,22 @@ COMMAND_HINTS = {
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")  # what argparse takes for a negative number, not an option
 
 
+class _Help(argparse.HelpFormatter):
+    """Formats help. A description with line ends is printed unchanged; others are wrapped."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, max_help_position=27, **options)
+        self._action_max_length = 14  # room for the longest command, which argparse takes for too long
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class CommandParser(argparse.ArgumentParser):
     """argparse's parser, which knows an option by its whole name only."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**{"allow_abbrev": False, **options})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **options})
 
 
 def parse_command(parser: CommandParser, argv: Sequence[str]) -> argparse.Namespace:
