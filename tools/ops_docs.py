@@ -105,18 +105,16 @@ LATER = {
 
 INTRO = """# The ops
 
-`python tools/ops_docs.py` makes this page from the op table and the backends; a test checks that it is up to date.
-Import ops from `hotshoe_core.ops`, where `max`, `min`, `sum`, `abs`, `round` and `slice` end in `_`. Most ops are also
-methods of Tensor, and `+ - * / // % @ < <= > >= [...]` work on Tensors. For more about an op, see `help(ops.rms_norm)`.
+Made by `python tools/ops_docs.py` from the op table and from what each backend reports; a test compares them.
+Import ops from `hotshoe_core.ops`, where `max`, `min`, `sum`, `abs`, `round` and `slice` end in `_`; most ops are
+methods of Tensor too, and `+ - * / // % @ < <= > >= [...]` are written as such. `help(ops.rms_norm)` says more.
 
-- Every backend must compute a *primitive*. Core decomposes a *composite* into primitives if a backend does not compute
-  it itself.
-- Shapes are in NumPy order; operands broadcast if the description says so. Arithmetic takes any float type and gives
-F32;
-  with integers of one type, I32 or I64, it keeps the type and wraps around. Comparisons give ones and zeros in F32.
-- **native**: the backend computes the op itself. **decomposed**: core replaces it by other ops. **no**: the backend
-refuses
-  it. If types differ, the cell lists them, out of {dtypes}. A slash means that it depends on shapes or attributes.
+- Every backend must compute each *primitive*. Core decomposes a *composite* into primitives if a backend does not
+  compute it itself.
+- Shapes are NumPy's; operands broadcast if the text says so. Arithmetic takes any float type and gives F32; with
+  integers of one type, I32 or I64, it keeps the type and wraps around. Comparisons give ones and zeros in F32.
+- **native**: the backend computes it itself. **decomposed**: core replaces it by other ops. **no**: refused. If
+  types differ, the cell lists {dtypes} with their results. A slash means that it depends on shapes or attributes.
 """
 
 

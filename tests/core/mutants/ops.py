@@ -1,6 +1,6 @@
 """A table of errors in the results of ops.
 
-A row is a wrong version of an op: ``lambda f, *operands, **attributes``, where ``f`` is the op over arrays (its body, or
+A row is a wrong version of an op: ``lambda f, *operands, **attributes``, where ``f`` is the op over arrays (its body or
 the decomposition of a composite). Its name begins with the name of the op. The kit's cases of that op must find the
 error, or else the graph that ALSO names.
 """
