@@ -228,13 +228,13 @@ def _find(file: GGUFFile) -> type[Module]:
 def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:
     if expected is not None and expected is not task:
         raise ModelError(
-            f"{file.path} is {task.words}; {expected.words} was asked for",
+            f"{file.path} is {task.description}; {expected.description} was asked for",
             hint=f"use `hotshoe {_USE[task]}`, or task={task.value!r}",
         )
     for name in _OF_TEXT if task is not Task.TEXT else ():
         value, default = getattr(runner, name), getattr(RunnerParams(), name)
         if value != default:
-            raise ModelError(f"{file.path}: {name} is {value!r}, but {task.words} has no key/value cache")
+            raise ModelError(f"{file.path}: {name} is {value!r}, but {task.description} has no key/value cache")
 
 
 def _config(file: GGUFFile, architecture: type[Module]) -> Config:
