@@ -75,7 +75,7 @@ def test_imports_run_downward(package):
         (CORE, "from hotshoe.nn import Linear"),
         (CORE, "def f():\n    from hotshoe_loader import load_all"),
         (LOADER, "from hotshoe_ggml import x"),
-        (LOADER, "import importlib\nimportlib.import_module('hotshoe_ggml._native')"),
+        (LOADER, "import importlib\nimportlib.import_module('hotshoe_ggml.native')"),
         (LOADER, "import_module(f'hotshoe_mlx{x}')"),
         (LOADER, "import hotshoe.cli"),
         (ENGINE, "import hotshoe_ggml"),
@@ -104,12 +104,6 @@ def test_an_arrow_that_runs_down_is_allowed(package, source):
 
 # Private names
 
-# Private imports that are left, by the importing package: the ggml plugins share hotshoe_ggml's bindings (owner: ggml).
-PRIVATE: dict[str, set[str]] = {
-    "hotshoe_ggml_rpc": {"hotshoe_ggml._native"},
-    "hotshoe_ggml_vulkan": {"hotshoe_ggml._native"},
-}
-
 
 def private_imports(package: str, source: str, known: set[str]) -> set[str]:
     """The modules and names with a leading underscore that ``source`` imports from other packages of ``known``."""
@@ -132,7 +126,7 @@ def test_packages_import_only_public_names_of_each_other(package: str) -> None:
     wrong: set[str] = set()
     for path in found[package].rglob("*.py"):
         wrong |= private_imports(package, path.read_text(encoding="utf-8"), set(found))
-    assert wrong <= PRIVATE.get(package, set())
+    assert not wrong
 
 
 def test_a_private_import_is_seen() -> None:
@@ -208,12 +202,12 @@ def modules(package: Path) -> dict[str, Path]:
     return found
 
 
-def needed(path: Path, known: set[str]) -> set[str]:
-    """The modules of ``known`` that a module imports, inside its functions too; not what is for type checkers only."""
+def needed(path: Path, known: set[str], *, for_types: bool = False) -> set[str]:
+    """The modules of ``known`` that a module imports, also inside functions. for_types: also for type checkers only."""
     found: set[str] = set()
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+        if not for_types and isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
             return
         if isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names} & known
@@ -279,3 +273,39 @@ def test_few_modules_of_the_loader_import_its_knowledge_of_ggml() -> None:
         if inner := {name.removeprefix(prefix).lstrip(".") for name in names if f"{name}.".startswith(f"{prefix}.")}:
             found[path.stem] = inner
     assert found == KNOWS_GGML
+
+
+# The ggml engine and its CPU
+
+GGML = "hotshoe_ggml"
+GGML_LEVELS = (
+    ("abi", "_gen_ffi"), ("native",), ("lowering",), ("memory",), ("unit",), ("weights", "run"), ("quirks",), ("cpu",),
+    ("open_units",), ("backend",), ("provider",),
+)  # fmt: skip
+"""The files and folders of the engine from the bottom up: a level imports only lower ones, and itself."""
+
+
+def test_only_the_opening_of_units_imports_the_cpu_of_ggml() -> None:
+    """An engine file that asks for the CPU is a branch that another device with kernels of its own would need too."""
+    found = modules(packages()[GGML])
+    users = {name for name, path in found.items() if any(f"{GGML}.cpu" in n for n in needed(path, set(found)))}
+    assert {name for name in users if not name.startswith(f"{GGML}.cpu")} == {f"{GGML}.open_units"}
+
+
+def test_ggml_has_no_circle_not_even_for_type_checkers() -> None:
+    found = modules(packages()[GGML])
+    found.pop(GGML)
+    assert circle({name: needed(path, set(found), for_types=True) for name, path in found.items()}) == []
+
+
+def test_the_levels_of_ggml() -> None:
+    found = modules(packages()[GGML])
+    found.pop(GGML)
+    level = {name: i for i, names in enumerate(GGML_LEVELS) for name in names}
+    wrong = [
+        f"{name} imports {other}"
+        for name, path in found.items()
+        for other in needed(path, set(found), for_types=True)
+        if level[other.split(".")[1]] > level[name.split(".")[1]]
+    ]
+    assert not wrong, "\n".join(wrong)

@@ -41,7 +41,7 @@ def _ggml_cpu() -> Supports:
 
 
 def _mlx() -> Supports:
-    from hotshoe_mlx._accepts import supports  # does not need mlx, which not every machine can have
+    from hotshoe_mlx.accepts import supports  # does not need mlx, which not every machine can have
 
     return supports
 

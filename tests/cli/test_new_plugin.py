@@ -164,7 +164,7 @@ def test_one_kind_must_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_stamping_says_which_ggml(tmp_path: Path) -> None:
     """Of a source tree: its version, and the fingerprint that the loader compares."""
-    abi = pytest.importorskip("hotshoe_ggml._abi", reason="needs hotshoe-ggml-cpu")
+    abi = pytest.importorskip("hotshoe_ggml.abi", reason="needs hotshoe-ggml-cpu")
     assert main(["new-plugin", "acme-npu", "--libraries", "--output", str(tmp_path / "new")]) == 0
     source = tmp_path / "ggml"
     (source / "include").mkdir(parents=True)

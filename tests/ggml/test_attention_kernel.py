@@ -15,9 +15,9 @@ from gguf import GGMLQuantizationType as Type
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_ggml import _native
-from hotshoe_ggml._native import ffi
-from hotshoe_ggml.cpu import kernels as _kernels
+from hotshoe_ggml import native
+from hotshoe_ggml.cpu.builder import CpuBuilder, cache_types, mask_types
+from hotshoe_ggml.native import ffi
 
 Array = np.ndarray[Any, Any]
 
@@ -41,13 +41,17 @@ class Blocks:
         self.values = gguf.quants.dequantize(rows, type).reshape(shape)
 
 
+def cpu_builder(context: Any, n_threads: int = 1) -> CpuBuilder:
+    return CpuBuilder(context, [], flash="auto", n_threads=n_threads, bf16=False, multiplies_stored=True)
+
+
 class Graphs:
     """Computes one node on `n_threads` threads."""
 
     def __init__(self, n_threads: int) -> None:
         self.n_threads = n_threads
-        self.lib = _native.lib()
-        cpu = _native.load_cpu()
+        self.lib = native.lib()
+        cpu = native.load_cpu()
         self.backend = self.lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
         set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         assert set_threads is not None
@@ -59,8 +63,7 @@ class Graphs:
         g = self.lib
         context = g.ggml_init({"mem_size": 1 << 20, "mem_buffer": ffi.NULL, "no_alloc": True})
         leaves = g.ggml_init({"mem_size": 1 << 16, "mem_buffer": ffi.NULL, "no_alloc": True})
-        call = lambda name, *args: getattr(g, "ggml_" + name)(context, *args)  # noqa: E731
-        builder = SimpleNamespace(keep=[], n_threads=self.n_threads, call=call)
+        builder = cpu_builder(context, self.n_threads)
         held, tensors = [], []
         for array in arrays:
             if array is None:
@@ -135,7 +138,7 @@ def attend(
     **kw: Any,
 ) -> Array:
     scale = 1 / math.sqrt(q.shape[-1])
-    got = graphs.run(lambda b, *t: _kernels.attention_node(b, *t, scale=scale, softcap=cap), q, k, v, mask, sinks, **kw)
+    got = graphs.run(lambda b, *t: b.own_attention(*t, scale=scale, softcap=cap), q, k, v, mask, sinks, **kw)
     values = [x.values if isinstance(x, Blocks) else x for x in (k, v)]
     np.testing.assert_allclose(got, expected(q, *values, mask, scale, cap, sinks), rtol=1e-5, atol=4e-6)
     return got
@@ -158,7 +161,7 @@ def hides(visible: Array, dtype: type = np.float32) -> Array:
 
 @pytest.fixture(params=[np.float32, np.float16], ids=["f32", "f16"])
 def dtype(request: pytest.FixtureRequest) -> type:
-    if request.param is np.float16 and len(_kernels.mask_types()) == 1:
+    if request.param is np.float16 and len(mask_types()) == 1:
         pytest.skip("this CPU has no instructions for half floats: ggml's attention is used")
     chosen: type = request.param
     return chosen
@@ -200,7 +203,7 @@ def test_masks_of_each_broadcast_form(graphs: Graphs, full: tuple[bool, ...], ca
 CACHES = [Type.BF16, Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.IQ4_NL]
 
 
-@pytest.mark.skipif(len(_kernels.cache_types()) == 1, reason="this CPU has no AVX2: ggml's attention is used")
+@pytest.mark.skipif(len(cache_types()) == 1, reason="this CPU has no AVX2: ggml's attention is used")
 @pytest.mark.parametrize(
     "shape", [(1, 1, 700, 8, 2, 64, 64), (2, 40, 170, 4, 2, 96, 32), (1, 3, 77, 2, 1, 576, 512)], ids=str
 )
@@ -210,11 +213,11 @@ def test_caches_of_each_type(graphs: Graphs, type: Type, shape: tuple[int, ...])
     q, *_ = operands(*shape)
     mask = hides(np.arange(m) - np.arange(n)[:, None] < m - n).reshape(1, 1, n, m)
     attend(graphs, q, Blocks(type, b, m, kv_heads, dim), Blocks(type, b, m, kv_heads, v_dim, seed=1), mask)
-    assert type is Type.BF16 or type.value in _kernels.cache_types()
+    assert type is Type.BF16 or type.value in cache_types()
 
 
 def test_keys_and_values_of_different_types(graphs: Graphs) -> None:
-    if Type.Q8_0.value not in _kernels.cache_types():
+    if Type.Q8_0.value not in cache_types():
         pytest.skip("this CPU has no AVX2: ggml's attention is used")
     q, _, v = operands(1, 9, 300, 4, 2, 64, 64, np.float16)
     attend(graphs, q, Blocks(Type.Q8_0, 1, 300, 2, 64), v)
@@ -251,7 +254,7 @@ def test_hidden_keys_are_not_even_read(graphs: Graphs) -> None:
     mask = np.where(np.arange(200) < lengths[:, None], 0, -np.inf).astype(np.float32).reshape(3, 1, 1, 200)
     got = attend(graphs, q, k, v, mask)
     v[1, 1:] = np.nan
-    assert np.isfinite(graphs.run(lambda b, *t: _kernels.attention_node(b, *t, None, 0.1, 0.0), q, k, v, mask)).all()
+    assert np.isfinite(graphs.run(lambda b, *t: b.own_attention(*t, None, 0.1, 0.0), q, k, v, mask)).all()
     assert np.isfinite(got).all()
 
 
@@ -274,7 +277,7 @@ def test_what_others_overflowed_to_stays_with_them(graphs: Graphs, n: int, heads
     mask = hides(owner == np.arange(n)[:, None] % 4, dtype).reshape(1, 1, n, m)  # sequence 4 has no query
     k[0, owner == 4], v[0, owner == 4] = np.nan, np.inf
     clean = [np.where(np.isfinite(x), x, 0).astype(np.float32) for x in (k, v)]
-    got = graphs.run(lambda b, *t: _kernels.attention_node(b, *t, None, 0.125, 0.0), q, k, v, mask)
+    got = graphs.run(lambda b, *t: b.own_attention(*t, None, 0.125, 0.0), q, k, v, mask)
     np.testing.assert_allclose(got, expected(q, *clean, mask, 0.125, 0.0), rtol=1e-5, atol=4e-6)
 
 
@@ -292,9 +295,9 @@ def test_attention_says_no_to_what_it_cannot_do() -> None:
     tensor = lambda ne, **kw: SimpleNamespace(**{**base, "ne": ne, **kw})  # noqa: E731
     good = [tensor(q), tensor([32, 4, 9, 1]), tensor([32, 4, 9, 1])]
     for wrong in (tensor([32, 4, 9, 1], type=2), tensor([32, 4, 9, 1], nb=[8]), tensor([577, 4, 9, 1])):
-        assert _kernels.attention_node(None, *good[:2], wrong, None, None, 1.0, 0.0) is None  # type: ignore[arg-type]
-    assert _kernels.attention_node(None, tensor(q, type=1, nb=[2]), *good[1:], None, None, 1.0, 0.0) is None  # type: ignore[arg-type]
-    assert _kernels.attention_node(None, *good, tensor([1, 5, 1, 1]), None, 1.0, 0.0) is None  # type: ignore[arg-type]
+        assert cpu_builder(ffi.NULL).own_attention(*good[:2], wrong, None, None, 1.0, 0.0) is None
+    assert cpu_builder(ffi.NULL).own_attention(tensor(q, type=1, nb=[2]), *good[1:], None, None, 1.0, 0.0) is None
+    assert cpu_builder(ffi.NULL).own_attention(*good, tensor([1, 5, 1, 1]), None, 1.0, 0.0) is None
 
 
 @pytest.mark.parametrize("n", [384, 1, 13, 100])
@@ -304,9 +307,7 @@ def test_layer_norm(graphs: Graphs, n: int, given: tuple[bool, ...]) -> None:
     x = rng.standard_normal((7, 5, n), dtype=np.float32) + 3
     w, b = (rng.standard_normal(n, dtype=np.float32) for _ in range(2))
     weight, bias = (a if g else None for a, g in zip((w, b), given))
-    got = graphs.run(
-        lambda builder, x, w, b: _kernels.layer_norm_node(builder, x, w, b, 1e-6), x, weight, bias, shift=2
-    )
+    got = graphs.run(lambda builder, x, w, b: builder.layer_norm(x, w, b, 1e-6), x, weight, bias, shift=2)
     s = x.astype(float)
     y = (s - s.mean(-1, keepdims=True)) / np.sqrt(s.var(-1, keepdims=True) + 1e-6)
     y = y * (1 if weight is None else weight) + (0 if bias is None else bias)
@@ -317,6 +318,6 @@ def test_layer_norm(graphs: Graphs, n: int, given: tuple[bool, ...]) -> None:
 def test_rms_norm(graphs: Graphs, n: int) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((7, 5, n), dtype=np.float32), rng.standard_normal(n, dtype=np.float32)
-    got = graphs.run(lambda make, x, w: _kernels.rms_norm_node(make, x, w, 1e-6), x, w)
+    got = graphs.run(lambda builder, x, w: builder.rms_norm(x, w, 1e-6), x, w)
     y = x / np.sqrt(np.square(x.astype(float)).mean(-1, keepdims=True) + 1e-6) * w
     np.testing.assert_allclose(got[0], y, rtol=1e-5, atol=1e-6)

@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 cffi = pytest.importorskip("cffi", reason="the listing is read by cffi")
 
-from hotshoe_ggml import _native  # noqa: E402
+from hotshoe_ggml import native  # noqa: E402
 from hotshoe_ggml._gen_ffi import ffi  # noqa: E402
 
 TOOLS = Path(__file__).parents[2] / "plugins" / "ggml-cpu" / "tools"
-HEADERS = _native.PACKAGE_DIR / "include"
+HEADERS = native.PACKAGE_DIR / "include"
 # Each backend library exports these; ggml's headers declare them by a macro, inside a backend only.
 NOT_IN_HEADERS = {"ggml_backend_init": "ggml_backend_init_t", "ggml_backend_score": "ggml_backend_score_t"}
 
@@ -122,7 +122,7 @@ def test_every_line_of_the_listing_is_checked_or_a_type() -> None:
 
 
 def test_every_listed_function_is_exported() -> None:
-    libraries = [_native.lib(), _native.load_cpu().handle]
+    libraries = [native.lib(), native.load_cpu().handle]
     missing = []
     for line in listing():
         if match := FUNCTION.match(line):

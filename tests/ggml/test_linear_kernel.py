@@ -12,10 +12,10 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_ggml import _native
-from hotshoe_ggml._native import ffi
-from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, experts_node, linear_node, pack_format
-from hotshoe_ggml.lowering import Builder
+from hotshoe_ggml import native
+from hotshoe_ggml.cpu.builder import CpuBuilder
+from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, pack_format
+from hotshoe_ggml.native import ffi
 
 # (n, k, m): one of all; odd ones; more than one block of tokens, of features, of panels; remainders of tiles and panels
 SHAPES = [
@@ -34,7 +34,7 @@ def weight_data(values: np.ndarray, dtype: DType = DType.F32, uses: tuple[str, .
     else:
         rows, k = values.shape
         source, target = ffi.from_buffer("float[]", values), ffi.from_buffer(data)
-        _native.lib().ggml_quantize_chunk(dtype.id, source, target, 0, rows, k, ffi.NULL)
+        native.lib().ggml_quantize_chunk(dtype.id, source, target, 0, rows, k, ffi.NULL)
     return WeightData("w", values.shape, dtype, data, uses, compute_bound=True)
 
 
@@ -48,7 +48,7 @@ def rounded(values: np.ndarray, format: PackedFormat) -> np.ndarray:
 
 
 def need(format: PackedFormat) -> None:
-    if not _native.kernels().hotshoe_linear_formats() >> format & 1:
+    if not native.kernels().hotshoe_linear_formats() >> format & 1:
         pytest.skip(f"this CPU has no fast kernel for {format.name}")
 
 
@@ -65,28 +65,28 @@ def run(
 
     weight: WeightData is multiplied as stored. avx2_only, bf16: of such a one; packed ones have them themselves.
     """
-    lib, cpu = _native.lib(), _native.load_cpu()
+    lib, cpu = native.lib(), native.load_cpu()
     backend = lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
     set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
     assert set_threads is not None
     set_threads(backend, threads)
     size = lib.ggml_tensor_overhead() * 32 + lib.ggml_graph_overhead_custom(32, False)
     context = lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
-    builder = Builder(context, custom=True, flash="off", n_threads=1, bf16=bf16)
+    builder = CpuBuilder(context, [], flash="off", n_threads=1, bf16=bf16, multiplies_stored=True)
     arrays = {"x": x} | {name: kwargs.pop(name) for name in ("bias", "residual", "experts") if name in kwargs}
     leaves = {
         name: builder.new(array.shape, DType.I32 if name == "experts" else DType.F32) for name, array in arrays.items()
     }
     m = weight.shape[0] if isinstance(weight, WeightData) else weight.m
-    native: Any = weight
+    operand: Any = weight
     if isinstance(weight, WeightData):
-        native = builder.new(weight.shape, weight.dtype)
-        leaves, arrays = leaves | {"weight": native}, arrays | {"weight": weight.data}
+        operand = builder.new(weight.shape, weight.dtype)
+        leaves, arrays = leaves | {"weight": operand}, arrays | {"weight": weight.data}
     if "experts" in arrays:
-        node = experts_node(builder, leaves["x"], native, leaves["experts"], **kwargs)
+        node = builder.experts_product(leaves["x"], operand, leaves["experts"], **kwargs)
     else:
-        node = linear_node(builder, **leaves | {"weight": native}, **kwargs)
-    for params in builder.keep:
+        node = builder.product(**leaves | {"weight": operand}, **kwargs)
+    for params in builder.keep if isinstance(weight, WeightData) else ():
         params.avx2_only = avx2_only
     graph = lib.ggml_new_graph_custom(context, 32, False)
     lib.ggml_build_forward_expand(graph, node)
@@ -148,7 +148,7 @@ def test_a_weight_as_stored(dtype: DType, shape: tuple[int, int, int], avx2_only
     n, _, m = shape
     x, w, product = example(*shape, PackedFormat[dtype.name])
     pairs = dtype is DType.BF16 and not avx2_only and shape[1] % 2 == 0
-    if not (pairs and _native.kernels().hotshoe_linear_formats() >> PackedFormat.BF16 & 1):
+    if not (pairs and native.kernels().hotshoe_linear_formats() >> PackedFormat.BF16 & 1):
         product = x.astype(np.float64) @ w.astype(np.float64).T  # nobody rounds the activations
     rng = np.random.default_rng(1)
     bias, residual = rng.standard_normal(m, dtype=np.float32), rng.standard_normal((n, m), dtype=np.float32)
@@ -193,7 +193,7 @@ def test_a_weight_of_a_file(dtype: DType) -> None:
     stored = values
     if dtype is not DType.F32:
         stored = np.empty_like(values)
-        to_float = _native.lib().ggml_get_type_traits(dtype.id).to_float
+        to_float = native.lib().ggml_get_type_traits(dtype.id).to_float
         to_float(ffi.from_buffer(data.data), ffi.from_buffer("float[]", stored), stored.size)
     packed = DenseWeight(data, format).pack()
     size = 4 if format is PackedFormat.F32 else 2  # BF16 is kept as F32 where the CPU has no product of its own for it

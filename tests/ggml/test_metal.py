@@ -17,8 +17,8 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 import hotshoe_loader.binary as binary
 from hotshoe_core.contract.device import DeviceType
 from hotshoe_core.errors import DeviceNotFoundError
-from hotshoe_ggml import _native
-from hotshoe_ggml._native import DeviceFacts, build_info
+from hotshoe_ggml import native
+from hotshoe_ggml.native import DeviceFacts, build_info
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ROOT / "plugins" / "ggml-metal"
@@ -107,9 +107,9 @@ class Library:
 
 def test_the_gpu_of_a_mac(provider: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
-    native = provider.native()
-    assert (native["kind"], native["name"]) == ("ggml", "metal")
-    monkeypatch.setattr(_native, "load_backend", lambda path: Library())
+    files = provider.native()
+    assert (files["kind"], files["name"]) == ("ggml", "metal")
+    monkeypatch.setattr(native, "load_backend", lambda path: Library())
     (device,) = provider.devices(Path("/x/libggml-metal.so"))
     assert (device.name, device.type, device.description) == ("metal:0", DeviceType.GPU, "Apple M2 Pro")
     assert (device.provider, device.family) == ("ggml-metal", "ggml")

@@ -17,8 +17,8 @@ import pytest
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
-from hotshoe_ggml import _abi, _native
-from hotshoe_ggml._native import NativeLibraryError, ffi
+from hotshoe_ggml import abi, native
+from hotshoe_ggml.native import NativeLibraryError, ffi
 
 KERNELS = Path(__file__).parents[2] / "plugins/ggml-cpu/native"
 
@@ -27,8 +27,8 @@ class Engine:
     """The least that computes: one CPU backend with a pool of two threads, graphs by the scheduler."""
 
     def __init__(self) -> None:
-        self.lib = _native.lib()
-        self.cpu = _native.load_cpu()
+        self.lib = native.lib()
+        self.cpu = native.load_cpu()
         self.device = self.cpu.devices()[0].handle
         self.backend = self.lib.ggml_backend_dev_init(self.device, ffi.NULL)
         set_threads = self.cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
@@ -86,23 +86,23 @@ def run_python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_metadata_agrees_with_the_library() -> None:
-    info = _native.build_info()
-    assert ffi.string(_native.lib().ggml_version()).decode() == info.ggml_version
-    assert info.abi_fingerprint == _abi.fingerprint([_native.PACKAGE_DIR / "include"], info.ggml_version)
-    assert info.backend_api_version == _native.lib().GGML_BACKEND_API_VERSION
+    info = native.build_info()
+    assert ffi.string(native.lib().ggml_version()).decode() == info.ggml_version
+    assert info.abi_fingerprint == abi.fingerprint([native.PACKAGE_DIR / "include"], info.ggml_version)
+    assert info.backend_api_version == native.lib().GGML_BACKEND_API_VERSION
 
 
 def test_one_base_under_one_name_and_the_licence_beside_it() -> None:
-    assert len([path for path in _native.LIBRARY_DIR.iterdir() if "ggml-base" in path.name]) == 1
-    assert "ggml authors" in (_native.PACKAGE_DIR / "licenses" / "LICENSE.ggml").read_text()
+    assert len([path for path in native.LIBRARY_DIR.iterdir() if "ggml-base" in path.name]) == 1
+    assert "ggml authors" in (native.PACKAGE_DIR / "licenses" / "LICENSE.ggml").read_text()
 
 
 def test_variants_are_scored_and_the_best_is_opened() -> None:
-    scores = {variant.name: _native.score(variant.path) for variant in _native.variants()}
-    best = _native.best_variant()
+    scores = {variant.name: native.score(variant.path) for variant in native.variants()}
+    best = native.best_variant()
     assert scores[best.name] == max(scores.values()) > 0
-    library = _native.load_cpu()
-    assert library is _native.load_cpu(best.name)
+    library = native.load_cpu()
+    assert library is native.load_cpu(best.name)
     (device,) = library.devices()
     assert (device.name, device.type) == ("CPU", 0)
     assert device.description
@@ -153,8 +153,8 @@ def activated(engine: Engine, kind: str, *operands: np.ndarray) -> np.ndarray:
     buffer = lib.ggml_backend_alloc_ctx_tensors(leaves, engine.backend)
     for x, values in zip(xs, operands):
         engine.write(x, np.ascontiguousarray(values, np.float32))
-    params = ffi.new("int32_t *", getattr(_native.kernels(), f"HOTSHOE_{kind}"))
-    function = ffi.addressof(_native.kernels(), "hotshoe_activation")
+    params = ffi.new("int32_t *", getattr(native.kernels(), f"HOTSHOE_{kind}"))
+    function = ffi.addressof(native.kernels(), "hotshoe_activation")
     ne, sources = (shape[1], shape[0], 1, 1), ffi.new("struct ggml_tensor *[]", xs)
     y = lib.ggml_custom_4d(context, lib.GGML_TYPE_F32, *ne, sources, len(xs), function, lib.GGML_N_TASKS_MAX, params)
     engine.run(*engine.scheduler(context, y))
@@ -197,7 +197,7 @@ def test_activations_of_values_that_are_not_finite(engine: Engine, kind: str) ->
 
 def test_messages_go_to_logging_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
     callback, user_data = ffi.new("ggml_log_callback *"), ffi.new("void **")
-    _native.lib().ggml_log_get(callback, user_data)
+    native.lib().ggml_log_get(callback, user_data)
     with caplog.at_level(logging.DEBUG, logger="hotshoe.ggml"):
         for level, text in ((3, b"half a "), (5, b"line\n"), (4, b"bad \xff\n")):
             callback[0](level, ffi.new("char[]", text), ffi.NULL)
@@ -213,7 +213,7 @@ def test_messages_go_to_logging_line_by_line(caplog: pytest.LogCaptureFixture) -
 
 def test_nothing_is_printed_and_exit_is_clean_with_a_pool_alive() -> None:
     code = (
-        "from hotshoe_ggml import _native as n\n"
+        "from hotshoe_ggml import native as n\n"
         "p = n.ffi.new('struct ggml_threadpool_params *'); n.lib().ggml_threadpool_params_init(p, 2)\n"
         "pool = n.load_cpu().handle.ggml_threadpool_new(p)\n"
     )
@@ -223,23 +223,23 @@ def test_nothing_is_printed_and_exit_is_clean_with_a_pool_alive() -> None:
 
 def test_an_unknown_variant_and_a_library_that_is_no_backend(tmp_path: Path) -> None:
     with pytest.raises(NativeLibraryError, match="'pentium' is not installed; installed: "):
-        _native.load_cpu("pentium")
+        native.load_cpu("pentium")
     with pytest.raises(NativeLibraryError, match="is missing"):
-        _native.load_backend(tmp_path / "libggml-none.so")
-    kernels = next(path for path in _native.LIBRARY_DIR.iterdir() if "hotshoe_kernels" in path.name)
+        native.load_backend(tmp_path / "libggml-none.so")
+    kernels = next(path for path in native.LIBRARY_DIR.iterdir() if "hotshoe_kernels" in path.name)
     with pytest.raises(NativeLibraryError, match="no dynamic ggml backend"):
-        _native.load_backend(kernels)
+        native.load_backend(kernels)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a copied library is opened by its Linux name")
 def test_another_ggml_in_the_process_is_refused_by_its_path(tmp_path: Path) -> None:
     copy = tmp_path / "libggml-base.so.0"
-    shutil.copy(_native.LIBRARY_DIR / copy.name, copy)
+    shutil.copy(native.LIBRARY_DIR / copy.name, copy)
     code = (
         "import ctypes, sys; ctypes.CDLL(sys.argv[1])\n"
-        "from hotshoe_ggml import _native\n"
-        "try: _native.lib()\n"
-        "except _native.NativeLibraryError as error: print(error)\n"
+        "from hotshoe_ggml import native\n"
+        "try: native.lib()\n"
+        "except native.NativeLibraryError as error: print(error)\n"
     )
     result = run_python(code, str(copy))
     assert result.returncode == 0
@@ -248,16 +248,16 @@ def test_another_ggml_in_the_process_is_refused_by_its_path(tmp_path: Path) -> N
 
 
 def test_fingerprint_ignores_comments_and_white_space_only(tmp_path: Path) -> None:
-    for name in _abi.HEADERS:
+    for name in abi.HEADERS:
         (tmp_path / name).write_text('int f(int a); /* old */\n#define S "// kept"\n')
-    first = _abi.fingerprint([tmp_path], "1.0")
+    first = abi.fingerprint([tmp_path], "1.0")
     (tmp_path / "ggml.h").write_text('int  f(int a);\n// new\n#define S "// kept"\n')
-    assert _abi.fingerprint([tmp_path], "1.0") == first
-    assert _abi.fingerprint([tmp_path], "1.1") != first
+    assert abi.fingerprint([tmp_path], "1.0") == first
+    assert abi.fingerprint([tmp_path], "1.1") != first
     (tmp_path / "ggml.h").write_text('int f(long a);\n#define S "// kept"\n')
-    assert _abi.fingerprint([tmp_path], "1.0") != first
+    assert abi.fingerprint([tmp_path], "1.0") != first
     with pytest.raises(FileNotFoundError, match=r"ggml\.h not found"):
-        _abi.fingerprint([tmp_path / "nowhere"], "1.0")
+        abi.fingerprint([tmp_path / "nowhere"], "1.0")
 
 
 @pytest.mark.parametrize("source", sorted(KERNELS.glob("*.c")), ids=lambda path: path.stem)
@@ -266,7 +266,7 @@ def test_clang_takes_the_kernels_as_well(source: Path) -> None:
     compiler = shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no clang")
-    include = Path(_native.__file__).parent / "include"
+    include = native.PACKAGE_DIR / "include"
     flags = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{include}"]
     done = subprocess.run([compiler, *flags, str(source)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -17,15 +17,17 @@ import pytest
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_ggml.cpu import pages
-from hotshoe_ggml.transfer import address, zeros
+from hotshoe_ggml.memory.transfer import zeros
+from hotshoe_ggml.native.context import address
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pages are asked for in Linux's way")
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_LATER", 0.0)
-    monkeypatch.setattr(pages, "_REST", (0, 0))
+    monkeypatch.setattr(pages, "_DELAY", 0.0)
+    monkeypatch.setattr(pages, "_PAUSE_AFTER_FAST", 0)
+    monkeypatch.setattr(pages, "_PAUSE_AFTER_SLOW", 0)
 
 
 def large_pages(memory: np.ndarray) -> int:
@@ -57,7 +59,7 @@ def test_pages_become_large_and_keep_what_is_in_them() -> None:
 
 
 def test_memory_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_LATER", 0.2)
+    monkeypatch.setattr(pages, "_DELAY", 0.2)
     memory = zeros(40 << 20)
     held = weakref.ref(memory)
     thread = pages.enlarge_pages(memory)
@@ -74,11 +76,11 @@ def test_large_pages_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this system has no large pages")
     if tuple(map(int, os.uname().release.split(".")[:2])) < (5, 14):
         pytest.skip("this kernel gives no pages before they are written")
-    monkeypatch.setattr(pages, "_QUICK", 10.0)
+    monkeypatch.setattr(pages, "_FAST", 10.0)
     memory = zeros(40 << 20)
     fresh = pages.FreshPages(memory)
-    fresh.take(0, 1 << 20)
-    fresh.take(1 << 20, memory.nbytes)
+    fresh.request(0, 1 << 20)
+    fresh.request(1 << 20, memory.nbytes)
     assert large_pages(memory) >= 20 << 20
     assert not memory.any()
     memory[:] = 1
@@ -107,13 +109,13 @@ LARGE = 2 << 20
 def test_each_page_is_taken_by_who_writes_its_start(
     asked: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "_QUICK", 10.0)
+    monkeypatch.setattr(pages, "_FAST", 10.0)
     memory = zeros(41 << 20)[4096:]
     fresh = pages.FreshPages(memory)
     edges = [0, 1, 3 << 20, 4 << 20, 17 << 20, memory.nbytes]
     parts = list(itertools.pairwise(edges))
     for part in parts[::-1]:
-        fresh.take(*part)
+        fresh.request(*part)
     first, stop = -(-address(memory) // LARGE) * LARGE, address(memory) + memory.nbytes
     # only the last is no large one
     assert sorted(asked) == [(page, page + LARGE <= stop) for page in range(first, stop, LARGE)]
@@ -122,9 +124,9 @@ def test_each_page_is_taken_by_who_writes_its_start(
 def test_after_a_slow_page_more_and_more_are_small(
     asked: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "_QUICK", -1.0)
+    monkeypatch.setattr(pages, "_FAST", -1.0)
     memory = zeros(200 << 20)
-    pages.FreshPages(memory).take(0, memory.nbytes)
+    pages.FreshPages(memory).request(0, memory.nbytes)
     large = [(page - asked[0][0]) // LARGE for page, is_large in asked if is_large]
     assert large == [0, 9, 26, 59]
     assert len(asked) >= 99
@@ -139,8 +141,8 @@ def test_a_kernel_that_cannot_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(pages, "_advise", lambda: refuse)
     fresh = pages.FreshPages(memory := zeros(40 << 20))
-    fresh.take(0, memory.nbytes)
-    fresh.take(0, memory.nbytes)
+    fresh.request(0, memory.nbytes)
+    fresh.request(0, memory.nbytes)
     assert len(set(asked)) == 1
 
 
@@ -149,7 +151,7 @@ def test_few_bytes_are_not_worth_it() -> None:
 
 
 def test_few_bytes_are_left_alone(asked: list[tuple[int, bool]]) -> None:
-    pages.FreshPages(memory := zeros(10 << 20)).take(0, memory.nbytes)
+    pages.FreshPages(memory := zeros(10 << 20)).request(0, memory.nbytes)
     assert not asked
 
 

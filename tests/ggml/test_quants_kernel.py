@@ -20,11 +20,11 @@ from hotshoe_core import ops
 from hotshoe_core.contract.backend import Backend, WeightData
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_ggml import _native
-from hotshoe_ggml._native import ffi, kernels
-from hotshoe_ggml.cpu import packed as packed_module
+from hotshoe_ggml import native
+from hotshoe_ggml.cpu import builder as builder_module
 from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
-from hotshoe_ggml.weights import Rearranged
+from hotshoe_ggml.memory.layouts import Plain, Rearranged
+from hotshoe_ggml.native import ffi, kernels
 from hotshoe_loader import load_all
 
 from .test_linear_kernel import erf, run
@@ -56,7 +56,7 @@ def weight(dtype: DType, m: int, k: int) -> tuple[WeightData, np.ndarray]:
 def numbers(data: WeightData) -> np.ndarray:
     """What ggml reads in a weight."""
     stored = np.empty(data.shape, np.float32)
-    to_float = _native.lib().ggml_get_type_traits(data.dtype.id).to_float
+    to_float = native.lib().ggml_get_type_traits(data.dtype.id).to_float
     to_float(ffi.from_buffer(data.data), ffi.from_buffer("float[]", stored), stored.size)
     return stored.astype(np.float64)
 
@@ -237,7 +237,7 @@ def test_avx_vnni_gives_the_same_bits(dtype: DType, avx_vnni: Any, monkeypatch: 
         x = activations(n, 2304)
         expected = run(packed, x)
         with monkeypatch.context() as patched:
-            patched.setattr(packed_module, "kernels", lambda: avx_vnni)
+            patched.setattr(builder_module, "kernels", lambda: avx_vnni)
             np.testing.assert_array_equal(run(packed, x), expected)
 
 
@@ -405,5 +405,5 @@ def test_repack_chooses_the_product(ggml: Backend) -> None:
         held = own.load([data])["w"].handle
         assert isinstance(held.linear, QuantizedWeight)
         assert not isinstance(held.other, PackedWeight)
-        assert isinstance(ggml.load([data])["w"].handle.linear, (Rearranged, ffi.CData))
-        assert isinstance(plain.load([data])["w"].handle, ffi.CData)
+        assert isinstance(ggml.load([data])["w"].handle.linear, (Rearranged, Plain))
+        assert isinstance(plain.load([data])["w"].handle, Plain)

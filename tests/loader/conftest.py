@@ -23,7 +23,7 @@ from tests.support.fake_plugins import DRIVER, GOOD, NATIVE
 def own_ggml_first() -> None:
     """Some of these tests open a made libggml-base, which stays: after that, other tests could open no CPU."""
     with contextlib.suppress(ImportError):
-        from hotshoe_ggml._native import load_cpu
+        from hotshoe_ggml.native import load_cpu
 
         load_cpu()
 

@@ -20,7 +20,7 @@ import mlx.core as mx
 
 from hotshoe_core.eager.adapter import EagerBackend
 from hotshoe_loader import load_all
-from hotshoe_mlx._accepts import COMPOSITES
+from hotshoe_mlx.accepts import COMPOSITES
 
 N_ROWS, WIDTH = 4096, 1024  # of a state of 8 MiB in F16
 

@@ -23,7 +23,7 @@ CMAKE = Path(__file__).parents[2] / "plugins" / "ggml-cpu" / "cmake"
 
 def says_which_ggml(folder: Path, abi: str | None = None) -> None:
     """The manifest of a folder of libraries: they are of the installed ggml, or of the one with this fingerprint."""
-    from hotshoe_ggml._native import build_info
+    from hotshoe_ggml.native import build_info
 
     info = build_info()
     ggml = {"version": info.ggml_version, "abi": abi or info.abi_fingerprint}
@@ -34,7 +34,7 @@ def _compiled(command: list[str], library: Path, name: str) -> Path:
     compiler = shutil.which(name)
     if compiler is None or sys.platform != "linux":
         pytest.skip(f"needs {name} on Linux")
-    from hotshoe_ggml._native import LIBRARY_DIR
+    from hotshoe_ggml.native import LIBRARY_DIR
 
     library.parent.mkdir(parents=True, exist_ok=True)
     base = LIBRARY_DIR / "libggml-base.so.0"
@@ -44,7 +44,7 @@ def _compiled(command: list[str], library: Path, name: str) -> Path:
 
 def compile_acme(folder: Path, name: str = "acme", *, linked: Sequence[str] = (), **macros: int) -> Path:
     """``libggml-<name>.so`` in ``folder``, of acme_ggml.c. linked: more for the linker."""
-    from hotshoe_ggml._native import PACKAGE_DIR
+    from hotshoe_ggml.native import PACKAGE_DIR
 
     source = str(Path(__file__).with_name("acme_ggml.c"))
     defined = [f"-D{key}={value}" for key, value in macros.items()]
@@ -67,8 +67,8 @@ def acme(tmp_path: Path) -> Callable[..., Path]:
 @functools.cache
 def blas_libraries() -> Path:
     """A folder with ggml's library for OpenBLAS, built from the pinned source. Skips where either cannot be had."""
-    from hotshoe_ggml._abi import fingerprint
-    from hotshoe_ggml._native import build_info
+    from hotshoe_ggml.abi import fingerprint
+    from hotshoe_ggml.native import build_info
 
     if not Path("/usr/include/x86_64-linux-gnu/cblas.h").exists() and not Path("/usr/include/cblas.h").exists():
         pytest.skip("needs OpenBLAS with its headers: apt install libopenblas-dev")

@@ -22,7 +22,7 @@ def _ggml() -> bytes:
     """The version of the ggml that hotshoe's own plugin was built with."""
     if importlib.util.find_spec("hotshoe_ggml") is None:
         return b"0.0.0"
-    from hotshoe_ggml._native import build_info
+    from hotshoe_ggml.native import build_info
 
     return build_info().ggml_version.encode()
 

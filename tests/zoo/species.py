@@ -63,7 +63,7 @@ class Provider:
     name, family, api_version = "{name}", "ggml", API_VERSION
 
     def native(self):
-        from hotshoe_ggml._native import base_path
+        from hotshoe_ggml.native import base_path
         return {"kind": "ggml", "name": "{name}", "directories": [HERE], "core": base_path()}
 
     def devices(self, library):

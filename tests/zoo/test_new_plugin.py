@@ -31,7 +31,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_plugin(names_for(name, kind), kind, folder / name)
     if importlib.util.find_spec("hotshoe_ggml") is None:
         pytest.skip("needs hotshoe-ggml-cpu, whose engine drives libraries")
-    from hotshoe_ggml._native import PACKAGE_DIR
+    from hotshoe_ggml.native import PACKAGE_DIR
 
     (device,) = load_all(require="cpu").select("cpu")
     assert device.library is not None

@@ -34,8 +34,8 @@ def manifest(root: Path, environment: Sequence[str], adopts: Sequence[str] = ())
     libraries that its bindings can drive.
     """
     # By path, not by import: the package is not installed while it is being built.
-    abi_file = Path(__file__).parents[1] / "src" / "hotshoe_ggml" / "_abi.py"
-    spec = importlib.util.spec_from_file_location("_abi", abi_file)
+    abi_file = Path(__file__).parents[1] / "src" / "hotshoe_ggml" / "abi.py"
+    spec = importlib.util.spec_from_file_location("abi", abi_file)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{abi_file} cannot be imported: the source tree is incomplete")
     abi = importlib.util.module_from_spec(spec)

@@ -11,24 +11,22 @@ import numpy as np
 from hotshoe_core.contract.backend import Backend, CacheConfig, Counters, Placement, Progress, WeightData
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
-from hotshoe_core.errors import ClosedError, DeviceLostError, InsufficientMemoryError, NativeError
+from hotshoe_core.errors import ClosedError, DeviceLostError, InsufficientMemoryError
 from hotshoe_core.errors.text import format_bytes
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.leaf_checks import require_leaf
 from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
-from hotshoe_ggml import blocks
-from hotshoe_ggml._log import logger
-from hotshoe_ggml._native import lib
-from hotshoe_ggml.buffers import OutOfMemory, state_buffer
-from hotshoe_ggml.cpu.threads import default_threads
-from hotshoe_ggml.executable import GgmlExecutable
-from hotshoe_ggml.lowering import can_lower
-from hotshoe_ggml.scheduler import Scheduler
-from hotshoe_ggml.transfer import Meter
+from hotshoe_ggml.lowering import can_lower, ggml_lacks
+from hotshoe_ggml.memory.transfer import Meter
+from hotshoe_ggml.native import blocks
+from hotshoe_ggml.native.context import OutOfMemory
+from hotshoe_ggml.native.log import logger
+from hotshoe_ggml.open_units import open_units
+from hotshoe_ggml.run.executable import GgmlExecutable
+from hotshoe_ggml.run.scheduler import Scheduler
 from hotshoe_ggml.unit import Unit
-from hotshoe_ggml.units import open_units
-from hotshoe_ggml.weights import Layout, WeightBuffer, hold, load_weights
+from hotshoe_ggml.weights import Stored, load_weights, make_state
 
 __all__ = ["GgmlBackend"]
 
@@ -38,7 +36,7 @@ _SMALLER = "use a smaller context or batch, a more quantized file, or another de
 
 
 class GgmlBackend(Backend):
-    """One ggml engine over the devices chosen, the preferred one first."""
+    """ggml's engine over the chosen devices, the preferred one first."""
 
     honours = frozenset({"n_threads", "mmap", "repack", "flash_attention", "allocate"})
 
@@ -48,17 +46,14 @@ class GgmlBackend(Backend):
         self.params = params
         self.counters = Counters()
         self.lock = threading.RLock()
-        self.n_threads = params.n_threads if params.n_threads is not None else default_threads()
-        if not 1 <= self.n_threads <= lib().GGML_MAX_N_THREADS:
-            raise NativeError(f"n_threads is {self.n_threads}; expected 1 to {lib().GGML_MAX_N_THREADS}")
-        self.units = open_units(devices, params, self.n_threads)
+        self.units = open_units(devices, params)
         if any(unit.may_round_to_bf16 for unit in self.units):
             self.honours = self.honours | {"matmul_precision"}
         self.rounds_to_bf16 = self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
-        self._held: dict[Tensor, tuple[str, list[WeightBuffer], int]] = {}  # device, buffers, bytes
+        self._held: dict[Tensor, tuple[str, Stored]] = {}  # with the device
         self._executables: set[GgmlExecutable] = set()
-        # the CPU by itself has one for each graph, which go on where they were: its memory is pages that were touched
+        # With the CPU alone, each graph has its own and keeps its addresses: untouched memory costs nothing.
         self.scheduler = Scheduler(self.units) if len(self.units) > 1 else None
 
     def load(
@@ -69,34 +64,31 @@ class GgmlBackend(Backend):
             self._require_open()
             placement = self.require_placement(placement)
             meter = Meter(sum(w.data.nbytes for w in weights), progress)
-            buffers: list[WeightBuffer] = []
+            stored: dict[str, Stored] = {}
             rounded = False
             try:
                 for unit in self.units:
-                    here = [w for w in weights if placement.of_weight(w.layer, w.uses) == unit.name]
-                    rounded = rounded or (self.params.repack is True and any(map(unit.rounds, here)))
-                    buffers += load_weights(
-                        unit, here, mmap=self.params.mmap, repack=self.params.repack,
+                    chosen = [w for w in weights if placement.of_weight(w.layer, w.uses) == unit.name]
+                    rounded = rounded or (self.params.repack is True and any(map(unit.rounds, chosen)))
+                    stored |= load_weights(
+                        unit, chosen, mmap=self.params.mmap, repack=self.params.repack,
                         dry=not self.params.allocate, meter=meter,
                     )  # fmt: skip
                 meter.finish()
                 if self.rounds_to_bf16 and not rounded:
-                    why = "no F16 weight, nor F32 one of an encoder, is multiplied by hotshoe's kernels on the CPU"
+                    why = "this model has no weights that it would affect (F16, or F32 of an encoder, on the CPU)"
                     logger.warning("matmul_precision='bf16' has no effect: %s", why)
             except BaseException as e:
-                for buffer in buffers:
+                for buffer in (buffer for weight in stored.values() for buffer in weight.buffers):
                     buffer.free()
                 if isinstance(e, OutOfMemory):
                     raise self._insufficient(e.device or unit.name, "weights", e.size, e.layer) from None
                 raise
-            buffer_of = {layout: b for b in buffers for layout in b.tensors}
             self._placement = placement
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-                device = placement.of_weight(w.layer, w.uses)
-                first, second = Layout(w.key), Layout(w.key, of_product=True)
-                loaded[w.key] = self._hold(tensor, w.key, device, buffer_of[first], buffer_of.get(second))
+                loaded[w.key] = self._hold(tensor, placement.of_weight(w.layer, w.uses), stored[w.key])
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -106,24 +98,15 @@ class GgmlBackend(Backend):
             require_leaf("state", name, shape, dtype, layer)
             unit = self.unit(self.placement.of_state(layer))
             try:
-                buffer = state_buffer(unit, Layout(name), name, shape, dtype, dry=not self.params.allocate)
+                stored = make_state(unit, shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:
                 raise self._insufficient(unit.name, "cache", e.size, layer) from None
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            return self._hold(tensor, name, unit.name, buffer)
+            return self._hold(tensor, unit.name, stored)
 
-    def _hold(
-        self, tensor: Tensor, key: str, device: str, buffer: WeightBuffer, product: WeightBuffer | None = None
-    ) -> Tensor:
-        """``product``: the buffer of the second layout, if there is one."""
-        tensor.owner, tensor.handle = self, hold(key, buffer, product)
-        held = [buffer]
-        size = buffer.nbytes(Layout(key))
-        if product is not None:
-            # in one mapping they are the same pages
-            size += product.nbytes(Layout(key, of_product=True)) if product is not buffer else 0
-            held.append(product)
-        self._held[tensor] = (device, held, size)
+    def _hold(self, tensor: Tensor, device: str, stored: Stored) -> Tensor:
+        tensor.owner, tensor.handle = self, stored.handle
+        self._held[tensor] = (device, stored)
         return tensor
 
     def device_of_tensor(self, tensor: Tensor) -> str:
@@ -131,28 +114,28 @@ class GgmlBackend(Backend):
 
     def release(self, tensors: Sequence[Tensor]) -> None:
         if self.foreign:
-            return  # the threads it would end stayed in the parent
+            return  # a forked child has none of the threads that this would end
         with self.lock:
             for t in tensors:
                 if t in self._held:
                     for executable in self._executables:
                         executable.invalidate(t)
-                    for buffer in self._held.pop(t)[1]:
+                    for buffer in self._held.pop(t)[1].buffers:
                         buffer.release_one()
                     t.handle = None
 
     def unit_of(self, layer: int) -> Unit:
-        """The unit that computes a layer, by the placement."""
-        if len(self.units) == 1:  # asked for every node of a graph
+        """The unit that computes a layer, according to the placement."""
+        if len(self.units) == 1:  # called for every node of a graph
             return self.units[0]
         return self.unit(self.placement.device(layer))
 
     def unit(self, name: str) -> Unit:
-        """The unit of the device called so."""
+        """The unit of the device with this name."""
         return next(unit for unit in self.units if unit.name == name)
 
     def require_devices(self) -> None:
-        """Raises DeviceLostError if one of them went away."""
+        """Raise DeviceLostError if one of the devices was lost."""
         for unit in self._may_be_lost:
             try:
                 unit.require_alive()
@@ -161,14 +144,13 @@ class GgmlBackend(Backend):
                     self.on_lost(unit.name, error.message)
                 raise
 
-    def own_kernels(self, node: Tensor) -> bool:
-        """Whether this node may run hotshoe's kernels: on their device, or as the only way there is."""
-        if self.unit_of(node.layer).own_kernels:
-            return True
-        return not TABLE[node.op].composite and not can_lower(node, own_kernels=False)
+    def builds(self, node: Tensor) -> Unit:
+        """The unit whose builder makes the node: that of its layer, or the CPU for a primitive that ggml lacks."""
+        unit = self.unit_of(node.layer)
+        return unit if unit.fills_gaps or TABLE[node.op].composite or not ggml_lacks(node) else self.units[-1]
 
     def supports(self, node: Tensor) -> bool:
-        return can_lower(node, own_kernels=self.own_kernels(node))
+        return can_lower(node) and (not ggml_lacks(node) or self.builds(node).fills_gaps)
 
     def compile(self, graph: Graph) -> GgmlExecutable:
         self.require_process()
@@ -194,10 +176,10 @@ class GgmlBackend(Backend):
             report = BackendMemory()
             for unit in self.units:
                 report.on(unit.name)
-            for tensor, (name, _, size) in self._held.items():
+            for tensor, (name, stored) in self._held.items():
                 device = report.on(name)
-                where = device.weights if tensor.op == "weight" else device.cache
-                where[tensor.layer] = Memory(where.get(tensor.layer, Memory()).size + size, status)
+                amounts = device.weights if tensor.op == "weight" else device.cache
+                amounts[tensor.layer] = Memory(amounts.get(tensor.layer, Memory()).size + stored.nbytes, status)
             shared = self.scheduler.sizes() if self.scheduler is not None and self.params.allocate else None
             for device in report.devices:
                 sizes = [e.memory().get(device.device, Memory()).size for e in self._executables]
@@ -209,7 +191,7 @@ class GgmlBackend(Backend):
             return report
 
     def memory_free(self) -> dict[str, int]:
-        """As the drivers say now: a probe's figure may be of an earlier start."""
+        """Free bytes of the chosen devices, as their drivers say now. A probe's number may be older."""
         self.require_process()
         with self.lock:
             self._require_open()
@@ -217,7 +199,7 @@ class GgmlBackend(Backend):
             return {u.name: u.memory_free() for u in self.units if u.name in chosen}
 
     def cache_config(self) -> CacheConfig:
-        return CacheConfig(padding=256, mask_dtype=DType.F16)  # what its flash attention reads
+        return CacheConfig(padding=256, mask_dtype=DType.F16)  # what ggml's flash attention reads
 
     def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
         return blocks.writes(dtype, importance=importance)
@@ -232,7 +214,7 @@ class GgmlBackend(Backend):
 
     def close(self) -> None:
         if self.foreign:
-            return  # the threads it would end stayed in the parent
+            return  # a forked child has none of the threads that this would end
         with self.lock:
             if self._closed:
                 return
@@ -244,14 +226,14 @@ class GgmlBackend(Backend):
                 unit.close()
 
     def exhausted(self) -> InsufficientMemoryError:
-        """For a step that a device had no memory for, beside what was reserved. It may be tried again."""
+        """The error of a step that needed more memory than was reserved. The step can be tried again."""
         names = " or ".join(unit.name for unit in self.units)
         return InsufficientMemoryError(f"{names} ran out of memory in a step", memory=self.memory(), hint=_SMALLER)
 
     def _insufficient(
         self, device: str, what: Literal["weights", "cache", "graph"], size: int, layer: int
     ) -> InsufficientMemoryError:
-        self.require_devices()  # one that went away has no memory either
+        self.require_devices()  # a lost device has no memory either: report that
         report = self.memory()
         report.fail(device, what, size, layer)
         return InsufficientMemoryError(

@@ -1,4 +1,4 @@
-"""The plugin: what the loader finds under the entry point ``ggml-cpu``."""
+"""GgmlProvider, and the plugin's hooks: the loader finds this module by the entry point ``ggml-cpu``."""
 
 from __future__ import annotations
 
@@ -10,20 +10,28 @@ from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.contract.host_memory import host_memory
 from hotshoe_core.contract.plugin import hookimpl
 from hotshoe_core.errors.text import printable
+from hotshoe_ggml.quirks import nvidia
 
 if TYPE_CHECKING:
     from hotshoe_ggml.backend import GgmlBackend
 
 __all__ = ["GgmlProvider", "hotshoe_providers"]
 
+_PREPARE = {"cuda": nvidia.prepare}
+"""What to do before a library is opened, by its name: see quirks."""
+
 _TYPES = (DeviceType.CPU, DeviceType.GPU, DeviceType.IGPU, DeviceType.ACCEL)  # enum ggml_backend_dev_type
 
 
 class GgmlProvider:
-    """Devices of one kind of ggml library. ``device_name`` is numbered, but for the one "cpu"."""
+    """The devices of one kind of ggml library.
+
+    name: of the provider. library: as in ``libggml-<library>``. directory: where the libraries are. device_name: its
+    devices are ``<device_name>:0`` and so on; the CPU is ``cpu``.
+    """
 
     family = "ggml"
-    api_version = 1  # what this is written for, and not whatever the installed hotshoe has
+    api_version = 1  # the version that this is written for, not that of the installed hotshoe
 
     def __init__(self, name: str, library: str, directory: Path, device_name: str) -> None:
         self.name = name
@@ -32,20 +40,18 @@ class GgmlProvider:
         self._device_name = device_name
 
     def native(self) -> dict[str, object] | None:
-        """What the loader's room for ggml takes: the name in the files' names, where they lie, the base they need.
+        """What the loader needs to find the libraries: their name, their folders, and the libggml-base that they need.
 
-        Raises DeviceNotFoundError where it is known that no library would find a device.
+        Raises DeviceNotFoundError if it is known that no library would find a device.
         """
-        from hotshoe_ggml._native import base_path  # may be an adopted one
+        from hotshoe_ggml.native import base_path  # an adopted one, perhaps
 
-        if self._library == "cuda":  # whoever built it, it needs more than the linker finds
-            from hotshoe_ggml.nvidia import prepare
-
-            prepare()
+        if self._library in _PREPARE:
+            _PREPARE[self._library]()
         return {"kind": "ggml", "name": self._library, "directories": [self._directory], "core": base_path()}
 
     def devices(self, library: Path | None) -> Sequence[Device]:
-        from hotshoe_ggml._native import NothingToRunOnError, load_backend
+        from hotshoe_ggml.native import NothingToRunOnError, load_backend
 
         if library is None:
             return []
@@ -81,23 +87,23 @@ class GgmlProvider:
 
 @hookimpl
 def hotshoe_providers() -> list[GgmlProvider]:
-    from hotshoe_ggml._native import LIBRARY_DIR
+    from hotshoe_ggml.native import LIBRARY_DIR
 
     return [GgmlProvider("ggml-cpu", "cpu", LIBRARY_DIR, "cpu")]
 
 
 @hookimpl
 def hotshoe_drive(backend: str) -> list[GgmlProvider]:
-    """Of OpenCL's library, SYCL's, a BLAS', or one that nobody here has heard of: they differ in their names only."""
-    from hotshoe_ggml._native import LIBRARY_DIR
+    """A provider for another ggml library, such as OpenCL's, SYCL's or a BLAS': they differ in their names only."""
+    from hotshoe_ggml.native import LIBRARY_DIR
 
     return [GgmlProvider(f"ggml-{backend}", backend, LIBRARY_DIR, backend)]
 
 
 @hookimpl
 def hotshoe_adopt(folder: Path) -> list[GgmlProvider]:
-    """One provider for each kind of backend in the folder, which has a libggml-base of its own."""
-    from hotshoe_ggml._native import adopt
+    """A provider for each kind of library in the folder, which has its own libggml-base."""
+    from hotshoe_ggml.native import adopt
 
     adopt(folder)
     names = {path.name.partition("ggml-")[2].partition(".")[0].partition("-")[0] for path in folder.glob("*ggml-*.*")}

@@ -1,35 +1,47 @@
-"""Units: one device of a backend, opened, with what it can do. Other devices than the CPU are plain ones."""
+"""Unit: one opened device, and what it can do. ``cpu`` and ``quirks`` have units of their own."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.errors import DeviceLostError, NativeError
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_ggml._native import device_facts, ffi, lib, library_of
-from hotshoe_ggml.cpu.packed import PackedWeight
+from hotshoe_ggml.lowering import Builder
+from hotshoe_ggml.memory.layouts import OwnLayout
+from hotshoe_ggml.memory.transfer import Meter
+from hotshoe_ggml.native import device_facts, ffi, lib, library_of
 
 __all__ = ["Unit", "is_view"]
 
 
 class Unit:
-    """A device with its library and its ggml backend.
+    """A device with its library and its ggml backend, driven by what ggml has.
 
-    own_kernels: whether graphs may hold nodes of hotshoe's own, which run on the CPU. may_round_to_bf16: whether
-    ``matmul_precision="bf16"`` makes products faster. maps_pages: whether weights may stay in a mapped file. n_threads:
-    of the host, for computing on the CPU. n_copying: threads that fill its memory at once.
+    Raises NativeError if ggml cannot initialise the device.
     """
 
-    own_kernels = False
+    fills_gaps = False
+    """Whether the builder makes nodes that ggml has no op for, and this unit runs them."""
+
+    has_own_layouts = False
+    """Whether ``pack`` exists."""
+
     may_round_to_bf16 = False
-    n_copying = 1  # a driver's queue takes one after the other
+    """Whether ``matmul_precision="bf16"`` makes products faster."""
+
+    n_copying = 1
+    """Threads that fill the device's memory at once. A driver's queue takes one after the other."""
+
+    maps_pages: bool
+    """Whether weights may stay in a mapped file."""
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
         self.device = device
         self.name = device.name
+        self.params = params
         self.n_threads = n_threads
         self.library = library_of(device)
         facts = self.library.devices()[int(device.properties["index"])]
@@ -42,14 +54,22 @@ class Unit:
             why = f": {self._failures[1]}" if self._failures and self._failures[1] else ""
             raise NativeError(f"{self.name}: ggml could not initialise the device{why}")
         self.buffer_type = lib().ggml_backend_dev_buffer_type(self.handle)  # a device that was lost has another now
-        vulkan = self._native_name.startswith("Vulkan")
-        self._alignment = int(lib().ggml_backend_buft_get_alignment(self.buffer_type)) if vulkan else 1
         set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
-        if set_threads is not None:  # one that computes on the host, as the CPU and a BLAS do
+        if set_threads is not None:  # a device that computes on the host, such as the CPU and a BLAS
             set_threads(self.backend, n_threads)
 
-    def layouts(self) -> list[Any]:
-        """Buffer types beside the default one, in which weights are rearranged for faster products."""
+    def builder(self, context: Any, keep: list[Any]) -> Builder:
+        """Makes this unit's nodes in a ggml context. keep: see Builder."""
+        return Builder(context, keep, flash=self.params.flash_attention)
+
+    def supports(self, node: Any) -> bool:
+        """Whether the device runs this ggml node. ggml aborts the process on a node that no device runs."""
+        if not self.fills_gaps and (node.op == lib().GGML_OP_CUSTOM or _is_overstated(node)):
+            return False
+        return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
+
+    def buffer_types(self) -> list[Any]:
+        """ggml's additional buffer types, in which weights are rearranged for faster products."""
         return []
 
     def rounds(self, weight: WeightData) -> bool:
@@ -57,23 +77,18 @@ class Unit:
         return False
 
     def packs(self, weight: WeightData) -> bool:
-        """Whether this weight is to be kept in the layout of our own product."""
+        """Whether this weight should be kept in a layout of the unit's own."""
         return False
 
-    def packed(self, weight: WeightData) -> PackedWeight:
-        """The weight to be packed in that layout."""
+    def pack(self, weights: Sequence[WeightData], *, dry: bool, meter: Meter) -> Sequence[OwnLayout]:
+        """Keep these weights in a layout of the unit's own. dry: only say what they take.
+
+        Raises OutOfMemory.
+        """
         raise NotImplementedError(f"{self.name} packs no weights")
 
-    def supports(self, node: Any) -> bool:
-        """Whether the device runs this ggml node. ggml aborts the process on one that no device runs."""
-        if not self.own_kernels and (node.op == lib().GGML_OP_CUSTOM or _is_overstated(node)):
-            return False
-        if self._alignment > 1 and _begins_between(node, self._alignment):
-            return False
-        return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
-
     def memory_free(self) -> int:
-        """Bytes that the device has left now; 0 where its driver does not say."""
+        """Free bytes of the device now; 0 if its driver does not say."""
         return device_facts(self.handle).memory_free
 
     @property
@@ -81,7 +96,7 @@ class Unit:
         return self._failures is not None
 
     def require_alive(self) -> None:
-        """Raises DeviceLostError if the device was lost after it was opened here, be it back or not."""
+        """Raise DeviceLostError if the device was lost after it was opened, even if it is back."""
         now = self.library.failures(self._native_name)
         if now is not None and self._failures is not None and now[0] != self._failures[0]:
             raise DeviceLostError(
@@ -90,7 +105,7 @@ class Unit:
             )
 
     def work_size(self, cgraph: Any) -> int:
-        """Bytes that the device allocates besides when it computes the graph for the first time."""
+        """Bytes that the device allocates in addition when it computes the graph for the first time."""
         return 0
 
     def close(self) -> None:
@@ -98,45 +113,23 @@ class Unit:
 
 
 def is_view(node: Any) -> bool:
-    """Whether the node only looks at its source's memory in another way."""
+    """Whether the node computes nothing: it is a view of its source's memory."""
     g = lib()
     views = (g.GGML_OP_RESHAPE, g.GGML_OP_VIEW, g.GGML_OP_PERMUTE, g.GGML_OP_TRANSPOSE)
     return node.view_src != ffi.NULL and node.op in views
 
 
-_WIDE = {DType.I64.id, DType.F64.id}
-_WHOLE_HEADS = 64
+_EIGHT_BYTES = {DType.I64.id, DType.F64.id}
+_HEAD_DIM = 64
 
 
 def _is_overstated(node: Any) -> bool:
-    """Whether ggml's devices say that they run the node, but abort, or give wrong numbers.
+    """Whether ggml's devices claim to run the node, but abort, or compute wrong numbers.
 
-    RPC's says so of everything. RWKV and gated linear attention are made for heads of 64, in CUDA also of 128, and
+    RPC claims every node. Kernels of RWKV and gated linear attention are made for heads of 64, in CUDA also of 128, and
     copies for elements of 2 and 4 bytes.
     """
     g = lib()
     if node.op in (g.GGML_OP_RWKV_WKV6, g.GGML_OP_RWKV_WKV7, g.GGML_OP_GATED_LINEAR_ATTN):
-        return bool(node.src[0].ne[0] != _WHOLE_HEADS)
-    return node.type in _WIDE
-
-
-_AT_ANY_PLACE = (
-    "ADD", "SUB", "MUL", "DIV", "SQR", "SQRT", "SIN", "COS", "LOG", "UNARY", "GLU", "SCALE", "CLAMP", "SUM_ROWS",
-    "MEAN", "CPY", "CONT", "DUP", "CONCAT", "REPEAT", "PAD", "GET_ROWS", "SET_ROWS", "RMS_NORM", "L2_NORM", "ROPE",
-)  # fmt: skip
-
-
-@cache
-def _ops_at_any_place() -> frozenset[int]:
-    return frozenset(getattr(lib(), f"GGML_OP_{name}") for name in _AT_ANY_PLACE)
-
-
-def _begins_between(node: Any, alignment: int) -> bool:
-    """Whether a source begins where Vulkan can bind no buffer, and the shader does not know of that.
-
-    It asserts then, or drops the remainder where a block of a quantized type is no multiple of it.
-    """
-    sources = [s for s in node.src if s != ffi.NULL and s.view_offs % alignment]
-    if not sources or is_view(node):
-        return False
-    return node.op not in _ops_at_any_place() or any(lib().ggml_is_quantized(s.type) for s in sources)
+        return bool(node.src[0].ne[0] != _HEAD_DIM)
+    return node.type in _EIGHT_BYTES

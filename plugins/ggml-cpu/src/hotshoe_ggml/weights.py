@@ -1,230 +1,175 @@
-"""Weights: where each is placed on its device, and in which layout.
+"""Loading weights and making states: where each is kept on its device, and in which layout.
 
-One that the device may read in place stays in the mapped file; one that the CPU multiplies faster in a layout of its
-own is rearranged, by ggml or by us; the rest is copied. Those of one kind share a buffer.
+A weight that the device may read in place stays in the mapped file. One that the unit multiplies faster in another
+layout is rearranged, by ggml or in a layout of the unit's own. Others are copied. Weights of one kind share a buffer.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from hotshoe_core.contract.backend import WeightData
-from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.buffers import ALIGNMENT, NativeContext, OutOfMemory, TensorBuffer
-from hotshoe_ggml.cpu.packed import ALIGNMENT as PACKED_ALIGNMENT
-from hotshoe_ggml.cpu.packed import PRODUCTS, PackedWeight
-from hotshoe_ggml.cpu.pages import FreshPages, enlarge_pages
-from hotshoe_ggml.lowering import extents
-from hotshoe_ggml.transfer import Meter, address, copy_all, drop_pages, memory_owner, run_all, zeros
+from hotshoe_ggml.memory.buffers import ALIGNMENT, Buffer, OwnBuffer, TensorBuffer
+from hotshoe_ggml.memory.layouts import PRODUCTS, DualLayout, Handle
+from hotshoe_ggml.memory.transfer import Meter, copy_all, memory_owner, zeros
+from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native.context import NativeContext, OutOfMemory, address, extents
 from hotshoe_ggml.unit import Unit
 
-__all__ = ["Layout", "PackedBuffer", "WeightBuffer", "as_read", "hold", "load_weights"]
+__all__ = ["Stored", "load_weights", "make_state"]
 
 
-class Rearranged:
-    """A weight in a layout that only ggml's own product with it understands: what else reads it must not be built.
+class Stored(NamedTuple):
+    """A weight or state in the memory of a device."""
 
-    ggml would not notice: to its other ops, and to views, these are the bytes that the type says.
-    """
+    handle: Handle
+    buffers: list[Buffer]
+    """Each has counted the tensor once: see Buffer.release_one."""
 
-    __slots__ = ("tensor",)
-
-    def __init__(self, tensor: Any) -> None:
-        self.tensor = tensor
+    nbytes: int
 
 
-class DualLayout:
-    """A weight that products read in a layout of their own, and other ops as the file has it.
+class _Key(NamedTuple):
+    """The key of a tensor in a buffer."""
 
-    So it is with an embedding that is the output's weight too: its rows are taken from the mapped file, where
-    only those pages are ever read, and the product over the whole vocabulary runs in the fast layout.
-    """
-
-    __slots__ = ("linear", "other")
-
-    def __init__(self, other: Any, linear: Any) -> None:
-        self.other = other
-        self.linear = linear
-
-
-class Layout(NamedTuple):
-    """One of the layouts that a weight is kept in: it is the key of a tensor in a buffer."""
-
-    key: str
-    """The weight's, see WeightData."""
-
-    of_product: bool = False
+    weight: str
+    of_product: bool
     """Whether it is a second layout, which only products read."""
 
 
-def hold(key: str, buffer: WeightBuffer, product: WeightBuffer | None = None) -> Any:
-    """The handle of a weight or state in ``buffer``. product: where its second layout is, if it has one."""
-    handle = _handle(buffer, Layout(key))
-    return handle if product is None else DualLayout(handle, _handle(product, Layout(key, of_product=True)))
-
-
-def _handle(buffer: WeightBuffer, layout: Layout) -> Any:
-    tensor = buffer.tensors[layout]
-    return Rearranged(tensor) if buffer.rearranged else tensor
-
-
-def as_read(weight: Tensor, handle: Any, op: str, operand: int) -> Any:
-    """What operand number ``operand`` of ``op`` reads of a leaf: ggml's tensor or, for a product, a PackedWeight.
-
-    Raises UnsupportedOpError where the weight lies in a layout that this op cannot read.
-    """
-    is_weight = operand == 1 and PRODUCTS.get(weight.ndim) == op
-    if isinstance(handle, DualLayout):
-        handle = handle.linear if is_weight and op == "linear" else handle.other
-    if not isinstance(handle, (Rearranged, PackedWeight)) or is_weight:
-        return handle.tensor if isinstance(handle, Rearranged) else handle
-    raise UnsupportedOpError(
-        f"{op}: {weight!r} is rearranged for {PRODUCTS[weight.ndim]}, the only use it was loaded for",
-        hint=f"name {op!r} among its uses as well, or open the backend with repack=False",
-    )
-
-
 class _Part(NamedTuple):
-    """A layout, and the weight with the uses of that layout only."""
+    """A weight with the uses of one layout only."""
 
-    layout: Layout
+    key: _Key
     weight: WeightData
-
-
-def _layouts(w: WeightData, *, split: bool) -> list[_Part]:
-    """The weight with the uses of each layout that it is kept in. split: products may have a layout of their own."""
-    others = tuple(use for use in w.uses if use != "linear")
-    if not split or not others or len(others) == len(w.uses):
-        return [_Part(Layout(w.key), w)]
-    products = dataclasses.replace(w, uses=("linear",))
-    return [_Part(Layout(w.key), dataclasses.replace(w, uses=others)), _Part(Layout(w.key, of_product=True), products)]
-
-
-class PackedBuffer:
-    """One weight in the layout of our own product, as a buffer of one tensor."""
-
-    def __init__(self, layout: Layout, packed: PackedWeight) -> None:
-        self.tensors = {layout: packed}
-        self.rearranged = False  # as a PackedWeight says itself
-        self._size = packed.nbytes
-
-    def nbytes(self, layout: Layout) -> int:
-        return self._size
-
-    def release_one(self) -> None:
-        self.free()
-
-    def free(self) -> None:
-        self.tensors.clear()  # a graph that still uses the weight keeps it
-
-
-WeightBuffer = TensorBuffer | PackedBuffer
 
 
 def load_weights(
     unit: Unit, weights: Sequence[WeightData], *, mmap: bool, repack: bool | Literal["engine"], dry: bool, meter: Meter
-) -> list[WeightBuffer]:
-    """All weights of a device, in as few buffers as their kinds allow. Raises OutOfMemory, and then holds nothing."""
+) -> dict[str, Stored]:
+    """Load the weights of a device, by their ``key``, in as few buffers as possible.
+
+    Raises OutOfMemory; then no memory stays allocated.
+    """
     groups: dict[tuple[str, int], tuple[Any, list[_Part]]] = {}
-    buffers: list[WeightBuffer] = []
-    layouts = unit.layouts() if repack else []
-    packs = unit.packs if repack is True else lambda w: False
-    split = bool(layouts) or (repack is True and unit.own_kernels)
     own: list[_Part] = []
-    for part in (part for w in weights for part in _layouts(w, split=split)):
+    buffer_types = unit.buffer_types() if repack else []
+    split = bool(buffer_types) or (repack is True and unit.has_own_layouts)
+    for part in (part for w in weights for part in _parts(w, split=split)):
         w = part.weight
-        if packs(w):
+        if repack is True and unit.packs(w):
             own.append(part)
             continue
-        layout = next((each for each in layouts if _fits(unit.handle, each, w)), unit.buffer_type)
-        plain = layout is unit.buffer_type
-        owner = memory_owner(w.data) if mmap and plain and not dry and unit.maps_pages and _mappable(w) else None
-        key = ("mapped", id(owner)) if owner is not None else ("copied", int(ffi.cast("uintptr_t", layout)))
-        groups.setdefault(key, (layout, []))[1].append(part)
+        kind = next((t for t in buffer_types if _fits(unit.handle, t, w)), unit.buffer_type)
+        plain = kind is unit.buffer_type
+        owner = memory_owner(w.data) if mmap and plain and not dry and unit.maps_pages and _is_mappable(w) else None
+        group = ("mapped", id(owner)) if owner is not None else ("copied", int(ffi.cast("uintptr_t", kind)))
+        groups.setdefault(group, (kind, []))[1].append(part)
+    buffers: dict[_Key, Buffer] = {}
     try:
-        for (kind, _), (layout, members) in groups.items():
-            buffer = TensorBuffer(len(members))
-            buffers.append(buffer)
-            _fill(unit, buffer, kind, layout, members, dry, meter)
-        _pack_all(unit, own, dry, meter, buffers)
+        for (how, _), (kind, parts) in groups.items():
+            buffer = TensorBuffer(len(parts))
+            buffers |= {part.key: buffer for part in parts}
+            with _on(unit, parts):
+                _fill(unit, buffer, how, kind, parts, dry, meter)
+        if own:
+            with _on(unit, own):
+                layouts = unit.pack([part.weight for part in own], dry=dry, meter=meter)
+            buffers |= {part.key: OwnBuffer(layout) for part, layout in zip(own, layouts)}
     except BaseException:
-        for each in buffers:
-            each.free()
+        for allocated in buffers.values():
+            allocated.free()
         raise
-    return buffers
+    return {w.key: _stored(w.key, buffers) for w in weights}
 
 
-def _fill(
-    unit: Unit, buffer: TensorBuffer, kind: str, layout: Any, parts: list[_Part], dry: bool, meter: Meter
-) -> None:
-    weights = [part.weight for part in parts]
-    tensors = [buffer.add(part.layout, w.name, w.shape, w.dtype) for part, w in zip(parts, weights)]
+def make_state(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> Stored:
+    """A zeroed tensor in a buffer of its own. Raises OutOfMemory.
+
+    If the device computes in the host's memory, Linux provides the pages when they are written: only those of the part
+    of a long context that is used.
+    """
+    key, buffer, g = _Key(name, False), TensorBuffer(1), lib()
     try:
-        if kind == "mapped":
-            buffer.map_pages(unit.handle, list(zip(tensors, weights)))
+        tensor = buffer.add(key, name, shape, dtype)
+        if unit.maps_pages and not dry and g.ggml_backend_buft_is_host(unit.buffer_type):
+            nbytes = int(g.ggml_nbytes(tensor))
+            try:
+                buffer.use_memory(unit.handle, [(tensor, zeros(max(nbytes, 1)))])
+            except MemoryError:
+                raise OutOfMemory(nbytes) from None
         else:
-            buffer.allocate(layout, dry=dry)
+            buffer.allocate(unit.buffer_type, dry=dry)
+            if not dry:
+                g.ggml_backend_buffer_clear(buffer.buffer, 0)
+    except BaseException:
+        buffer.free()
+        raise
+    return _stored(name, {key: buffer})
+
+
+def _stored(weight: str, buffers: dict[_Key, Buffer]) -> Stored:
+    key, second = _Key(weight, False), _Key(weight, True)
+    buffer, product = buffers[key], buffers.get(second)
+    handle, size = buffer.handle(key), buffer.nbytes(key)
+    if product is None:
+        return Stored(handle, [buffer], size)
+    if product is not buffer:  # in one mapping they are the same pages
+        size += product.nbytes(second)
+    return Stored(DualLayout(handle, product.handle(second)), [buffer, product], size)
+
+
+def _parts(w: WeightData, *, split: bool) -> list[_Part]:
+    """The weight, or two parts of it if ``split`` and it has ``linear`` and others among its uses."""
+    others = tuple(use for use in w.uses if use != "linear")
+    if not split or not others or len(others) == len(w.uses):
+        return [_Part(_Key(w.key, False), w)]
+    file, product = dataclasses.replace(w, uses=others), dataclasses.replace(w, uses=("linear",))
+    return [_Part(_Key(w.key, False), file), _Part(_Key(w.key, True), product)]
+
+
+@contextlib.contextmanager
+def _on(unit: Unit, parts: list[_Part]) -> Iterator[None]:
+    """Complete an OutOfMemory: it names the device, and the layer of the largest weight."""
+    try:
+        yield
     except OutOfMemory as e:
-        largest = max(weights, key=lambda w: w.data.nbytes)
+        largest = max(parts, key=lambda part: part.weight.data.nbytes).weight
         raise OutOfMemory(e.size, unit.name, largest.layer) from None
+
+
+def _fill(unit: Unit, buffer: TensorBuffer, how: str, kind: Any, parts: list[_Part], dry: bool, meter: Meter) -> None:
+    weights = [part.weight for part in parts]
+    tensors = [buffer.add(part.key, w.name, w.shape, w.dtype) for part, w in zip(parts, weights)]
+    if how == "mapped":
+        buffer.map_pages(unit.handle, list(zip(tensors, weights)))
+    else:
+        buffer.allocate(kind, dry=dry)
     lib().ggml_backend_buffer_set_usage(buffer.buffer, lib().GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
-    buffer.rearranged = layout is not unit.buffer_type
-    if kind == "copied" and not dry:
+    buffer.rearranged = kind is not unit.buffer_type
+    if how == "copied" and not dry:
         copy_all([(tensor, w.data) for tensor, w in zip(tensors, weights)], meter, unit.n_copying, buffer.rearranged)
     else:
         meter.add(sum(w.data.nbytes for w in weights))
 
 
-def _pack_all(unit: Unit, parts: list[_Part], dry: bool, meter: Meter, buffers: list[WeightBuffer]) -> None:
-    """Several at a time, the largest first: none is left for one thread alone at the end."""
-
-    def after(part: np.ndarray[Any, Any]) -> None:
-        drop_pages(part)
-        meter.add(part.nbytes)
-
-    def pack(packed: PackedWeight, start: int) -> None:
-        part = memory[start : start + packed.nbytes]
-        packed.pack(part, before=lambda first, stop: pages.take(start + first, start + stop), after=after)
-
-    largest_first = sorted(parts, key=lambda part: -part.weight.data.nbytes)
-    all_packed = [unit.packed(part.weight) for part in largest_first]
-    buffers += [PackedBuffer(part.layout, packed) for part, packed in zip(largest_first, all_packed)]
-    if dry:
-        meter.add(sum(part.weight.data.nbytes for part in parts))
-        return
-    sizes = (-(-packed.nbytes // PACKED_ALIGNMENT) * PACKED_ALIGNMENT for packed in all_packed)
-    starts = list(itertools.accumulate(sizes, initial=0))
-    try:
-        memory = zeros(starts[-1])
-        pages = FreshPages(memory)
-        run_all([functools.partial(pack, *job) for job in zip(all_packed, starts)], unit.n_copying)
-    except MemoryError:
-        raise OutOfMemory(starts[-1], unit.name, largest_first[0].weight.layer) from None
-    enlarge_pages(memory)
-
-
-def _mappable(w: WeightData) -> bool:
+def _is_mappable(w: WeightData) -> bool:
     """Whether the weight's pages may be read in place."""
     return not w.data.flags.writeable and w.data.flags.c_contiguous and address(w.data) % ALIGNMENT == 0
 
 
-def _fits(device: Any, buft: Any, w: WeightData) -> bool:
-    """Whether every use of the weight works from this buffer type: asked of the device with a mock node."""
+def _fits(device: Any, buffer_type: Any, w: WeightData) -> bool:
+    """Whether every use of the weight works from this buffer type. The device is asked with a node that is not run."""
     if not w.uses or any(use != PRODUCTS.get(len(w.shape)) for use in w.uses):
         return False  # ggml aborts on shapes that do not fit the op
     g = lib()
     owner = NativeContext(8)
     context = owner.pointer
-    buffer = g.ggml_backend_buft_alloc_buffer(buft, 0)
+    buffer = g.ggml_backend_buft_alloc_buffer(buffer_type, 0)
     try:
         weight = g.ggml_new_tensor(context, w.dtype.id, 4, extents(w.shape))
         weight.buffer = buffer

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, by ggml's CUDA library. What is done before it is opened: hotshoe_ggml.nvidia."""
+"""NVIDIA's GPUs, by ggml's CUDA library. What is done before it is opened: hotshoe_ggml.quirks.nvidia."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, NativeError
 from hotshoe_core.errors.text import printable
-from hotshoe_ggml._native import load_backend, server
+from hotshoe_ggml.native import load_backend, server
 from hotshoe_ggml.provider import GgmlProvider
 
 __all__ = ["LIBRARY_DIR", "VARIABLE", "RpcProvider", "endpoints"]

@@ -7,7 +7,7 @@ import ipaddress
 import sys
 
 from hotshoe_core.errors import HotshoeError, NativeError
-from hotshoe_ggml._native import ffi, load_backend, load_cpu
+from hotshoe_ggml.native import ffi, load_backend, load_cpu
 from hotshoe_ggml_rpc.provider import LIBRARY_DIR
 
 __all__ = ["main", "serve"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError
-from hotshoe_ggml._native import load_backend
+from hotshoe_ggml.native import load_backend
 from hotshoe_ggml.provider import GgmlProvider
 
 __all__ = ["LIBRARY_DIR", "VulkanProvider"]

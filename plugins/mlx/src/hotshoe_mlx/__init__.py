@@ -1,4 +1,4 @@
-"""hotshoe's MLX plugin. Importing it does not import mlx: a provider does, when it is asked for its devices."""
+"""hotshoe's MLX plugin. It imports mlx only when the loader asks its provider for devices."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The op table over ``mlx.core``: one function for each primitive. Composites MLX has fused are in ``_fused``.
+"""The op table over ``mlx.core``: one function for each primitive. ``_fused`` has MLX's fused composites.
 
-Arithmetic gives F32, what moves elements keeps their type. A weight may be ``Packed``; what has no use for groups
-takes it apart first.
+Arithmetic gives F32; ops that move elements keep their type. A weight may be ``Packed``; functions that cannot use
+groups dequantize it first.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _INTEGERS = (mx.int8, mx.int16, mx.int32, mx.int64)
 
 
 def mlx_dtype(dtype: DType, *, gpu: bool) -> mx.Dtype:
-    """What stands for an element type. Blocks are held as F32, and so is F64 on a GPU, which has none."""
+    """The MLX type for an element type. Quantized blocks become F32; so does F64 on a GPU, which lacks it."""
     return mx.float32 if gpu and dtype is DType.F64 else DTYPES.get(dtype, mx.float32)
 
 
 def dense(x: Any) -> Any:
-    """A packed weight as an F32 array; all else as it is."""
+    """Dequantize a packed weight to F32; return any other value unchanged."""
     return x.dequantize() if isinstance(x, Packed) else x
 
 
 def f32(x: Any) -> Any:
-    """A float array as F32; integers and what is absent as they are."""
+    """Convert a float array to F32; return integers and None unchanged."""
     x = dense(x)
     return x if x is None or x.dtype in _INTEGERS else x.astype(mx.float32)
 
 
 def arithmetic(function: Callable[..., Array]) -> Callable[..., Array]:
-    """``function`` over F32 and integers."""
+    """``function`` with its float operands converted to F32."""
 
     @functools.wraps(function)
     def call(*arrays: Any, **attrs: Any) -> Array:
@@ -62,7 +62,7 @@ def arithmetic(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def movement(function: Callable[..., Array]) -> Callable[..., Array]:
-    """``function`` over arrays of whatever type."""
+    """``function`` with its packed operands dequantized; other types are kept."""
 
     @functools.wraps(function)
     def call(*arrays: Any, **attrs: Any) -> Array:
@@ -76,7 +76,7 @@ def movement(function: Callable[..., Array]) -> Callable[..., Array]:
 
 def floor_divide(a: Array, b: Array) -> Array:
     if a.dtype in _INTEGERS:
-        return (a - mx.remainder(a, b)) // b  # exact, so that it is no matter how the division rounds
+        return (a - mx.remainder(a, b)) // b  # the division is exact, so its rounding does not matter
     rest = mod(a, b)
     quotient = mx.round((a - rest) / b)
     quotient = mx.where(mx.isinf(b) & ~mx.isinf(a) & ~mx.isnan(a), mx.where(rest == a, 0.0, -1.0), quotient)
@@ -124,7 +124,10 @@ def cast(x: Array, *, dtype: DType, gpu: bool) -> Array:
 
 
 def round_to(x: Array, dtype: DType, *, gpu: bool) -> Array:
-    """The values ``dtype`` would store for ``x``. Raises DTypeError for blocks there is no formula of here."""
+    """The values that ``dtype`` would store for ``x``.
+
+    Raises DTypeError for a quantized type without a formula here.
+    """
     if not dtype.is_quantized:
         return x.astype(mlx_dtype(dtype, gpu=gpu))
     if dtype not in _BLOCKS:
@@ -140,12 +143,12 @@ def _inverse(scale: Array) -> Array:
 
 
 def _half(x: Array) -> Array:
-    """As a block's header stores it."""
+    """Round to float16, as the header of a block does."""
     return x.astype(mx.float16).astype(mx.float32)
 
 
 def _away_from_zero(x: Array) -> Array:
-    """To the nearest; halves away from zero, as C's roundf."""
+    """Round to the nearest whole number, halves away from zero, as C's roundf."""
     whole = mx.floor(mx.abs(x))
     return mx.sign(x) * (whole + (mx.abs(x) - whole >= 0.5))
 
@@ -156,12 +159,12 @@ def _q8_0(x: Array) -> Array:
 
 
 def _symmetric(bits: int) -> Callable[[Array], Array]:
-    """Q4_0 and Q5_0: the element of the largest magnitude is the lowest code."""
+    """Q4_0 and Q5_0: the element with the largest magnitude gets the lowest code."""
     half = 1 << (bits - 1)
 
     def rounded(x: Array) -> Array:
-        at = mx.argmax(mx.abs(x), axis=-1, keepdims=True)
-        scale = mx.take_along_axis(x, at, axis=-1) / -half
+        largest = mx.argmax(mx.abs(x), axis=-1, keepdims=True)
+        scale = mx.take_along_axis(x, largest, axis=-1) / -half
         code = mx.clip(mx.floor(x * _inverse(scale) + (half + 0.5)), 0, 2 * half - 1)
         return (code - half) * _half(scale)
 
@@ -182,14 +185,14 @@ def _with_minimum(bits: int) -> Callable[[Array], Array]:
 
 
 def _mxfp4(x: Array) -> Array:
-    """The scale is a power of two; of the eight magnitudes the nearest, of two as near the smaller."""
+    """The scale is a power of two. Each element becomes the nearest of eight magnitudes; in a tie, the smaller one."""
     largest = mx.max(mx.abs(x), axis=-1, keepdims=True)
     exponent = mx.floor(mx.log2(mx.where(largest == 0, 1.0, largest)))
     exponent = exponent + (mx.power(2.0, exponent + 1) <= largest) - (mx.power(2.0, exponent) > largest)  # log2 rounds
     scale = mx.where(largest == 0, 0.0, mx.power(2.0, exponent - 2))
-    at = mx.abs(x) * _inverse(scale)
+    scaled = mx.abs(x) * _inverse(scale)
     steps = ((0.25, 0.5), (0.75, 0.5), (1.25, 0.5), (1.75, 0.5), (2.5, 1.0), (3.5, 1.0), (5.0, 2.0))
-    magnitude = sum(((at > middle) * step for middle, step in steps), start=mx.zeros_like(at))
+    magnitude = sum(((scaled > middle) * step for middle, step in steps), start=mx.zeros_like(scaled))
     return mx.where(x < 0, -magnitude, magnitude) * scale
 
 
@@ -212,7 +215,7 @@ def linear(x: Array, weight: Any, *, gpu: bool) -> Array:
 
 
 def matmul(a: Array, b: Any, *, transpose: bool, precision: str, gpu: bool) -> Array:
-    if isinstance(b, Packed) and b.ndim == 2:  # blocks run along the last axis: it is transposed
+    if isinstance(b, Packed) and b.ndim == 2:  # blocks run along the last axis, so ``transpose`` is True
         return b.multiply(a)
     b = dense(b)
     right = mx.swapaxes(b, -1, -2) if transpose else b
@@ -220,7 +223,7 @@ def matmul(a: Array, b: Any, *, transpose: bool, precision: str, gpu: bool) -> A
 
 
 def _product(x: Array, right: Array, *, half: bool) -> Array:
-    """``half``: in the type of the right operand, if it is one of half precision. A CPU is faster in F32."""
+    """``x @ right``. ``half``: compute in the type of ``right`` if it is F16 or BF16. A CPU is faster in F32."""
     if half and right.dtype in (mx.float16, mx.bfloat16):
         return (x.astype(right.dtype) @ right).astype(mx.float32)
     return mx.matmul(f32(x), f32(right))
@@ -239,7 +242,7 @@ def linear_experts(x: Array, weight: Any, experts: Array) -> Array:
 
 
 def solve_lower(a: Array, b: Array) -> Array:
-    """Row by row: MLX's own multiplies by the inverse, which loses digits, and runs on the CPU only."""
+    """Solve row by row: MLX's function multiplies by the inverse, which loses digits, and runs on the CPU only."""
     solved: list[Array] = []
     for i in range(a.shape[-1]):
         rest = b[..., i : i + 1, :]
@@ -253,7 +256,7 @@ def solve_lower(a: Array, b: Array) -> Array:
 
 
 def mean(x: Array, *, axis: tuple[int, ...], keepdims: bool) -> Array:
-    """The CPU adds one by one, in F32: what is far from 0 loses digits, which a second look brings back."""
+    """The mean in two passes: a CPU adds in F32 one by one, so numbers far from 0 lose digits in one pass."""
     first = mx.mean(x, axis, keepdims=True)
     y = first + mx.mean(x - first, axis, keepdims=True)
     return y if keepdims else mx.squeeze(y, axis)
@@ -291,7 +294,7 @@ def take_along(x: Array, indices: Array) -> Array:
 
 
 def set_rows(x: Array, indices: Array, rows: Array, *, dtype: DType, gpu: bool) -> Array:
-    y = mx.array(x)  # the same value under another name: item assignment changes what a name means
+    y = mx.array(x)  # the same value under another name: item assignment rebinds the name's value
     y[indices] = round_to(rows, dtype, gpu=gpu)
     return y
 
@@ -307,8 +310,8 @@ def _slices(slices: Slices) -> tuple[slice, ...]:
 
 
 def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
-    """The primitives for a device, by name."""
-    here: Mapping[str, Any] = {"gpu": gpu}
+    """The functions for a device, by op name."""
+    on_device: Mapping[str, Any] = {"gpu": gpu}
     return {
         "add": arithmetic(mx.add),
         "sub": arithmetic(mx.subtract),
@@ -338,9 +341,9 @@ def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "silu": arithmetic(lambda x: x * mx.sigmoid(x)),
         "gelu": arithmetic(gelu),
         "clamp": arithmetic(clamp),
-        "cast": movement(functools.partial(cast, **here)),
-        "matmul": functools.partial(matmul, **here),
-        "linear": functools.partial(linear, **here),
+        "cast": movement(functools.partial(cast, **on_device)),
+        "matmul": functools.partial(matmul, **on_device),
+        "linear": functools.partial(linear, **on_device),
         "linear_experts": linear_experts,
         "solve_lower": arithmetic(solve_lower),
         "sum": arithmetic(mx.sum),
@@ -359,8 +362,8 @@ def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "pad": arithmetic(lambda x, *, widths: mx.pad(x, widths)),
         "take": take,
         "take_along": arithmetic(take_along),
-        "set_rows": movement(functools.partial(set_rows, **here)),
-        "set_slice": movement(functools.partial(set_slice, **here)),
+        "set_rows": movement(functools.partial(set_rows, **on_device)),
+        "set_slice": movement(functools.partial(set_slice, **on_device)),
         "minimum": arithmetic(mx.minimum),
         "maximum": arithmetic(mx.maximum),
         "min": arithmetic(mx.min),

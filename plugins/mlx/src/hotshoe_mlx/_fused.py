@@ -1,4 +1,4 @@
-"""Composites that MLX has a kernel for: norms, rope and attention, through ``mx.fast``."""
+"""Composites for which MLX has a kernel in ``mx.fast``: norms, rope and attention."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def rms_norm(x: Array, weight: Array | None = None, *, eps: float) -> Array:
 
 
 def layer_norm(x: Array, weight: Array | None = None, bias: Array | None = None, *, eps: float, gpu: bool) -> Array:
-    """On a CPU after the mean is taken away: MLX's loses digits there if it is far from 0."""
+    """On a CPU, subtract the mean first: MLX's layer_norm loses digits if the mean is far from 0."""
     x = x if gpu else x - mx.mean(x, axis=-1, keepdims=True)
     return mx.fast.layer_norm(x, weight, bias, eps)
 
 
 def rope(x: Array, positions: Array, factors: Array | None = None, *, config: RoPE) -> Array:
-    """MLX turns sequences that begin at an offset each. A token is such a sequence: of one."""
+    """MLX rotates sequences, each with an offset. Here each token is a sequence of length 1."""
     heads, dim = x.shape[-2:]
     tokens = x.reshape(-1, heads, 1, dim)
     offsets = mx.broadcast_to(positions, x.shape[:-2]).reshape(-1)
-    periods = mx.array(1 / config.frequencies())  # MLX divides by what it calls freqs
+    periods = mx.array(1 / config.frequencies())  # MLX divides by ``freqs``
     y = mx.fast.rope(
         tokens,
         config.dim,
@@ -44,9 +44,9 @@ def rope(x: Array, positions: Array, factors: Array | None = None, *, config: Ro
     )
     magnitude = config.magnitude()
     if magnitude != 1:
-        each = np.ones(dim, np.float32)
-        each[: config.dim] = magnitude
-        y = y * mx.array(each)
+        factor = np.ones(dim, np.float32)
+        factor[: config.dim] = magnitude
+        y = y * mx.array(factor)
     return y.reshape(x.shape)
 
 
@@ -62,7 +62,7 @@ def attention(
     softcap: float,
     gpu: bool,
 ) -> Array:
-    """Of (n, heads, dim) or (batch, n, heads, dim). A GPU computes in the type of the cache, a CPU in F32."""
+    """q, k, v: (n, heads, dim) or (batch, n, heads, dim). A GPU computes in the type of the cache, a CPU in F32."""
     q, k, v, mask, slopes = f32(q), dense(k), dense(v), f32(mask), f32(slopes)
     if mask is not None and slopes is not None:
         mask = mask * slopes.reshape(-1, 1, 1)
@@ -85,6 +85,7 @@ def _heads_first(x: Array) -> Array:
 
 
 def fused(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
+    """The functions for a device, by op name."""
     return {
         "rms_norm": arithmetic(rms_norm),
         "layer_norm": arithmetic(functools.partial(layer_norm, gpu=gpu)),

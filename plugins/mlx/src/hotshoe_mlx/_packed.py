@@ -1,4 +1,4 @@
-"""Quantized weights as MLX multiplies them: codes in groups, a scale and a bias for each."""
+"""Packed: a quantized weight in MLX's layout, codes in groups with a scale and a bias for each group."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ __all__ = ["Packed"]
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Codes (..., n * bits / 32) with scales and biases (..., n / group); mode as ``mx.quantize`` has it.
-
-    An element is ``scale * code + bias`` in the mode "affine", which F32 scales make exact.
-    """
+    """A quantized weight. In the mode "affine", an element is ``scale * code + bias``, exact with F32 scales."""
 
     codes: mx.array
+    """(..., n * bits / 32), uint32."""
+
     scales: mx.array
+    """(..., n / group)."""
+
     biases: mx.array | None
+    """(..., n / group)."""
+
     bits: int
     group: int
+    """Elements of a group."""
+
     mode: str
+    """A mode of ``mx.quantize``."""
 
     @property
     def arrays(self) -> tuple[mx.array, ...]:
+        """The arrays of the layout, without missing biases."""
         return (self.codes, self.scales) if self.biases is None else (self.codes, self.scales, self.biases)
 
     def over(self, arrays: tuple[mx.array, ...]) -> Packed:
@@ -33,7 +40,7 @@ class Packed:
         return Packed(codes, scales, biases[0] if biases else None, self.bits, self.group, self.mode)
 
     def blank(self) -> Packed:
-        """The layout alone, which keeps no weight alive."""
+        """The layout with empty arrays, which keeps no weight in memory."""
         return self.over(tuple(mx.zeros(0) for _ in self.arrays))
 
     @property
@@ -41,6 +48,7 @@ class Packed:
         return self.codes.ndim
 
     def dequantize(self) -> mx.array:
+        """The weight as F32."""
         return mx.dequantize(
             self.codes,
             self.scales,
@@ -52,7 +60,7 @@ class Packed:
         )
 
     def rows(self, indices: mx.array) -> mx.array:
-        """Rows of the first axis, as F32."""
+        """Rows along the first axis, as F32."""
         chosen = indices.reshape(-1)
         rows = self.over(tuple(a[chosen] for a in self.arrays)).dequantize()
         return rows.reshape(*indices.shape, *rows.shape[1:])
@@ -73,7 +81,7 @@ class Packed:
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
     def multiply_chosen(self, x: mx.array, left: mx.array, chosen: mx.array) -> mx.array:
-        """``x[left] @ self[chosen].T``, the last two axes of each."""
+        """``x[left] @ self[chosen].T`` over the last two axes of each."""
         return mx.gather_qmm(
             x,
             self.codes,

@@ -1,4 +1,4 @@
-"""A graph as one function of MLX's, so that running it again calls no Python: the adapter's compile hooks."""
+"""Compile hooks for the adapter: make one MLX function from a graph, so that running it again needs no Python."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ Flat = Callable[..., Sequence[mx.array]]
 
 
 def compiled(run: Run) -> Run:
-    """By ``mx.compile``, which fuses elementwise ops, and traces once in each thread. For GPUs."""
+    """Compile with ``mx.compile``, which fuses elementwise ops and traces once in each thread. For GPUs."""
     return _Once(run, mx_compile)
 
 
 def replayed(run: Run) -> Run:
-    """By exporting the graph and importing it again: traced once, and run as it is. For the CPU.
+    """Export the graph and import it again: it is traced once and not optimised. For the CPU.
 
-    There ``mx.compile`` starts a C++ compiler, for seconds a kernel, in the process of whoever wants a token.
+    On the CPU, ``mx.compile`` would run a C++ compiler for seconds for each kernel, during the first token.
     """
     return _Once(run, exported)
 
 
 def mx_compile(function: Flat, arrays: Sequence[mx.array]) -> Flat:
-    fast: Any = mx.compile(function)  # its stubs give another type for each version
+    fast: Any = mx.compile(function)  # each version's stubs have a different type
     return cast(Flat, fast)
 
 
@@ -47,13 +47,13 @@ def exported(function: Flat, arrays: Sequence[mx.array]) -> Flat:
 
 
 class _Once:
-    """``run`` over flat arrays, made fast by ``make`` when the first ones are here. A packed weight is several."""
+    """``run`` over flat lists of arrays; ``make`` compiles it at the first call. A Packed weight is several arrays."""
 
     def __init__(self, run: Run, make: Callable[[Flat, Sequence[mx.array]], Flat]) -> None:
         self._run = run
         self._make = make
         self._fast: Flat | None = None
-        self._results: list[Packed | None] = []  # how those of ``run`` lie in the flat ones
+        self._results: list[Packed | None] = []  # for each result of ``run``: None, or its layout if it is Packed
 
     def __call__(self, given: list[Any]) -> list[Any]:
         arrays = _flat(given)

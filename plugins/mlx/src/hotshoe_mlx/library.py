@@ -1,4 +1,4 @@
-"""MLX as a library of core's adapter, on one device."""
+"""MLX as an EagerLibrary for core's adapter, on one device."""
 
 from __future__ import annotations
 
@@ -13,20 +13,22 @@ import numpy as np
 
 from hotshoe_core import Device, DType, EagerLibrary
 from hotshoe_core.tensors.tensor import Shape
-from hotshoe_mlx._accepts import ACCEPTS
 from hotshoe_mlx._functions import DTYPES, dense, functions, mlx_dtype, round_to
 from hotshoe_mlx._fused import fused
 from hotshoe_mlx._replay import compiled, replayed
 from hotshoe_mlx._weights import load_weight, weight_nbytes
+from hotshoe_mlx.accepts import ACCEPTS
 
 __all__ = ["mlx_library"]
 
 
 def mlx_library(device: Device) -> EagerLibrary:
-    """The library for one of the provider's devices."""
+    """The library for one device of the provider."""
     gpu = device.properties["kind"] == "gpu"
-    where = mx.Device(mx.gpu if gpu else mx.cpu, int(device.properties["index"]))
-    stream = mx.new_thread_unsafe_stream(where)  # MLX's others belong to a thread; the backend's lock makes this safe
+    mlx_device = mx.Device(mx.gpu if gpu else mx.cpu, int(device.properties["index"]))
+    stream = mx.new_thread_unsafe_stream(
+        mlx_device
+    )  # other streams belong to a thread; the backend's lock makes it safe
 
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
@@ -42,9 +44,9 @@ def mlx_library(device: Device) -> EagerLibrary:
         return mx.array(array, mlx_dtype(dtype, gpu=gpu))
 
     def zeros(shape: Shape, dtype: DType) -> mx.array:
-        made = mx.zeros(shape, mlx_dtype(dtype, gpu=gpu))
-        mx.eval(made)
-        return made
+        array = mx.zeros(shape, mlx_dtype(dtype, gpu=gpu))
+        mx.eval(array)
+        return array
 
     return EagerLibrary(
         functions={**functions(gpu=gpu), **fused(gpu=gpu)},

@@ -1,4 +1,4 @@
-"""The plugin: what the loader finds under the entry point ``mlx``."""
+"""The provider that the loader finds under the entry point ``mlx``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MlxProvider", "hotshoe_providers"]
 
-_LEAST = (0, 32)  # streams that any thread may use, and device_info, came with it
+_LEAST = (0, 32)  # the first version with streams for any thread, and with device_info
 
 
 class MlxProvider:
@@ -23,7 +23,7 @@ class MlxProvider:
 
     name = "mlx"
     family = "mlx"
-    api_version = 1  # what this is written for, and not whatever the installed hotshoe has
+    api_version = 1  # the version this code is written for, not that of the installed hotshoe
 
     def native(self) -> None:
         return None
@@ -52,7 +52,7 @@ class MlxProvider:
         )
 
     def _cpu(self, mx: Any) -> Device:
-        """An accelerator to the loader, which ranks those after the CPU plugins: MLX is not made for CPUs."""
+        """The CPU as an accelerator: MLX is not made for CPUs, and the loader ranks accelerators after CPUs."""
         limit = mx.get_memory_limit()
         free = max(0, limit - mx.get_active_memory())
         host = host_memory()
@@ -75,13 +75,13 @@ class MlxProvider:
 
 
 def _mlx() -> Any:
-    """``mlx.core``. Raises ImportError with what to install."""
+    """The module ``mlx.core``. Raises ImportError with the command that installs it."""
     try:
         import mlx.core as mx
     except ImportError as e:
         raise ImportError(
-            f"MLX's engine is not here ({e}): pip install 'mlx[cpu]' or 'mlx[cuda]' on Linux, mlx on a Mac with Apple "
-            "silicon; it has none for other systems"
+            f"MLX's engine is not installed ({e}): pip install 'mlx[cpu]' or 'mlx[cuda]' on Linux, mlx on a Mac with "
+            "Apple silicon; other systems are not supported"
         ) from e
     if tuple(int(part) for part in _version(mx).split(".")[:2]) < _LEAST:
         least = ".".join(map(str, _LEAST))

@@ -1,4 +1,4 @@
-"""A hotshoe backend over PyTorch: `torch:cpu`, and `torch:0`, … for the GPUs that torch sees."""
+"""A hotshoe backend over PyTorch: `torch:cpu`, and `torch:0`, … for torch's GPUs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from hotshoe_core import Backend, BackendParams, Device, DeviceType, hookimpl
 
 
 class TorchProvider:
-    """What the loader finds. It is imported in a probe first, and torch when it is asked for its devices."""
+    """The provider that the loader finds. It imports torch only when the loader asks for devices."""
 
     name = "torch"
     family = "torch"
     api_version = 1
 
     def native(self) -> None:
-        return None  # no libraries of its own that hotshoe should open
+        return None  # it has no native libraries that hotshoe should open
 
     def devices(self, library: Path | None = None) -> Sequence[Device]:
         import torch
@@ -36,7 +36,7 @@ class TorchProvider:
             f"{properties.name}, PyTorch {torch.__version__}",
             memory_total=total,
             memory_free=free,
-            uuid=str(properties.uuid),  # by which hotshoe knows the GPU in another plugin's list
+            uuid=str(properties.uuid),  # hotshoe recognises the GPU in another plugin's list by it
         )
 
     def open(self, devices: Sequence[Device], params: BackendParams) -> Backend:

@@ -1,15 +1,15 @@
-"""Composites that PyTorch computes itself, and which nodes of them. Known without torch."""
+"""The composites that PyTorch computes itself, and which of their nodes. Does not import torch."""
 
 from __future__ import annotations
 
 from hotshoe_core import Tensor
 
-# Not convolutions: on a GPU torch makes them in TF32, which has 10 bits of an F32's 23.
+# No convolutions: on a GPU, torch computes them in TF32, which has 10 of the 23 bits of F32.
 COMPOSITES = frozenset({"attention", "ceil", "layer_norm", "maximum", "minimum", "rms_norm"})
 
 
 def plain_attention(node: Tensor) -> bool:
-    """With a mask or without. Others are decomposed."""
+    """Whether there are no sinks, no slopes and no softcap. Other attention is decomposed."""
     _q, _k, _v, _mask, sinks, slopes = node.sources
     return sinks is None and slopes is None and not node.attrs["softcap"]
 

@@ -1,6 +1,6 @@
-"""The op table over PyTorch: one function for each primitive, and for composites that torch has itself.
+"""The op table over PyTorch: one function for each primitive, and for the composites that torch has.
 
-Floats arrive as F32, except where they are only moved; integers as they are.
+Floats arrive as F32, except in ops that only move elements; integers keep their type.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def gelu(x: Tensor, *, approximate: str) -> Tensor:
 
 
 def clamp(x: Tensor, *, min: float, max: float) -> Tensor:
-    if not x.is_floating_point():  # torch would make floats of integers, and round them
+    if not x.is_floating_point():  # torch would convert integers to floats and round them
         info = torch.iinfo(x.dtype)
         min, max = (int(sorted((info.min, limit, info.max))[1]) for limit in (min, max))
     return torch.clamp(x, min, max)
 
 
 def comparison(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """Ones and zeros instead of truth values."""
+    """``function`` with a result of ones and zeros instead of bools."""
     return lambda a, b: function(a, b).float()
 
 
@@ -52,11 +52,11 @@ def comparison(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor
 
 
 def matmul(a: Tensor, b: Tensor, *, transpose: bool, precision: str) -> Tensor:
-    return a @ (b.mT if transpose else b)  # in F32, which is as precise as can be asked for
+    return a @ (b.mT if transpose else b)  # in F32, which also satisfies precision="full"
 
 
 def linear_experts(x: Tensor, weight: Tensor, experts: Tensor) -> Tensor:
-    """Expert by expert: to gather a matrix for each row would take as much memory as there are rows."""
+    """Multiply expert by expert: gathering a matrix for each row would need memory for every row."""
     x = x.expand(*experts.shape, -1)  # (n, k, in)
     y = x.new_empty(*experts.shape, weight.shape[1])  # (n, k, out)
     for expert in experts.unique().tolist():
@@ -66,7 +66,7 @@ def linear_experts(x: Tensor, weight: Tensor, experts: Tensor) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *_: None, scale: float, softcap: float) -> Tensor:
-    """torch has the heads before the tokens."""
+    """Attention by torch, which has the axis of heads before the axis of tokens."""
     q, k, v = (x.transpose(-2, -3) for x in (q, k, v))  # (..., heads, n, dim)
     mask = mask if mask is None else torch.atleast_2d(mask)
     y = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=q.shape[-3] != k.shape[-3])
@@ -77,7 +77,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *_: None, sc
 
 
 def reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """No axes are none; to torch they would be all."""
+    """``function`` over the given axes. An empty tuple reduces no axis; torch would reduce all of them."""
     return lambda x, *, axis, keepdims: function(x, axis, keepdims) if axis else x.clone()
 
 
@@ -94,14 +94,14 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, *, eps: fl
 
 
 def argsort(x: Tensor, *, descending: bool) -> Tensor:
-    return torch.argsort(-x if descending else x).int()  # NaN is the largest to torch, and stands last either way
+    return torch.argsort(-x if descending else x).int()  # torch sorts NaN last, in both directions
 
 
 # Parts
 
 
 def pad(x: Tensor, *, widths: tuple[tuple[int, int], ...]) -> Tensor:
-    return F.pad(x, [n for pair in reversed(widths) for n in pair])  # torch begins with the last axis
+    return F.pad(x, [n for pair in reversed(widths) for n in pair])  # torch starts with the last axis
 
 
 def part(slices: Slices) -> tuple[slice, ...]:

@@ -1,4 +1,4 @@
-"""PyTorch as a library of hotshoe's adapter, on one device."""
+"""PyTorch as an EagerLibrary for hotshoe's adapter, on one device."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hotshoe_torch.functions import FUNCTIONS, IN_PLACE, TYPES
 
 
 def torch_library(device: Device) -> EagerLibrary:
-    """The library for one of the provider's devices."""
+    """The library for one device of the provider."""
     index = device.name.removeprefix("torch:")
     on_gpu = index != "cpu"
-    where = torch.device(f"cuda:{index}" if on_gpu else "cpu")
+    torch_device = torch.device(f"cuda:{index}" if on_gpu else "cpu")
 
     def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
-        return torch.from_numpy(array).to(where, TYPES[dtype])
+        return torch.from_numpy(array).to(torch_device, TYPES[dtype])
 
     def available() -> int:
-        """What the driver has, and what torch has of it and does not use."""
-        free, _ = torch.cuda.mem_get_info(where)
-        return free + torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+        """Free bytes: those of the driver, and those that torch has reserved but does not use."""
+        free, _ = torch.cuda.mem_get_info(torch_device)
+        return free + torch.cuda.memory_reserved(torch_device) - torch.cuda.memory_allocated(torch_device)
 
     return EagerLibrary(
         functions=FUNCTIONS,
@@ -36,7 +36,7 @@ def torch_library(device: Device) -> EagerLibrary:
         dtypes=frozenset(TYPES),
         in_place=IN_PLACE,
         copy=torch.clone,
-        receive=lambda x: x.to(where, copy=True),
+        receive=lambda x: x.to(torch_device, copy=True),
         scope=scope,
         available=available if on_gpu else None,
         closed=torch.cuda.empty_cache if on_gpu else lambda: None,
@@ -49,7 +49,7 @@ def to_numpy(x: torch.Tensor) -> np.ndarray:
 
 @contextlib.contextmanager
 def scope() -> Iterator[None]:
-    """Nothing is kept for gradients, which torch decides for each thread; and torch's out of memory is Python's."""
+    """Turn off gradients, which torch does for each thread, and turn torch's out-of-memory error into MemoryError."""
     try:
         with torch.inference_mode():
             yield

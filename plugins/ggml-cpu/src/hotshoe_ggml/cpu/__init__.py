@@ -1,1 +1,1 @@
-"""What only the CPU has: threads, weights packed for our own product, kernels and their fusion."""
+"""The CPU: its threads, packed weights, fused products and hotshoe's kernels. Only ``open_units`` imports this."""

@@ -1,7 +1,7 @@
-"""Fusion: a product of our own takes in the bias, activation and residual that follow it, or its gate's product.
+"""Fusion: a product of our kernels includes the bias, activation and residual that follow it, or its gate's product.
 
-Each of them alone reads and writes the whole result once more; in the product's epilogue they are free. It is done
-only where nobody else reads the values between.
+Each of them alone reads and writes the whole result once more; in the product's epilogue they are free. Nodes are fused
+only if no other node reads the values between.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.tensor import Tensor
 
-__all__ = ["Fused", "fuse", "operands"]
+__all__ = ["Pattern", "find_patterns", "operands"]
 
 
-class Fused(NamedTuple):
-    """``activation(x @ weight.T + bias) + residual``, of which ``linear`` is the first node.
+class Pattern(NamedTuple):
+    """``activation(x @ weight.T + bias) + residual``. ``linear`` is its first node.
 
     With a gate, the product of x with another weight: ``activation(gate) * (x @ weight.T)``. ``linear`` and the gate
     may be the ``linear_experts`` of one choice, without bias and residual.
@@ -29,50 +29,50 @@ class Fused(NamedTuple):
     gate: Tensor | None = None
 
 
-def fuse(
+def find_patterns(
     graph: Graph, is_own: Callable[[Tensor], bool], is_pair: Callable[[Tensor, Tensor], bool]
-) -> tuple[dict[Tensor, Fused], set[Tensor]]:
-    """What to build in place of the last node of each pattern, and the nodes that vanish into them.
+) -> tuple[dict[Tensor, Pattern], set[Tensor]]:
+    """The patterns by their last nodes, and the other nodes of the patterns.
 
-    is_own: whether a ``linear`` or ``linear_experts`` is a product of ours; is_pair: whether one such may be the gate
-    of another.
+    is_own: whether a ``linear`` or ``linear_experts`` is a product of ours. is_pair: whether the first of two such
+    products may be the gate of the second.
     """
     only_reader = _only_readers(graph)
-    fused: dict[Tensor, Fused] = {}
-    vanished: set[Tensor] = set()
+    found: dict[Tensor, Pattern] = {}
+    absorbed: set[Tensor] = set()
     for node in graph.nodes:
         activation = _activation_of_gate(node)
         if activation is not None:
             gate, up = operands(node)
-            if all(fused.get(t) == Fused(t) and only_reader.get(t) is node for t in (gate, up)) and is_pair(gate, up):
-                vanished |= {gate, up}
-                fused[node] = Fused(up, activation=activation, gate=gate)
+            if all(found.get(t) == Pattern(t) and only_reader.get(t) is node for t in (gate, up)) and is_pair(gate, up):
+                absorbed |= {gate, up}
+                found[node] = Pattern(up, activation=activation, gate=gate)
         if node.op not in ("linear", "linear_experts") or not is_own(node):
             continue
-        found, last = Fused(node), node
+        pattern, last = Pattern(node), node
         if node.op == "linear_experts":
-            fused[node] = found
+            found[node] = pattern
             continue
         reader = only_reader.get(last)
         if reader is not None and _is_bias(_other(reader, last), node):
-            vanished.add(last)
-            found, last = found._replace(bias=_other(reader, last)), reader
+            absorbed.add(last)
+            pattern, last = pattern._replace(bias=_other(reader, last)), reader
             reader = only_reader.get(last)
         if reader is not None and reader.op == "gelu" and reader.attrs["approximate"] == "none":
-            vanished.add(last)
-            found, last = found._replace(activation="gelu"), reader
+            absorbed.add(last)
+            pattern, last = pattern._replace(activation="gelu"), reader
             reader = only_reader.get(last)
-        if reader is not None and reader not in fused:
+        if reader is not None and reader not in found:
             other = _other(reader, last)
             if other is not None and other.shape == node.shape and other is not last:
-                vanished.add(last)
-                found, last = found._replace(residual=other), reader
-        fused[last] = found
-    return fused, vanished
+                absorbed.add(last)
+                pattern, last = pattern._replace(residual=other), reader
+        found[last] = pattern
+    return found, absorbed
 
 
 def operands(node: Tensor) -> tuple[Tensor, Tensor]:
-    """Those of a product: x and the weight; or of a gate and what it multiplies."""
+    """The first two sources: of a product x and the weight, of a gated activation the gate and what it multiplies."""
     a, b = node.sources[:2]
     assert a is not None
     assert b is not None
@@ -86,7 +86,7 @@ def _activation_of_gate(node: Tensor) -> str | None:
 
 
 def _only_readers(graph: Graph) -> dict[Tensor, Tensor]:
-    """For each tensor that exactly one node reads, and nothing else, that node."""
+    """The reader of each tensor that one node reads, and nothing else."""
     readers: dict[Tensor, list[Tensor | None]] = {}
     for node in graph.nodes:
         for s in node.sources:

@@ -1,10 +1,12 @@
-"""Our own matrix products (``native/``), which run on the CPU only, and the weights packed for them once."""
+"""Weights packed for hotshoe's matrix products (`native/` of the plugin)."""
 
 from __future__ import annotations
 
 import enum
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+import functools
+import itertools
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,53 +14,52 @@ import numpy as np
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml._native import ffi, kernels, lib
+from hotshoe_ggml.cpu.pages import FreshPages, enlarge_pages
+from hotshoe_ggml.memory.layouts import PRODUCTS, OwnLayout
+from hotshoe_ggml.memory.transfer import Meter, drop_pages, run_all, zeros
+from hotshoe_ggml.native import ffi, kernels, lib
+from hotshoe_ggml.native.context import OutOfMemory
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from hotshoe_ggml.lowering import Builder
-
 __all__ = [
     "ALIGNMENT",
-    "PRODUCTS",
     "DenseWeight",
     "PackedFormat",
     "PackedWeight",
     "QuantizedWeight",
-    "experts_node",
-    "linear_node",
+    "linear_params",
     "multiplies_bf16",
     "multiplies_stored",
+    "pack_all",
     "pack_format",
     "rounds_stored",
 ]
 
-PRODUCTS = {2: "linear", 3: "linear_experts"}
-"""The products whose weight, their second operand, may lie in a layout of its own, by the axes that it has."""
-
 Array = np.ndarray[Any, Any]
 
 Before = Callable[[int, int], object]
-"""Told from where to where a packed weight is written next, in bytes of it."""
+"""Called with the start and the stop, in bytes, of the part of a packed weight that is written next."""
+
 After = Callable[[Array], object]
-"""Told of each part of a file's bytes that was packed and is not needed any more."""
+"""Called with each part of a file's bytes after it was packed."""
 
 _CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
 _PART = 2 << 20  # bytes of a file that are packed between two calls of Before and After
-_PANEL = 16  # rows that lie among each other in a packed quantized weight
+_PANEL = 16  # rows that are interleaved in a packed quantized weight
 ALIGNMENT = 64  # of a packed weight
 
 
 class PackedFormat(enum.IntEnum):
-    """``enum hotshoe_linear_format``. BF16 rounds the activations too; the others multiply what is stored."""
+    """``enum hotshoe_linear_format``. BF16 rounds the activations too; the others multiply the stored values."""
 
     F32 = 0
     F16 = 1
     BF16 = 2
 
 
-# The first that this CPU multiplies fast.
+# In order of preference.
 _FORMATS = {
     DType.F32: (PackedFormat.F32,),
     DType.F16: (PackedFormat.F16,),
@@ -78,11 +79,9 @@ def multiplies_bf16() -> bool:
 
 
 def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DType | None:
-    """The layout in which this weight's products are fastest, or None: ggml's own product is to be used.
+    """The layout in which this weight's products are fastest: a PackedFormat, or the quantized type it is packed as.
 
-    bf16: F32 and F16 may be rounded to BF16, and what they are multiplied with.
-
-    A quantized type stands for that type, rearranged.
+    None if ggml's product is to be used. bf16: F32 and F16 weights, and what they multiply, may be rounded to BF16.
     """
     product = PRODUCTS.get(len(weight.shape))
     if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
@@ -98,9 +97,9 @@ def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DTy
 
 
 def multiplies_stored(weight: Tensor, n_rows: int, *, bf16: bool = False) -> bool:
-    """Whether our product of so many rows with this weight, as the file has it, is faster here than ggml's.
+    """Whether our product of ``n_rows`` rows with this weight, as the file has it, is faster than ggml's on this CPU.
 
-    bf16: F16 may be rounded to BF16, and what it is multiplied with.
+    bf16: F16 weights, and what they multiply, may be rounded to BF16.
     """
     if weight.op != "weight" or weight.ndim != 2:
         return False
@@ -110,47 +109,44 @@ def multiplies_stored(weight: Tensor, n_rows: int, *, bf16: bool = False) -> boo
 
 
 def rounds_stored(dtype: DType, k: int) -> bool:
-    """Whether products of our own with such a weight, as the file has it, may be made in BF16.
+    """Whether our products with a weight of k columns, as the file has it, may round it to BF16.
 
-    An F32 one among others, as that which chooses experts, was kept so for a reason.
+    F32 is not rounded: a weight that is F32 among others, such as the one that chooses experts, needs its precision.
     """
     return dtype is DType.F16 and k % 2 == 0 and multiplies_bf16()
 
 
-class PackedWeight(ABC):
-    """A weight W (m, k), or those of ``n_experts``, to be packed by ``pack``. It must outlive every graph with it.
+class PackedWeight(OwnLayout):
+    """A weight W (m, k), or ``n_experts`` of them, which ``pack`` packs. It must outlive every graph that reads it.
 
-    Their kernels read its memory. The parameters of those nodes, a few bytes for each kind of use, are owned here too.
+    The kernels read its memory. It also owns the parameters of those nodes, a few bytes for each kind of use.
     """
 
-    __slots__ = ("_address", "_memory", "_params", "_weight", "format", "k", "m", "n_experts", "nbytes")
+    __slots__ = ("_address", "_memory", "_params", "_weight", "format", "k", "m", "n_experts")
 
     separate_outliers: bool = False
 
     function: ClassVar[str]
-    """The kernel that multiplies with it: a callback of ggml's custom op."""
+    """The kernel that multiplies by it: a callback of ggml's custom op."""
 
     format: PackedFormat | DType
 
     def __init__(self, weight: WeightData, nbytes_each: int) -> None:
-        """nbytes_each: of a matrix of (m, k); 0 experts are one, too."""
+        """nbytes_each: bytes of one packed matrix (m, k)."""
         self.m, self.k = weight.shape[-2:]
         self.n_experts = weight.shape[0] if len(weight.shape) == 3 else 0
         self.nbytes = nbytes_each * max(1, self.n_experts)
         self._weight: WeightData | None = weight
-        self._address = 0  # until it is packed: graphs may be planned, not run
+        self._address = 0  # until it is packed; graphs can be planned with it, not run
         self._params: dict[tuple[str, bool, bool, int], Any] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.format.name}, m={self.m}, k={self.k}, {self.nbytes} bytes)"
 
     def pack(self, memory: Array | None = None, *, before: Before | None = None, after: After | None = None) -> Self:
-        """Packs the weight, whose file may be closed afterwards; returns itself.
+        """Pack the weight and return it. Its file may be closed afterwards.
 
-        memory: ``nbytes`` of zeros at a multiple of 64, to be packed into; None for some of its own.
-
-        Raises:
-            MemoryError: there is no room for ``nbytes``.
+        memory: where to pack it, ``nbytes`` of zeros at a multiple of 64; None allocates them. Raises MemoryError.
         """
         weight, self._weight = self._weight, None
         assert weight is not None, "packed already"
@@ -177,18 +173,18 @@ class PackedWeight(ABC):
 
     @abstractmethod
     def _rows_at_once(self, row_bytes: int) -> int:
-        """How many rows of that size in the file to pack in one call."""
+        """How many rows to pack in one call. row_bytes: of a row in the file."""
 
     @abstractmethod
     def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:
-        """Packs rows [first, first + n) of one matrix, given as in the file."""
+        """Pack rows [first, first + n) of one matrix. rows: their bytes in the file."""
 
     def params(self, activation: str, has_bias: bool, has_residual: bool, gate: PackedWeight | None = None) -> Any:
-        """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this object and the gate."""
+        """The ``struct hotshoe_linear_params`` for this kind of use, valid as long as this weight and the gate."""
         gate_address = 0 if gate is None else gate._address
         key = (activation, has_bias, has_residual, gate_address)
         if key not in self._params:
-            params = _params(self.k, self.m, activation, has_bias, has_residual)
+            params = linear_params(self.k, self.m, activation, has_bias, has_residual)
             params.packed = ffi.cast("void *", self._address)
             params.gate = ffi.cast("void *", gate_address)
             params.n_experts = self.n_experts
@@ -199,7 +195,7 @@ class PackedWeight(ABC):
 
 
 class DenseWeight(PackedWeight):
-    """For ``hotshoe_linear``: 4 bytes an element for an F32 file, 2 otherwise."""
+    """A weight for ``hotshoe_linear``: 4 bytes for each element in PackedFormat.F32, otherwise 2."""
 
     __slots__ = ()
     function = "hotshoe_linear"
@@ -222,9 +218,9 @@ class DenseWeight(PackedWeight):
 
 
 class QuantizedWeight(PackedWeight):
-    """For ``hotshoe_quants`` and ``hotshoe_quants_experts``: the file's blocks, those of 16 rows among each other.
+    """A weight for ``hotshoe_quants`` and ``hotshoe_quants_experts``: the file's blocks, interleaved over 16 rows.
 
-    Of a compute-bound model activations near outliers are rounded to 16 bits, not to 8: encoders have such.
+    In a compute-bound model, activations near outliers are rounded to 16 bits, not to 8: encoders have outliers.
     """
 
     __slots__ = ("separate_outliers",)
@@ -249,61 +245,8 @@ class QuantizedWeight(PackedWeight):
         kernels().hotshoe_quants_pack(dtype.id, self.k, self.m, first, n, rows, packed)
 
 
-def linear_node(
-    builder: Builder,
-    x: Any,
-    weight: PackedWeight | Any,
-    bias: Any | None = None,
-    residual: Any | None = None,
-    activation: str = "none",
-    gate: PackedWeight | None = None,
-) -> Any:
-    """A ggml node for ``act(x @ W.T + bias) + residual``, of ne ``[m, n]``: reshape it where x has more axes.
-
-    x: ne ``[k, ...]``, n vectors in all. weight: packed, or as stored, ne ``[k, m]`` of F32, F16 or BF16; the caller
-    keeps it alive as long as the graph. bias: m numbers. residual: n * m, in the order of the result. activation:
-    "none" or "gelu", the exact one. gate: a weight that ``takes_gate`` allows, for ``act(x @ gate.T) * (x @ W.T)``
-    without bias and residual; activation is "silu" or "gelu_tanh" then.
-    """
-    assert gate is None or isinstance(weight, QuantizedWeight)
-    epilogue = (activation, bias is not None, residual is not None)
-    if isinstance(weight, PackedWeight):
-        k, m, function, params, stored = weight.k, weight.m, weight.function, weight.params(*epilogue, gate), []
-    else:
-        k, m = weight.ne[0], weight.ne[1]
-        function, params, stored = DenseWeight.function, _params(k, m, *epilogue), [weight]
-        if builder.bf16 and weight.type == DType.F16.id:
-            params.format = PackedFormat.BF16
-        builder.keep.append(params)
-    n = int(builder.g.ggml_nelements(x)) // k
-    args = [builder.reshape(builder.f32(x), (n, k)), *stored]
-    if bias is not None:
-        args.append(builder.reshape(builder.f32(bias), (m,)))
-    if residual is not None:
-        args.append(builder.reshape(builder.f32(residual), (n, m)))
-    return _product(builder, function, (m, n, 1), [builder.cont(arg) for arg in args], params)
-
-
-def experts_node(
-    builder: Builder,
-    x: Any,
-    packed: PackedWeight,
-    experts: Any,
-    activation: str = "none",
-    gate: PackedWeight | None = None,
-) -> Any:
-    """A ggml node of ne ``[m, used, n]``: each row of x by the matrix that ``experts`` names for it.
-
-    x: ne ``[k, 1 or used, n]``. experts: I32, ne ``[used, n]``, each one of the weight's and the gate's. Otherwise as
-    ``linear_node``.
-    """
-    args = [builder.cont(builder.f32(x)), builder.cont(experts)]
-    ne = (packed.m, experts.ne[0], experts.ne[1])
-    return _product(builder, f"{packed.function}_experts", ne, args, packed.params(activation, False, False, gate))
-
-
-def _params(k: int, m: int, activation: str, has_bias: bool, has_residual: bool) -> Any:
-    """A ``struct hotshoe_linear_params`` without a packed weight."""
+def linear_params(k: int, m: int, activation: str, has_bias: bool, has_residual: bool) -> Any:
+    """A ``struct hotshoe_linear_params`` for a weight that is not packed."""
     params = ffi.new("struct hotshoe_linear_params *")
     params.k, params.m = k, m
     params.activation = getattr(kernels(), _ACTIVATIONS[activation])
@@ -311,7 +254,23 @@ def _params(k: int, m: int, activation: str, has_bias: bool, has_residual: bool)
     return params
 
 
-def _product(builder: Builder, function: str, ne: tuple[int, int, int], args: list[Any], params: Any) -> Any:
-    sources, kernel = ffi.new("struct ggml_tensor *[]", args), ffi.addressof(kernels(), function)
-    f32, tasks = builder.g.GGML_TYPE_F32, builder.g.GGML_N_TASKS_MAX
-    return builder.call("custom_4d", f32, *ne, 1, sources, len(args), kernel, tasks, params)
+def pack_all(weights: Sequence[PackedWeight], n_threads: int, meter: Meter) -> None:
+    """Pack weights into one piece of memory, several at a time and in this order. Raises OutOfMemory."""
+
+    def after(part: Array) -> None:
+        drop_pages(part)
+        meter.add(part.nbytes)
+
+    def pack(packed: PackedWeight, start: int) -> None:
+        part = memory[start : start + packed.nbytes]
+        packed.pack(part, before=lambda first, stop: pages.request(start + first, start + stop), after=after)
+
+    sizes = (-(-packed.nbytes // ALIGNMENT) * ALIGNMENT for packed in weights)
+    starts = list(itertools.accumulate(sizes, initial=0))
+    try:
+        memory = zeros(starts[-1])
+        pages = FreshPages(memory)
+        run_all([functools.partial(pack, *job) for job in zip(weights, starts)], n_threads)
+    except MemoryError:
+        raise OutOfMemory(starts[-1]) from None
+    enlarge_pages(memory)

@@ -1,4 +1,4 @@
-"""Large pages for packed weights: at once where they come quickly, the others while the model is at work already."""
+"""Large pages for packed weights: at once if Linux provides them quickly, otherwise in the background."""
 
 from __future__ import annotations
 
@@ -14,69 +14,70 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_ggml.transfer import address, start_threads
+from hotshoe_ggml.memory.transfer import start_threads
+from hotshoe_ggml.native.context import address
 
 __all__ = ["FreshPages", "enlarge_pages"]
 
 _LARGE = 2 << 20
-_LEAST = 16 << 20  # bytes that are worth a thread
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: pages before they are written
-_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1: pages that are in use become a large one, now
-_LATER = 1.0  # seconds: the first token goes first
-_QUICK = 1e-3  # seconds for a page, of which 0.2 clear or copy it; as many small pages take as long
-_REST = 1, 20  # times as long is waited after one that came quickly, and after one that did not
-_PASSED = 8  # pages that are not asked for after the first that was slow; twice as many after each other
+_MIN_SIZE = 16 << 20  # bytes; less memory is not worth a thread
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: provide pages before they are written
+_COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1: move pages in use to a large one, now
+_DELAY = 1.0  # seconds before the first page, so that the first token goes first
+_FAST = 1e-3  # seconds for a page, including 0.2e-3 to clear or copy it; as many small pages take as long
+_PAUSE_AFTER_FAST, _PAUSE_AFTER_SLOW = 1, 20  # × the time that the last page took
+_SKIPPED = 8  # pages after the first slow one; twice as many after each further one
 
 
 class FreshPages:
-    """Gives memory its pages before it is written, large ones of 2 MiB as long as those come quickly.
+    """Requests memory's pages before it is written, large pages of 2 MiB as long as Linux provides them quickly.
 
-    Linux gives many small pages at once in two thirds of the time that it takes for them one by one, as they are
-    written. Large ones take a third of it where it has them at hand; where it must make room for one, or a host must
-    give it first, five times as long: after such a one the next 8 are left out, then 16, 32 and so on.
-    ``enlarge_pages`` sees to those later.
+    Linux provides many small pages at once in two thirds of the time that it needs for them one by one, as they are
+    written. Large pages take a third of that time if they are free. If Linux must make room for one, or a host must
+    provide it first, they take five times as long: after such a page the next 8 are small, then 16, 32 and so on.
+    ``enlarge_pages`` replaces those later.
     """
 
     def __init__(self, memory: np.ndarray[Any, Any]) -> None:
         self._start = address(memory)
         self._stop = self._start + memory.nbytes
-        self._advise = _advise() if memory.nbytes >= _LEAST and sys.platform == "linux" else None
-        self._left_out = 0
-        self._next_left_out = _PASSED
+        self._advise = _advise() if memory.nbytes >= _MIN_SIZE and sys.platform == "linux" else None
+        self._n_to_skip = 0
+        self._next_skip = _SKIPPED
 
-    def take(self, start: int, stop: int) -> None:
-        """For the bytes from ``start`` to ``stop``, which nobody has written; threads may, each for its own."""
+    def request(self, start: int, stop: int) -> None:
+        """Request the pages of the bytes from ``start`` to ``stop``, before they are written. Threads may call this."""
         advise = self._advise
         if advise is None:
             return
-        first = -(-(self._start + start) // _LARGE) * _LARGE  # who writes the start of one takes it whole
+        first = -(-(self._start + start) // _LARGE) * _LARGE  # who writes a page's start requests it
         for page in range(first, self._start + stop, _LARGE):
             nbytes = min(_LARGE, self._stop - page)
-            large = nbytes == _LARGE and not self._left_out
+            large = nbytes == _LARGE and not self._n_to_skip
             before = time.perf_counter()
             if large:
                 advise(page, nbytes, mmap.MADV_HUGEPAGE)
             else:
-                self._left_out = max(0, self._left_out - 1)
+                self._n_to_skip = max(0, self._n_to_skip - 1)
             if advise(page, nbytes, _POPULATE_WRITE) == errno.EINVAL:  # an older kernel
                 self._advise = None
                 return
-            if large and time.perf_counter() - before > _QUICK:
-                self._left_out = self._next_left_out
-                self._next_left_out *= 2
+            if large and time.perf_counter() - before > _FAST:
+                self._n_to_skip = self._next_skip
+                self._next_skip *= 2
 
 
 def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
-    """Have Linux put pages of 2 MiB in the place of those that ``memory`` is in; the thread that does, if one does.
+    """Move ``memory`` to pages of 2 MiB in the background. Returns the thread, or None where unsupported.
 
-    A token reads all weights once. Of pages of 4 KiB each must be looked up, in a virtual machine in two tables, and
-    the processor's own reading ahead ends with each: benchmarks/NOTES.md has what that costs. To ask for all of them
-    beforehand makes loading wait where memory is in pieces, or a host has yet to give it; so those that ``FreshPages``
-    did not get come later, and take a twentieth of a core where they do not come quickly.
+    A token reads all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two tables,
+    and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs. Requesting all large pages
+    beforehand would delay loading if memory is fragmented, or a host has yet to provide it. So those that
+    ``FreshPages`` did not get come later, at the cost of a twentieth of a core while they are slow.
 
-    Memory that is freed meanwhile is let go. Where Linux has no such pages to give, nothing changes.
+    The thread does not keep the memory alive. If Linux has no large pages, nothing changes.
     """
-    if memory.nbytes < _LEAST or sys.platform != "linux":
+    if memory.nbytes < _MIN_SIZE or sys.platform != "linux":
         return None
     started = start_threads(1, functools.partial(_enlarge, weakref.ref(memory)))
     return started[0] if started else None
@@ -84,25 +85,26 @@ def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
 
 def _enlarge(memory: weakref.ref[np.ndarray[Any, Any]]) -> None:
     advise = _advise()
-    time.sleep(_LATER)
+    time.sleep(_DELAY)
     done = 0
-    while (held := memory()) is not None:
-        start = address(held)
-        at = -(-start // _LARGE) * _LARGE + done
-        if at + _LARGE > start + held.nbytes:
+    while (array := memory()) is not None:
+        start = address(array)
+        page = -(-start // _LARGE) * _LARGE + done
+        if page + _LARGE > start + array.nbytes:
             return
         before = time.perf_counter()
-        if advise(at, _LARGE, _COLLAPSE) == errno.EINVAL:  # an older kernel, or forbidden
-            advise(at, (start + held.nbytes - at) // _LARGE * _LARGE, mmap.MADV_HUGEPAGE)  # by and by, then
+        if advise(page, _LARGE, _COLLAPSE) == errno.EINVAL:  # an older kernel, or forbidden
+            # then Linux does it, some time
+            advise(page, (start + array.nbytes - page) // _LARGE * _LARGE, mmap.MADV_HUGEPAGE)
             return
         took = time.perf_counter() - before
         done += _LARGE
-        del held  # whoever frees the memory waits for one page at most
-        time.sleep(took * _REST[took > _QUICK])
+        del array  # the memory can be freed during the pause
+        time.sleep(took * (_PAUSE_AFTER_SLOW if took > _FAST else _PAUSE_AFTER_FAST))
 
 
 def _advise() -> Callable[[int, int, int], int]:
-    """``madvise``, which returns what went wrong. mmap's own would hold Python's lock."""
+    """``madvise`` of the C library; returns errno, or 0. mmap's method would hold Python's lock."""
     import ctypes  # 2 ms
 
     madvise = ctypes.CDLL(None, use_errno=True).madvise

@@ -1,4 +1,4 @@
-"""How many threads to compute with, and whether they can be had."""
+"""The number of threads to compute with, and whether the system starts them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import threading
 from pathlib import Path
 
 from hotshoe_core.errors import NativeError
-from hotshoe_ggml.transfer import start_threads
+from hotshoe_ggml.memory.transfer import start_threads
 
 __all__ = ["default_threads", "require_threads"]
 
 
 def default_threads() -> int:
-    """Physical cores this process may use: two threads of one core share its multipliers and gain nothing.
+    """The number of physical cores that this process may use. Two threads of one core share its multipliers.
 
-    Honours CPU affinity and, in a container, the CPU quota of the control group.
+    Respects CPU affinity and, in a container, the CPU quota of the control group.
     """
     try:
         allowed = os.sched_getaffinity(0)
@@ -28,7 +28,7 @@ def default_threads() -> int:
 
 
 def _core(cpu: int) -> str:
-    """The siblings of a CPU as Linux lists them, equal for the threads of one core."""
+    """The siblings of a CPU as Linux lists them: the same text for the threads of one core."""
     try:
         return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
@@ -36,7 +36,7 @@ def _core(cpu: int) -> str:
 
 
 def _quota() -> float:
-    """CPUs' worth of time the control group allows; infinity without a limit."""
+    """The number of CPUs that the control group allows; infinity without a limit."""
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return math.inf if quota == "max" else int(quota) / int(period)
@@ -45,7 +45,7 @@ def _quota() -> float:
 
 
 def require_threads(device: str, n: int) -> None:
-    """Raise NativeError unless the system starts ``n`` more threads now: where ggml gets fewer, it ends the process."""
+    """Raise NativeError unless the system starts ``n`` more threads now: if ggml gets fewer, it ends the process."""
     over = threading.Event()
     started = start_threads(n, over.wait)
     over.set()
@@ -53,6 +53,6 @@ def require_threads(device: str, n: int) -> None:
         thread.join()
     if len(started) < n:
         raise NativeError(
-            f"{device}: n_threads is {n + 1}, and the system starts no more than {len(started)} beside this one",
+            f"{device}: n_threads is {n + 1}, but the system starts only {len(started)} in addition to this one",
             hint=f"BackendParams(n_threads={len(started) + 1}), or a higher limit: see `ulimit -u` and `ulimit -v`",
         )

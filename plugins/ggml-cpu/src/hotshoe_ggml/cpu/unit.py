@@ -1,30 +1,36 @@
-"""The CPU as a unit: a pool of threads that stays, and weights in layouts of its own."""
+"""The CPU as a unit: its pool of threads, packed weights and hotshoe's kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
-from hotshoe_core.contract.host_memory import host_memory
-from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml.cpu.builder import CpuBuilder
 from hotshoe_ggml.cpu.packed import (
     DenseWeight,
     PackedFormat,
     PackedWeight,
     QuantizedWeight,
     multiplies_bf16,
+    pack_all,
     pack_format,
     rounds_stored,
 )
 from hotshoe_ggml.cpu.threads import require_threads
+from hotshoe_ggml.memory.transfer import Meter
+from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["CpuUnit"]
 
 
 class CpuUnit(Unit):
-    own_kernels = True
+    """The CPU with hotshoe's kernels."""
+
+    fills_gaps = True
+    has_own_layouts = True
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
         super().__init__(device, params, n_threads)
@@ -35,18 +41,28 @@ class CpuUnit(Unit):
         self._start_pool()
 
     def _start_pool(self) -> None:
-        """Threads that stay: without a pool of ours ggml starts and ends them with every graph."""
+        """Start threads that stay: without a pool ggml starts and ends them with every graph."""
         require_threads(self.name, self.n_threads - 1)
         params = ffi.new("struct ggml_threadpool_params *")
         lib().ggml_threadpool_params_init(params, self.n_threads)
-        params.poll = 1  # of 100: after work, look for more for some 50 ms, the time between two steps, not for 3 s
+        params.poll = 1  # of 100: threads look for more work for about 50 ms, the time between two steps, not for 3 s
         self._pool = self.library.handle.ggml_threadpool_new(params)
         self.library.handle.ggml_backend_cpu_set_threadpool(self.backend, self._pool)
+
+    def builder(self, context: Any, keep: list[Any]) -> CpuBuilder:
+        return CpuBuilder(
+            context,
+            keep,
+            flash=self.params.flash_attention,
+            n_threads=self.n_threads,
+            bf16=self._bf16 and self.may_round_to_bf16,
+            multiplies_stored=self.params.repack is True,
+        )
 
     def work_size(self, cgraph: Any) -> int:
         return int(self.library.handle.ggml_graph_plan(cgraph, self.n_threads, self._pool).work_size)
 
-    def layouts(self) -> list[Any]:
+    def buffer_types(self) -> list[Any]:
         return self.library.extra_buffer_types(self.handle)
 
     def rounds(self, weight: WeightData) -> bool:
@@ -57,14 +73,18 @@ class CpuUnit(Unit):
     def packs(self, weight: WeightData) -> bool:
         return pack_format(weight, bf16=self._bf16) is not None
 
-    def packed(self, weight: WeightData) -> PackedWeight:
+    def pack(self, weights: Sequence[WeightData], *, dry: bool, meter: Meter) -> list[PackedWeight]:
+        packed = [self._packed(w) for w in weights]
+        if dry:
+            meter.add(sum(w.data.nbytes for w in weights))
+        else:
+            largest_first = sorted(packed, key=lambda p: -p.nbytes)  # no thread is left with a large one at the end
+            pack_all(largest_first, self.n_copying, meter)
+        return packed
+
+    def _packed(self, weight: WeightData) -> PackedWeight:
         format = pack_format(weight, bf16=self._bf16)
         return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
-
-    def memory_free(self) -> int:
-        """What the computer has available: ggml says that all of its memory is free."""
-        memory = host_memory()
-        return memory.available if memory else 0
 
     def close(self) -> None:
         super().close()

@@ -1,11 +1,12 @@
-"""Lowering: one function an op, from core's tensors to ggml's.
+"""Lowering: one function for each op, from core's tensors to ggml's.
 
-ggml counts axes the other way round, and a ggml tensor always has four: a shape (batch, n, dim) is
-``ne = [dim, n, batch, 1]``. That stays inside this package. What an op of ggml demands of the memory of its
-operands is met here, by a copy (``ggml_cont``) where it must be and only there.
+ggml counts axes in reverse, and a ggml tensor always has four: a shape (batch, n, dim) is ``ne = [dim, n, batch, 1]``.
+Only this package and ``native.context`` know that. Some of ggml's ops need contiguous operands: lowerings copy them
+(``ggml_cont``) where necessary.
 
-A module for each theme, as in ``hotshoe_core.ops``. ``@lowers("op")`` enters a function in the table LOWERINGS;
-``@lowers("op", when=predicate)`` says which nodes it covers.
+There is a module for each theme, as in ``hotshoe_core.ops``. ``@lowers("op", when=predicate)`` enters a function in the
+table LOWERINGS and says which nodes it covers. A lowering never asks which device it builds for: where a unit has
+kernels of its own, its Builder has another method.
 """
 
 from hotshoe_ggml.lowering import (  # noqa: F401  (they fill the table)
@@ -17,7 +18,7 @@ from hotshoe_ggml.lowering import (  # noqa: F401  (they fill the table)
     recurrent,
     reduce,
 )
-from hotshoe_ggml.lowering.builder import LOWERINGS, Builder, can_lower, extents, node_budget
-from hotshoe_ggml.lowering.matrix import lower_fused
+from hotshoe_ggml.lowering.builder import Builder, Fusion
+from hotshoe_ggml.lowering.table import LOWERINGS, can_lower, ggml_lacks, node_budget
 
-__all__ = ["LOWERINGS", "Builder", "can_lower", "extents", "lower_fused", "node_budget"]
+__all__ = ["LOWERINGS", "Builder", "Fusion", "can_lower", "ggml_lacks", "node_budget"]

@@ -1,140 +1,61 @@
-"""What every lowering is made with: Builder, which makes ggml nodes, and the table the lowerings stand in."""
+"""Builder: makes ggml nodes. Its second half are the ops that a unit may make in a way of its own."""
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hotshoe_core.errors import UnsupportedOpError
+from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.ops.bounds import are_within
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
-from hotshoe_ggml._native import lib
-from hotshoe_ggml.cpu.kernels import pointwise_node
+from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native.context import MAX_AXES, extents
 
-__all__ = [
-    "F32", "LOWERINGS", "MAX_AXES", "Builder", "Lowering", "Ptr", "always", "can_lower", "extents",
-    "indices_are_i32", "lowers", "node_budget",
-]  # fmt: skip
+__all__ = ["F32", "Builder", "Fusion", "Ptr", "Read"]
 
 Ptr = Any  # struct ggml_tensor *
 F32 = DType.F32
-MAX_AXES = 4
-_LONGEST = 2**31 - 1  # ggml_permute, for one, keeps the sizes of axes in an int
 
-_UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # the last two: for ggml's own intermediate results
-
-_NODES = 16  # the most ggml nodes a lowering makes, unless it says otherwise
-
-Lowering = Callable[..., Ptr]
-Predicate = Callable[[Tensor], bool]
+Read = Callable[[str, Tensor, int], Any]
+"""``read(op, tensor, operand)``: what this operand of the op reads, see Handle.read_by."""
 
 
-class _Row(NamedTuple):
-    """What is known of an op's lowering beside the function: see ``lowers``."""
+class Fusion(NamedTuple):
+    """Nodes of a graph that are built otherwise than by their lowerings."""
 
-    when: Predicate
-    own_kernels: Predicate
-    nodes: Callable[[Tensor], int]
+    nodes: dict[Tensor, Callable[[], Ptr]]
+    """For the last node of each pattern, what builds the whole pattern."""
 
-
-LOWERINGS: dict[str, Lowering] = {}
-_ROWS: dict[str, _Row] = {}
-
-
-def always(node: Tensor) -> bool:
-    """Of ``lowers``: every node."""
-    return True
-
-
-def _never(node: Tensor) -> bool:
-    return False
-
-
-def lowers(
-    *ops: str,
-    when: Predicate = always,
-    own_kernels: Predicate = _never,
-    nodes: Callable[[Tensor], int] = lambda node: _NODES,
-) -> Callable[[Lowering], Lowering]:
-    """Enter the function as the lowering of these ops.
-
-    when: for which nodes, of those ggml can hold at all. own_kernels: which of them need ours, that is, the CPU.
-    nodes: how many ggml nodes it makes at most.
-    """
-
-    def add(function: Lowering) -> Lowering:
-        for op in ops:
-            if op in LOWERINGS:
-                raise ValueError(f"op {op} has two lowerings")
-            LOWERINGS[op] = function
-            _ROWS[op] = _Row(when, own_kernels, nodes)
-        return function
-
-    return add
-
-
-def can_lower(node: Tensor, *, own_kernels: bool = True) -> bool:
-    """Whether the lowering of this op covers these shapes and types. own_kernels: whether the device runs ours."""
-    tensors = [node, *(s for s in node.sources if s is not None)]
-    if node.op not in LOWERINGS or any(t.ndim > MAX_AXES or t.dtype in _UNREADABLE for t in tensors):
-        return False
-    if any(max(t.shape, default=1) > _LONGEST for t in tensors):
-        return False
-    row = _ROWS[node.op]
-    return row.when(node) and (own_kernels or not row.own_kernels(node))
-
-
-def node_budget(node: Tensor) -> int:
-    """How many ggml nodes the lowering of this node makes at most."""
-    return _ROWS[node.op].nodes(node)
-
-
-def indices_are_i32(indexed: int, indices: int) -> Predicate:
-    """ggml's indices are I32, and of integers it gathers I32 only. The two operands are given by their places."""
-
-    def holds(node: Tensor) -> bool:
-        x, at = node.sources[indexed], node.sources[indices]
-        assert x is not None
-        return at is not None and at.dtype is DType.I32 and (not x.dtype.is_integer or x.dtype is DType.I32)
-
-    return holds
-
-
-def extents(shape: Shape) -> list[int]:
-    """A NumPy shape as ggml's four sizes, fastest first. Raises UnsupportedOpError where ggml would abort."""
-    if len(shape) > MAX_AXES:
-        raise UnsupportedOpError(
-            f"ggml's tensors have {MAX_AXES} axes at most; got the shape {shape}",
-            hint="make one of two axes: a weight of conv3d may be (out * in, depth, height, width)",
-        )
-    if max(shape, default=1) > _LONGEST:
-        raise UnsupportedOpError(
-            f"ggml counts along an axis in 32 bits; got the shape {shape}", hint="divide the longest axis into two"
-        )
-    return [*reversed(shape), *(1,) * (MAX_AXES - len(shape))]
+    absorbed: set[Tensor]
+    """The other nodes of the patterns: they are not built."""
 
 
 class Builder:
-    """Builds ggml nodes in one ``ggml_context``.
+    """Makes ggml nodes in one ``ggml_context``, from ops that ggml has.
 
-    custom: our own kernels may be used, which run on the CPU only. flash: "on", "off" or "auto". n_threads: of the CPU.
-    bf16: those kernels may round F16 to BF16. keep: what must live as long as the graph.
+    flash: attention by ggml's flash attention "on", "off", or "auto". keep: collects what must live as long as the
+    graph.
     """
 
-    def __init__(self, context: Any, *, custom: bool, flash: str, n_threads: int, bf16: bool) -> None:
+    def __init__(self, context: Any, keep: list[Any], *, flash: str) -> None:
         self.context = context
-        self.n_threads = n_threads
         self.g = lib()
-        self.custom = custom
         self.flash = flash
-        self.bf16 = bf16
-        self.keep: list[Any] = []
+        self.keep = keep
+
+    def fuse(self, graph: Graph, builds: Callable[[Tensor], bool], read: Read) -> Fusion:
+        """Which nodes this builder builds together. builds: whether it is this builder that builds a node."""
+        return Fusion({}, set())
 
     def new(self, shape: Shape, dtype: DType) -> Ptr:
         return self.g.ggml_new_tensor(self.context, dtype.id, MAX_AXES, extents(shape))
 
     def call(self, name: str, *args: Any) -> Ptr:
+        """The node that ``ggml_<name>`` makes."""
         return getattr(self.g, "ggml_" + name)(self.context, *args)
 
     def cont(self, x: Ptr) -> Ptr:
@@ -145,7 +66,7 @@ class Builder:
         return x if self._usual_strides(x) else self.call("reshape_4d", x, *x.ne)
 
     def rows(self, x: Ptr) -> Ptr:
-        """``x`` with each row contiguous; rows may lie apart."""
+        """``x`` with each row contiguous; there may be gaps between rows."""
         return x if x.nb[0] == self.g.ggml_type_size(x.type) else self.cont(x)
 
     def _usual_strides(self, x: Ptr) -> bool:
@@ -163,34 +84,152 @@ class Builder:
         return self.call("reshape_4d", self.cont(x), *ne)
 
     def swap(self, x: Ptr, a: int, b: int) -> Ptr:
-        """Two of ggml's axes exchanged, as a view."""
+        """A view of ``x`` with two of ggml's axes exchanged."""
         order = list(range(MAX_AXES))
         order[a], order[b] = b, a
         return self.call("permute", x, *order)
 
-    def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
-        """Operand ``which`` of those ``node`` uses as indices, contiguous and within what it indexes.
-
-        ggml aborts on an index out of range, or reads beyond the tensor. Those that come from outside are checked
-        there; those computed by the graph are proved to fit, or limited.
-        """
-        source, indices, axis = TABLE[node.op].indexed[which]
-        x, at = node.sources[source], node.sources[indices]
-        assert x is not None
-        assert at is not None
-        n = x.shape[axis]
-        if are_within(at, n):
-            return self.cont(native)
-        if self.custom:
-            return pointwise_node(self, "clamp", list(native.ne), [native], low=0, high=n - 1)
-        floats = self.call("clamp", self.call("cast", self.cont(native), F32.id), 0.0, float(n - 1))
-        return self.call("cast", floats, DType.I32.id)
-
     def column(self, x: Ptr, i: int, axis: int = 0) -> Ptr:
-        """Element ``i`` of one of ggml's axes, which stays with size 1, as a view."""
+        """A view of element ``i`` of one of ggml's axes, which stays with size 1."""
         ne = list(x.ne)
         ne[axis] = 1
         return self.call("view_4d", x, *ne, x.nb[1], x.nb[2], x.nb[3], i * x.nb[axis])
 
     def repeat(self, x: Ptr, ne: list[int]) -> Ptr:
         return x if list(x.ne) == ne else self.call("repeat_4d", self.rows(x), *ne)
+
+    def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
+        """Operand ``which`` of those that ``node`` uses as indices, contiguous and within what it indexes.
+
+        ggml aborts on an index out of range, or reads beyond the tensor. Indices that are fed are checked when they
+        are fed; those that the graph computes are proved to fit, or limited.
+        """
+        source, indices, axis = TABLE[node.op].indexed[which]
+        x, index = node.sources[source], node.sources[indices]
+        assert x is not None
+        assert index is not None
+        n = x.shape[axis]
+        return self.cont(native) if are_within(index, n) else self.limit(native, n)
+
+    # Ops that a unit may make in a way of its own. Operands are as lowerings prepare them: F32 with contiguous rows,
+    # unless the op says otherwise.
+
+    def limit(self, indices: Ptr, n: int) -> Ptr:
+        """I32 indices, limited to 0 … n - 1."""
+        floats = self.call("clamp", self.call("cast", self.cont(indices), F32.id), 0.0, float(n - 1))
+        return self.call("cast", floats, DType.I32.id)
+
+    def pointwise(
+        self, op: str, ne: list[int], operands: list[Ptr], *, low: float = -math.inf, high: float = math.inf
+    ) -> Ptr:
+        """An elementwise op that ggml lacks, by core's name. Operands broadcast to ne. low, high: limits of "clamp"."""
+        raise UnsupportedOpError(f"ggml has no {op} for these types")
+
+    def softplus(self, x: Ptr) -> Ptr:
+        return self.call("softplus", x)
+
+    def gelu(self, x: Ptr, approximate: str) -> Ptr:
+        return self.call({"none": "gelu_erf", "tanh": "gelu", "quick": "gelu_quick"}[approximate], x)
+
+    def geglu(self, gate: Ptr, up: Ptr, approximate: str) -> Ptr:
+        name = {"none": "geglu_erf_split", "tanh": "geglu_split", "quick": "geglu_quick_split"}
+        return self.call(name[approximate], gate, up)
+
+    def rms_norm(self, x: Ptr, weight: Ptr | None, eps: float) -> Ptr:
+        y = self.call("rms_norm", x, eps)
+        return y if weight is None else self.call("mul", y, self.f32(weight))
+
+    def layer_norm(self, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr:
+        y = self.call("norm", x, eps)
+        y = y if weight is None else self.call("mul", y, self.f32(weight))
+        return y if bias is None else self.call("add", y, self.f32(bias))
+
+    def row_max(self, x: Ptr) -> Ptr:
+        """The largest element of each row of a matrix."""
+        index = self.reshape(self.call("argmax", x), (x.ne[1], 1))
+        return self.call("get_rows", self.reshape(x, (x.ne[1], x.ne[0], 1)), index)
+
+    def row_argmax(self, x: Ptr) -> Ptr:
+        """The first index of the largest element of each row."""
+        n, n_rows = x.ne[0], x.ne[1] * x.ne[2] * x.ne[3]
+        x = self.reshape(x, (n_rows, n))
+        # A GPU's argmax gives any of equal elements. With n, n - 1, …, 1 for those and 0 for smaller elements, the
+        # first has the largest value.
+        largest = self.reshape(self.row_max(x), (n_rows, 1))
+        less = self.call("step", self.call("neg", self.call("sub", x, largest)))
+        left = self.call("mul", self.call("scale_bias", less, 1.0, -1.0), self.call("arange", -float(n), 0.0, 1.0))
+        return self.call("argmax", left)
+
+    def argsort(self, x: Ptr, *, descending: bool) -> Ptr:
+        order = self.g.GGML_SORT_ORDER_DESC if descending else self.g.GGML_SORT_ORDER_ASC
+        return self.call("argsort", self.cont(x), order)
+
+    def top_k(self, x: Ptr, k: int) -> Ptr:
+        """The indices of the k largest elements of each row, largest first."""
+        return self.cont(self.call("argsort_top_k", self.cont(x), k))  # ggml_top_k does not sort them
+
+    def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:
+        """x @ y, or x @ y.T. y has any layout."""
+        y = self.rows(y if transpose else self.call("transpose", y))
+        y = self.f32(y) if y.type == DType.F64.id else y
+        batch = [max(x.ne[2], y.ne[2]), max(x.ne[3], y.ne[3])]
+        if [x.ne[2], x.ne[3]] != batch:  # ggml repeats only its first operand, which is our y
+            x = self.repeat(x, [x.ne[0], x.ne[1], *batch])
+        product = self.call("mul_mat", y, x)
+        if full_precision:
+            self.g.ggml_mul_mat_set_prec(product, self.g.GGML_PREC_F32)
+        return product
+
+    def linear_experts(self, x: Ptr, weight: Ptr, experts: Ptr, *, distinct: bool) -> Ptr:
+        """Each row of x by the matrix that ``experts`` names. distinct: no row names an expert twice."""
+        return self.call("mul_mat_id", weight, x, experts)
+
+    def one_choice_at_a_time(self, x: Ptr, weight: Ptr, experts: Ptr) -> Ptr:
+        """``linear_experts`` in a product for each choice: none of them names an expert twice."""
+        n = experts.ne[0]
+        columns = [self.cont(self.column(experts, j)) for j in range(n)]
+        rows = [x if x.ne[1] == 1 else self.cont(self.column(x, j, axis=1)) for j in range(n)]
+        parts = [self.call("mul_mat_id", weight, row, column) for row, column in zip(rows, columns)]
+        return functools.reduce(lambda joined, part: self.call("concat", joined, part, 1), parts)
+
+    def softmax(self, x: Ptr, mask: Ptr | None, scale: float) -> Ptr:
+        """softmax(x * scale + mask) over rows. x is contiguous."""
+        if mask is None:
+            return self.call("soft_max_ext", x, ffi.NULL, scale, 0.0)
+        # ggml repeats the mask over its two slowest axes; the row count and length must be x's
+        mask = mask if mask.type == DType.F16.id else self.f32(mask)
+        mask = self.cont(self.repeat(mask, [x.ne[0], x.ne[1], mask.ne[2], mask.ne[3]]))
+        return self.call("soft_max_ext", x, mask, scale, 0.0)
+
+    def attention(
+        self, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
+    ) -> Ptr:
+        """Attention, from q (dim, heads, rows, batch), k and v (dim, kv_heads, cells, batch) in ggml's order."""
+        q, k, v = (self.swap(x, 1, 2) for x in (q, k, v))  # (dim, rows, heads, batch)
+        if self.flash == "on" or (self.flash == "auto" and k.type != F32.id):  # a cache of half or quantized rows
+            return self._flash_attention(q, k, v, mask, sinks, scale, softcap)
+        scores = self.call("mul_mat", k, q)  # ggml repeats k over the heads of a group by itself
+        self.g.ggml_mul_mat_set_prec(scores, self.g.GGML_PREC_F32)
+        if softcap:
+            scores = self.call("scale", self.call("tanh", self.call("scale", scores, scale / softcap)), softcap)
+            scale = 1.0
+        weights = self.softmax(scores, mask, scale)
+        if sinks is not None:
+            self.g.ggml_soft_max_add_sinks(weights, sinks)
+        values = self.call("cont", self.swap(self.f32(v), 0, 1))
+        y = self.call("mul_mat", values, weights)
+        return self.cont(self.swap(y, 1, 2))
+
+    def _flash_attention(
+        self, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
+    ) -> Ptr:
+        if mask is not None:
+            ne = [k.ne[1], q.ne[1], mask.ne[2], mask.ne[3]]
+            if mask.type != DType.F16.id or list(mask.ne) != ne:
+                mask = self.call("cast", self.repeat(self.f32(mask), ne), DType.F16.id)
+            mask = self.cont(mask)
+        y = self.call("flash_attn_ext", q, k, v, ffi.NULL if mask is None else mask, scale, 0.0, softcap)
+        self.g.ggml_flash_attn_ext_set_prec(y, self.g.GGML_PREC_F32)
+        if sinks is not None:
+            self.g.ggml_flash_attn_ext_add_sinks(y, sinks)
+        return y

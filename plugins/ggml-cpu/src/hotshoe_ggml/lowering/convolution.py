@@ -1,8 +1,8 @@
-"""Lowerings of convolution, pooling and interpolation. ggml names what belongs to the width first, then to the height.
+"""Lowerings of convolution, pooling and interpolation. ggml takes the arguments for the width first, then the height.
 
-Left to core's decomposition, for ggml has it not or not right: convolution in groups that are not single channels,
-transposed convolution (ggml's takes one image and no padding), the nearest element (its ties fall otherwise), and
-antialiasing.
+Core decomposes what ggml lacks or computes differently: convolution in groups of several channels, transposed
+convolution (ggml's takes one image and no padding), interpolation to the nearest element (ggml rounds ties
+differently), and antialiasing.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ from collections.abc import Callable
 
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Shape, Tensor
-from hotshoe_ggml.lowering.builder import F32, Builder, Lowering, Ptr, extents, lowers
+from hotshoe_ggml.lowering.builder import F32, Builder, Ptr
+from hotshoe_ggml.lowering.table import Lowering, lowers
+from hotshoe_ggml.native.context import extents
 
 __all__: list[str] = []
 
-_WORKSPACE = 16 * 1024 * 1024  # what ggml has for the columns of a convolution; if not one fits, it divides by zero
+_WORKSPACE = 16 * 1024 * 1024  # bytes that ggml has for columns of a convolution; if none fits, it divides by zero
 
 
 def _operands(node: Tensor) -> tuple[Tensor, Tensor]:
@@ -44,14 +46,14 @@ def _convolves(dims: int) -> Callable[[Tensor], bool]:
 
 
 def _geometry(node: Tensor, dims: int) -> list[int]:
-    """Stride, padding and dilation, each from the last axis to the first, as of an image if it has one axis."""
+    """Stride, padding and dilation, each from the last axis to the first. A single axis is the width of an image."""
     flat = ((1,), (0,), (1,)) if dims == 1 else ((), (), ())
     given = (node.attrs[name] for name in ("stride", "padding", "dilation"))
     return [i for more, values in zip(flat, given) for i in (*reversed(values), *more)]
 
 
 def _image(shape: Shape, dims: int) -> Shape:
-    """A single spatial axis is the width of an image of height 1."""
+    """The shape with a single spatial axis turned into the width of an image of height 1."""
     return (*shape[:-1], 1, shape[-1]) if dims == 1 else shape
 
 
@@ -96,7 +98,7 @@ def _im2col(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     kernel = node.attrs["kernel_size"]
     dims = len(kernel)
     channels = source.shape[-dims - 1]
-    shape_only = b.new(_image((channels, *kernel), dims), DType.F16)  # ggml asks it for its sizes
+    shape_only = b.new(_image((channels, *kernel), dims), DType.F16)  # ggml reads its sizes only
     image = b.cont(b.reshape(b.f32(x), _image(source.shape, dims)))
     if dims == 3:
         y = b.call("im2col_3d", shape_only, image, channels, *_geometry(node, dims), F32.id)
@@ -124,7 +126,7 @@ def _pools(dims: int) -> Callable[[Tensor], bool]:
 
 
 def _pool(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    """Over the last two axes; pooling of one axis is that with windows of height 1."""
+    """Pooling of the last two axes, or of one with windows of height 1."""
     kind = b.g.GGML_OP_POOL_MAX if node.op.startswith("max") else b.g.GGML_OP_POOL_AVG
     kernel, stride, padding = node.attrs["kernel_size"], node.attrs["stride"], node.attrs["padding"]
     if len(kernel) == 1:

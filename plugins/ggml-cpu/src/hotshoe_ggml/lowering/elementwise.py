@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml.cpu.kernels import activation_node, pointwise_node
-from hotshoe_ggml.lowering.builder import F32, Builder, Ptr, always, extents, lowers
+from hotshoe_ggml.lowering.builder import F32, Builder, Ptr
+from hotshoe_ggml.lowering.table import always, lowers
+from hotshoe_ggml.native.context import extents
 
 _CAST = frozenset({DType.F32, DType.F16, DType.BF16, DType.I32})
 _UNARY = ("sqr", "sqrt", "log", "sin", "cos", "neg", "exp", "tanh", "sigmoid", "relu", "silu", "floor", "ceil")
@@ -18,16 +19,12 @@ def _unary(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 
 @lowers("softplus")
 def _softplus(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    x = b.cont(b.f32(x))
-    return activation_node(b, "softplus", x) if b.custom else b.call("softplus", x)
+    return b.softplus(b.cont(b.f32(x)))
 
 
 @lowers("gelu")
 def _gelu(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    x, approximate = b.cont(b.f32(x)), node.attrs["approximate"]
-    if b.custom:
-        return activation_node(b, approximate, x)
-    return b.call({"none": "gelu_erf", "tanh": "gelu", "quick": "gelu_quick"}[approximate], x)
+    return b.gelu(b.cont(b.f32(x)), node.attrs["approximate"])
 
 
 @lowers("swiglu", "reglu")
@@ -37,11 +34,7 @@ def _gated(b: Builder, node: Tensor, gate: Ptr, up: Ptr) -> Ptr:
 
 @lowers("geglu")
 def _geglu(b: Builder, node: Tensor, gate: Ptr, up: Ptr) -> Ptr:
-    gate, up, approximate = b.cont(b.f32(gate)), b.cont(b.f32(up)), node.attrs["approximate"]
-    if b.custom:
-        return activation_node(b, approximate, gate, up)
-    name = {"none": "geglu_erf_split", "tanh": "geglu_split", "quick": "geglu_quick_split"}
-    return b.call(name[approximate], gate, up)
+    return b.geglu(b.cont(b.f32(gate)), b.cont(b.f32(up)), node.attrs["approximate"])
 
 
 @lowers("clamped_swiglu")
@@ -54,7 +47,7 @@ def _affine(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     return b.call("scale_bias", b.cont(b.f32(x)), node.attrs["scale"], node.attrs["bias"])
 
 
-# Arithmetic and comparison. ggml's is of floats only; integers are I32, and our kernel's.
+# Arithmetic and comparison. ggml has them for floats only; the integers are I32.
 
 
 def _of_integers(node: Tensor) -> bool:
@@ -65,7 +58,7 @@ def _readable(node: Tensor) -> bool:
     return all(s is None or not s.dtype.is_integer or s.dtype is DType.I32 for s in node.sources)
 
 
-@lowers("add", "mul", "sub", "div", when=_readable, own_kernels=_of_integers)
+@lowers("add", "mul", "sub", "div", when=_readable, ggml_lacks=_of_integers)
 def _binary(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
     if _of_integers(node):
         return _pointwise(b, node, x, y)
@@ -82,32 +75,32 @@ def _binary(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
 @lowers(
     *("equal", "less", "less_equal", "minimum", "maximum", "mod", "floor_divide", "round", "sign"),
     when=_readable,
-    own_kernels=always,
+    ggml_lacks=always,
 )
 def _pointwise(b: Builder, node: Tensor, *xs: Ptr) -> Ptr:
-    return pointwise_node(b, node.op, extents(node.shape), [x if x.type == DType.I32.id else b.f32(x) for x in xs])
+    return b.pointwise(node.op, extents(node.shape), [x if x.type == DType.I32.id else b.f32(x) for x in xs])
 
 
-@lowers("where", when=_readable, own_kernels=always)
+@lowers("where", when=_readable, ggml_lacks=always)
 def _where(b: Builder, node: Tensor, condition: Ptr, x: Ptr, y: Ptr) -> Ptr:
     return _pointwise(b, node, condition, x, y)
 
 
-@lowers("abs", when=_readable, own_kernels=_of_integers)
+@lowers("abs", when=_readable, ggml_lacks=_of_integers)
 def _abs(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     return _pointwise(b, node, x) if _of_integers(node) else b.call("abs", b.cont(b.f32(x)))
 
 
-@lowers("clamp", when=_readable, own_kernels=_of_integers)
+@lowers("clamp", when=_readable, ggml_lacks=_of_integers)
 def _clamp(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     low, high = node.attrs["min"], node.attrs["max"]
     if _of_integers(node):
-        return pointwise_node(b, "clamp", extents(node.shape), [x], low=low, high=high)
+        return b.pointwise("clamp", extents(node.shape), [x], low=low, high=high)
     return b.call("clamp", b.call("cont", b.f32(x)), low, high)  # in place: it must not overwrite what others read
 
 
 def _can_cast(node: Tensor) -> bool:
-    """ggml aborts on the rest."""
+    """ggml aborts on other casts."""
     (x,) = node.sources
     assert x is not None
     known = all(t.dtype in _CAST or t.dtype.is_quantized for t in (node, x))
@@ -117,5 +110,5 @@ def _can_cast(node: Tensor) -> bool:
 @lowers("cast", when=_can_cast)
 def _cast(b: Builder, node: Tensor, x: Ptr) -> Ptr:
     if x.type not in (F32.id, DType.F16.id) and node.dtype is not F32:
-        x = b.f32(x)  # ggml converts between F32 and the rest
+        x = b.f32(x)  # ggml converts other types from F32 only
     return b.call("cast", b.cont(x), node.dtype.id)

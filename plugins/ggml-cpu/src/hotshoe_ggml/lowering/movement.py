@@ -1,12 +1,12 @@
-"""Lowerings of what moves elements and computes nothing."""
+"""Lowerings of ops that move, select or order elements."""
 
 from __future__ import annotations
 
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Shape, Tensor
-from hotshoe_ggml.cpu.kernels import argmax_node, order_node
-from hotshoe_ggml.lowering.builder import MAX_AXES, Builder, Ptr, extents, indices_are_i32, lowers
-from hotshoe_ggml.lowering.reduce import largest
+from hotshoe_ggml.lowering.builder import Builder, Ptr
+from hotshoe_ggml.lowering.table import indices_are_i32, lowers
+from hotshoe_ggml.native.context import MAX_AXES, extents
 
 
 @lowers("reshape")
@@ -51,29 +51,29 @@ def _cut(b: Builder, node: Tensor, x: Ptr, shape: Shape) -> Ptr:
     for i, s in enumerate(slices):
         nb[i] *= s[2]
     view = b.call("view_4d", x, *extents(shape), nb[1], nb[2], nb[3], offset)
-    view.nb[0] = nb[0]  # ggml_view takes rows to be dense, which those of a transposed or stepped tensor are not
+    view.nb[0] = nb[0]  # ggml_view assumes dense rows; a transposed or stepped tensor has others
     return view
 
 
 @lowers("set_slice")
 def _set_slice(b: Builder, node: Tensor, x: Ptr, values: Ptr) -> Ptr:
-    """In place: the executable passes a copy where the source's old value must survive."""
+    """Writes in place: the executable passes a copy if the old value of ``x`` is still needed."""
     source = node.sources[1]
     assert source is not None
     x = b.cont(x)
     written = b.call("cpy", values, _cut(b, node, x, source.shape))
     whole = b.call("view_4d", x, *x.ne, x.nb[1], x.nb[2], x.nb[3], 0)
-    whole.src[1] = written  # who reads the whole waits for the copy
+    whole.src[1] = written  # so the copy runs before what reads the whole
     return whole
 
 
 @lowers("concat", nodes=lambda node: 3 * len(node.sources))
 def _concat(b: Builder, node: Tensor, *xs: Ptr) -> Ptr:
     if len(xs) == 1:
-        return b.call("cont", xs[0])  # a value of its own: x may be a state, and overwritten later
+        return b.call("cont", xs[0])  # a copy: x may be a state, which is overwritten later
     axis = node.ndim - 1 - node.attrs["axis"]
     parts = [b.cont(x) for x in xs]
-    while len(parts) > 1:  # by twos, for ggml copies both sides whenever it joins two
+    while len(parts) > 1:  # in pairs: ggml copies both sides whenever it joins two
         joined = [b.call("concat", x, y, axis) for x, y in zip(parts[::2], parts[1::2])]
         parts = joined + parts[len(joined) * 2 :]
     return parts[0]
@@ -87,11 +87,11 @@ def _pad(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 
 @lowers("take", when=indices_are_i32(0, 1))
 def _take(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
-    source, at = node.sources[0], node.sources[1]
+    source, index = node.sources[0], node.sources[1]
     assert source is not None
-    assert at is not None
+    assert index is not None
     rows = b.reshape(x, (len(source), source.size // len(source)))
-    return b.reshape(b.call("get_rows", b.rows(rows), b.reshape(b.indices(node, indices), (at.size,))), node.shape)
+    return b.reshape(b.call("get_rows", b.rows(rows), b.reshape(b.indices(node, indices), (index.size,))), node.shape)
 
 
 @lowers("take_along", when=indices_are_i32(0, 1))
@@ -99,14 +99,14 @@ def _take_along(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
     source = node.sources[0]
     assert source is not None
     n = source.size // source.shape[-1]
-    columns = b.reshape(b.f32(x), (n, source.shape[-1], 1))  # a row of one element each, for ggml gathers rows
-    at = b.reshape(b.indices(node, indices), (n, node.shape[-1]))
-    return b.reshape(b.call("get_rows", columns, at), node.shape)
+    columns = b.reshape(b.f32(x), (n, source.shape[-1], 1))  # rows of one element: ggml gathers rows
+    indices = b.reshape(b.indices(node, indices), (n, node.shape[-1]))
+    return b.reshape(b.call("get_rows", columns, indices), node.shape)
 
 
 @lowers("set_rows", when=indices_are_i32(0, 1))
 def _set_rows(b: Builder, node: Tensor, x: Ptr, indices: Ptr, rows: Ptr) -> Ptr:
-    """In place: the executable passes a copy where the source's old value must survive."""
+    """Writes in place: the executable passes a copy if the old value of ``x`` is still needed."""
     n, width = node.shape[0], node.size // node.shape[0]
     flat = b.reshape(x, (n, width))
     values = b.reshape(b.f32(rows), (indices.ne[0], width))
@@ -115,39 +115,24 @@ def _set_rows(b: Builder, node: Tensor, x: Ptr, indices: Ptr, rows: Ptr) -> Ptr:
 
 @lowers("argsort")
 def _argsort(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    x, descending = b.rows(b.f32(x)), node.attrs["descending"]
-    if b.custom:
-        return order_node(b, x, node.shape[-1], descending=descending)
-    order = b.g.GGML_SORT_ORDER_DESC if descending else b.g.GGML_SORT_ORDER_ASC
-    return b.call("argsort", b.cont(x), order)
+    return b.argsort(b.rows(b.f32(x)), descending=node.attrs["descending"])
 
 
 @lowers("top_k")
 def _top_k(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    x, k = b.rows(b.f32(x)), node.attrs["k"]
-    if b.custom:
-        return order_node(b, x, k, descending=True)
-    return b.cont(b.call("argsort_top_k", b.cont(x), k))  # ggml_top_k does not order them
+    return b.top_k(b.rows(b.f32(x)), node.attrs["k"])
 
 
 @lowers("argmax")
 def _argmax(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    x = b.rows(b.f32(x))
-    if b.custom:
-        return b.reshape(argmax_node(b, x), node.shape)
-    n = x.ne[0]
-    x = b.reshape(x, (node.size, n))
-    # A GPU's argmax gives any of those that are equal. With n, n - 1, …, 1 for them and 0 for less, the first has most.
-    less = b.call("step", b.call("neg", b.call("sub", x, b.reshape(largest(b, x), (node.size, 1)))))
-    left = b.call("mul", b.call("scale_bias", less, 1.0, -1.0), b.call("arange", -float(n), 0.0, 1.0))
-    return b.reshape(b.call("argmax", left), node.shape)
+    return b.reshape(b.row_argmax(b.rows(b.f32(x))), node.shape)
 
 
 # Triangles and diagonals
 
 
 def _is_triangle(node: Tensor) -> bool:
-    """Of a square matrix, with the diagonal or without."""
+    """Whether the triangle is of a square matrix, with the diagonal or without."""
     offset = node.attrs["k"] * (1 if node.op == "tril" else -1)
     return node.dtype is DType.F32 and node.shape[-1] == node.shape[-2] and offset in (0, -1)
 

@@ -1,19 +1,20 @@
-"""Lowerings of recurrences. Like core's ops, ggml's give the outputs and the state behind each other.
+"""Lowerings of recurrences. ggml's ops return the outputs followed by the state, as core's do.
 
-All but the delta rule take the sequences' steps in one axis, sequence by sequence, and the states as rows of a matrix.
+All except the delta rule take the steps of all sequences in one axis, sequence by sequence, and the states as rows of a
+matrix.
 """
 
 from __future__ import annotations
 
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_ggml.cpu.kernels import activation_node
-from hotshoe_ggml.lowering.builder import Builder, Ptr, lowers
+from hotshoe_ggml.lowering.builder import Builder, Ptr
+from hotshoe_ggml.lowering.table import lowers
 
 __all__: list[str] = []
 
 
 def _nodes(node: Tensor) -> int:
-    """Each operand may need a cast, a copy and a few reshapes."""
+    """A budget: each operand may need a cast, a copy and a few reshapes."""
     return 6 * len(node.sources)
 
 
@@ -24,7 +25,7 @@ def _shape(node: Tensor, operand: int) -> tuple[int, ...]:
 
 
 def _plain(b: Builder, x: Ptr) -> Ptr:
-    """As all of ggml's recurrences want their operands."""
+    """F32 and contiguous: ggml's recurrences need their operands so."""
     return b.cont(b.f32(x))
 
 
@@ -39,11 +40,11 @@ def _ssm_conv(b: Builder, node: Tensor, x: Ptr, state: Ptr, weight: Ptr, bias: P
 
 
 _LIFT = 2.0**40
-"""What dt is multiplied by on its way through ggml's scan, and rates and x are divided by: no digit is lost."""
+"""dt is multiplied by this before ggml's scan, and rates and x are divided by it. No digit is lost."""
 
 
 def _scans(node: Tensor) -> bool:
-    """ggml takes a softplus of dt. With one decay an element of the state, SVE needs whole vectors of them."""
+    """ggml applies a softplus to dt. With one decay for each element of the state, SVE needs whole vectors of them."""
     a, d_state = _shape(node, 2), _shape(node, 5)[-1]
     per_head = len(a) == 1 or a[1] == 1
     return bool(node.attrs["dt_softplus"]) and (per_head or d_state % 16 == 0)
@@ -53,22 +54,21 @@ def _scans(node: Tensor) -> bool:
 def _ssm_scan(b: Builder, node: Tensor, x: Ptr, dt: Ptr, a: Ptr, bb: Ptr, c: Ptr, state: Ptr) -> Ptr:
     n_seqs, _, heads, _ = _shape(node, 0)
     rates = b.reshape(b.f32(a), (heads, -(-a.ne[0] * a.ne[1] // heads)))
-    # ggml's softplus, log(1 + exp(dt)), has few digits where dt is small, as Mamba's are. Above 20 it takes dt as it
-    # is: so the softplus is computed before, and lifted there.
-    dt = _plain(b, dt)
-    dt = activation_node(b, "softplus", dt) if b.custom else b.call("softplus", dt)
+    # ggml's softplus, log(1 + exp(dt)), is inexact for the small dt of Mamba. Above 20 it returns dt unchanged: so the
+    # softplus is computed beforehand and scaled to above 20.
+    dt = b.softplus(_plain(b, dt))
     dt, x, rates = b.call("scale", dt, _LIFT), b.call("scale", _plain(b, x), 1 / _LIFT), _plain(b, rates)
     rates = b.call("scale", rates, 1 / _LIFT)
-    each_its_own = b.call("argsort", b.call("arange", 0.0, float(n_seqs), 1.0), b.g.GGML_SORT_ORDER_ASC)
+    state_rows = b.call("argsort", b.call("arange", 0.0, float(n_seqs), 1.0), b.g.GGML_SORT_ORDER_ASC)
     operands = (_plain(b, t) for t in (state, x, dt, rates, bb, c))
-    return b.reshape(b.call("ssm_scan", *operands, each_its_own, 1), node.shape)
+    return b.reshape(b.call("ssm_scan", *operands, state_rows, 1), node.shape)
 
 
 # Linear attention
 
 
 def _is_square(node: Tensor) -> bool:
-    """ggml has heads with keys and values of one size only."""
+    """Whether keys and values have the same size: ggml has no other heads."""
     *_, a, b = _shape(node, len(node.sources) - 1)
     return a == b
 
@@ -77,7 +77,7 @@ def _is_square(node: Tensor) -> bool:
 def _gated_delta_rule(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, beta: Ptr, state: Ptr) -> Ptr:
     n, t, heads, dim = _shape(node, 2)
     k_heads = _shape(node, 1)[2]
-    if k_heads != heads:  # ggml's heads take turns with the keys; ours share them in groups
+    if k_heads != heads:  # ggml repeats the keys in turns; ours are shared by groups of heads
         q, k = (_repeat_heads(b, x, (n, t, k_heads, dim), heads // k_heads) for x in (q, k))
     factor = node.attrs["scale"] * dim**0.5  # ggml divides by √dim
     if factor != 1:
@@ -90,8 +90,8 @@ def _gated_delta_rule(b: Builder, node: Tensor, q: Ptr, k: Ptr, v: Ptr, g: Ptr, 
 
 def _repeat_heads(b: Builder, x: Ptr, shape: tuple[int, int, int, int], times: int) -> Ptr:
     n, t, heads, dim = shape
-    apart = b.reshape(b.f32(x), (n * t, heads, 1, dim))
-    return b.reshape(b.repeat(apart, [dim, times, heads, n * t]), (n, t, heads * times, dim))
+    separate = b.reshape(b.f32(x), (n * t, heads, 1, dim))
+    return b.reshape(b.repeat(separate, [dim, times, heads, n * t]), (n, t, heads * times, dim))
 
 
 def _steps(b: Builder, node: Tensor, *series: Ptr) -> list[Ptr]:
@@ -121,6 +121,6 @@ def _rwkv_wkv6(b: Builder, node: Tensor, r: Ptr, k: Ptr, v: Ptr, w: Ptr, u: Ptr,
 
 @lowers("rwkv_wkv7", when=lambda node: _is_square(node) and _shape(node, 6)[-1] % 64 == 0, nodes=_nodes)
 def _rwkv_wkv7(b: Builder, node: Tensor, *operands: Ptr) -> Ptr:
-    """Only for heads that are whole vectors of every CPU: ggml reads and writes past the end of others."""
+    """Only for head sizes that are multiples of 64: ggml reads and writes past the end of others on some CPUs."""
     *series, state = operands
     return b.reshape(b.call("rwkv_wkv7", *_steps(b, node, *series), _states(b, node, state)), node.shape)

@@ -1,43 +1,63 @@
-"""A compiled graph: ggml nodes built once, allocated once, and computed again and again."""
+"""GgmlExecutable: a compiled graph, whose ggml nodes are built and allocated once and computed again and again."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 import numpy as np
 
-from hotshoe_core.contract.backend import Executable, NodePlacement
+from hotshoe_core.contract.backend import Counters, Executable, NodePlacement, Placement
+from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.contract.memory import AllocationStatus, Memory
-from hotshoe_core.errors import ClosedError, GraphError, NativeError
+from hotshoe_core.errors import ClosedError, GraphError, InsufficientMemoryError, NativeError
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.graphs.splits import node_devices
 from hotshoe_core.tensors.tensor import TABLE, Tensor
-from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.buffers import NativeContext, OutOfMemory, TensorBuffer, room_for
-from hotshoe_ggml.cpu.fusion import fuse, operands
-from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight, multiplies_stored
-from hotshoe_ggml.lowering import LOWERINGS, Builder, lower_fused, node_budget
-from hotshoe_ggml.placing import choose_units
-from hotshoe_ggml.scheduler import ScheduledGraph, Scheduler
+from hotshoe_ggml.lowering import LOWERINGS, Builder, node_budget
+from hotshoe_ggml.memory.buffers import TensorBuffer
+from hotshoe_ggml.memory.layouts import Handle
+from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native.context import NativeContext, OutOfMemory, require_memory
+from hotshoe_ggml.run.assign import assign_units
+from hotshoe_ggml.run.scheduler import ScheduledGraph, Scheduler
 from hotshoe_ggml.unit import Unit, is_view
-from hotshoe_ggml.weights import as_read
 
-if TYPE_CHECKING:
-    from hotshoe_ggml.backend import GgmlBackend
+__all__ = ["GgmlExecutable", "Owner"]
 
-__all__ = ["GgmlExecutable"]
+
+class Owner(Protocol):
+    """What an executable needs of the backend that compiled it."""
+
+    params: BackendParams
+    counters: Counters
+    units: list[Unit]
+    scheduler: Scheduler | None
+    """Shared by all executables, if there are several units."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+    @property
+    def placement(self) -> Placement: ...
+    def unit(self, name: str) -> Unit: ...
+    def unit_of(self, layer: int) -> Unit: ...
+    def builds(self, node: Tensor) -> Unit: ...
+    def device_of_tensor(self, tensor: Tensor) -> str: ...
+    def require_devices(self) -> None: ...
+    def exhausted(self) -> InsufficientMemoryError: ...
+    def forget(self, executable: GgmlExecutable) -> None: ...
 
 
 class GgmlExecutable(Executable):
-    """Replaying it is one call into the scheduler; inputs and outputs are copied in and out around it.
+    """A graph on the units of a backend. Running it is one call of ggml's scheduler, with copies of inputs before it.
 
-    Where there are several units, all executables of the backend share one scheduler and its buffers. One that another
-    takes the place of keeps its outputs on the host, and its memory comes back when it runs again.
+    Where there are several units, all executables of the backend share one scheduler and its buffers. When another
+    executable takes them, this one keeps its outputs on the host, and gets memory again when it runs again.
     """
 
-    def __init__(self, backend: GgmlBackend, graph: Graph) -> None:
+    def __init__(self, backend: Owner, graph: Graph) -> None:
         self._backend = backend
         self._graph = graph
         self._dry = not backend.params.allocate
@@ -48,14 +68,15 @@ class GgmlExecutable(Executable):
         self._scheduled: ScheduledGraph | None = None
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._ran = False
-        self._kept: dict[Tensor, np.ndarray[Any, Any]] = {}  # outputs, while another has the place
+        self._kept: dict[Tensor, np.ndarray[Any, Any]] = {}  # outputs, while another executable has the memory
         self._constants: list[TensorBuffer] = []
-        self._native: dict[Tensor, Any] = {}  # ggml's tensors, and packed weights, which it keeps alive
+        self._handles: dict[Tensor, Handle] = {}  # of weights and states, which it keeps alive
+        self._native: dict[Tensor, Any] = {}  # ggml's tensors of all others
         self._keep: list[Any] = []
-        self._outputs: dict[Tensor, Any] = {}  # the memory they are read from: for some a copy
+        self._outputs: dict[Tensor, Any] = {}  # the memory that they are read from, for some a copy
         self._sizes: dict[str, Memory] = {}
-        self._places: dict[Tensor, str] = {}  # where there are several devices: which each node is meant for
-        self._units: list[Unit] = []  # where there are several: of each ggml node, but for the copies at the end
+        self._devices: dict[Tensor, str] = {}  # where each node is meant to run, if there are several units
+        self._units: list[Unit] = []  # the unit of each ggml node, if there are several, except the copies at the end
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
         self._context = NativeContext(n_nodes, n_nodes)
@@ -68,7 +89,7 @@ class GgmlExecutable(Executable):
             raise
 
     def _hold_constants(self) -> None:
-        """Each on the device of its layer."""
+        """Load each constant on the device of its layer."""
         by_unit: dict[Unit, list[Tensor]] = {}
         for t in self._graph.leaves:
             if t.op == "constant":
@@ -83,81 +104,75 @@ class GgmlExecutable(Executable):
                 _set(self._native[t], np.ascontiguousarray(t.attrs["value"]))
 
     def _build(self, size: int) -> Any:
-        g, graph, native = lib(), self._graph, self._native
-        flash, n_threads = self._backend.params.flash_attention, self._backend.n_threads
-        bf16 = self._backend.rounds_to_bf16
-        builder = Builder(self._context.pointer, custom=False, flash=flash, n_threads=n_threads, bf16=bf16)
-        self._keep = builder.keep
-        for leaf in graph.leaves:
+        g, graph, backend, native = lib(), self._graph, self._backend, self._native
+        builders = {unit: unit.builder(self._context.pointer, self._keep) for unit in backend.units}
+        self._take_leaves(builders[backend.units[0]])
+        cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
+        fused: dict[Tensor, Callable[[], Any]] = {}
+        absorbed: set[Tensor] = set()
+        for unit, builder in builders.items():
+            nodes, others = builder.fuse(graph, functools.partial(self._is_built_by, unit), self._read)
+            fused, absorbed = fused | nodes, absorbed | others
+        several = len(backend.units) > 1
+        if several:
+            self._devices = node_devices(graph, backend.placement, backend.device_of_tensor)
+        for node in graph.nodes:
+            backend.counters.lowered += 1
+            if node in absorbed:
+                continue
+            native[node] = fused[node]() if node in fused else self._lower(builders[backend.builds(node)], node)
+            g.ggml_set_name(native[node], node.name.encode()[:63])
+            g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
+            if several:
+                n_more = g.ggml_graph_n_nodes(cgraph) - len(self._units)
+                self._units += [backend.unit(self._devices[node])] * n_more
+        builder = builders[backend.units[-1]]
+        self._build_outputs(builder, cgraph)
+        self._update_states(builder, cgraph)
+        self._units = assign_units(cgraph, backend.units, self._units)
+        return cgraph
+
+    def _is_built_by(self, unit: Unit, node: Tensor) -> bool:
+        return self._backend.builds(node) is unit
+
+    def _take_leaves(self, builder: Builder) -> None:
+        """Raises GraphError or ClosedError if a weight or state cannot be used here."""
+        for leaf in self._graph.leaves:
             if leaf.op == "input":
-                native[leaf] = builder.new(leaf.shape, leaf.dtype)
-                g.ggml_set_input(native[leaf])
+                self._native[leaf] = builder.new(leaf.shape, leaf.dtype)
+                lib().ggml_set_input(self._native[leaf])
             elif leaf.op != "constant":
                 if leaf.owner is not self._backend:
                     raise GraphError(f"{leaf!r} is held by another backend")
                 if leaf.handle is None:
                     raise ClosedError(f"{leaf!r} was released")
-                native[leaf] = leaf.handle
-        cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
-        fused, vanished = fuse(graph, self._is_own_product, self._is_gated_pair)
-        counters, several = self._backend.counters, len(self._backend.units) > 1
-        if several:
-            self._places = node_devices(graph, self._backend.placement, self._backend.device_of_tensor)
-        for node in graph.nodes:
-            counters.lowered += 1
-            if node in vanished:
-                continue
-            builder.custom = self._backend.own_kernels(node)
-            if node in fused:
-                native[node] = lower_fused(builder, node, fused[node], self._read)
-            else:
-                sources = [None if s is None else self._read(node.op, s, i) for i, s in enumerate(node.sources)]
-                if TABLE[node.op].overwrites and node not in graph.in_place:
-                    sources[0] = builder.call("cont", sources[0])
-                native[node] = LOWERINGS[node.op](builder, node, *sources)
-                g.ggml_set_name(native[node], node.name.encode()[:63])
-            g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
-            if several:
-                n_more = g.ggml_graph_n_nodes(cgraph) - len(self._units)
-                self._units += [self._backend.unit(self._places[node])] * n_more
-        builder.custom = all(unit.own_kernels for unit in self._backend.units)
-        for t in graph.outputs:
-            # a leaf's memory may be laid out for the device, a view is not contiguous, a state changes: read a copy
-            copied = t.is_leaf or graph.state_behind(t) is not None
-            out = builder.call("cont", self._read("read", t)) if copied else builder.cont(native[t])
+                self._handles[leaf] = leaf.handle
+
+    def _lower(self, builder: Builder, node: Tensor) -> Any:
+        sources = [None if s is None else self._read(node.op, s, i) for i, s in enumerate(node.sources)]
+        if TABLE[node.op].overwrites and node not in self._graph.in_place:
+            sources[0] = builder.call("cont", sources[0])
+        return LOWERINGS[node.op](builder, node, *sources)
+
+    def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
+        """What this operand of ``op`` reads: see Handle.read_by. Raises UnsupportedOpError."""
+        handle = self._handles.get(tensor)
+        return self._native[tensor] if handle is None else handle.read_by(tensor, op, operand)
+
+    def _build_outputs(self, builder: Builder, cgraph: Any) -> None:
+        g = lib()
+        for t in self._graph.outputs:
+            # copied: a leaf, whose layout may be the device's own, and a state, which changes; a view is not contiguous
+            copied = t.is_leaf or self._graph.state_behind(t) is not None
+            out = builder.call("cont", self._read("read", t)) if copied else builder.cont(self._native[t])
             self._outputs[t] = out
-            while out != ffi.NULL:  # the memory is that of the tensor viewed
+            while out != ffi.NULL:  # a view's memory is that of its source
                 g.ggml_set_output(out)
                 out = out.view_src
             g.ggml_build_forward_expand(cgraph, self._outputs[t])
-        self._update_states(builder, cgraph)
-        self._units = choose_units(cgraph, self._backend.units, self._units)
-        return cgraph
-
-    def _is_own_product(self, node: Tensor) -> bool:
-        """Whether this ``linear`` or ``linear_experts`` is one of our kernels', not of ggml's."""
-        weight = operands(node)[1]
-        if isinstance(self._native.get(weight), PackedWeight):
-            return True
-        if self._backend.params.repack is not True or not self._backend.own_kernels(node):
-            return False
-        return multiplies_stored(weight, node.size // node.shape[-1], bf16=self._backend.rounds_to_bf16)
-
-    def _is_gated_pair(self, gate: Tensor, up: Tensor) -> bool:
-        """Whether ``act(gate) * up`` of these two products of ours is one of our kernels'."""
-        (x, a), (y, b) = operands(gate), operands(up)
-        of_gate, own = self._native.get(a), self._native.get(b)
-        if x is not y or not isinstance(own, QuantizedWeight) or not isinstance(of_gate, QuantizedWeight):
-            return False
-        choices = gate.sources[2:], up.sources[2:]  # of experts, where they are such
-        return own.takes_gate(of_gate) and all(map(operator.is_, *choices))
-
-    def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
-        """ggml's tensor, as this operand of ``op`` reads it. Raises UnsupportedOpError."""
-        return as_read(tensor, self._native[tensor], op, operand)
 
     def _update_states(self, builder: Builder, cgraph: Any) -> None:
-        """Copies new values into the states that do not have them yet, after everything that reads the old ones."""
+        """Copy new values into states that do not have them yet, after all nodes that read the old values."""
         g, graph = lib(), self._graph
         copies = []
         for state, new in graph.updates.items():
@@ -165,10 +180,10 @@ class GgmlExecutable(Executable):
             if new is state or (behind is state and new in graph.in_place):
                 continue
             value = self._read("read", new)
-            if behind in graph.updates:  # states may trade their values
+            if behind in graph.updates:  # two states may exchange their values
                 value = builder.call("cont", value)
                 g.ggml_build_forward_expand(cgraph, value)
-            copies.append((value, self._native[state]))
+            copies.append((value, self._read("read", state)))
         for value, state in copies:
             g.ggml_build_forward_expand(cgraph, builder.call("cpy", value, state))
 
@@ -181,7 +196,7 @@ class GgmlExecutable(Executable):
             return
         sizes: Mapping[str, int] = self._scheduler.measure(graph) if self._shares else {}
         self._scheduler.hold(graph)
-        room_for(sum(unit.work_size(self._cgraph) for unit in units))
+        require_memory(sum(unit.work_size(self._cgraph) for unit in units))
         sizes = sizes or self._scheduler.sizes()
         self._sizes = {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
 
@@ -193,7 +208,7 @@ class GgmlExecutable(Executable):
                 self._get(tensor, self._kept[tensor])
 
     def _n_native(self) -> int:
-        """No fewer than ggml's nodes and leaves: of each leaf of ours two layouts, and one that a lowering makes."""
+        """At least the number of ggml's nodes and leaves: each leaf of ours may have two, each lowering one."""
         graph = self._graph
         return int(lib().ggml_graph_n_nodes(self._cgraph)) + 2 * len(graph.leaves) + len(graph.nodes) + 16
 
@@ -208,7 +223,7 @@ class GgmlExecutable(Executable):
                 raise ClosedError(f"{self._released!r} was released")
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
-            self._backend.require_devices()  # back again, it would not have what it had
+            self._backend.require_devices()  # a device that was lost and came back has lost its memory
             self._hold()
             for tensor, array in self._fed.items():
                 native = self._native.get(tensor)
@@ -226,7 +241,7 @@ class GgmlExecutable(Executable):
             self._ran = True
 
     def _hold(self) -> None:
-        """Have the memory of the temporaries."""
+        """Get the memory of the temporaries. Raises InsufficientMemoryError."""
         assert self._scheduled is not None
         try:
             self._scheduler.hold(self._scheduled)
@@ -247,8 +262,8 @@ class GgmlExecutable(Executable):
         lib().ggml_backend_tensor_get(self._outputs[tensor], ffi.from_buffer(out), 0, out.nbytes)
 
     def invalidate(self, tensor: Tensor) -> None:
-        """A weight or state was released: a graph that uses it must not run again."""
-        if tensor in self._native:
+        """Refuse to run again if the graph uses this weight or state, which was released."""
+        if tensor in self._handles:
             self._released = tensor
 
     def memory(self) -> Mapping[str, Memory]:
@@ -267,12 +282,12 @@ class GgmlExecutable(Executable):
         assert self._scheduled is not None
         chosen = {
             int(ffi.cast("uintptr_t", n)): u.backend for n, u in self._scheduled.chosen if not is_view(n)
-        }  # what a dry run's scheduler was not told
+        }  # in a dry run the scheduler does not know it
         placed = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)
-            wanted = self._places.get(node) or self._backend.units[0].name
-            if native == ffi.NULL or is_view(native):  # fused into the product before it, or nothing is computed
+            wanted = self._devices.get(node) or self._backend.units[0].name
+            if native == ffi.NULL or is_view(native):  # fused into another product, or a view
                 where = ffi.NULL
             elif self._dry:
                 where = chosen.get(int(ffi.cast("uintptr_t", native)), ffi.NULL)
@@ -297,6 +312,7 @@ class GgmlExecutable(Executable):
                 buffer.free()
             self._context.free()
             self._native.clear()
+            self._handles.clear()
             self._keep.clear()
             self._backend.forget(self)
 

@@ -19,20 +19,23 @@ from typing import Any, NamedTuple
 from hotshoe_core.contract.device import Device
 from hotshoe_core.contract.mapped_libraries import is_same_file, mapped_libraries
 from hotshoe_core.errors import NativeError
-from hotshoe_ggml import _log
 from hotshoe_ggml._gen_ffi import ffi
+from hotshoe_ggml.native import log
 
 __all__ = [
     "LIBRARY_DIR",
+    "PACKAGE_DIR",
     "BackendLibrary",
     "BuildInfo",
     "DeviceFacts",
     "NativeLibraryError",
     "NothingToRunOnError",
     "Variant",
+    "adopt",
     "base_path",
     "best_variant",
     "build_info",
+    "device_facts",
     "ffi",
     "kernels",
     "lib",
@@ -44,7 +47,7 @@ __all__ = [
     "variants",
 ]
 
-PACKAGE_DIR = Path(__file__).resolve().parent
+PACKAGE_DIR = Path(__file__).resolve().parents[1]
 LIBRARY_DIR = PACKAGE_DIR / "lib"
 
 _lock = threading.RLock()
@@ -186,7 +189,7 @@ def _open_base() -> Any:
                 f"{base_path()} is ggml {found}, but this installation was built with {expected}. "
                 "Another package wrote over it: reinstall hotshoe-ggml-cpu."
             )
-        _log.install(base, ffi.addressof(kernels(), "hotshoe_log_discard"))
+        log.install(base, ffi.addressof(kernels(), "hotshoe_log_discard"))
         base.ggml_time_init()
         return base
 

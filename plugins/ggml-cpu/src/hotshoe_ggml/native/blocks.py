@@ -12,7 +12,7 @@ import numpy as np
 
 from hotshoe_core.errors import DTypeError, ShapeError
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml.native.libraries import ffi, lib
 
 __all__ = ["dequantize_rows", "quantize_rows", "writes"]
 

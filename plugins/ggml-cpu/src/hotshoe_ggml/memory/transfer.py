@@ -1,4 +1,4 @@
-"""Bytes on their way: from a mapped file into a device's memory, and the pages they leave behind."""
+"""Moving bytes from a mapped file into a device's memory, and the pages that they leave behind."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from hotshoe_core.contract.backend import Progress
-from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native.context import address
 
 __all__ = [
     "Meter",
     "ReadAhead",
-    "address",
     "copy_all",
     "drop_pages",
     "memory_owner",
@@ -26,24 +26,20 @@ __all__ = [
     "zeros",
 ]
 
-_CHUNK = 64 << 20  # bytes copied between two reports of progress
+_CHUNK = 64 << 20  # bytes copied between two progress reports
 _AHEAD = 256 << 20  # bytes whose pages are touched in one call
-_GAP = 1 << 20  # bytes between two weights, as of norms, that are touched too
-
-
-def address(data: np.ndarray[Any, Any]) -> int:
-    return int(data.__array_interface__["data"][0])
+_GAP = 1 << 20  # gaps of fewer bytes, such as norms, are touched too
 
 
 def memory_owner(data: Any) -> Any:
-    """The object whose memory an array is of."""
+    """The object that owns an array's memory."""
     while isinstance(data, np.ndarray):
         data = data.base
     return data.obj if isinstance(data, memoryview) else data
 
 
 def start_threads(n: int, target: Callable[[], object]) -> list[threading.Thread]:
-    """Up to ``n`` threads; fewer, and be it none, where the system starts no more."""
+    """Start ``n`` threads, or as many as the system allows (possibly none)."""
     started: list[threading.Thread] = []
     with contextlib.suppress(RuntimeError):
         for _ in range(n):
@@ -54,7 +50,10 @@ def start_threads(n: int, target: Callable[[], object]) -> list[threading.Thread
 
 
 class ReadAhead:
-    """Touches pages of mapped weights while the rest of a model is made, which the first token would wait for."""
+    """Touches pages of mapped weights in the background while the rest of a model is built.
+
+    The first token would wait for them otherwise.
+    """
 
     def __init__(self, mapped: np.ndarray[Any, Any], weights: list[np.ndarray[Any, Any]]) -> None:
         spans: list[list[int]] = []
@@ -68,7 +67,7 @@ class ReadAhead:
         self._threads = start_threads(1, self._run)
 
     def _run(self) -> None:
-        """In few calls: each releases Python's lock, and must have it for the next."""
+        # few, large calls: each releases Python's lock and waits for it again afterwards
         for run in self._runs:
             for start in range(0, run.size, _AHEAD):
                 if self._stopped:
@@ -83,7 +82,10 @@ class ReadAhead:
 
 
 class Meter:
-    """Tells the caller how far it is, in the caller's own thread only. Only ``finish`` says 1.0."""
+    """Reports the progress of loading to a callback.
+
+    Calls it only in the thread that made the Meter. Only ``finish`` reports 1.0.
+    """
 
     def __init__(self, total: int, progress: Progress | None) -> None:
         self.total = max(total, 1)
@@ -96,18 +98,21 @@ class Meter:
         with self._lock:
             self.done += n
             done = self.done
-        # a weight in two layouts is read twice
+        # ``done`` may pass ``total``: a weight in two layouts is read twice
         if self.progress is not None and done < self.total and threading.get_ident() == self._thread:
             self.progress(done / self.total)
 
     def finish(self) -> None:
-        """Whichever thread came last."""
+        """Report 1.0."""
         if self.progress is not None:
             self.progress(1.0)
 
 
 def copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: Meter, n_threads: int, whole: bool) -> None:
-    """Into the device's memory, several tensors at a time: rearranging them is work for all cores."""
+    """Copy arrays into tensors, several at a time: rearranging them is work for all cores.
+
+    whole: the layout needs each tensor in one piece.
+    """
 
     def copy(tensor: Any, data: np.ndarray[Any, Any]) -> None:
         _copy(tensor, data, meter, whole=whole)
@@ -117,7 +122,10 @@ def copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: Meter, n_thre
 
 
 def run_all(jobs: Sequence[Callable[[], object]], n_threads: int) -> None:
-    """In their order, as many at a time as there are threads. Where one fails the others that run are waited for."""
+    """Run the jobs in their order, ``n_threads`` at a time.
+
+    If one raises, no further one starts; raises its exception after those that run are finished.
+    """
     waiting = iter(jobs)
     failed: list[BaseException] = []
     lock = threading.Lock()
@@ -142,7 +150,6 @@ def run_all(jobs: Sequence[Callable[[], object]], n_threads: int) -> None:
 
 
 def _copy(tensor: Any, data: np.ndarray[Any, Any], meter: Meter, *, whole: bool) -> None:
-    """In pieces; a layout that is rearranged on the way takes a tensor whole."""
     step = data.nbytes if whole else _CHUNK
     for start in range(0, data.nbytes, max(step, 1)):
         piece = data[start : start + step]
@@ -151,10 +158,10 @@ def _copy(tensor: Any, data: np.ndarray[Any, Any], meter: Meter, *, whole: bool)
 
 
 def zeros(nbytes: int) -> np.ndarray[Any, Any]:
-    """Memory from the start of a page, whose pages are taken when they are written. Raises MemoryError."""
+    """Zeroed memory from the start of a page. Linux provides each page when it is written. Raises MemoryError."""
     if not nbytes:
         return np.zeros(0, np.uint8)
-    # by itself: calloc clears what it has had before, and NumPy asks for huge pages, which the kernel may have to make
+    # not by NumPy: calloc clears memory that it reuses, and NumPy requests huge pages, which can be slow to get
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # not Windows
     try:
         return np.frombuffer(mmap.mmap(-1, nbytes, **private), np.uint8)
@@ -163,7 +170,7 @@ def zeros(nbytes: int) -> np.ndarray[Any, Any]:
 
 
 def drop_pages(data: np.ndarray[Any, Any]) -> None:
-    """Once copied, the pages of a mapped file need not stay in memory beside the copy. They can come again."""
+    """Let go of the pages of a mapped file after they were copied. The system reads them again when needed."""
     root = memory_owner(data)
     if not isinstance(root, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
         return

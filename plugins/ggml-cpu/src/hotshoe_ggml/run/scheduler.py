@@ -1,22 +1,22 @@
-"""ggml's scheduler and the compute buffers that go with it, in which the graphs of a backend take turns."""
+"""ggml's scheduler and its compute buffers, which the graphs of a backend use in turns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from hotshoe_ggml._native import ffi, lib
-from hotshoe_ggml.buffers import NativeContext, OutOfMemory, room_for
+from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native.context import NativeContext, OutOfMemory, require_memory
 from hotshoe_ggml.unit import Unit, is_view
 
 __all__ = ["ScheduledGraph", "Scheduler"]
 
 _SCHEDULED = 32 << 10
-"""Bytes, and some to spare, that ggml's scheduler reserves for each node. It ends the process where it gets none."""
+"""Bytes that ggml's scheduler reserves for each node, rounded up. It ends the process if it gets none."""
 
 
 class _AsBuilt(NamedTuple):
-    """What allocating a graph changes of a tensor: its memory, and sources that are copied from another device."""
+    """What allocating a graph changes in a tensor: its memory, and sources that are copied from another device."""
 
     tensor: Any
     data: Any
@@ -25,12 +25,12 @@ class _AsBuilt(NamedTuple):
 
 
 class ScheduledGraph:
-    """A ggml graph, and on which unit each of its nodes is to run.
+    """A ggml graph, and the unit of each of its nodes.
 
-    context: that its tensors were made in. n_tensors: no fewer than its nodes and leaves. units: of each node, but for
-    those at the end, where there are several. displaced: called before another graph takes its place.
+    context: of its tensors. n_tensors: at least the number of its nodes and leaves. units: of each node, except those
+    at the end, if there are several units. displaced: called before another graph gets the buffers.
 
-    chosen: the nodes, as they were built, with their units. Preparing a graph may change their order: Vulkan's does.
+    chosen: the nodes with their units, in the order in which they were built. Preparing a graph for Vulkan changes it.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ScheduledGraph:
             tensor = g.ggml_get_next_tensor(context.pointer, tensor)
 
     def restore(self) -> None:
-        """As it was built: allocating it finds no memory of last time, and no copy in the place of a source."""
+        """Undo what allocating the graph changed: memory, and sources that copies replaced."""
         nodes = lib().ggml_graph_nodes(self.cgraph)
         for i, node in enumerate(self._nodes):
             nodes[i] = node
@@ -65,17 +65,17 @@ class ScheduledGraph:
                 tensor.src[i] = source
 
     def assign(self, scheduler: Any) -> None:
-        """Tell ggml's scheduler where each node is to run: see ``choose_units``."""
+        """Tell ggml's scheduler where each node runs: see ``assign_units``."""
         for node, unit in self.chosen:
             if not is_view(node):
                 lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.backend)
 
 
 class Scheduler:
-    """The temporaries of one graph at a time lie in its buffers, which grow to what the largest has needed.
+    """Buffers with the temporaries of one graph at a time. They grow to the size of the largest graph.
 
-    Many graphs so take the memory of one. A change costs a new assignment of addresses; a graph that is computed again
-    and again keeps its own.
+    So many graphs take the memory of one. Changing the graph costs a new assignment of addresses; a graph that is
+    computed again and again keeps its addresses.
     """
 
     def __init__(self, units: Sequence[Unit]) -> None:
@@ -85,14 +85,14 @@ class Scheduler:
         self._n_tensors = 0
 
     def measure(self, graph: ScheduledGraph) -> dict[str, int]:
-        """Bytes by unit that the graph needs by itself. Allocates none, and forgets what is assigned."""
+        """Bytes by unit that the graph needs by itself. Allocates nothing, and drops the current assignment."""
         self._give_up()
         self._make_room(graph)
         sizes = ffi.new("size_t[]", len(self._units))
         lib().ggml_backend_sched_reserve_size(self.native, graph.cgraph, sizes)
         graph.restore()
         own = [unit.buffer_type for unit in self._units]
-        # a device on the host's memory shares the buffer: it is the first one's
+        # units with one buffer type share a buffer: it counts for the first of them
         return {u.name: 0 if t in own[:i] else int(sizes[i]) for i, (u, t) in enumerate(zip(self._units, own))}
 
     def sizes(self) -> Mapping[str, int]:
@@ -103,14 +103,14 @@ class Scheduler:
         return {unit.name: int(size(self.native, unit.backend)) for unit in self._units}
 
     def hold(self, graph: ScheduledGraph) -> None:
-        """Give the graph its memory, if it has not got it. Raises OutOfMemory; then no graph has any."""
+        """Give the graph its memory, unless it has it. Raises OutOfMemory; then no graph has memory."""
         if self.holder is graph:
             return
         g = lib()
         self._give_up()
         self._make_room(graph)
-        # Reserving says when there is no memory; allocating by itself crashes, and takes the plan of the graph before
-        # for one of as many nodes, if their sizes allow it.
+        # Reserving reports a lack of memory; allocating without it crashes, and uses the plan of the previous graph if
+        # that has as many nodes of sufficient size.
         self._prepare(graph)
         if not g.ggml_backend_sched_reserve(self.native, graph.cgraph):
             raise self._no_memory(graph)
@@ -120,12 +120,12 @@ class Scheduler:
         self.holder = graph
 
     def forget(self, graph: ScheduledGraph) -> None:
-        """It will not run any more."""
+        """Forget a graph that does not run any more."""
         if self.holder is graph:
             self.holder = None
 
     def free(self) -> None:
-        """All buffers. Idempotent; they come again with the next graph."""
+        """Free all buffers. The next graph allocates them again. Further calls do nothing."""
         self._give_up()
         if self.native != ffi.NULL:
             lib().ggml_backend_sched_free(self.native)
@@ -138,24 +138,24 @@ class Scheduler:
             holder.displaced()
 
     def _prepare(self, graph: ScheduledGraph) -> None:
-        """Splitting a graph puts copies in the place of sources that lie elsewhere: it must find them as they were."""
+        """Splitting a graph replaces sources on other devices by copies: restore the graph before."""
         lib().ggml_backend_sched_reset(self.native)
         graph.restore()
         graph.assign(self.native)
 
     def _make_room(self, graph: ScheduledGraph) -> None:
-        """ggml's scheduler has a size, of nodes and leaves, where there are several units with copies between them."""
+        """Make a scheduler for at least this many nodes and leaves, with copies between units if there are several."""
         n = graph.n_tensors * min(2, len(self._units))
         if n <= self._n_tensors:
             return
         self.free()
-        room_for(n * _SCHEDULED)
+        require_memory(n * _SCHEDULED)
         backends = ffi.new("ggml_backend_t[]", [unit.backend for unit in self._units])
         self.native = lib().ggml_backend_sched_new(backends, ffi.NULL, len(self._units), n, False, True)
         self._n_tensors = n
 
     def _no_memory(self, graph: ScheduledGraph) -> OutOfMemory:
-        """Of a failed allocation: what the graph would take of the unit that has the least for it."""
+        """The error of a failed allocation: the unit that lacks most memory, and what the graph takes there."""
         graph.restore()
         sizes = ffi.new("size_t[]", len(self._units))
         lib().ggml_backend_sched_reset(self.native)

@@ -1,4 +1,4 @@
-"""Which nodes MLX computes itself: every primitive, and composites it has a function for. Known without mlx."""
+"""Decide which nodes MLX computes itself: every primitive, and some composites. Does not import mlx."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ COMPOSITES = frozenset({"argmin", "attention", "layer_norm", "maximum", "min", "
 
 
 def _plain_rope(node: Tensor) -> bool:
-    """One position a token: MLX knows no sections."""
+    """Whether each token has one position: MLX has no RoPE with sections."""
     return not node.attrs["config"].sections
 
 
 def _plain_attention(node: Tensor) -> bool:
-    """MLX knows no softcap, and one batch axis at most."""
+    """Whether there is no softcap and at most one batch axis: MLX supports no others."""
     return not node.attrs["softcap"] and len(node.shape) <= 4
 
 
@@ -23,6 +23,7 @@ ACCEPTS = {"rope": _plain_rope, "attention": _plain_attention}
 
 
 def supports(node: Tensor) -> bool:
+    """Whether MLX computes this node itself."""
     if not TABLE[node.op].composite:
         return True
     return node.op in COMPOSITES and (node.op not in ACCEPTS or ACCEPTS[node.op](node))

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: before a library for them is opened, the CUDA libraries that it may need, out of NVIDIA's wheels."""
+"""CUDA: opens the libraries in NVIDIA's wheels that ggml's CUDA library may need, before that is opened."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NEEDED = ("cudart", "cublasLt", "cublas")  # each needs those before it
 
 
 def prepare() -> None:
-    """Opens what wheels have of CUDA, so that the linker, which does not look there, has it by name.
+    """Open CUDA's libraries in NVIDIA's wheels: the linker does not search there, but knows open libraries by name.
 
-    Of what it still does not find the loader says where to get it. Raises DeviceNotFoundError without a driver.
+    The loader says where to get those that are still missing. Raises DeviceNotFoundError if there is no driver.
     """
     if sys.platform != "linux":
         return
@@ -32,14 +32,14 @@ def prepare() -> None:
             hint="install it (Debian and Ubuntu: apt install nvidia-driver); in a container: run it with --gpus all",
         ) from error
     for library in in_wheels():
-        with contextlib.suppress(OSError):  # of another CUDA, perhaps, than the one that is needed
-            ctypes.CDLL(str(library))  # and never closed
+        with contextlib.suppress(OSError):  # it may belong to another version of CUDA
+            ctypes.CDLL(str(library))  # it is never closed
 
 
 def in_wheels() -> Iterator[Path]:
     """CUDA's libraries in NVIDIA's wheels, in the order to open them.
 
-    They lie in ``nvidia/cu13/lib`` since CUDA 13, and before in a folder for each, ``nvidia/cublas/lib``.
+    Since CUDA 13 they are in ``nvidia/cu13/lib``; before, each had a folder, such as ``nvidia/cublas/lib``.
     """
     folders = [Path(entry) for entry in sys.path if os.path.isabs(entry)]
     for name in _NEEDED:

@@ -1,4 +1,4 @@
-"""On which unit each node of a ggml graph runs, where there are several; and that each node has one."""
+"""Choosing the unit that runs each node of a ggml graph, if there are several, and checking that there is one."""
 
 from __future__ import annotations
 
@@ -6,49 +6,49 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotshoe_core.errors import UnsupportedOpError
-from hotshoe_ggml._native import ffi, lib
+from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.unit import Unit, is_view
 
-__all__ = ["choose_units"]
+__all__ = ["assign_units"]
 
 
-def choose_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> list[Unit]:
-    """The unit of each node: the one wanted or, if that cannot, the CPU, which is the last.
+def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> list[Unit]:
+    """The unit of each node: the wanted one or, if that cannot run it, the CPU, which is the last. Empty for one unit.
 
-    wanted: of each node, but for those at the end, for which the scheduler finds one. What writes in place runs where
-    its memory lies: in that of a state on its device, and else the memory moves along.
+    wanted: for each node, except those at the end, for which the scheduler finds a unit. A node that writes in place
+    runs where its memory is: on a state's device, or else the memory moves along.
 
-    Raises UnsupportedOpError for a node that none can run: ggml would end the process.
+    Raises UnsupportedOpError for a node that no unit can run: ggml would end the process.
     """
     nodes = [lib().ggml_graph_node(cgraph, i) for i in range(lib().ggml_graph_n_nodes(cgraph))]
-    holders = [_holders(node, units) for node in nodes]
-    for node, able in zip(nodes, holders):
+    writers = [_units_of_state(node, units) for node in nodes]
+    for node, able in zip(nodes, writers):
         if not any(unit.supports(node) for unit in able or units):
             raise _unsupported(node, able or units, in_place=bool(able))
     if len(units) == 1:
         return []
     chosen = [
-        _first(node, [unit, units[-1]] if not able else sorted(able, key=lambda each: each is not unit))
-        for node, unit, able in zip(nodes, wanted, holders)
+        _first(node, [unit, units[-1]] if not able else sorted(able, key=lambda candidate: candidate is not unit))
+        for node, unit, able in zip(nodes, wanted, writers)
     ]
     moved = {
         _address(node.view_src)
-        for node, unit, able in zip(nodes, chosen, holders)
+        for node, unit, able in zip(nodes, chosen, writers)
         if _writes(node) and not able and unit is units[-1]
     }
     for i, node in enumerate(nodes[: len(chosen)]):
-        if not holders[i] and {_address(node), _address(node.view_src)} & moved:
+        if not writers[i] and {_address(node), _address(node.view_src)} & moved:
             chosen[i] = units[-1]
     return chosen
 
 
 def _writes(node: Any) -> bool:
-    """Whether the node writes into memory that is another tensor's."""
+    """Whether the node writes into the memory of another tensor."""
     return node.view_src != ffi.NULL and not is_view(node)
 
 
-def _holders(node: Any, units: Sequence[Unit]) -> list[Unit]:
-    """The units on whose memory the node writes, if that is a state's, which lies where it lies; else none."""
+def _units_of_state(node: Any, units: Sequence[Unit]) -> list[Unit]:
+    """The units whose memory the node writes into, if that is a state's, which cannot move. Otherwise none."""
     if len(units) == 1 or not _writes(node) or node.view_src.buffer == ffi.NULL:
         return []
     kind = lib().ggml_backend_buffer_get_type(node.view_src.buffer)
@@ -56,7 +56,7 @@ def _holders(node: Any, units: Sequence[Unit]) -> list[Unit]:
 
 
 def _first(node: Any, units: Sequence[Unit]) -> Unit:
-    """The first that runs the node; one of them does, or the scheduler finds another."""
+    """The first unit that runs the node, or the last of them: then the scheduler finds another."""
     return next((unit for unit in units if unit.supports(node)), units[-1])
 
 

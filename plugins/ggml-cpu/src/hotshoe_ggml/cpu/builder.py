@@ -1,0 +1,306 @@
+"""CpuBuilder: makes nodes that run hotshoe's own kernels (`native/` of the plugin), on the CPU only.
+
+The parameters of a node are read whenever its graph is computed: ``keep`` holds them as long.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hotshoe_core.graphs.graph import Graph
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
+from hotshoe_ggml.cpu.fusion import Pattern, find_patterns, operands
+from hotshoe_ggml.cpu.packed import (
+    DenseWeight,
+    PackedFormat,
+    PackedWeight,
+    QuantizedWeight,
+    linear_params,
+    multiplies_stored,
+)
+from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, Read
+from hotshoe_ggml.memory.layouts import Handle
+from hotshoe_ggml.native import ffi, kernels
+
+__all__ = ["CpuBuilder", "cache_types", "mask_types"]
+
+_F32 = DType.F32.id
+_PLAIN = {_F32: 4}
+_I32 = DType.I32.id
+_MAX_DIM = 576
+_ENOUGH_PIECES = 4  # for each thread: then threads finish at about the same time
+_QUERIES_TOGETHER = 64  # with this many queries and more, several queries are one piece
+_MIN_KEYS = 256  # of a part: merging parts costs a barrier
+_FEW_ROWS = 4  # each of them reads all of the other operand
+_ALL_THREADS = -1  # GGML_N_TASKS_MAX
+_I32_LIMITS = (-(2**31), 2**31 - 1)
+_ACTIVATIONS = {"none": "GELU_ERF", "tanh": "GELU_TANH", "quick": "GELU_QUICK", "softplus": "SOFTPLUS"}
+_CACHES = (DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_1, DType.IQ4_NL)
+
+
+@functools.cache
+def mask_types() -> dict[int, int]:
+    """Types that attention takes as a mask: ggml's type number, and bytes. Without F16C ggml is faster with halves."""
+    halves = {} if ffi.string(kernels().hotshoe_kernels_isa()) == b"generic" else {DType.F16.id: 2}
+    return _PLAIN | halves
+
+
+@functools.cache
+def cache_types() -> dict[int, int]:
+    """Types that attention takes as keys and values: ggml's type number, and bytes of an element or of a block."""
+    if len(mask_types()) == 1:
+        return _PLAIN
+    return mask_types() | {dtype.id: dtype.block_bytes for dtype in _CACHES}
+
+
+class CpuBuilder(Builder):
+    """Makes nodes for the CPU, with hotshoe's kernels wherever they apply and ggml's ops elsewhere.
+
+    n_threads: of the pool that computes. bf16: products may round F16 weights, and what they multiply, to BF16.
+    multiplies_stored: products with weights as the file has them may be ours.
+    """
+
+    def __init__(
+        self, context: Any, keep: list[Any], *, flash: str, n_threads: int, bf16: bool, multiplies_stored: bool
+    ) -> None:
+        super().__init__(context, keep, flash=flash)
+        self.n_threads = n_threads
+        self.bf16 = bf16
+        self._multiplies_stored = multiplies_stored
+
+    # Products, and what is fused into them
+
+    def fuse(self, graph: Graph, builds: Callable[[Tensor], bool], read: Read) -> Fusion:
+        found, absorbed = find_patterns(graph, functools.partial(self._is_own, builds), _is_gated_pair)
+        return Fusion({node: functools.partial(self._pattern, node, p, read) for node, p in found.items()}, absorbed)
+
+    def _is_own(self, builds: Callable[[Tensor], bool], node: Tensor) -> bool:
+        """Whether a ``linear`` or ``linear_experts`` is a product of our kernels, not of ggml."""
+        if isinstance(_layout(node), PackedWeight):
+            return True
+        n_rows = node.size // node.shape[-1]
+        return self._multiplies_stored and builds(node) and multiplies_stored(operands(node)[1], n_rows, bf16=self.bf16)
+
+    def _pattern(self, node: Tensor, pattern: Pattern, read: Read) -> Ptr:
+        """The ggml node of a whole pattern, of which ``node`` is the last."""
+        op = pattern.linear.op
+        x, weight = (read(op, t, i) for i, t in enumerate(operands(pattern.linear)))
+        gate = None if pattern.gate is None else read(op, operands(pattern.gate)[1], 1)
+        if op == "linear_experts":
+            experts = pattern.linear.sources[2]
+            assert experts is not None
+            chosen = self.indices(pattern.linear, read(op, experts, 2))
+            return self.experts_product(x, weight, chosen, pattern.activation, gate)
+        bias = None if pattern.bias is None else read(op, pattern.bias, 0)
+        residual = None if pattern.residual is None else self.cont(read(op, pattern.residual, 0))
+        y = self.product(self.cont(x), weight, bias, residual, pattern.activation, gate)
+        return self.reshape(y, node.shape)
+
+    def product(
+        self,
+        x: Ptr,
+        weight: PackedWeight | Ptr,
+        bias: Ptr | None = None,
+        residual: Ptr | None = None,
+        activation: str = "none",
+        gate: PackedWeight | None = None,
+    ) -> Ptr:
+        """``act(x @ W.T + bias) + residual``, of ne ``[m, n]``: reshape it if x has more axes.
+
+        x: ne ``[k, ...]``, n vectors in all. weight: packed, or as stored, ne ``[k, m]`` of F32, F16 or BF16; it lives
+        as long as the graph. bias: m numbers. residual: n * m, in the order of the result. activation:
+        "none" or "gelu", the exact one. gate: a weight that ``takes_gate`` allows, for ``act(x @ gate.T) * (x @ W.T)``
+        without bias and residual; activation is "silu" or "gelu_tanh" then.
+        """
+        assert gate is None or isinstance(weight, QuantizedWeight)
+        epilogue = (activation, bias is not None, residual is not None)
+        if isinstance(weight, PackedWeight):
+            k, m, function, params, stored = weight.k, weight.m, weight.function, weight.params(*epilogue, gate), []
+        else:
+            k, m = weight.ne[0], weight.ne[1]
+            function, params, stored = DenseWeight.function, linear_params(k, m, *epilogue), [weight]
+            if self.bf16 and weight.type == DType.F16.id:
+                params.format = PackedFormat.BF16
+        n = int(self.g.ggml_nelements(x)) // k
+        args = [self.reshape(self.f32(x), (n, k)), *stored]
+        if bias is not None:
+            args.append(self.reshape(self.f32(bias), (m,)))
+        if residual is not None:
+            args.append(self.reshape(self.f32(residual), (n, m)))
+        return self._kernel(function, [m, n, 1, 1], [self.cont(arg) for arg in args], params)
+
+    def experts_product(
+        self, x: Ptr, packed: PackedWeight, experts: Ptr, activation: str = "none", gate: PackedWeight | None = None
+    ) -> Ptr:
+        """Each row of x by the matrix that ``experts`` names for it, of ne ``[m, used, n]``.
+
+        x: ne ``[k, 1 or used, n]``. experts: I32, ne ``[used, n]``, valid for the weight and the gate. activation and
+        gate are those of ``product``.
+        """
+        args = [self.cont(self.f32(x)), self.cont(experts)]
+        ne = [packed.m, experts.ne[0], experts.ne[1], 1]
+        return self._kernel(f"{packed.function}_experts", ne, args, packed.params(activation, False, False, gate))
+
+    def linear_experts(self, x: Ptr, weight: Ptr, experts: Ptr, *, distinct: bool) -> Ptr:
+        # ggml's product with its repacked weights relies on rows that name no expert twice
+        if distinct or not self._is_repacked(weight):
+            return super().linear_experts(x, weight, experts, distinct=distinct)
+        return self.one_choice_at_a_time(x, weight, experts)
+
+    def _is_repacked(self, weight: Ptr) -> bool:
+        """Whether the weight has the layout of ggml's CPU_REPACK, a buffer that is no memory for the host to read."""
+        return weight.buffer != ffi.NULL and not self.g.ggml_backend_buffer_is_host(weight.buffer)
+
+    def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:
+        if transpose or x.ne[1] > _FEW_ROWS or not _has_rows(y):
+            return super().matmul(x, y, transpose=transpose, full_precision=full_precision)
+        ne = [y.ne[0], x.ne[1], *(max(x.ne[i], y.ne[i]) for i in (2, 3))]
+        return self._kernel("hotshoe_few_rows", ne, [x, y], ffi.NULL)
+
+    # Attention
+
+    def attention(
+        self, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
+    ) -> Ptr:
+        if self.flash == "auto":
+            readable = mask if mask is None else self.rows(mask if mask.type in mask_types() else self.f32(mask))
+            y = self.own_attention(q, k, v, readable, sinks, scale, softcap)
+            if y is not None:
+                return y
+        return super().attention(q, k, v, mask, sinks, scale, softcap)
+
+    def own_attention(
+        self, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
+    ) -> Ptr | None:
+        """Attention in one pass, or in two if threads would have no work in one.
+
+        Shapes, in ggml's order: q [dim, heads, n, batch], k [dim, kv_heads, m, batch], v [v_dim, kv_heads, m, batch], a
+        mask that broadcasts to [m, n, heads, batch], sinks [heads]; returns [v_dim, heads, n, batch]. Returns None
+        unless q is F32, k and v of ``cache_types``, the mask of ``mask_types``, all with contiguous rows, the mask has
+        all m columns, and a head has at most 576 elements. sinks are F32 and contiguous.
+        """
+        if not _has_rows(q) or not all(_has_rows(t, cache_types()) for t in (k, v)) or max(q.ne[0], v.ne[0]) > _MAX_DIM:
+            return None
+        if mask is not None:
+            wanted = (q.ne[2], q.ne[1], q.ne[3])  # the rows, heads and batch of the scores
+            if mask.ne[0] != k.ne[2] or any(mask.ne[i + 1] not in (1, size) for i, size in enumerate(wanted)):
+                return None
+            if not _has_rows(mask, mask_types()):
+                return None
+        n_parts = self._n_parts_of_keys(q, k)
+        rest = [] if sinks is None else [sinks]
+        shown = [q, k, v] if mask is None else [q, k, v, mask]
+        flags = (mask is not None, bool(rest) and n_parts == 1)
+        params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, *flags))
+        _, heads, n, batch = q.ne
+        if n_parts == 1:
+            return self._kernel("hotshoe_attention", [v.ne[0], heads, n, batch], shown + rest, params)
+        of_parts = self._kernel("hotshoe_attention", [v.ne[0] + 2, heads, n, batch * n_parts], shown, params)
+        has_sinks = ffi.new("int32_t *", bool(rest))
+        return self._kernel("hotshoe_attention_merge", [v.ne[0], heads, n, batch], [of_parts, *rest], has_sinks)
+
+    def _n_parts_of_keys(self, q: Ptr, k: Ptr) -> int:
+        """The number of parts that the keys are cut into, so that all threads have the same amount of work.
+
+        A query and a head of keys are one piece of work. With 8 heads, 6 threads take two turns instead of 1.33; with
+        one head and 2 threads, each thread unpacks all keys for its half of the queries' heads.
+        """
+        n_threads, pieces = self.n_threads, k.ne[1] * q.ne[2] * q.ne[3]
+        if pieces % n_threads == 0 or pieces >= _ENOUGH_PIECES * n_threads or q.ne[2] >= _QUERIES_TOGETHER:
+            return 1
+        wanted = n_threads // math.gcd(pieces, n_threads)
+        return int(max(1, min(wanted, k.ne[2] // _MIN_KEYS)))
+
+    # Norms
+
+    def rms_norm(self, x: Ptr, weight: Ptr | None, eps: float) -> Ptr:
+        y = self._norm("hotshoe_rms_norm", x, weight, None, eps)
+        return super().rms_norm(x, weight, eps) if y is None else y
+
+    def layer_norm(self, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr:
+        y = self._norm("hotshoe_layer_norm", x, weight, bias, eps)
+        return super().layer_norm(x, weight, bias, eps) if y is None else y
+
+    def _norm(self, name: str, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr | None:
+        """The node, or None unless all operands are F32 with contiguous rows, and weight and bias are [ne0]."""
+        given = [t for t in (x, weight, bias) if t is not None]
+        if not all(map(_has_rows, given)):
+            return None
+        if any(t is not None and list(t.ne) != [x.ne[0], 1, 1, 1] for t in (weight, bias)):
+            return None
+        flags = (weight is not None, bias is not None)
+        return self._kernel(name, list(x.ne), given, ffi.new("struct hotshoe_norm_params *", (eps, *flags)))
+
+    # Elements and rows
+
+    def softplus(self, x: Ptr) -> Ptr:
+        return self._activation("softplus", [x])
+
+    def gelu(self, x: Ptr, approximate: str) -> Ptr:
+        return self._activation(approximate, [x])
+
+    def geglu(self, gate: Ptr, up: Ptr, approximate: str) -> Ptr:
+        return self._activation(approximate, [gate, up])
+
+    def _activation(self, kind: str, args: list[Ptr]) -> Ptr:
+        params = ffi.new("int32_t *", getattr(kernels(), f"HOTSHOE_{_ACTIVATIONS[kind]}"))
+        return self._kernel("hotshoe_activation", list(args[0].ne), args, params)
+
+    def pointwise(
+        self, op: str, ne: list[int], operands: list[Ptr], *, low: float = -math.inf, high: float = math.inf
+    ) -> Ptr:
+        limits = (int(min(max(limit, _I32_LIMITS[0]), _I32_LIMITS[1])) for limit in (low, high))
+        params = ffi.new("struct hotshoe_pointwise_params *", (getattr(kernels(), f"HOTSHOE_{op.upper()}"), *limits))
+        type = _F32 if op in ("equal", "less", "less_equal") else operands[-1].type
+        return self._kernel("hotshoe_pointwise", ne, operands, params, type)
+
+    def limit(self, indices: Ptr, n: int) -> Ptr:
+        return self.pointwise("clamp", list(indices.ne), [indices], low=0, high=n - 1)
+
+    def row_max(self, x: Ptr) -> Ptr:
+        return self._kernel("hotshoe_row_max", [*list(x.ne)[1:], 1], [x], ffi.NULL)
+
+    def row_argmax(self, x: Ptr) -> Ptr:
+        return self._kernel("hotshoe_row_argmax", [*list(x.ne)[1:], 1], [x], ffi.NULL, _I32)
+
+    def argsort(self, x: Ptr, *, descending: bool) -> Ptr:
+        return self._order(x, x.ne[0], descending)
+
+    def top_k(self, x: Ptr, k: int) -> Ptr:
+        return self._order(x, k, True)
+
+    def _order(self, x: Ptr, k: int, descending: bool) -> Ptr:
+        """The indices of the first k elements of each row in order: [k, ne1, ne2, ne3]."""
+        params = ffi.new("struct hotshoe_order_params *", (k, descending))
+        return self._kernel("hotshoe_row_order", [k, *list(x.ne)[1:]], [x], params, _I32)
+
+    def _kernel(self, name: str, ne: list[int], args: list[Ptr], params: Any, type: int = _F32) -> Ptr:
+        """A node that runs one of our kernels on all threads."""
+        self.keep.append(params)
+        sources, function = ffi.new("struct ggml_tensor *[]", args), ffi.addressof(kernels(), name)
+        return self.call("custom_4d", type, *ne, sources, len(args), function, _ALL_THREADS, params)
+
+
+def _has_rows(t: Ptr, types: dict[int, int] = _PLAIN) -> bool:
+    """Whether the tensor is of one of the types, with contiguous rows: our kernels read no others."""
+    return bool(types.get(t.type) == t.nb[0])
+
+
+def _layout(node: Tensor) -> Any:
+    """What a product reads of its weight, before any node is built; None unless that is a weight or state."""
+    weight = operands(node)[1]
+    return weight.handle.read_by(weight, node.op, 1) if isinstance(weight.handle, Handle) else None
+
+
+def _is_gated_pair(gate: Tensor, up: Tensor) -> bool:
+    """Whether ``act(gate) * up`` of these two products of ours is one product."""
+    of_gate, own = _layout(gate), _layout(up)
+    if not isinstance(own, QuantizedWeight) or not isinstance(of_gate, QuantizedWeight):
+        return False
+    same_input = operands(gate)[0] is operands(up)[0]
+    same_experts = all(a is b for a, b in zip(gate.sources[2:], up.sources[2:]))
+    return same_input and same_experts and own.takes_gate(of_gate)

@@ -1,0 +1,99 @@
+"""The table of lowerings: for each op the function that makes its ggml nodes, and which nodes it covers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hotshoe_core.tensors.dtypes import DType
+from hotshoe_core.tensors.tensor import Tensor
+from hotshoe_ggml.lowering.builder import Ptr
+from hotshoe_ggml.native.context import MAX_AXES, MAX_EXTENT
+
+__all__ = ["LOWERINGS", "Lowering", "always", "can_lower", "ggml_lacks", "indices_are_i32", "lowers", "node_budget"]
+
+_UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # the last two: for ggml's own intermediate results
+_NODES = 16
+
+Lowering = Callable[..., Ptr]
+"""Called with the builder, the node and what each operand reads: ggml's tensor, or None."""
+
+Predicate = Callable[[Tensor], bool]
+
+
+class _Row(NamedTuple):
+    """The arguments of ``lowers``."""
+
+    when: Predicate
+    ggml_lacks: Predicate
+    nodes: Callable[[Tensor], int]
+
+
+LOWERINGS: dict[str, Lowering] = {}
+_ROWS: dict[str, _Row] = {}
+
+
+def always(node: Tensor) -> bool:
+    """Every node, as an argument of ``lowers``."""
+    return True
+
+
+def _never(node: Tensor) -> bool:
+    return False
+
+
+def lowers(
+    *ops: str,
+    when: Predicate = always,
+    ggml_lacks: Predicate = _never,
+    nodes: Callable[[Tensor], int] = lambda node: _NODES,
+) -> Callable[[Lowering], Lowering]:
+    """Enter the function as the lowering of these ops.
+
+    when: the nodes that it covers, of those that ggml can represent. ggml_lacks: the nodes that ggml has no op for, so
+    that the unit's builder must make them. nodes: the most ggml nodes that it makes.
+    """
+
+    def add(function: Lowering) -> Lowering:
+        for op in ops:
+            if op in LOWERINGS:
+                raise ValueError(f"op {op} has two lowerings")
+            LOWERINGS[op] = function
+            _ROWS[op] = _Row(when, ggml_lacks, nodes)
+        return function
+
+    return add
+
+
+def can_lower(node: Tensor) -> bool:
+    """Whether the lowering of this op covers these shapes and types, with a builder that makes what ggml lacks."""
+    tensors = [node, *(s for s in node.sources if s is not None)]
+    if node.op not in LOWERINGS or any(t.ndim > MAX_AXES or t.dtype in _UNREADABLE for t in tensors):
+        return False
+    if any(max(t.shape, default=1) > MAX_EXTENT for t in tensors):
+        return False
+    return _ROWS[node.op].when(node)
+
+
+def ggml_lacks(node: Tensor) -> bool:
+    """Whether ggml has no op for this node: only a unit with ``fills_gaps`` makes it."""
+    return node.op in _ROWS and _ROWS[node.op].ggml_lacks(node)
+
+
+def node_budget(node: Tensor) -> int:
+    """The most ggml nodes that the lowering of this node makes."""
+    return _ROWS[node.op].nodes(node)
+
+
+def indices_are_i32(indexed: int, indices: int) -> Predicate:
+    """Whether the operand number ``indices`` is I32, and the operand number ``indexed`` is I32 or not of integers.
+
+    ggml's indices are I32, and I32 are the only integers that it gathers.
+    """
+
+    def holds(node: Tensor) -> bool:
+        x, index = node.sources[indexed], node.sources[indices]
+        assert x is not None
+        return index is not None and index.dtype is DType.I32 and (not x.dtype.is_integer or x.dtype is DType.I32)
+
+    return holds

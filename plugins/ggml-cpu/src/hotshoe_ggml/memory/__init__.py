@@ -1,0 +1,1 @@
+"""Memory of devices: buffers, the layouts of weights in them, and bytes on their way there."""

@@ -1,0 +1,1 @@
+"""Running graphs: building and allocating them, the unit of each node, and ggml's scheduler."""
