@@ -35,7 +35,7 @@ KINDS = pytest.mark.parametrize("kind", ["npz", "jsonl"])
 
 @pytest.fixture
 def kind(device: str) -> str:
-    """With all numbers or statistics only: one kind a device, for those tests that do not take both."""
+    """The suffix of traces: with all numbers, or with statistics only. One for each device, in tests that take one."""
     return "npz" if device == "reference" else "jsonl"
 
 
@@ -57,7 +57,7 @@ def first(text: str) -> str | None:
 
 
 def planted(folder: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """A GGUF file of the same checkpoint with some tensors changed."""
+    """A GGUF file of the same checkpoint, with some tensors changed."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(folder, target)
@@ -87,7 +87,7 @@ def test_two_devices_agree(
     code, text = verdict(*traces, capsys)
     assert code == 0, text
     assert re.search(r"^\d\d nodes agree within 0\.001$", text, re.MULTILINE)
-    assert "1 not compared, as shapes differ: cache.mask.all" in text  # ggml pads it to 256
+    assert "1 not compared, because shapes differ: cache.mask.all" in text  # ggml pads it to 256
 
 
 def test_a_wrong_eps_is_named(
@@ -116,9 +116,9 @@ def test_a_swapped_weight_is_named(
     bad = planted(folder("LlamaForCausalLM"), tmp_path / "bad", swap_up_and_gate)
     code, text = verdict(right, record(bad, tmp_path / f"bad.{kind}", device), capsys)
     assert (code, first(text)) == (1, "blk.1.ffn_gate.linear")
-    made_of = text.partition("it is made of\n")[2].splitlines()
-    assert made_of[0].startswith("    blk.1.ffn_norm.rms_norm, which differs by ")
-    assert made_of[1] == "    blk.1.ffn_gate.weight"
+    inputs = text.partition("it is computed from\n")[2].splitlines()
+    assert inputs[0].startswith("    blk.1.ffn_norm.rms_norm, which differs by ")
+    assert inputs[1] == "    blk.1.ffn_gate.weight"
 
 
 @KINDS
@@ -148,7 +148,7 @@ def graph(path: Path, build: Callable[[Any], Any], fed: list[float]) -> Path:
 
 
 @KINDS
-def test_shapes_that_the_model_made_part_and_those_it_was_given_do_not(
+def test_shapes_made_by_the_model_differ_and_given_shapes_are_not_compared(
     tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def with_rows_of(size: int) -> Callable[[Any], Any]:
@@ -160,22 +160,22 @@ def test_shapes_that_the_model_made_part_and_those_it_was_given_do_not(
     assert re.search(r"it is 2 x 6 in \S+ and 3 x 4 in ", text)
     code, text = verdict(a, graph(tmp_path / f"c.{kind}", with_rows_of(6), [1.0] * 6 + [1.0] * 12), capsys)
     assert (code, first(text)) == (1, "sum#2")
-    assert "4 not compared, as shapes differ: x, reshape, exp and 1 more" in text
+    assert "4 not compared, because shapes differ: x, reshape, exp and 1 more" in text
 
 
 @KINDS
-def test_inputs_that_differ_are_said_to(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_inputs_are_reported(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = (graph(tmp_path / f"{n}.{kind}", lambda x: x + 1.0, [1.0, n]) for n in (2.0, 3.0))
     code, text = verdict(a, b, capsys)
     assert (code, first(text)) == (1, "x")
-    assert "the two were not given the same" in text
+    assert "the two runs had different inputs" in text
 
 
 # Against transformers
 
 
 def activations(folder: Path, path: Path, change: Callable[[Any], None] = lambda model: None) -> Path:
-    """What each module of a transformers model puts out, by forward hooks, as a researcher would save it."""
+    """The outputs of each module of a transformers model, recorded by forward hooks, as a researcher does it."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -253,7 +253,7 @@ def test_an_encoder_and_transformers_activations_agree(
         ("lm_head", "output.linear"),
     ],
 )
-def test_the_first_module_that_transformers_computes_otherwise_is_named(
+def test_the_first_module_that_transformers_computes_differently_is_named(
     wrong: str,
     node: str,
     device: str,
@@ -273,10 +273,10 @@ def test_the_first_module_that_transformers_computes_otherwise_is_named(
     assert f"{wrong}" in text
 
 
-def test_queries_with_the_halves_of_heads_really_swapped_part(
+def test_queries_with_the_halves_of_heads_swapped_differ(
     folder: Callable[..., Path], gguf: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The other order of an interleaved RoPE is known, any other is not."""
+    """Only the order of an interleaved RoPE is recognised, not another one."""
     ours = record(gguf("LlamaForCausalLM"), tmp_path / "ours.npz", "reference")
     theirs = dict(np.load(activations(folder("LlamaForCausalLM"), tmp_path / "theirs.npz")))
     q = theirs["model.layers.0.self_attn.q_proj"]
@@ -287,7 +287,7 @@ def test_queries_with_the_halves_of_heads_really_swapped_part(
 
 
 @KINDS
-def test_names_that_say_nothing_go_by_shape_and_order(
+def test_unknown_names_are_matched_by_shape_and_order(
     folder: Callable[..., Path],
     gguf: Callable[..., Path],
     tmp_path: Path,
@@ -329,8 +329,8 @@ def test_a_map_gives_names(
 # The page
 
 
-def test_the_page_about_debugging_as_it_stands(folder: Callable[..., Path], tmp_path: Path) -> None:
-    """Each of its programs and commands, in order; numbers of its output aside, which a CPU may round otherwise."""
+def test_the_commands_of_the_debugging_page(folder: Callable[..., Path], tmp_path: Path) -> None:
+    """Run every program and command of the page in order. Numbers are not compared: CPUs round differently."""
     shutil.copytree(folder("LlamaForCausalLM"), tmp_path / "my-model")
     page = (ROOT / "docs" / "debugging.md").read_text(encoding="utf-8")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
@@ -377,12 +377,12 @@ def two(gguf: Callable[..., Path], tmp_path: Path) -> Path:
     [
         (("a.jsonl", "none.jsonl"), "cannot be read"),
         (("own.npz", "other.npz"), "is a trace"),
-        (("a.jsonl", "own.npz"), "no name is known, such as x"),
+        (("a.jsonl", "own.npz"), "its names are unknown: x"),
         (("a.jsonl", "short.jsonl"), "trace the same text"),
         (("a.jsonl", "a.jsonl", "--tolerance", "-1"), "expected a number of 0 or more"),
         (("a.jsonl", "a.jsonl", "--tolerance", "nan"), "expected a number of 0 or more"),
         (("a.jsonl", "own.npz", "--map", "none.json"), "cannot be read"),
-        (("a.jsonl", "own.npz", "--map", "broken.json"), "is no JSON"),
+        (("a.jsonl", "own.npz", "--map", "broken.json"), "is not valid JSON"),
         (("a.jsonl", "own.npz", "--map", "list.json"), "expected an object of names"),
         (("a.jsonl", "own.npz", "--map", "theirs.json"), "has no 'y', which the map names"),
         (("a.jsonl", "own.npz", "--map", "ours.json"), "did you mean 'output'"),

@@ -1,4 +1,4 @@
-"""Which node of a trace a name in another file means: by a map, the name itself, Hugging Face's names, or by order."""
+"""Find the node of a trace that a name in another file means: by a map, by equal or translated names, or by order."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PREFIXES = 2  # leading parts of a name that may be a wrapper's: "bert.", "mode
 def match(
     a: Trace, b: Trace, names: Mapping[str, str] | None, agree: Callable[[Node, str], bool]
 ) -> tuple[list[tuple[Node, str]], list[str]]:
-    """Nodes of ``a`` in their order, each with its name in ``b``; and the names that have no partner.
+    """Nodes of ``a`` in their order, each with its name in ``b``; and the names without a partner.
 
-    agree: whether a node and a name of ``b`` hold the same numbers, which decides where only shapes are to go by.
-    Raises TraceError for a name in ``names`` that its file does not have.
+    agree: returns whether a node and a name of ``b`` hold the same numbers; used if only shapes can be compared.
+    Raises TraceError if a file lacks a name of ``names``.
     """
     modules = _modules(a)
     found: dict[str, Node] = {}
@@ -53,7 +53,7 @@ def match(
 
 
 def _modules(trace: Trace) -> dict[str, Node]:
-    """What each module gives: the last node within it. ``blk.0`` is a block, ``blk.0.attn_q`` a part of it."""
+    """The last node of each module: its result. ``blk.0`` is a block, ``blk.0.attn_q`` a module in it."""
     found: dict[str, Node] = {}
     for node in trace.nodes.values():
         parts = node.name.split(".")
@@ -63,9 +63,9 @@ def _modules(trace: Trace) -> dict[str, Node]:
 
 
 def _translator(trace: Trace, modules: Mapping[str, Node], other: Trace) -> Callable[[str], Node | None]:
-    """From Hugging Face's name of a module to the node that it means, by gguf's tables for the architecture.
+    """A function from Hugging Face's name of a module to the node that it means, by gguf's tables.
 
-    These are names of weights: a module that holds others, such as BERT's "embeddings", is none of theirs.
+    The tables hold names of weights: they do not have a module that holds others, such as BERT's "embeddings".
     """
     import gguf
 
@@ -96,15 +96,15 @@ def _translator(trace: Trace, modules: Mapping[str, Node], other: Trace) -> Call
 
 
 def _by_order(a: Trace, b: Trace, agree: Callable[[Node, str], bool]) -> dict[str, Node]:
-    """Both files are in the model's order: the next node of the same shape that agrees, or else the next at all."""
+    """Match in the order of both files: the next node of the same shape that agrees, else the next of that shape."""
     found: dict[str, Node] = {}
     nodes = [n for n in a.nodes.values() if n.op != "input" and n.statistics is not None]
-    at = 0
+    start = 0
     for other, theirs in b.nodes.items():
         shape = [d for d in theirs.shape if d != 1]
-        fitting = [i for i in range(at, len(nodes)) if [d for d in nodes[i].shape if d != 1] == shape]
+        fitting = [i for i in range(start, len(nodes)) if [d for d in nodes[i].shape if d != 1] == shape]
         chosen = next((i for i in fitting if agree(nodes[i], other)), fitting[0] if fitting else None)
         if chosen is not None:
             found[other] = nodes[chosen]
-            at = chosen + 1
+            start = chosen + 1
     return found

@@ -30,16 +30,17 @@ if TYPE_CHECKING:
 __all__ = ["Measured", "add_parser", "run", "scatter_remark"]
 
 _DESCRIPTION = """\
-Measure the speed of a model on this machine, in tokens per second, as llama-bench does:
+Measure the speed of a model in tokens per second, as llama-bench does:
 
   pp512          read a prompt of 512 tokens
   tg128          write 128 tokens, one by one
-  tg128 x8       write 128 tokens in each of 8 sequences at once; the speed is that of all together
+  tg128 x8       write 128 tokens in each of 8 sequences at once; speed of all
   tg128 @ d512   write 128 tokens after 512 tokens of context
   embed 32x128   embed 32 texts of 128 tokens
 
-Tokens are random, and the same at every call. Each number is the mean of the repetitions, with their standard
-deviation. The first run of each test is not counted: it builds the graphs.
+Tokens are random, and the same at every call. Each number is the mean of the
+repetitions, with their standard deviation. The first run of each test is not
+counted: it builds the graphs.
 """
 
 
@@ -86,7 +87,6 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         usage="%(prog)s [options] MODEL",
         help="measure how fast a model runs",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help="a GGUF file of a text or embedding model")
     group = parser.add_argument_group("tests (several numbers, separated by commas, make several tests)")

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotshoe.cli._names import match
-from hotshoe.cli.inspect import printable
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
 from hotshoe_core.errors import TraceError
+from hotshoe_core.errors.text import printable
 from hotshoe_core.inspect.tracefile import Node, Statistics, Trace, measure, read_trace
 
 __all__ = ["Comparison", "Pair", "add_parser", "compare", "run"]
@@ -63,23 +63,35 @@ def run(args: argparse.Namespace) -> int:
 
 
 class Pair(NamedTuple):
-    """A node, and what stands for it on the other side. ``note`` says what else was found of it."""
+    """A node of A and its partner in B."""
 
     node: Node
+
     other: str
+    """The name of the partner."""
+
     difference: float
+    """See ``compare``; NaN if the two have different shapes."""
+
     note: str = ""
+    """What else was found, to be read after "it"."""
 
 
 class Comparison(NamedTuple):
-    """Pairs in the order of the model. ``apart``: pairs of different shapes, not compared; ``unmatched``: names."""
+    """What two traces have in common, and where they differ."""
 
     a: Trace
     b: Trace
     tolerance: float
+
     pairs: list[Pair]
-    apart: list[Pair]
+    """The pairs that were compared, in the order of the model."""
+
+    not_compared: list[Pair]
+    """Pairs of different shapes, or without numbers."""
+
     unmatched: list[str]
+    """Names of nodes without a partner."""
 
     def __repr__(self) -> str:
         verdict = "all agree" if self.first is None else f"the first difference is at {printable(self.first.node.name)}"
@@ -97,11 +109,11 @@ class Comparison(NamedTuple):
 
     @property
     def first(self) -> Pair | None:
-        """The first pair that parts."""
+        """The first pair that differs by more than the tolerance."""
         return next((p for p in self.pairs if not p.difference <= self.tolerance), None)
 
     def sources(self, node: Node) -> Iterator[Pair | str]:
-        """What a node was made of: the nearest pairs before it, and the names of weights and states on the way."""
+        """The inputs of a node: the nearest pairs before it, and the names of weights and states between them."""
         pairs = {p.node.name: p for p in self.pairs}
         seen: set[str] = set()
         waiting = list(node.sources)
@@ -119,11 +131,14 @@ class Comparison(NamedTuple):
 
 
 def compare(a: Trace, b: Trace, *, tolerance: float = 1e-3, names: Mapping[str, str] | None = None) -> Comparison:
-    """Compare what both hold. ``names``: for names in ``b``, nodes or modules of ``a``.
+    """Compare the nodes that two traces have in common.
 
-    The difference of two nodes is the larger of two: root mean square of the difference over that of the values, and
-    largest difference over largest value. Of statistics alone the first is an estimate. It is infinite where the
-    non-finite values are not the same. Raises TraceError if there is nothing that can be compared.
+    names: maps names in ``b`` to nodes or modules of ``a``.
+
+    The difference of two nodes is the larger of two quotients: root mean square of the difference over that of the
+    values, and largest difference over largest value. If a file holds only statistics, the first is an estimate. The
+    difference is infinite if NaN or infinities are not at the same elements. Raises TraceError if nothing can be
+    compared.
     """
     if not a.recorded:
         if not b.recorded:
@@ -131,29 +146,34 @@ def compare(a: Trace, b: Trace, *, tolerance: float = 1e-3, names: Mapping[str, 
                 f"neither {a.path} nor {b.path} is a trace", hint="record one: hotshoe trace MODEL TEXT -o FILE"
             )
         if names is not None:
-            raise TraceError(f"{a.path} is no trace: names are mapped from B to A", hint="swap the two files")
+            raise TraceError(f"{a.path} is not a trace, and names are mapped from B to A", hint="swap the two files")
         a, b = b, a
     matched, unmatched = match(a, b, names, lambda node, other: _pair(a, b, node, other).difference <= tolerance)
     pairs = [_pair(a, b, node, other) for node, other in matched]
-    apart = [p for p in pairs if math.isnan(p.difference)]
-    shapes = {p.node.name for p in apart}
-    if b.recorded:  # of one model: what no input and no cache made of another shape, the model did
+    shapes = {p.node.name for p in pairs if math.isnan(p.difference)}
+    if b.recorded:  # two traces of one model: a shape that neither an input nor the cache explains is a difference
         for i, p in enumerate(pairs):
             if math.isnan(p.difference) and p.node.op != "input" and not _follows(a, p.node, shapes):
                 pairs[i] = p._replace(difference=math.inf)
-    apart = [p for p in pairs if math.isnan(p.difference)]
+    not_compared = [p for p in pairs if math.isnan(p.difference)]
     pairs = [p for p in pairs if not math.isnan(p.difference)]
     if not any(p.node.op != "input" for p in pairs):
         raise TraceError(
             f"nothing in {b.path} can be compared with {a.path}: "
-            + (f"{apart[0].node.name} {apart[0].note}" if apart else f"no name is known, such as {_some(unmatched)}"),
-            hint="trace the same text" if apart else "map its names: --map names.json with {name in B: node of A}",
+            + (
+                f"{not_compared[0].node.name} {not_compared[0].note}"
+                if not_compared
+                else f"its names are unknown: {_some(unmatched)}"
+            ),
+            hint="trace the same text"
+            if not_compared
+            else "map its names: --map names.json, with {name in B: node of A}",
         )
-    return Comparison(a, b, tolerance, pairs, apart, unmatched)
+    return Comparison(a, b, tolerance, pairs, not_compared, unmatched)
 
 
 def _follows(trace: Trace, node: Node, shapes: set[str]) -> bool:
-    """Whether a source is of another shape too, or a view of the cache, whose length is the backend's choice."""
+    """Whether a source has another shape too, or is a view of the cache, whose length the backend chooses."""
     sources = [trace.nodes[s] for s in node.sources if s in trace.nodes]
     return any(s.name in shapes or s.statistics is None for s in sources)
 
@@ -173,7 +193,7 @@ def _pair(a: Trace, b: Trace, node: Node, other: str) -> Pair:
         return Pair(node, other, _estimate(mine, statistics))
     array = array.reshape(node.shape)
     pair = Pair(node, other, _difference(ours, mine, array))
-    size = 0 if b.recorded else _turned_by_pairs(a, node)
+    size = 0 if b.recorded else _interleaved_head_dim(a, node)
     if size and pair.difference > 0:
         halves = array.reshape(-1, 2, size // 2)
         turned = _difference(ours, mine, np.swapaxes(halves, 1, 2).reshape(node.shape))
@@ -182,24 +202,24 @@ def _pair(a: Trace, b: Trace, node: Node, other: str) -> Pair:
     return pair
 
 
-def _turned_by_pairs(trace: Trace, node: Node) -> int:
-    """The size of the heads, if an interleaved RoPE turns this node; else 0.
+def _interleaved_head_dim(trace: Trace, node: Node) -> int:
+    """The size of the heads, if the node goes into an interleaved RoPE; else 0.
 
-    Research code pairs the halves of a head; files for interleaved RoPE hold its weights in another order.
+    Research code pairs the halves of a head. Files for interleaved RoPE hold the weights in another order.
     """
     readers: dict[str, Node] = {s: n for n in reversed(list(trace.nodes.values())) for s in n.sources}
-    at: Node | None = node
-    while at is not None and at.op in ("linear", "add", "reshape"):
-        at = readers.get(at.name)
-    config = at.attrs.get("config") if at is not None and at.op == "rope" else None
-    if at is None or not isinstance(config, dict) or not config.get("interleaved"):
+    reader: Node | None = node
+    while reader is not None and reader.op in ("linear", "add", "reshape"):
+        reader = readers.get(reader.name)
+    config = reader.attrs.get("config") if reader is not None and reader.op == "rope" else None
+    if reader is None or not isinstance(config, dict) or not config.get("interleaved"):
         return 0
-    size = at.shape[-1]
+    size = reader.shape[-1]
     return size if size % 2 == 0 and node.shape[-1] % size == 0 else 0
 
 
 def _difference(ours: Array | None, mine: Statistics, array: Array) -> float:
-    """By all numbers, if there are."""
+    """The difference, from all numbers if ``a`` holds them, else from statistics."""
     if ours is None:
         return _estimate(mine, measure(array))
     x, y = ours.astype(np.float64), array.astype(np.float64)
@@ -237,11 +257,11 @@ def _read_map(path: Path) -> dict[str, str]:
     try:
         names = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
-        raise TraceError(f"{path}: cannot be read: {e.strerror or e}") from None
+        raise TraceError(f"{path} cannot be read: {e.strerror or e}") from None
     except ValueError as e:
-        raise TraceError(f"{path}: is no JSON: {e}") from None
+        raise TraceError(f"{path} is not valid JSON: {e}") from None
     if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
-        raise TraceError(f'{path}: expected an object of names: {{"model.norm": "output_norm"}}')
+        raise TraceError(f'{path} is not a map; expected an object of names: {{"model.norm": "output_norm"}}')
     return names
 
 
@@ -255,12 +275,12 @@ def _report(found: Comparison, full: bool) -> Iterator[str]:
         worst = sorted(rows, key=lambda p: -p.difference)[:_AFTER]
         rows = rows if full else [p for p in rows if p in worst]
     elif not full:
-        at = rows.index(first)
-        rows = rows[max(0, at - _BEFORE) : at + 1 + _AFTER]
+        i = rows.index(first)
+        rows = rows[max(0, i - _BEFORE) : i + 1 + _AFTER]
     yield from _table(rows, found.tolerance)
     yield ""
     for what, names in (
-        ("not compared, as shapes differ", [p.node.name for p in found.apart]),
+        ("not compared, because shapes differ", [p.node.name for p in found.not_compared]),
         ("in one file only", found.unmatched),
     ):
         if names:
@@ -268,8 +288,8 @@ def _report(found: Comparison, full: bool) -> Iterator[str]:
     if first is None:
         yield f"{len(found.pairs)} nodes agree within {found.tolerance:g}"
         return
-    parting = sum(not p.difference <= found.tolerance for p in found.pairs)
-    yield f"{parting} of {len(found.pairs)} nodes part by more than {found.tolerance:g}"
+    n_differing = sum(not p.difference <= found.tolerance for p in found.pairs)
+    yield f"{n_differing} of {len(found.pairs)} nodes differ by more than {found.tolerance:g}"
     yield f"the first is {printable(first.node.name)}{_in_layer(first.node)}"
     yield from _explain(found, first)
 
@@ -285,9 +305,9 @@ def _explain(found: Comparison, first: Pair) -> Iterator[str]:
     if first.note:
         yield f"  it {printable(first.note)}"
     if node.op == "input":
-        yield "  it is an input: the two were not given the same"
+        yield "  it is an input: the two runs had different inputs"
         return
-    yield "  it is made of"
+    yield "  it is computed from"
     for source in found.sources(node):
         if isinstance(source, str):
             yield f"    {printable(source)}"
@@ -296,7 +316,7 @@ def _explain(found: Comparison, first: Pair) -> Iterator[str]:
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:
-    """Attributes that both have and that are not the same."""
+    """The attributes that both have, with different values."""
     for name in a.keys() & b.keys():
         x, y = a[name], b[name]
         if isinstance(x, dict) and isinstance(y, dict):
@@ -314,9 +334,9 @@ def _in_layer(node: Node) -> str:
 def _table(pairs: Sequence[Pair], tolerance: float) -> list[str]:
     rows = []
     for p in pairs:
-        marks = [] if p.difference <= tolerance else ["parts"]
+        marks = [] if p.difference <= tolerance else ["differs"]
         marks += [] if p.other == p.node.name else [f"= {p.other}"]
-        rows.append((printable(p.node.name), _shape(p.node.shape), f"{p.difference:.1e}", printable(", ".join(marks))))
+        rows.append((p.node.name, _shape(p.node.shape), f"{p.difference:.1e}", ", ".join(marks)))
     return table(("node", "shape", "difference", ""), rows, "<<><")
 
 
@@ -325,7 +345,7 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
-    """Without axes of size 1: other code has one more for the batch."""
+    """The shape without axes of size 1: other code has one more for the batch."""
     return tuple(d for d in shape if d != 1)
 
 

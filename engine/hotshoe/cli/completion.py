@@ -15,11 +15,12 @@ _FILES = ("model", "file", "source", "output", "imatrix", "map", "a", "b", "gram
 _DESCRIPTION = """\
 Print a script that completes commands, options and file names. To use it:
 
-  bash         eval "$(hotshoe completion bash)"                        in ~/.bashrc
-  zsh          hotshoe completion zsh > DIR/_hotshoe                    DIR: a folder of $fpath
-  fish         hotshoe completion fish > ~/.config/fish/completions/hotshoe.fish
-  tcsh         hotshoe completion tcsh > FILE                           and source FILE in ~/.tcshrc
-  powershell   hotshoe completion powershell | Out-String | Invoke-Expression    in $PROFILE
+  bash        add to ~/.bashrc:   eval "$(hotshoe completion bash)"
+  zsh         hotshoe completion zsh > DIR/_hotshoe, with DIR in $fpath
+  fish        hotshoe completion fish > ~/.config/fish/completions/hotshoe.fish
+  tcsh        hotshoe completion tcsh > FILE; add to ~/.tcshrc:  source FILE
+  powershell  add to $PROFILE:
+              hotshoe completion powershell | Out-String | Invoke-Expression
 """
 
 
@@ -30,7 +31,6 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         usage="%(prog)s SHELL",
         help="print a script that completes commands in a shell",
         description=_DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("shell", metavar="SHELL", choices=_SHELLS, help=", ".join(_SHELLS))
     parser.set_defaults(run=run)

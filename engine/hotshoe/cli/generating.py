@@ -22,7 +22,7 @@ _SAMPLING = (
     ("top_k", int, 40, "choose among the N most likely tokens; 0: all"),
     ("top_p", float, 0.95, "choose among the most likely tokens whose probabilities sum to N; 1: all"),
     ("min_p", float, 0.05, "leave out tokens less likely than N times the most likely one; 0: none"),
-    ("typical_p", float, 1.0, "choose among the tokens nearest to the expected information, up to the sum N; 1: all"),
+    ("typical_p", float, 1.0, "choose among the tokens of average information whose probabilities sum to N; 1: all"),
     ("repetition_penalty", float, 1.0, "divide the logits of the last 64 tokens by N; 1: off"),
     ("presence_penalty", float, 0.0, "subtract N from the logit of each of the last 64 tokens; 0: off"),
     ("frequency_penalty", float, 0.0, "subtract N for each time that a token is among the last 64; 0: off"),
@@ -37,8 +37,8 @@ def _or_default(text: str) -> int | None:
 
 _or_default.__name__ = "int"  # argparse names the type in its message
 _COUNTS = (
-    ("seed", "the same seed gives the same text; default: another one each time"),
-    ("max_tokens", "end after N tokens; default: where the model ends, or the context is full"),
+    ("max_tokens", "end after N tokens; default: when the model ends the text, or the context is full"),
+    ("seed", "the same seed gives the same text; default: a new seed each time"),
     ("context_shift", "when the context is full, keep its first N tokens, forget half of the others and go on"),
 )
 
@@ -47,10 +47,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the model, and how to choose tokens and where to compute."""
     parser.add_argument("model", metavar="MODEL", help="a GGUF file of a text model")
     group = parser.add_argument_group("choosing tokens")
-    for name, kind, default, text in _SAMPLING:
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=f"{text}. Default: {default:g}")
     for name, text in _COUNTS:
         group.add_argument(f"--{name.replace('_', '-')}", type=_or_default, metavar="N", help=text)
+    for name, kind, default, text in _SAMPLING:
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=f"{text}. Default: {default:g}")
     group.add_argument(
         "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
     )

@@ -127,7 +127,10 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
     group = parser.add_argument_group("context and cache")
     if context:
         group.add_argument(
-            "--ctx", type=int, metavar="N", help="tokens of context; default: what the model can, at most 4096"
+            "--ctx",
+            type=int,
+            metavar="N",
+            help="tokens of context; default: what the model was trained for, at most 4096",
         )
     group.add_argument("--kv-dtype", metavar="TYPE", help="element type of the cache: f16 (default), f32, q8_0 or q4_0")
     group.add_argument("--n-batch", type=int, metavar="N", help="tokens computed in one step; default: 512")

@@ -10,7 +10,8 @@
 
 /* 2^y for y in [-126, 128). Adding 1.5 * 2^23 rounds y to the integer n and leaves n in the low bits; 2^(y - n) is a
  * polynomial. Attention has another exponential (hotshoe_attention_simd.h), exact to 1 ulp: it reduces x
- * itself, whereas y = x * log2(e) has lost some of the digits of a large x. A few units in the last place suffice here. */
+ * itself, whereas y = x * log2(e) has lost some of the digits of a large x. A few units in the last place suffice here.
+ */
 ALWAYS_INLINE float exp2_near(float y) {
     const float magic = 12582912.0f;
     const float shifted = y + magic;
@@ -44,8 +45,8 @@ ALWAYS_INLINE float gelu_tanh(float x) { return times_sigmoid(x, 1.5957691216057
 
 ALWAYS_INLINE float gelu_quick(float x) { return times_sigmoid(x, 1.702f * x); }
 
-/* log(1 + e^x) = max(x, 0) + log1p(u) with u = e^-|x|, and log1p(u) = 2 atanh(s) with s = u / (2 + u), at most 1/3, as a
- * series. Nothing overflows, and small values keep their digits. */
+/* log(1 + e^x) = max(x, 0) + log1p(u) with u = e^-|x|, and log1p(u) = 2 atanh(s) with s = u / (2 + u), at most 1/3, as
+ * a series. Nothing overflows, and small values keep their digits. */
 ALWAYS_INLINE float softplus(float x) {
     const float t = x < 0.0f ? x : -x;
     const float u = t < -87.0f ? 0.0f : exp2_near((t < -87.0f ? -87.0f : t) * 1.4426950408889634f);

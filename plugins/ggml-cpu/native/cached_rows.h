@@ -1,6 +1,6 @@
-/* Converts rows of keys and values, as a cache holds them, to floats: BF16, and the block types that a cache may have. Their
- * blocks have 32 elements, a scale in half precision, a minimum if the name ends with _1, and codes of 4, 5 or 8 bits. The
- * layouts are ggml's. */
+/* Converts rows of keys and values, as a cache holds them, to floats: BF16, and the block types that a cache may have.
+ * Their blocks have 32 elements, a scale in half precision, a minimum if the name ends with _1, and codes of 4, 5 or 8
+ * bits. The layouts are ggml's. */
 #ifndef HOTSHOE_CACHED_ROWS_H
 #define HOTSHOE_CACHED_ROWS_H
 

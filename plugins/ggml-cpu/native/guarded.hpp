@@ -1,8 +1,8 @@
-// Functions of a ggml backend whose failures come back as failures.
+// Turns failures of a ggml backend into errors that the caller gets.
 //
-// ggml ends the process where a device fails, and throws through functions in C. A file that includes one of ggml's with
-// GGML_ABORT defined as `throw_failure` gives ggml-base `guarded<function>::call` in the place of each function: it
-// catches what is thrown, tells `note_failure` of it, and returns nothing, zero or GGML_STATUS_FAILED.
+// ggml ends the process if a device fails, and throws exceptions through functions in C. A file that includes a source
+// file of ggml with GGML_ABORT defined as `throw_failure` gives ggml-base `guarded<function>::call` in place of each
+// function: it catches exceptions, passes the text to `note_failure`, and returns nothing, zero or GGML_STATUS_FAILED.
 #pragma once
 
 #include "ggml.h"
@@ -30,7 +30,7 @@ template <typename R, typename T, typename... A, R (*function)(T, A...)> struct 
         try {
             return function(first, arguments...);
         } catch (const std::exception & error) {
-            note_failure(first, error.what()); // of the including file, for each type that comes first
+            note_failure(first, error.what()); // the including file defines it for each type of a first argument
             if constexpr (std::is_same_v<R, enum ggml_status>) {
                 return GGML_STATUS_FAILED;
             } else if constexpr (!std::is_void_v<R>) {

@@ -4,27 +4,26 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(_MSC_VER) && !defined(__clang__)
-#define ALWAYS_INLINE static __forceinline
-#define PER_THREAD __declspec(thread) __declspec(align(64))
-#else
-#define ALWAYS_INLINE static inline __attribute__((always_inline))
-#define PER_THREAD static _Thread_local __attribute__((aligned(64)))
-#endif
+#include "isa.h"
+#include "tensor_rows.h"
 
 #if defined(_MSC_VER) && !defined(__clang__)
+#define PER_THREAD __declspec(thread) __declspec(align(64))
 #define PREFETCH(p) (void) (p)
 #else
-#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* into the second-level cache */
+#define PER_THREAD static _Thread_local __attribute__((aligned(64)))
+#define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* into L2 */
 #endif
 
-#define MAX_DIM 576               /* DeepSeek's latent attention: 512 and 64 that rotate */
-#define MAX_BLOCKS 64             /* row blocks a run: it bounds what is remembered of each row */
-#define MAX_ROWS 8                /* a block */
-#define CHUNK 32                  /* hidden keys are skipped in multiples of this; a multiple of each panel */
-#define FEW_ROWS 12               /* as many rows must see a key, on average, before a transposed copy of it pays */
-#define STEP_BYTES (64 << 10)     /* of all heads in a step of few rows: what is asked for ahead of them */
-#define SCRATCH_FLOATS (37 << 10) /* 148 KiB: the keys, values and scores of one block stay in the second-level cache */
+enum {
+    MAX_DIM = 576,            /* DeepSeek's latent attention: 512, and 64 that rotate */
+    MAX_BLOCKS = 64,          /* row blocks of a run: the limit for what it stores of each row */
+    MAX_ROWS = 8,             /* of a block */
+    CHUNK = 32,               /* hidden keys are skipped in multiples of this; a multiple of each panel */
+    MIN_ROWS_TO_PACK = 12,    /* rows that must see a key, on average, before a transposed copy of it pays */
+    STEP_BYTES = 64 << 10,    /* keys and values of all heads in a step of few rows: what is prefetched */
+    SCRATCH_FLOATS = 37 << 10 /* 148 KiB: the keys, values and scores of one block stay in L2 */
+};
 PER_THREAD float scratch[SCRATCH_FLOATS];
 static const float zeros[MAX_DIM];
 #define TIMES8(x) x, x, x, x, x, x, x, x
@@ -32,53 +31,52 @@ static const uint16_t hidden_f16[CHUNK] = {TIMES8(0xFC00), TIMES8(0xFC00), TIMES
 static const uint32_t hidden_f32[CHUNK] = {TIMES8(0xFF800000), TIMES8(0xFF800000), TIMES8(0xFF800000),
                                            TIMES8(0xFF800000)};
 
-/* What the threads share: computed by each for itself. */
+/* One call of the op. Each thread computes it for itself. */
 struct job {
     struct ggml_tensor * dst;
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
     const float * sinks;                        /* may be NULL */
     float scale, softcap;
-    /* More than one: dst has them instead of batch elements, and a row's maximum and sum behind it. */
-    int64_t parts_of_keys;
-    int64_t group;  /* query heads that share a key/value head: row r is query r / group of its head r % group */
-    int64_t blocks; /* tiles of rows */
-    int64_t parts;  /* tiles of one query; 0: tiles go from one query to the next */
-    int64_t step;   /* keys at once */
-    int few;        /* rows, as in decoding: reading keys and values takes longer than computing with them */
+    int64_t n_key_parts; /* above 1: dst has the parts in place of batch elements, with each row's maximum and sum */
+    int64_t group;       /* query heads that share a key/value head: row r is query r / group of head r % group */
+    int64_t blocks;      /* tiles of rows */
+    int64_t parts;       /* tiles of one query; 0 if tiles go from one query to the next */
+    int64_t step;        /* keys at once */
+    int is_memory_bound; /* few rows, as in decoding: reading keys and values takes longer than computing */
 };
 
-/* Keys [from, to) of a batch element, and which element of dst they go to. */
+/* Keys [from, to) of a batch element. element: where their results go, the index of axis 3 of dst. */
 struct part {
-    int64_t batch, from, to, at;
+    int64_t batch, from, to, element;
 };
 
-/* What a tile of rows sees of the keys m to m + cols, from m on: all that lies between the first chunk that one of them
- * sees and the last. Nothing: 0 to 0. count: how many of these the last of them sees. plain: all see all of them, and the
- * mask need not be looked at again. */
+/* What a tile of rows sees of the keys m to m + cols: from and to count from m, and contain all keys between the first
+ * chunk that a row sees and the last. Both are 0 if no row sees a key. count: how many of these keys the tile's last
+ * row sees. plain: all rows see all of these keys, unmoved, so that the mask need not be read again. */
 struct span {
     int64_t from, to, count;
     int plain;
 };
 
-/* The rows of keys or values that are read next. */
-struct ahead {
-    const char * at;
-    size_t size;
-    int64_t heads, left, to_head, to_row;
+/* The rows of keys or values that are prefetched next, in the order of memory. */
+struct upcoming {
+    const char * next;
+    size_t size; /* bytes of a row */
+    int64_t heads, heads_left, head_stride, row_stride;
 };
 
-/* What a thread does at once: row blocks [first, last) of each of the heads [first_head, last_head) of keys. */
+/* What a thread does at once: row blocks [first, last) of each of the key/value heads [first_head, last_head). */
 struct run {
     const struct job * job;
     struct part part;
     int64_t first_head, last_head, first, last;
-    int at_once; /* one step of keys: rows are divided by their sum as they are written */
+    int is_one_step; /* all keys are one step: rows are divided by their sum as they are written */
     /* of the keys of one step */
     struct span all, spans[MAX_BLOCKS];
     int64_t seen_pairs; /* of rows and keys */
-    struct ahead keys, values;
+    struct upcoming keys, values;
     /* of each row, and of each block, one head after the other */
-    float most[MAX_BLOCKS * MAX_ROWS], total[MAX_BLOCKS * MAX_ROWS];
+    float highest[MAX_BLOCKS * MAX_ROWS], total[MAX_BLOCKS * MAX_ROWS];
     char begun[MAX_BLOCKS];
 };
 
@@ -89,7 +87,7 @@ struct kernels {
     int rows, panel;
 };
 
-/* Where tile `block` begins. All tiles together are all rows. */
+/* The first row of tile `block`. */
 ALWAYS_INLINE int64_t first_row(const struct job * job, int64_t block) {
     if (job->parts == 0) {
         return job->group * job->q->ne[2] * block / job->blocks;
@@ -117,7 +115,7 @@ static int all_hidden(const struct ggml_tensor * mask, const char * row, int64_t
                   (to - from) * mask->nb[0]) == 0;
 }
 
-/* Whether nothing from..to is hidden or moved. */
+/* Whether the mask hides and moves no key in [from, to). */
 static int all_zero(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
     uint32_t any = 0;
     const char * const end = row + to * mask->nb[0];
@@ -129,7 +127,7 @@ static int all_zero(const struct ggml_tensor * mask, const char * row, int64_t f
     return any == 0 && (row == end || (row[0] == 0 && row[1] == 0));
 }
 
-/* Counters as wide as what they count make vectors of one width. */
+/* The counters are as wide as the numbers of the mask: the loops become vectors of one width. */
 static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int64_t from, int64_t to) {
     if (mask->type == GGML_TYPE_F16) {
         const uint16_t * const halves = (const uint16_t *) row;
@@ -148,8 +146,9 @@ static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int
     return n;
 }
 
-static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, int64_t block, int64_t m,
-                        int64_t cols) {
+/* What tile `block` of a head sees of `cols` keys from m on. */
+static struct span span_of(const struct job * job, int64_t batch, int64_t kv_head, int64_t block, int64_t m,
+                           int64_t cols) {
     if (job->mask == NULL) {
         return (struct span){0, cols, cols, 1};
     }
@@ -161,19 +160,19 @@ static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, 
             continue;
         }
         last = mask;
-        struct span own = {0, cols, 0, 0};
-        while (own.from < all.from &&
-               all_hidden(job->mask, mask, own.from, own.from + CHUNK < cols ? own.from + CHUNK : cols)) {
-            own.from += CHUNK;
+        struct span row_span = {0, cols, 0, 0};
+        while (row_span.from < all.from &&
+               all_hidden(job->mask, mask, row_span.from, min64(row_span.from + CHUNK, cols))) {
+            row_span.from += CHUNK;
         }
-        if (own.from >= cols) {
+        if (row_span.from >= cols) {
             continue;
         }
-        while (own.to > all.to && all_hidden(job->mask, mask, (own.to - 1) / CHUNK * CHUNK, own.to)) {
-            own.to = (own.to - 1) / CHUNK * CHUNK;
+        while (row_span.to > all.to && all_hidden(job->mask, mask, (row_span.to - 1) / CHUNK * CHUNK, row_span.to)) {
+            row_span.to = (row_span.to - 1) / CHUNK * CHUNK;
         }
-        all.from = own.from < all.from ? own.from : all.from;
-        all.to = own.to > all.to ? own.to : all.to;
+        all.from = min64(row_span.from, all.from);
+        all.to = row_span.to > all.to ? row_span.to : all.to;
     }
     if (all.from >= all.to) {
         return (struct span){0, 0, 0, 0};
@@ -189,26 +188,26 @@ static struct span seen(const struct job * job, int64_t batch, int64_t kv_head, 
     return all;
 }
 
-/* Which of a run's rows is row `row` of a head. */
-ALWAYS_INLINE int64_t place_of(const struct run * run, int64_t kv_head, int64_t row) {
-    const int64_t first = first_row(run->job, run->first), each = first_row(run->job, run->last) - first;
-    return (kv_head - run->first_head) * each + row - first;
+/* The index, among a run's rows, of row `row` of a head. */
+ALWAYS_INLINE int64_t index_in_run(const struct run * run, int64_t kv_head, int64_t row) {
+    const int64_t first = first_row(run->job, run->first), rows = first_row(run->job, run->last) - first;
+    return (kv_head - run->first_head) * rows + row - first;
 }
 
 /* Key or value i of a head. */
-ALWAYS_INLINE const char * cached_at(const struct ggml_tensor * t, int64_t batch, int64_t kv_head, int64_t i) {
+ALWAYS_INLINE const char * cached_row_of(const struct ggml_tensor * t, int64_t batch, int64_t kv_head, int64_t i) {
     return (const char *) t->data + kv_head * t->nb[1] + i * t->nb[2] + batch * t->nb[3];
 }
 
-/* Asks for the rows of the next step, one for each key that is computed with, in the order of memory. */
-ALWAYS_INLINE void soon(struct ahead * ahead) {
-    for (size_t i = 0; i < ahead->size; i += 64) {
-        PREFETCH(ahead->at + i);
+/* Prefetches a row of the next step. It is called once for each key that is computed with. */
+ALWAYS_INLINE void prefetch_row(struct upcoming * rows) {
+    for (size_t i = 0; i < rows->size; i += 64) {
+        PREFETCH(rows->next + i);
     }
-    ahead->at += ahead->to_head;
-    if (--ahead->left == 0) {
-        ahead->left = ahead->heads;
-        ahead->at += ahead->to_row;
+    rows->next += rows->head_stride;
+    if (--rows->heads_left == 0) {
+        rows->heads_left = rows->heads;
+        rows->next += rows->row_stride;
     }
 }
 
@@ -220,7 +219,7 @@ ALWAYS_INLINE void soon(struct ahead * ahead) {
 #define SUFFIX generic
 #define VL 1
 #define ROWS 4
-#define FEW 3
+#define DOT_ROWS 3
 #define TARGET
 #define VMAX(a, b) ((a) > (b) ? (a) : (b))
 #define SUM(v) (v)
@@ -257,7 +256,7 @@ typedef int32_t v4i __attribute__((vector_size(16)));
 #define SUFFIX generic
 #define VL 4
 #define ROWS 4
-#define FEW 3
+#define DOT_ROWS 3
 #define TARGET
 typedef int32_t v4mask __attribute__((vector_size(16)));
 ALWAYS_INLINE v4 max4(v4 a, v4 b) {
@@ -278,7 +277,7 @@ ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
 #undef SUFFIX
 #undef VL
 #undef ROWS
-#undef FEW
+#undef DOT_ROWS
 #undef TARGET
 #undef VMAX
 #undef SUM
@@ -286,11 +285,8 @@ ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
 #undef MAX
 #undef LOAD_PART
 
-#if defined(__x86_64__) || defined(__i386__)
-#define HOTSHOE_X86 1
+#if defined(HOTSHOE_X86)
 #include "cached_rows.h"
-#define AVX2 __attribute__((target("avx2,fma,f16c")))
-#define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma,f16c")))
 
 AVX2 ALWAYS_INLINE float sum8(__m256 v) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
@@ -322,7 +318,7 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #define SUFFIX avx2
 #define VL 8
 #define ROWS 6
-#define FEW 3
+#define DOT_ROWS 3
 #define TARGET AVX2
 #define VMAX(a, b) ((vf) _mm256_max_ps((__m256) (a), (__m256) (b)))
 #define SUM(v) sum8((__m256) (v))
@@ -334,7 +330,7 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #undef SUFFIX
 #undef VL
 #undef ROWS
-#undef FEW
+#undef DOT_ROWS
 #undef TARGET
 #undef VMAX
 #undef SUM
@@ -346,7 +342,7 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #define SUFFIX avx512
 #define VL 16
 #define ROWS 8
-#define FEW 4
+#define DOT_ROWS 4
 #define TARGET AVX512
 #define VMAX(a, b) ((vf) _mm512_max_ps((__m512) (a), (__m512) (b)))
 #define SUM(v) _mm512_reduce_add_ps((__m512) (v))
@@ -359,20 +355,18 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #endif
 #endif
 
-static const struct kernels * best(void) {
+static const struct kernels * best_kernels(void) {
 #if defined(HOTSHOE_X86)
-    const char * isa = hotshoe_kernels_isa();
-    if (strcmp(isa, "avx512") == 0) {
-        return &kernels_avx512;
-    }
-    if (strcmp(isa, "avx2") == 0) {
-        return &kernels_avx2;
+    const int sets = hotshoe_cpu();
+    if (sets & CPU_AVX2) {
+        return sets & CPU_AVX512 ? &kernels_avx512 : &kernels_avx2;
     }
 #endif
     return &kernels_generic;
 }
 
-/* How many keys this batch element sees, where the mask is one row for all its queries and heads: padding is at the end. */
+/* The number of keys that this batch element sees if the mask is one row for all its queries and heads: padding is at
+ * the end. */
 static int64_t visible_keys(const struct job * job, int64_t batch) {
     int64_t m = job->k->ne[2];
     if (job->mask != NULL && job->mask->ne[1] == 1 && job->mask->ne[2] == 1) {
@@ -384,114 +378,116 @@ static int64_t visible_keys(const struct job * job, int64_t batch) {
     return m;
 }
 
-/* Element `at` of dst: with one part of the keys a batch element, else the next part of one. visible: keys of that. */
-static struct part part_at(const struct job * job, int64_t at, int64_t visible) {
-    const int64_t n = job->parts_of_keys;
-    struct part part = {at / n, visible * (at % n) / n, visible * (at % n + 1) / n, at};
+/* The keys that go to an element of axis 3 of dst: all keys of a batch element, or its next part. visible: keys of that
+ * batch element. */
+static struct part part_of(const struct job * job, int64_t element, int64_t visible) {
+    const int64_t n = job->n_key_parts;
+    struct part part = {element / n, visible * (element % n) / n, visible * (element % n + 1) / n, element};
     part.from = part.from / CHUNK * CHUNK;
     part.to = part.to == visible ? visible : part.to / CHUNK * CHUNK;
     return part;
 }
 
-/* Tiles of at most `most` rows. Rows that share a tile share the keys they see, so queries of different sequences, of
- * which there are few at a time, get tiles of their own. Where there are fewer tiles than threads, the heads of a query are
- * shared out too: keys are then read more than once, but side by side. */
-static void cut(struct job * job, int64_t most, int nth) {
-    const int64_t n = job->q->ne[2], rows = n * job->group, others = job->k->ne[1] * job->dst->ne[3];
-    const int64_t wanted = (nth + others - 1) / others; /* tiles, so that each thread has one */
+/* Divides the rows of a head into tiles of at most `most_rows`. Rows that share a tile share the keys they see, so with
+ * few queries, which may be of different sequences, each query gets tiles of its own. With fewer tiles than threads the
+ * heads of a query are divided too: keys are then read more than once, but at the same time. */
+static void choose_tiles(struct job * job, int64_t most_rows, int nth) {
+    const int64_t n = job->q->ne[2], rows = n * job->group;
+    const int64_t heads = job->k->ne[1] * job->dst->ne[3]; /* of all batch elements */
+    const int64_t wanted = ceil_div(nth, heads);           /* tiles, so that each thread has one */
     if (job->mask != NULL && job->mask->ne[1] > 1 && n < 64) {
-        job->parts = (job->group + most - 1) / most;
+        job->parts = ceil_div(job->group, most_rows);
         if (n * job->parts < wanted) {
-            job->parts = (wanted + n - 1) / n < job->group ? (wanted + n - 1) / n : job->group;
+            job->parts = min64(ceil_div(wanted, n), job->group);
         }
         job->blocks = n * job->parts;
         return;
     }
-    job->blocks = (rows + most - 1) / most;
+    job->blocks = ceil_div(rows, most_rows);
     if (job->blocks < wanted) {
-        job->blocks = wanted < rows ? wanted : rows;
+        job->blocks = min64(wanted, rows);
     }
 }
 
-static int64_t clamp(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
+static int64_t clamp(int64_t x, int64_t limit) { return x < 0 ? 0 : min64(x, limit); }
 
-/* What the blocks of a run see of the keys from m on. Gives whether it is anything. */
-static int look(struct run * run, int64_t m, int64_t kv_head) {
+/* Finds what the blocks of a run see of the keys from m on. Returns 0 if they see nothing. */
+static int find_spans(struct run * run, int64_t m, int64_t kv_head) {
     const struct job * const job = run->job;
-    const int64_t left = run->part.to - m, cols = left < job->step ? left : job->step;
+    const int64_t cols = min64(run->part.to - m, job->step);
     run->all = (struct span){cols, 0, 0, 0};
     run->seen_pairs = 0;
     for (int64_t block = run->first; block < run->last; ++block) {
-        const struct span own = seen(job, run->part.batch, kv_head, block, m, cols);
-        run->spans[block - run->first] = own;
-        if (own.from < own.to) {
-            run->all.from = own.from < run->all.from ? own.from : run->all.from;
-            run->all.to = own.to > run->all.to ? own.to : run->all.to;
-            run->seen_pairs += own.count * (first_row(job, block + 1) - first_row(job, block));
+        const struct span block_span = span_of(job, run->part.batch, kv_head, block, m, cols);
+        run->spans[block - run->first] = block_span;
+        if (block_span.from < block_span.to) {
+            run->all.from = min64(block_span.from, run->all.from);
+            run->all.to = block_span.to > run->all.to ? block_span.to : run->all.to;
+            run->seen_pairs += block_span.count * (first_row(job, block + 1) - first_row(job, block));
         }
     }
     return run->all.from < run->all.to;
 }
 
-/* Divides what was summed, and says what was not. */
-static void end(const struct run * run, int64_t kv_head) {
+/* Divides the sums of each row by its sum of weights, and fills rows that saw no key. */
+static void finish(const struct run * run, int64_t kv_head) {
     const struct job * const job = run->job;
     const struct ggml_tensor * const dst = job->dst;
     const int64_t v_dim = job->v->ne[0];
     for (int64_t block = run->first; block < run->last; ++block) {
         const int begun = run->begun[(kv_head - run->first_head) * (run->last - run->first) + block - run->first];
-        if (begun && run->at_once && job->parts_of_keys == 1) {
+        if (begun && run->is_one_step && job->n_key_parts == 1) {
             continue;
         }
         for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
-            const int64_t n = row / job->group, h = kv_head * job->group + row % job->group,
-                          place = place_of(run, kv_head, row);
+            const int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
+            const int64_t index = index_in_run(run, kv_head, row);
             float * const out =
-                (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->part.at * dst->nb[3]);
-            const float nothing = job->sinks != NULL || job->parts_of_keys > 1 ? 0.0f : NAN;
-            const float gain = begun && !run->at_once ? 1.0f / run->total[place] : 1.0f;
+                (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->part.element * dst->nb[3]);
+            const float nothing = job->sinks != NULL || job->n_key_parts > 1 ? 0.0f : NAN;
+            const float gain = begun && !run->is_one_step ? 1.0f / run->total[index] : 1.0f;
             for (int64_t d = 0; d < v_dim; ++d) {
                 out[d] = begun ? out[d] * gain : nothing;
             }
-            if (job->parts_of_keys > 1) {
-                out[v_dim] = begun ? run->most[place] : -INFINITY;
-                out[v_dim + 1] = begun ? run->total[place] : 0.0f;
+            if (job->n_key_parts > 1) {
+                out[v_dim] = begun ? run->highest[index] : -INFINITY;
+                out[v_dim + 1] = begun ? run->total[index] : 0.0f;
             }
         }
     }
 }
 
-static struct ahead rows_from(const struct run * run, const struct ggml_tensor * t, int64_t i) {
+static struct upcoming rows_from(const struct run * run, const struct ggml_tensor * t, int64_t i) {
     const int64_t heads = run->last_head - run->first_head;
-    const char * const at = cached_at(t, run->part.batch, run->first_head, i);
-    return (struct ahead){at, row_bytes(t), heads, heads, t->nb[1], t->nb[2] - heads * t->nb[1]};
+    const char * const first = cached_row_of(t, run->part.batch, run->first_head, i);
+    return (struct upcoming){first, row_bytes(t), heads, heads, t->nb[1], t->nb[2] - heads * t->nb[1]};
 }
 
-/* What is asked for next: keys and values of the run's heads, from number i on. */
-static void ask_from(struct run * run, int64_t i) {
+/* Lets the run prefetch the keys and values of its heads from number i on. */
+static void prefetch_from(struct run * run, int64_t i) {
     run->keys = rows_from(run, run->job->k, i);
     run->values = rows_from(run, run->job->v, i);
 }
 
-/* Step by step through the keys, and in each through all heads: their keys lie side by side in a cache. */
+/* Goes through the keys step by step, and in each step through all heads: a cache has their keys next to each other. */
 static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_t)) {
     const struct job * const job = run->job;
     const struct part part = run->part;
     const int same_for_all = job->mask == NULL || job->mask->ne[2] == 1;
-    run->at_once = part.to - part.from <= job->step;
+    run->is_one_step = part.to - part.from <= job->step;
     memset(run->begun, 0, sizeof run->begun);
-    if (job->few) { /* nobody has asked for those of the first step */
-        const int64_t left = part.to - part.from, keys = left < job->step ? left : job->step;
-        ask_from(run, part.from);
+    if (job->is_memory_bound) { /* no step before the first one has prefetched its keys */
+        const int64_t keys = min64(part.to - part.from, job->step);
+        prefetch_from(run, part.from);
         for (int64_t i = 0; i < keys * (run->last_head - run->first_head); ++i) {
-            soon(&run->keys);
-            soon(&run->values);
+            prefetch_row(&run->keys);
+            prefetch_row(&run->values);
         }
     }
     for (int64_t m = part.from; m < part.to; m += job->step) {
-        ask_from(run, m + job->step);
+        prefetch_from(run, m + job->step);
         for (int64_t h = run->first_head; h < run->last_head; ++h) {
-            if ((h == run->first_head || !same_for_all) && !look(run, m, h)) {
+            if ((h == run->first_head || !same_for_all) && !find_spans(run, m, h)) {
                 if (same_for_all) {
                     break;
                 }
@@ -501,30 +497,29 @@ static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_
         }
     }
     for (int64_t h = run->first_head; h < run->last_head; ++h) {
-        end(run, h);
+        finish(run, h);
     }
 }
 
 void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_attention_params * params = userdata;
-    const struct kernels * kernels = best();
+    const struct kernels * kernels = best_kernels();
     struct job job = {.dst = dst, .q = dst->src[0], .k = dst->src[1], .v = dst->src[2]};
     job.mask = params->has_mask ? dst->src[3] : NULL;
     job.sinks = params->has_sinks ? dst->src[3 + (job.mask != NULL)]->data : NULL;
-    job.parts_of_keys = dst->ne[3] / job.q->ne[3];
+    job.n_key_parts = dst->ne[3] / job.q->ne[3];
     job.softcap = params->softcap;
     job.scale = params->softcap != 0.0f ? params->scale / params->softcap : params->scale;
-    const int64_t kv_heads = job.k->ne[1], n_parts = job.parts_of_keys, panel = kernels->panel;
+    const int64_t kv_heads = job.k->ne[1], n_parts = job.n_key_parts, panel = kernels->panel;
     job.group = job.q->ne[1] / kv_heads;
-    cut(&job, kernels->rows, nth);
-    const int64_t width = job.q->ne[0] + (job.v->ne[0] + panel - 1) / panel * panel + 2 * kernels->rows;
-    job.step = SCRATCH_FLOATS / width / CHUNK * CHUNK;
-    job.step = job.step < 128 ? job.step : 128;
-    job.few = job.group * job.q->ne[2] < FEW_ROWS;
-    if (job.few) {
-        const int64_t bytes = kv_heads * (row_bytes(job.k) + row_bytes(job.v)); /* of a key */
+    choose_tiles(&job, kernels->rows, nth);
+    const int64_t width = job.q->ne[0] + ceil_div(job.v->ne[0], panel) * panel + 2 * kernels->rows;
+    job.step = min64(SCRATCH_FLOATS / width / CHUNK * CHUNK, 128);
+    job.is_memory_bound = job.group * job.q->ne[2] < MIN_ROWS_TO_PACK;
+    if (job.is_memory_bound) {
+        const int64_t bytes = kv_heads * (row_bytes(job.k) + row_bytes(job.v)); /* of one key and value, all heads */
         const int64_t keys = STEP_BYTES / (bytes > 0 ? bytes : 1) / CHUNK * CHUNK;
-        job.step = keys < CHUNK ? CHUNK : keys < job.step ? keys : job.step;
+        job.step = keys < CHUNK ? CHUNK : min64(keys, job.step);
     }
 
     struct run run = {.job = &job};
@@ -538,7 +533,7 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     int64_t before = 0, visible = 0;
     for (int64_t i = 0; i < dst->ne[3] && before < to; ++i) {
         visible = i % n_parts == 0 ? visible_keys(&job, i / n_parts) : visible;
-        const struct part part = part_at(&job, i, visible);
+        const struct part part = part_of(&job, i, visible);
         const int64_t cost = part.to - part.from + fixed;
         const int64_t stop = clamp((to - before + cost / 2) / cost, units);
         int64_t unit = from > before ? clamp((from - before + cost / 2) / cost, units) : 0;
@@ -546,9 +541,9 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
             run.part = part;
             run.first_head = unit / job.blocks;
             run.first = unit % job.blocks;
-            const int64_t most = stop - unit < MAX_BLOCKS ? stop - unit : MAX_BLOCKS, heads = most / job.blocks;
+            const int64_t n_blocks = min64(stop - unit, MAX_BLOCKS), heads = n_blocks / job.blocks;
             run.last_head = run.first == 0 && heads > 1 ? run.first_head + heads : run.first_head + 1;
-            run.last = run.first + most < job.blocks ? run.first + most : job.blocks;
+            run.last = min64(run.first + n_blocks, job.blocks);
             compute(&run, kernels->head);
             unit += (run.last - run.first) * (run.last_head - run.first_head);
         }
@@ -556,63 +551,60 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     }
 }
 
-static char * row_at(const struct ggml_tensor * t, int64_t row) {
-    const int64_t i1 = row % t->ne[1], i2 = row / t->ne[1] % t->ne[2], i3 = row / t->ne[1] / t->ne[2];
-    return (char *) t->data + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3];
-}
-
 void hotshoe_attention_merge(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    const struct ggml_tensor * const of_parts = dst->src[0];
+    const struct ggml_tensor * const parts = dst->src[0];
     const float * const sinks = *(const int32_t *) userdata ? dst->src[1]->data : NULL;
-    const int64_t v_dim = dst->ne[0], heads = dst->ne[1], each = heads * dst->ne[2], n = of_parts->ne[3] / dst->ne[3];
-    const int64_t rows = each * dst->ne[3];
+    const int64_t v_dim = dst->ne[0], heads = dst->ne[1], element_rows = heads * dst->ne[2];
+    const int64_t n = parts->ne[3] / dst->ne[3];
+    const int64_t rows = element_rows * dst->ne[3];
     for (int64_t row = rows * ith / nth; row < rows * (ith + 1) / nth; ++row) {
-        const float * const first = (const float *) row_at(of_parts, row / each * n * each + row % each);
-        const int64_t stride = of_parts->nb[3] / sizeof *first;
-        float * const out = (float *) row_at(dst, row);
-        float most = sinks != NULL ? sinks[row % heads] : -INFINITY;
+        const float * const first =
+            (const float *) row_of(parts, row / element_rows * n * element_rows + row % element_rows);
+        const int64_t stride = parts->nb[3] / sizeof *first;
+        float * const out = (float *) row_of(dst, row);
+        float highest = sinks != NULL ? sinks[row % heads] : -INFINITY;
         for (int64_t p = 0; p < n; ++p) {
-            most = first[p * stride + v_dim] > most ? first[p * stride + v_dim] : most;
+            highest = first[p * stride + v_dim] > highest ? first[p * stride + v_dim] : highest;
         }
-        float total = sinks != NULL ? expf(sinks[row % heads] - most) : 0.0f;
+        float total = sinks != NULL ? expf(sinks[row % heads] - highest) : 0.0f;
         memset(out, 0, v_dim * sizeof *out);
         for (int64_t p = 0; p < n; ++p) {
             const float * const part = first + p * stride;
             if (part[v_dim + 1] == 0.0f) {
-                continue; /* it has seen no key */
+                continue; /* this part saw no key */
             }
-            const float weight = part[v_dim + 1] * expf(part[v_dim] - most);
+            const float weight = part[v_dim + 1] * expf(part[v_dim] - highest);
             total += weight;
             for (int64_t d = 0; d < v_dim; ++d) {
                 out[d] += weight * part[d];
             }
         }
         for (int64_t d = 0; d < v_dim; ++d) {
-            out[d] /= total; /* 0 / 0 where no part has seen a key */
+            out[d] /= total; /* 0 / 0 if no part saw a key */
         }
     }
 }
 
 void hotshoe_layer_norm(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_norm_params * params = userdata;
-    const struct kernels * kernels = best();
+    const struct kernels * kernels = best_kernels();
     int next = 1;
     const float * weight = params->has_weight ? dst->src[next++]->data : NULL;
     const float * bias = params->has_bias ? dst->src[next++]->data : NULL;
-    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    const int64_t rows = n_rows(dst);
     for (int64_t r = rows * ith / nth; r < rows * (ith + 1) / nth; ++r) {
-        kernels->layer_row((float *) row_at(dst, r), (const float *) row_at(dst->src[0], r), weight, bias, dst->ne[0],
+        kernels->layer_row((float *) row_of(dst, r), (const float *) row_of(dst->src[0], r), weight, bias, dst->ne[0],
                            params->eps);
     }
 }
 
 void hotshoe_rms_norm(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     const struct hotshoe_norm_params * params = userdata;
-    const struct kernels * kernels = best();
+    const struct kernels * kernels = best_kernels();
     const float * weight = params->has_weight ? dst->src[1]->data : NULL;
-    const int64_t rows = dst->ne[1] * dst->ne[2] * dst->ne[3];
+    const int64_t rows = n_rows(dst);
     for (int64_t r = rows * ith / nth; r < rows * (ith + 1) / nth; ++r) {
-        kernels->rms_row((float *) row_at(dst, r), (const float *) row_at(dst->src[0], r), weight, dst->ne[0],
+        kernels->rms_row((float *) row_of(dst, r), (const float *) row_of(dst->src[0], r), weight, dst->ne[0],
                          params->eps);
     }
 }

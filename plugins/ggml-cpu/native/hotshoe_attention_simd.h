@@ -1,18 +1,17 @@
-/* The kernels of hotshoe_attention.c for one instruction set: included once for each, with
- *   VL       floats a vector
- *   ROWS     query rows a tile: ROWS * 2 accumulators must fit the registers
- *   FEW      query rows whose scores for 4 keys are computed at once: FEW * 4 accumulators must fit
+/* The kernels of hotshoe_attention.c for one instruction set. It is included once for each set, with these macros
+ * defined: VL       floats of a vector ROWS     query rows of a tile: ROWS * 2 accumulators must fit into the registers
+ *   DOT_ROWS query rows whose scores for 4 keys are computed at once: DOT_ROWS * 4 accumulators must fit
  *   TARGET   the function attribute that allows the instructions
  *   NAME(x)  x with the set's suffix
- *   VMAX(a, b)             elementwise; b where one is NaN
+ *   VMAX(a, b)             elementwise maximum; b where a or b is NaN
  *   SUM(v), MAX(v)         over the lanes
- *   SUM4(p, a, b, c, d, x) the sums of four vectors, times x, to p
- *   LOAD_PART(p, n, rest)  the first n floats of p, and `rest` in the other lanes
- *   LOAD_HALF(p)           VL half floats as floats; not defined: keys, values and masks are F32. Where it is defined,
- *                          cached_row of cached_rows.h makes floats of the other types of keys and values
- * Vectors are the compiler's own (vector_size), so that each operation below is one instruction of the set. */
+ *   SUM4(p, a, b, c, d, x) p[0..4) = the sums of four vectors, times x
+ *   LOAD_PART(p, n, rest)  the first n floats at p, and `rest` in the other lanes
+ *   LOAD_HALF(p)           VL half floats as floats. If it is not defined, keys, values and masks are F32 only. If it
+ * is, cached_row of cached_rows.h converts the other types of keys and values. Vectors are the compiler's own
+ * (vector_size), so each operation below is one instruction of the set. */
 
-#define W (2 * VL) /* columns a panel: what a tile computes at once */
+#define W (2 * VL) /* columns of a panel: a tile computes them at once */
 
 #if VL > 1
 typedef float NAME(vf) __attribute__((vector_size(VL * 4)));
@@ -61,8 +60,9 @@ FN vf NAME(from_bits)(vi b) {
 #define MASK_LESS(a, b) (-((a) < (b)))
 #endif
 
-/* exp(x) for x <= 88, to 1 ulp; 0 below -87.3, where the result would be subnormal, and NaN of NaN.
- * x = n ln 2 + r: adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits. P is Cephes' expf (Moshier). */
+/* exp(x) for x <= 88, to 1 ulp; 0 below -87.3, where the result would be subnormal; NaN for NaN.
+ * x = n ln 2 + r: adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits. P is Cephes' expf (Moshier).
+ */
 FN vf NAME(exp)(vf x) {
     const float lowest = -87.3f;
     const vi tiny = MASK_LESS(x, NAME(splat)(lowest));
@@ -79,7 +79,7 @@ FN vf NAME(exp)(vf x) {
     return NAME(from_bits)((NAME(bits)(p) + (NAME(bits)(shifted) << 23)) & ~tiny);
 }
 
-/* tanh(x) = x P(x^2) near 0, where 1 - 2 / (exp(2 |x|) + 1) has cancelled (Cephes' tanhf). */
+/* tanh(x) = x P(x^2) near 0, where 1 - 2 / (exp(2 |x|) + 1) cancels (Cephes' tanhf). */
 FN vf NAME(tanh)(vf x) {
     const vi sign = NAME(bits)(x) & INT32_MIN;
     const vf a = NAME(from_bits)(NAME(bits)(x) & INT32_MAX);
@@ -95,7 +95,7 @@ FN vf NAME(tanh)(vf x) {
     return NAME(from_bits)((NAME(bits)(p) & near) | (NAME(bits)(large) & ~near) | sign);
 }
 
-/* VL numbers: floats, or half floats. */
+/* VL numbers at p, floats or half floats, as floats. */
 FN vf NAME(numbers)(const char * p, const int half) {
 #ifdef LOAD_HALF
     if (half) {
@@ -106,12 +106,12 @@ FN vf NAME(numbers)(const char * p, const int half) {
     return NAME(load)((const float *) p);
 }
 
-/* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[at[i]][...]) * gain[r], for r < rows; keep NULL: out holds nothing
- * yet; at NULL: 0, 1, 2 and so on. b is in panels of W columns, `panel` bytes apart, rows of a panel ldb bytes apart; lanes up
- * to VL past cols can be read. */
+/* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[index[i]][...]) * gain[r], for r < rows. keep NULL: out has
+ * no values yet. index NULL: 0, 1, 2 and so on. b: panels of W columns, `panel` bytes from each other; the rows of a
+ * panel are ldb bytes from each other; up to VL lanes beyond cols may be read. */
 FN void NAME(columns)(const int rows, const int vectors, const int half, const float * const * a, int64_t n,
-                      const int32_t * at, const char * b, size_t ldb, float * const * out, int64_t from, int64_t part,
-                      const float * keep, const float * gain) {
+                      const int32_t * index, const char * b, size_t ldb, float * const * out, int64_t from,
+                      int64_t part, const float * keep, const float * gain) {
     vf acc[ROWS][4];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
@@ -125,7 +125,7 @@ FN void NAME(columns)(const int rows, const int vectors, const int half, const f
         }
     }
     for (int64_t i = 0; i < n; ++i) {
-        const char * const x0 = b + (at != NULL ? at[i] : i) * ldb;
+        const char * const x0 = b + (index != NULL ? index[i] : i) * ldb;
         vf row[4];
 #pragma GCC unroll 4
         for (int c = 0; c < vectors; ++c) {
@@ -154,52 +154,54 @@ FN void NAME(columns)(const int rows, const int vectors, const int half, const f
     }
 }
 
-FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int32_t * at, const char * b, size_t ldb,
-                   size_t panel, float * const * out, int64_t cols, const float * keep, const float * gain) {
+FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int32_t * index, const char * b,
+                   size_t ldb, size_t panel, float * const * out, int64_t cols, const float * keep,
+                   const float * gain) {
     int64_t from = 0;
     for (; from + W <= cols; from += W, b += panel) {
-        NAME(columns)(rows, 2, 0, a, n, at, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 2, 0, a, n, index, b, ldb, out, from, VL, keep, gain);
     }
     if (from + VL <= cols) {
-        NAME(columns)(rows, 1, 0, a, n, at, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 1, 0, a, n, index, b, ldb, out, from, VL, keep, gain);
         from += VL;
         b += VL * sizeof(float);
     }
     if (from < cols) {
-        NAME(columns)(rows, 1, 0, a, n, at, b, ldb, out, from, cols - from, keep, gain);
+        NAME(columns)(rows, 1, 0, a, n, index, b, ldb, out, from, cols - from, keep, gain);
     }
 }
 
-/* The same with rows of b that are not in panels; cols is a multiple of VL. */
-FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * at,
+/* The same for rows of b that are not in panels. cols: a multiple of VL. */
+FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * index,
                             const char * b, size_t ldb, float * const * out, int64_t cols, const float * keep,
                             const float * gain) {
     const int wide = rows * 4 <= ROWS * 2 ? 4 : 2;
     const size_t vector = VL * (half ? 2 : 4);
     int64_t from = 0;
     for (; from + wide * VL <= cols; from += wide * VL, b += wide * vector) {
-        NAME(columns)(rows, wide, half, a, n, at, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, wide, half, a, n, index, b, ldb, out, from, VL, keep, gain);
     }
     for (; from < cols; from += VL, b += vector) {
-        NAME(columns)(rows, 1, half, a, n, at, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 1, half, a, n, index, b, ldb, out, from, VL, keep, gain);
     }
 }
 
-/* Scores of few rows for the keys at[0], at[1] and so on (NULL: all), without a transposed copy of the keys, which are
- * `stride` bytes apart: floats, or half floats in whole vectors. run: or NULL, where the next keys have been asked for. */
-FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * at,
+/* Scores of at most DOT_ROWS rows for the keys index[0], index[1] and so on (NULL: all), without a transposed copy of
+ * the keys. These are `stride` bytes from each other: floats, or half floats in whole vectors. run: prefetches the next
+ * keys and values; NULL if they were prefetched already. */
+FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * index,
                    const char * keys, size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
     for (int64_t j = 0; j < cols; j += 4) {
         const char * key[4];
-        vf acc[FEW][4];
+        vf acc[DOT_ROWS][4];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
-            /* After the last key the same one again: rows of scores have room for more. */
+            /* The last key fills the rest of four: rows of scores have room for more. */
             const int64_t c = j + i < cols ? j + i : cols - 1;
-            key[i] = keys + (at != NULL ? at[c] : c) * stride;
+            key[i] = keys + (index != NULL ? index[c] : c) * stride;
             if (run != NULL) {
-                soon(&run->keys);
-                soon(&run->values);
+                prefetch_row(&run->keys);
+                prefetch_row(&run->values);
             }
 #pragma GCC unroll 16
             for (int r = 0; r < rows; ++r) {
@@ -208,7 +210,7 @@ FN void NAME(dots)(const int rows, const int half, const float * const * q, int6
         }
         int64_t d = 0;
         for (; d + VL <= dim; d += VL) {
-            vf y[FEW];
+            vf y[DOT_ROWS];
 #pragma GCC unroll 16
             for (int r = 0; r < rows; ++r) {
                 y[r] = NAME(load)(q[r] + d);
@@ -239,34 +241,34 @@ FN void NAME(dots)(const int rows, const int half, const float * const * q, int6
     }
 }
 
-/* One function for each number of rows, so that the accumulators have names and stay in registers. */
+/* One function for each number of rows, so that the accumulators stay in registers. */
 typedef void (*NAME(tile_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, size_t,
                               float * const *, int64_t, const float *, const float *);
 typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, float * const *,
                               int64_t, const float *, const float *);
 typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, int64_t,
                               float * const *, float, struct run *);
-#define ROWS_IN_PLACE(rows, name, half)                                                                            \
-    TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b, \
-                                           size_t ldb, float * const * out, int64_t cols, const float * keep,      \
-                                           const float * gain) {                                                   \
-        NAME(rows_in_place)(rows, half, a, n, at, b, ldb, out, cols, keep, gain);                                  \
+#define ROWS_IN_PLACE(rows, name, half)                                                                               \
+    TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
+                                           size_t ldb, float * const * out, int64_t cols, const float * keep,         \
+                                           const float * gain) {                                                      \
+        NAME(rows_in_place)(rows, half, a, n, index, b, ldb, out, cols, keep, gain);                                  \
     }
 #define DOTS(rows, name, half)                                                                                  \
-    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * at,            \
+    TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * index,         \
                                            const char * keys, size_t stride, int64_t cols, float * const * out, \
                                            float gain, struct run * run) {                                      \
-        NAME(dots)(rows, half, q, dim, at, keys, stride, cols, out, gain, run);                                 \
+        NAME(dots)(rows, half, q, dim, index, keys, stride, cols, out, gain, run);                              \
     }
-#define TILE(rows)                                                                                               \
-    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * at, const char * b, \
-                                         size_t ldb, size_t panel, float * const * out, int64_t cols,            \
-                                         const float * keep, const float * gain) {                               \
-        NAME(tile)(rows, a, n, at, b, ldb, panel, out, cols, keep, gain);                                        \
-    }                                                                                                            \
-    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                      \
+#define TILE(rows)                                                                                                  \
+    TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
+                                         size_t ldb, size_t panel, float * const * out, int64_t cols,               \
+                                         const float * keep, const float * gain) {                                  \
+        NAME(tile)(rows, a, n, index, b, ldb, panel, out, cols, keep, gain);                                        \
+    }                                                                                                               \
+    ROWS_IN_PLACE(rows, floats_in_place, 0)                                                                         \
     ROWS_IN_PLACE(rows, halves_in_place, 1)
-#define FEW_DOTS(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
+#define DOTS_BOTH(rows) DOTS(rows, dots, 0) DOTS(rows, dots_of_halves, 1)
 /* clang-format off */
 TILE(1) TILE(2) TILE(3) TILE(4)
 #if ROWS > 4
@@ -275,9 +277,9 @@ TILE(5) TILE(6)
 #if ROWS > 6
 TILE(7) TILE(8)
 #endif
-FEW_DOTS(1) FEW_DOTS(2) FEW_DOTS(3)
-#if FEW > 3
-FEW_DOTS(4)
+DOTS_BOTH(1) DOTS_BOTH(2) DOTS_BOTH(3)
+#if DOT_ROWS > 3
+DOTS_BOTH(4)
 #endif
 #if ROWS > 6
 #define UP_TO_ROWS(f) \
@@ -287,46 +289,46 @@ FEW_DOTS(4)
 #else
 #define UP_TO_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4)}
 #endif
-#if FEW > 3
-#define UP_TO_FEW(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4)}
+#if DOT_ROWS > 3
+#define UP_TO_DOT_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3), NAME(f##_4)}
 #else
-#define UP_TO_FEW(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3)}
+#define UP_TO_DOT_ROWS(f) {NULL, NAME(f##_1), NAME(f##_2), NAME(f##_3)}
 #endif
 static const NAME(tile_fn) NAME(tiles)[ROWS + 1] = UP_TO_ROWS(tile);
 static const NAME(rows_fn) NAME(tiles_in_place)[2][ROWS + 1] = {
     UP_TO_ROWS(floats_in_place),
     UP_TO_ROWS(halves_in_place),
 };
-static const NAME(dots_fn) NAME(few_tiles)[2][FEW + 1] = {UP_TO_FEW(dots), UP_TO_FEW(dots_of_halves)};
+static const NAME(dots_fn) NAME(dot_tiles)[2][DOT_ROWS + 1] = {UP_TO_DOT_ROWS(dots), UP_TO_DOT_ROWS(dots_of_halves)};
 /* clang-format on */
 
-/* n floats at `to` from the beginning of a row of any type; whole blocks, where the type has them. */
-FN void NAME(floats)(float * to, const char * from, enum ggml_type type, int64_t n) {
+/* out[n] = the first n numbers of a row of any type. n: whole blocks if the type has blocks. */
+FN void NAME(floats)(float * out, const char * row, enum ggml_type type, int64_t n) {
 #ifdef LOAD_HALF
     if (type == GGML_TYPE_F16) {
-        const uint16_t * const halves = (const uint16_t *) from;
+        const uint16_t * const halves = (const uint16_t *) row;
         int64_t i = 0;
         for (; i + VL <= n; i += VL) {
-            NAME(store)(to + i, LOAD_HALF(halves + i));
+            NAME(store)(out + i, LOAD_HALF(halves + i));
         }
         if (i < n) {
             uint16_t rest[VL] = {0};
             memcpy(rest, halves + i, (n - i) * sizeof *rest);
-            NAME(store_part)(to + i, LOAD_HALF(rest), n - i);
+            NAME(store_part)(out + i, LOAD_HALF(rest), n - i);
         }
         return;
     }
     if (type != GGML_TYPE_F32) {
-        cached_row(to, from, type, n);
+        cached_row(out, row, type, n);
         return;
     }
 #endif
     (void) type;
-    memcpy(to, from, n * sizeof *to);
+    memcpy(out, row, n * sizeof *out);
 }
 
-/* Whether whole vectors can be read of its rows as they lie. */
-static int NAME(can_be_read)(const struct ggml_tensor * t) {
+/* Whether tiles can read whole vectors of its rows in place. */
+static int NAME(is_readable_in_place)(const struct ggml_tensor * t) {
 #ifdef LOAD_HALF
     if (t->type == GGML_TYPE_F16) {
         return t->ne[0] % VL == 0;
@@ -335,14 +337,14 @@ static int NAME(can_be_read)(const struct ggml_tensor * t) {
     return t->type == GGML_TYPE_F32;
 }
 
-/* keys (cols, dim) to panels (ceil(cols / W), dim, W), zeros beyond cols up to a multiple of VL. */
-TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type type, size_t stride, int64_t cols,
+/* Packs keys (cols, dim) into panels (ceil(cols / W), dim, W), with zeros beyond cols up to a multiple of VL. */
+TARGET static void NAME(pack_keys)(float * out, const char * k, enum ggml_type type, size_t stride, int64_t cols,
                                    int64_t dim) {
     const int64_t wide = (cols + VL - 1) / VL * VL;
 #if VL > 1
     float unpacked[4][MAX_DIM];
     for (int64_t j = 0; j < wide; j += 4) {
-        float * column = to + j / W * W * dim + j % W;
+        float * column = out + j / W * W * dim + j % W;
         const float * key[4];
         for (int i = 0; i < 4; ++i) {
             key[i] = j + i < cols ? (const float *) (k + (j + i) * stride) : zeros;
@@ -365,47 +367,48 @@ TARGET static void NAME(pack_keys)(float * to, const char * k, enum ggml_type ty
     (void) type;
     for (int64_t j = 0; j < wide; ++j) {
         for (int64_t d = 0; d < dim; ++d) {
-            to[(j / W * dim + d) * W + j % W] = ((const float *) (k + j * stride))[d];
+            out[(j / W * dim + d) * W + j % W] = ((const float *) (k + j * stride))[d];
         }
     }
 #endif
 }
 
-/* values (cols, dim) to panels (ceil(dim / W), cols, W), zeros beyond dim. */
-TARGET static void NAME(pack_values)(float * to, const char * v, enum ggml_type type, size_t stride, int64_t cols,
+/* Packs values (cols, dim) into panels (ceil(dim / W), cols, W), with zeros beyond dim. */
+TARGET static void NAME(pack_values)(float * out, const char * v, enum ggml_type type, size_t stride, int64_t cols,
                                      int64_t dim) {
     if (type != GGML_TYPE_F32 && type != GGML_TYPE_F16) {
         float row[MAX_DIM + W] = {0};
         for (int64_t j = 0; j < cols; ++j, v += stride) {
             NAME(floats)(row, v, type, dim);
             for (int64_t d = 0; d < dim; d += W) {
-                memcpy(to + d * cols + j * W, row + d, W * sizeof *to);
+                memcpy(out + d * cols + j * W, row + d, W * sizeof *out);
             }
         }
         return;
     }
     for (int64_t d = 0; d < dim; d += W) {
-        const char * from = v + d * (type == GGML_TYPE_F16 ? 2 : 4);
-        for (int64_t j = 0; j < cols; ++j, to += W, from += stride) {
+        const char * values = v + d * (type == GGML_TYPE_F16 ? 2 : 4);
+        for (int64_t j = 0; j < cols; ++j, out += W, values += stride) {
             if (d + W <= dim) {
-                NAME(floats)(to, from, type, W);
+                NAME(floats)(out, values, type, W);
             } else {
-                NAME(floats)(to, from, type, dim - d);
-                memset(to + (dim - d), 0, (W - (dim - d)) * sizeof *to);
+                NAME(floats)(out, values, type, dim - d);
+                memset(out + (dim - d), 0, (W - (dim - d)) * sizeof *out);
             }
         }
     }
 }
 
-/* The keys that one of the rows sees, and how many: NULL and all of them, or a list in `at`. */
-TARGET static const int32_t * NAME(visible)(int rows, const float * const * masks, int64_t cols, int32_t * at,
+/* The keys that at least one of the rows sees, and their number in *n: a list in `index`, or NULL if these are all
+ * keys. */
+TARGET static const int32_t * NAME(visible)(int rows, const float * const * masks, int64_t cols, int32_t * index,
                                             int64_t * n) {
-    float most[SCRATCH_FLOATS / CHUNK + VL];
+    float highest[SCRATCH_FLOATS / CHUNK + VL];
     *n = cols;
     if (masks[0] == NULL) {
         return NULL;
     }
-    vf least = {0};
+    vf lowest_negated = {0};
     for (int64_t c = 0; c < cols; c += VL) {
         vf all = NAME(splat)(-INFINITY);
         for (int r = 0; r < rows; ++r) {
@@ -413,59 +416,61 @@ TARGET static const int32_t * NAME(visible)(int rows, const float * const * mask
                 all = VMAX(all, c + VL > cols ? LOAD_PART(masks[r] + c, cols - c, 0.0f) : NAME(load)(masks[r] + c));
             }
         }
-        NAME(store)(most + c, all);
-        least = VMAX(least, -all);
+        NAME(store)(highest + c, all);
+        lowest_negated = VMAX(lowest_negated, -all);
     }
-    if (MAX(least) < INFINITY) {
+    if (MAX(lowest_negated) < INFINITY) {
         return NULL;
     }
     *n = 0;
     for (int64_t c = 0; c < cols; ++c) {
-        at[*n] = (int32_t) c;
-        *n += most[c] != -INFINITY;
+        index[*n] = (int32_t) c;
+        *n += highest[c] != -INFINITY;
     }
-    return at;
+    return index;
 }
 
-/* to[i] = from[at[i]]; they may be the same. */
-FN void NAME(gather)(float * to, const float * from, const int32_t * at, int64_t n) {
+/* out[i] = numbers[index[i]]. out and numbers may be the same. */
+FN void NAME(gather)(float * out, const float * numbers, const int32_t * index, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
-        to[i] = from[at[i]];
+        out[i] = numbers[index[i]];
     }
 }
 
-/* Scores of a row become weights relative to exp(new maximum). Gives the factor for what was summed before. */
-FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask, float * most, float * total) {
-    vf top = NAME(splat)(*most);
+/* Turns the scores of a row into weights relative to exp(new maximum). Returns the factor for the earlier sums. */
+FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask, float * highest, float * total) {
+    vf top = NAME(splat)(*highest);
     for (int64_t c = 0; c < cols; c += VL) {
         vf x = c + VL > cols ? LOAD_PART(s + c, cols - c, 0.0f) : NAME(load)(s + c);
         if (softcap != 0.0f) {
             x = NAME(tanh)(x) * softcap;
         }
         if (c + VL > cols || mask != NULL) {
-            const float * const from = mask != NULL ? mask + c : zeros;
-            const vf shift = c + VL > cols ? LOAD_PART(from, cols - c, -INFINITY) : NAME(load)(from);
-            const vi hidden = MASK_LESS(shift, NAME(splat)(-3.0e38f)); /* whatever the score is: it may be NaN */
+            const float * const mask_at = mask != NULL ? mask + c : zeros;
+            const vf shift = c + VL > cols ? LOAD_PART(mask_at, cols - c, -INFINITY) : NAME(load)(mask_at);
+            const vi hidden = MASK_LESS(shift, NAME(splat)(-3.0e38f)); /* also if the score is NaN */
             x = NAME(from_bits)((NAME(bits)(x + shift) & ~hidden) | (NAME(bits)(shift) & hidden));
         }
         NAME(store)(s + c, x);
         top = VMAX(top, x);
     }
     const float now = MAX(top);
-    const float base = now == -INFINITY ? 0.0f : now; /* nothing seen yet: weights of 0, not exp(-inf + inf) */
+    const float base = now == -INFINITY ? 0.0f : now; /* no key seen yet: weights of 0, not exp(-inf + inf) */
     vf sum = {0};
     for (int64_t c = 0; c < cols; c += VL) {
         const vf p = NAME(exp)(NAME(load)(s + c) - base);
         NAME(store)(s + c, p);
         sum += p;
     }
-    const float factor = *most == now ? 1.0f : *most == -INFINITY ? 0.0f : MAX(NAME(exp)(NAME(splat)(*most - base)));
+    const float factor = *highest == now         ? 1.0f
+                         : *highest == -INFINITY ? 0.0f
+                                                 : MAX(NAME(exp)(NAME(splat)(*highest - base)));
     *total = *total * factor + SUM(sum);
-    *most = now;
+    *highest = now;
     return factor;
 }
 
-/* Row blocks of one key/value head, over the keys of a part from m on, `step` of them at most. */
+/* Computes the row blocks of one key/value head over at most `step` keys of a part, from m on. */
 TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     const struct job * const job = run->job;
     const struct ggml_tensor * const q = job->q;
@@ -476,23 +481,23 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     const int64_t batch = part.batch, dim = q->ne[0], v_dim = v->ne[0];
     const int64_t v_pad = (v_dim + W - 1) / W * W;
     const int64_t step = job->step, first = run->first, last = run->last;
-    const int64_t from = run->all.from, cols = run->all.to - from;
+    const int64_t first_key = run->all.from, cols = run->all.to - first_key;
     float * const keys = scratch;
     float * const values = keys + dim * step;
     float * const scores = values + v_pad * step;
-    float * const shown = scores + ROWS * step; /* masks of half floats as floats */
-    int32_t list[SCRATCH_FLOATS / CHUNK];       /* more than step */
+    float * const float_masks = scores + ROWS * step;
+    int32_t list[SCRATCH_FLOATS / CHUNK]; /* more than step */
 
-    const char * const k0 = cached_at(k, batch, kv_head, m + from);
-    const char * const v0 = cached_at(v, batch, kv_head, m + from);
-    const int few = run->seen_pairs < FEW_ROWS * cols;
-    const int keys_in_place = few && NAME(can_be_read)(k);
-    const int values_in_place = few && NAME(can_be_read)(v) && v_dim % VL == 0;
-    const char * const from_keys = keys_in_place ? k0 : (const char *) keys;
-    const char * const from_values = values_in_place ? v0 : (const char *) values;
+    const char * const k0 = cached_row_of(k, batch, kv_head, m + first_key);
+    const char * const v0 = cached_row_of(v, batch, kv_head, m + first_key);
+    const int dots_only = run->seen_pairs < MIN_ROWS_TO_PACK * cols;
+    const int keys_in_place = dots_only && NAME(is_readable_in_place)(k);
+    const int values_in_place = dots_only && NAME(is_readable_in_place)(v) && v_dim % VL == 0;
+    const char * const key_rows = keys_in_place ? k0 : (const char *) keys;
+    const char * const value_rows = values_in_place ? v0 : (const char *) values;
     const size_t key_stride = keys_in_place ? k->nb[2] : dim * sizeof(float);
     const size_t value_stride = values_in_place ? v->nb[2] : W * sizeof(float);
-    if (!few) {
+    if (!dots_only) {
         NAME(pack_keys)(keys, k0, k->type, k->nb[2], cols, dim);
     } else if (!keys_in_place) {
         for (int64_t j = 0; j < cols; ++j) {
@@ -505,7 +510,7 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         if (span.from == span.to) {
             continue;
         }
-        const int64_t at = span.from - from; /* a multiple of CHUNK: panels begin there */
+        const int64_t key = span.from - first_key; /* a multiple of CHUNK: panels begin there */
         const int64_t width = span.to - span.from;
         const int64_t row = first_row(job, block);
         const int count = (int) (first_row(job, block + 1) - row);
@@ -516,13 +521,13 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
         for (int r = 0; r < count; ++r) {
             q_rows[r] = (const float *) ((const char *) q->data + h * q->nb[1] + n * q->nb[2] + batch * q->nb[3]);
-            out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + part.at * dst->nb[3]);
+            out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + part.element * dst->nb[3]);
             const char * const mask = span.plain ? NULL : mask_row(job->mask, m + span.from, n, h, batch);
             masks[r] = (const float *) mask;
             if (mask != NULL && job->mask->type == GGML_TYPE_F16) {
-                masks[r] = mask == last_mask ? masks[r - 1] : shown + r * step;
+                masks[r] = mask == last_mask ? masks[r - 1] : float_masks + r * step;
                 if (mask != last_mask) {
-                    NAME(floats)(shown + r * step, mask, GGML_TYPE_F16, width);
+                    NAME(floats)(float_masks + r * step, mask, GGML_TYPE_F16, width);
                 }
                 last_mask = mask;
             }
@@ -534,8 +539,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
                 ++n;
             }
         }
-        float * const top = run->most + place_of(run, kv_head, row);
-        float * const sum = run->total + place_of(run, kv_head, row);
+        float * const top = run->highest + index_in_run(run, kv_head, row);
+        float * const sum = run->total + index_in_run(run, kv_head, row);
         char * const begun = run->begun + (kv_head - run->first_head) * (last - first) + block - first;
         if (!*begun) {
             for (int r = 0; r < count; ++r) {
@@ -545,37 +550,38 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
                 sum[r] = sink != NULL ? 1.0f : 0.0f;
             }
         }
-        /* Values of hidden keys are left out, not multiplied by 0: they may be what another sequence overflowed to. */
+        /* Values of hidden keys are left out, not multiplied by 0: another sequence may have overflowed to inf or NaN
+         * there. */
         int64_t n_seen;
-        const int32_t * const which = NAME(visible)(count, masks, width, list, &n_seen);
-        if (few) {
-            const int half = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + FEW - 1) / FEW;
+        const int32_t * const visible = NAME(visible)(count, masks, width, list, &n_seen);
+        if (dots_only) {
+            const int half = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + DOT_ROWS - 1) / DOT_ROWS;
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
-                const NAME(dots_fn) dots = NAME(few_tiles)[half][rows];
-                dots(q_rows + r, dim, which, from_keys + at * key_stride, key_stride, n_seen, score_rows + r,
+                const NAME(dots_fn) dots = NAME(dot_tiles)[half][rows];
+                dots(q_rows + r, dim, visible, key_rows + key * key_stride, key_stride, n_seen, score_rows + r,
                      job->scale, p == 0 ? run : NULL);
             }
-            const float * whole = NULL; /* of the row before */
-            for (int r = 0; r < count && which != NULL; ++r) {
-                const float * const own = masks[r];
-                if (own == whole) {
+            const float * last_whole = NULL; /* the mask of the row before */
+            for (int r = 0; r < count && visible != NULL; ++r) {
+                const float * const whole = masks[r];
+                if (whole == last_whole) {
                     masks[r] = masks[r - 1];
                 } else {
-                    NAME(gather)(shown + r * step, own, which, n_seen);
-                    masks[r] = shown + r * step;
+                    NAME(gather)(float_masks + r * step, whole, visible, n_seen);
+                    masks[r] = float_masks + r * step;
                 }
-                whole = own;
+                last_whole = whole;
             }
         } else {
-            tile(q_rows, dim, NULL, (const char *) (keys + at * dim), W * sizeof(float), dim * W * sizeof(float),
+            tile(q_rows, dim, NULL, (const char *) (keys + key * dim), W * sizeof(float), dim * W * sizeof(float),
                  score_rows, (width + VL - 1) / VL * VL, NULL, gain);
         }
         for (int r = 0; r < count; ++r) {
-            keep[r] = NAME(weigh)(score_rows[r], few ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
-            gain[r] = run->at_once ? 1.0f / sum[r] : 1.0f;
-            if (!few && which != NULL) {
-                NAME(gather)(score_rows[r], score_rows[r], which, n_seen);
+            keep[r] = NAME(weigh)(score_rows[r], dots_only ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
+            gain[r] = run->is_one_step ? 1.0f / sum[r] : 1.0f;
+            if (!dots_only && visible != NULL) {
+                NAME(gather)(score_rows[r], score_rows[r], visible, n_seen);
             }
         }
         if (!packed) {
@@ -585,9 +591,9 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         const float * const old = *begun ? keep : NULL;
         if (values_in_place) {
             const NAME(rows_fn) rows = NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count];
-            rows(weights, n_seen, which, from_values + at * value_stride, value_stride, out, v_dim, old, gain);
+            rows(weights, n_seen, visible, value_rows + key * value_stride, value_stride, out, v_dim, old, gain);
         } else {
-            tile(weights, n_seen, which, from_values + at * value_stride, value_stride, cols * W * sizeof(float), out,
+            tile(weights, n_seen, visible, value_rows + key * value_stride, value_stride, cols * W * sizeof(float), out,
                  v_dim, old, gain);
         }
         *begun = 1;
@@ -646,7 +652,7 @@ static const struct kernels NAME(kernels) = {NAME(head), NAME(layer_row), NAME(r
 #undef TILE
 #undef ROWS_IN_PLACE
 #undef DOTS
-#undef FEW_DOTS
+#undef DOTS_BOTH
 #undef UP_TO_ROWS
-#undef UP_TO_FEW
+#undef UP_TO_DOT_ROWS
 #undef MASK_LESS

@@ -1,6 +1,6 @@
-/* What the headers of hotshoe's own kernels share. The kernels are callbacks of ggml's custom ops (ggml_custom_4d): each
- * of `nth` threads calls one with its number `ith` and computes its share of dst.
- * tools/gen_ffi.py reads these headers: Python declares their enums, structs and functions. */
+/* What the headers of hotshoe's own kernels share. The kernels are callbacks of ggml's custom ops (ggml_custom_4d):
+ * each of `nth` threads calls one with its number `ith` and computes its share of dst. tools/gen_ffi.py reads these
+ * headers: Python declares their enums, structs and functions. */
 #ifndef HOTSHOE_KERNELS_H
 #define HOTSHOE_KERNELS_H
 

@@ -9,10 +9,10 @@
 #include "hotshoe_linear_tiles.h"
 
 /* A packed W (m, k) is stored in panels of 32 rows, k-major: panel[k][32]. For BF16 it is panel[k / 2][32][2], because
- * vdpbf16ps multiplies pairs. A weight that is multiplied as stored is transposed into such panels piece by piece. Without
- * AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512 features of it are 32 KiB.
- * Blocks of tokens are staged on the stack: their rows have a constant distance, which gives every broadcast an immediate
- * address, and is free of cache aliasing. Nothing is allocated, and no thread waits for another. */
+ * vdpbf16ps multiplies pairs. A weight that is multiplied as stored is transposed into such panels piece by piece.
+ * Without AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512 features of it are 32
+ * KiB. Blocks of tokens are staged on the stack: their rows have a constant distance, which gives every broadcast an
+ * immediate address, and is free of cache aliasing. Nothing is allocated, and no thread waits for another. */
 
 static int64_t element_size(int format) { return format == HOTSHOE_LINEAR_F32 ? 4 : 2; }
 static int64_t padded_k(int format, int64_t k) { return format == HOTSHOE_LINEAR_BF16 ? (k + 1) & ~(int64_t) 1 : k; }
@@ -154,7 +154,8 @@ static struct tiling tiling_of(const struct product * p, int64_t first_token, in
     t.widen = p->stored || (t.n_tiles > 1 && p->format == HOTSHOE_LINEAR_F16);
     t.all_staged = t.n_depths <= STAGED_DEPTHS;
     t.direct = t.n_depths == 1 && !p->bias && !p->gelu && !p->residual;
-    /* With several depths: the panels of one tile where all depths are staged, else as many as have room for their sums. */
+    /* With several depths: the panels of one tile where all depths are staged, else as many as have room for their
+     * sums. */
     t.panels_at_once = t.n_depths == 1 ? ceil_div(p->m, PANEL)
                        : t.all_staged  ? t.two_panels + 1
                                        : SUMS / (n_tokens * PANEL);
@@ -277,8 +278,8 @@ static inline void run_tiles(const struct product * p, const struct tiling * t, 
     }
 }
 
-/* Tokens [first_token, last_token) by panels [first_panel, last_panel). are_staged: `staged` holds these tokens already,
- * from the last call. */
+/* Tokens [first_token, last_token) by panels [first_panel, last_panel). are_staged: `staged` holds these tokens
+ * already, from the last call. */
 static void multiply(const struct product * p, int64_t first_token, int64_t last_token, int64_t first_panel,
                      int64_t last_panel, char * staged, int are_staged) {
     struct scratch scratch;

@@ -41,8 +41,8 @@ HOTSHOE_API int64_t hotshoe_linear_stored_rows(int type);
 /* Bytes of the packed weight (m, k). Its memory must start at a multiple of 64 and be zeroed before the first pack. */
 HOTSHOE_API size_t hotshoe_packed_size(int format, int64_t k, int64_t m);
 
-/* Packs rows [first_row, first_row + n_rows) of W (m, k). rows: those rows, F32, (n_rows, k), without gaps. Several threads
- * may pack different rows at once. */
+/* Packs rows [first_row, first_row + n_rows) of W (m, k). rows: those rows, F32, (n_rows, k), without gaps. Several
+ * threads may pack different rows at once. */
 HOTSHOE_API void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t first_row, int64_t n_rows,
                                    const float * rows, void * packed);
 
@@ -51,8 +51,8 @@ HOTSHOE_API void hotshoe_pack_rows(int format, int64_t k, int64_t m, int64_t fir
  *   W         (m, k) F32, F16 or BF16, rows contiguous; only if params->packed is NULL
  *   bias      (m) F32; only if params->has_bias
  *   residual  (n, m) F32, contiguous; only if params->has_residual
- * W is multiplied exactly as stored. For BF16, and for F16 that is rounded to BF16, the activations are rounded to BF16 if
- * the CPU has that product and k is even. userdata is a struct hotshoe_linear_params. */
+ * W is multiplied exactly as stored. For BF16, and for F16 that is rounded to BF16, the activations are rounded to BF16
+ * if the CPU has that product and k is even. userdata is a struct hotshoe_linear_params. */
 HOTSHOE_API void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 #endif

@@ -1,5 +1,5 @@
-/* What a product with F32, F16 or BF16 weights does around its tiles: stages tokens, brings a piece of a weight into the
- * form that tiles read, and finishes tiles. Only hotshoe_linear.c includes this. */
+/* What a product with F32, F16 or BF16 weights does around its tiles: stages tokens, brings a piece of a weight into
+ * the form that tiles read, and finishes tiles. Only hotshoe_linear.c includes this. */
 #ifndef HOTSHOE_LINEAR_PIECES_H
 #define HOTSHOE_LINEAR_PIECES_H
 
@@ -79,9 +79,9 @@ AVX2 ALWAYS_INLINE void store_transposed(const __m256 * v, float * out, int widt
     }
 }
 
-/* Transposes the first `steps` numbers of `width` rows of a weight as stored: out[steps][width], F32. Only n of the rows
- * exist; the other columns repeat the last row, and nothing reads them. It takes some features of all rows, then the next
- * features, and prefetches the lines that it will write, each as a whole. */
+/* Transposes the first `steps` numbers of `width` rows of a weight as stored: out[steps][width], F32. Only n of the
+ * rows exist; the other columns repeat the last row, and nothing reads them. It takes some features of all rows, then
+ * the next features, and prefetches the lines that it will write, each as a whole. */
 AVX2 ALWAYS_INLINE void transpose_rows(int format, const char * w, int64_t row_stride, int n, int width, int64_t steps,
                                        float * out) {
     enum { AT_ONCE = 32 };
@@ -128,8 +128,8 @@ static void (*const transpose_as_f32[])(TRANSPOSE_ARGS) = {transpose_f32, transp
 
 /* --- finishing --------------------------------------------------------------------------------------- */
 
-/* dst = act(tile + bias) + residual, for `rows` rows of a tile and the `cols` columns of it that the result has. tile: rows
- * `stride` floats from each other; residual and dst: m floats. bias and residual: or NULL. */
+/* dst = act(tile + bias) + residual, for `rows` rows of a tile and the `cols` columns of it that the result has. tile:
+ * rows `stride` floats from each other; residual and dst: m floats. bias and residual: or NULL. */
 #define FINISH_ARGS                                                                                            \
     const float *tile, int64_t stride, int rows, int cols, const float *bias, int gelu, const float *residual, \
         float *dst, int64_t m

@@ -1,5 +1,6 @@
-/* Tiles of products with F32, F16 and BF16 weights: some tokens by one or two panels, for each number of tokens and each
- * instruction set a function of its own, so that the accumulators stay in registers. Only hotshoe_linear.c includes this.
+/* Tiles of products with F32, F16 and BF16 weights: some tokens by one or two panels, for each number of tokens and
+ * each instruction set a function of its own, so that the accumulators stay in registers. Only hotshoe_linear.c
+ * includes this.
  *
  * A tile is up to 14 tokens by one panel (28 accumulators of the 32 registers) or up to 6 tokens by two panels. Without
  * AVX-512 it is up to 6 tokens by half a panel (12 accumulators of the 16 registers), then by the other half. */
@@ -22,8 +23,8 @@ enum {
     BLOCK_STORED = 144, /* BLOCK for weights as stored, in halves of panels */
     DEPTH_STORED = 512, /* DEPTH for weights as stored, and twice as many in BF16; 256 made F16 15 % slower */
     STAGED_DEPTHS = 2,  /* depths that are staged at once if a token has no more of them: 594 KiB */
-    /* Floats for the sums of some panels' tiles, if a token has more depths. Summing in the result itself, whose rows are
-     * far from each other, made BF16 6 % slower. */
+    /* Floats for the sums of some panels' tiles, if a token has more depths. Summing in the result itself, whose rows
+     * are far from each other, made BF16 6 % slower. */
     SUMS = 64 << 10,
 #elif defined(__linux__)
     /* musl gives a thread 128 KiB of stack. */

@@ -9,7 +9,7 @@
 
 static float float_mod(float a, float b) {
     const float rest = fmodf(a, b);
-    if (rest != 0.0f) { /* NaN too */
+    if (rest != 0.0f) { /* true for NaN too */
         return (b < 0.0f) != (rest < 0.0f) ? rest + b : rest;
     }
     return copysignf(0.0f, b);
@@ -140,8 +140,8 @@ void hotshoe_pointwise(struct ggml_tensor * dst, int ith, int nth, void * userda
 
 /* --- rows ------------------------------------------------------------------------------------------ */
 
-/* The first index of the largest of n numbers. It compares pieces of 256 in vectors, and looks closer at a piece only if
- * that has a larger number or NaN. */
+/* The first index of the largest of n numbers. It compares pieces of 256 in vectors, and looks closer at a piece only
+ * if that has a larger number or NaN. */
 static int64_t first_largest(const float * x, int64_t n) {
     enum { PIECE = 256 };
     int64_t best = 0;
@@ -212,12 +212,13 @@ void hotshoe_few_rows(struct ggml_tensor * dst, int ith, int nth, void * userdat
     }
 }
 
-/* Whether element i stands before element j: by value (sign -1: descending), NaNs last, equals by index. */
+/* The order of a row: by value (sign -1: descending), NaNs last, equal numbers by index. */
 struct ranking {
     const float * x;
     float sign;
 };
 
+/* Whether element i comes before element j. */
 static inline int before(const struct ranking * ranking, int32_t i, int32_t j) {
     const float a = ranking->sign * ranking->x[i], b = ranking->sign * ranking->x[j];
     if (a < b) {
@@ -226,8 +227,8 @@ static inline int before(const struct ranking * ranking, int32_t i, int32_t j) {
     if (a > b) {
         return 0;
     }
-    const int no_a = a != a, no_b = b != b;
-    return no_a != no_b ? no_b : i < j;
+    const int a_is_nan = a != a, b_is_nan = b != b;
+    return a_is_nan != b_is_nan ? b_is_nan : i < j;
 }
 
 static void insertion_sort(const struct ranking * ranking, int32_t * order, int64_t n) {
@@ -273,7 +274,8 @@ static void sort_heap(const struct ranking * ranking, int32_t * order, int64_t n
     }
 }
 
-/* Quicksort by the middle of three, and heapsort where that goes deeper than twice the logarithm (Musser 1997). */
+/* Quicksort by the middle of three numbers, and heapsort where that goes deeper than twice the logarithm (Musser
+ * 1997). */
 static void sort(const struct ranking * ranking, int32_t * order, int64_t n, int depth) {
     while (n > 24) {
         if (depth-- == 0) {
@@ -291,7 +293,7 @@ static void sort(const struct ranking * ranking, int32_t * order, int64_t n, int
                 swap(middle, &order[0]);
             }
         }
-        /* order[0] stands before the pivot and order[n - 1] after it: neither scan runs out of the row. */
+        /* order[0] comes before the pivot and order[n - 1] after it: neither scan leaves the row. */
         const int32_t pivot = *middle;
         int64_t i = 0, j = n - 1;
         while (i <= j) {
@@ -312,7 +314,7 @@ static void sort(const struct ranking * ranking, int32_t * order, int64_t n, int
     insertion_sort(ranking, order, n);
 }
 
-/* The first k of n: each of the others is compared with the last of them. A few are kept in order, many in a heap. */
+/* The first k of n: each other index is compared with the last of them. Up to 32 are kept sorted, more in a heap. */
 static void select_first(const struct ranking * ranking, int32_t * order, int64_t n, int32_t k) {
     const int sorted = k <= 32;
     for (int32_t i = 0; i < k; ++i) {

@@ -75,8 +75,8 @@ struct block {
     float * y[MAX_TOKENS];
 };
 
-/* Tokens that are staged, tile by tile. With separate outliers, each tile's rests follow them: what rounding leaves of the
- * spans that have outliers. */
+/* Tokens that are staged, tile by tile. With separate outliers, each tile's rests follow them: what rounding leaves of
+ * the spans that have outliers. */
 struct staged {
     _Alignas(64) char tokens[STAGED];
     uint8_t has_outliers[MOST_SPANS]; /* for each span, tile by tile */
@@ -178,8 +178,8 @@ static inline void stage_tokens(const struct block * b, const struct tiling * t,
     }
 }
 
-/* sums += a tile of n tokens by n_spans unpacked spans of a panel; spans with outliers count twice, the second time with
- * their rests. `next` is prefetched meanwhile, `lines` of it for each record. */
+/* sums += a tile of n tokens by n_spans unpacked spans of a panel; spans with outliers count twice, the second time
+ * with their rests. `next` is prefetched meanwhile, `lines` of it for each record. */
 static void multiply_tile(const struct block * b, int64_t n, const char * x, const char * w, int64_t n_spans,
                           const uint8_t * has_outliers, const char ** rests, float * sums, const char ** next,
                           int lines) {
@@ -230,8 +230,8 @@ static inline void begin_sums(const struct block * b, const struct piece * piece
     }
 }
 
-/* All tiles of tokens by a piece of a panel. After the last piece of a depth the sums go to y; after the last depth with
- * gate, bias, activation and residual. */
+/* All tiles of tokens by a piece of a panel. After the last piece of a depth the sums go to y; after the last depth
+ * with gate, bias, activation and residual. */
 static inline void run_tiles(const struct block * b, const struct tiling * t, const struct piece * piece,
                              struct staged * s, struct scratch * scratch) {
     const struct quant * q = b->quant;

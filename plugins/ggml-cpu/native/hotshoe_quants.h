@@ -4,8 +4,8 @@
 
 #include "hotshoe_linear.h"
 
-/* 1 if there is a fast product for weights of this type (enum ggml_type) with rows of k elements, else 0. If it is 0, do
- * not call the other functions. */
+/* 1 if there is a fast product for weights of this type (enum ggml_type) with rows of k elements, else 0. If it is 0,
+ * do not call the other functions. */
 HOTSHOE_API int hotshoe_quants_has(int type, int64_t k);
 
 /* Whether a weight of this type and k may have a gate. hotshoe_quants_has must be 1 for them. */
@@ -15,25 +15,25 @@ HOTSHOE_API int hotshoe_quants_gates(int type, int64_t k, int separate_outliers)
  * zeroed before the first pack. */
 HOTSHOE_API size_t hotshoe_quants_size(int type, int64_t k, int64_t m);
 
-/* Packs rows [first_row, first_row + n_rows) of W (m, k), given as the file has them. Several threads may pack different
- * rows at once. */
+/* Packs rows [first_row, first_row + n_rows) of W (m, k), given as the file has them. Several threads may pack
+ * different rows at once. */
 HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows,
                                      const void * rows, void * packed);
 
-/* As hotshoe_linear for a packed weight, with the ggml type in params->format. One row is multiplied at the memory's speed;
- * several rows share what was unpacked (benchmarks/NOTES.md has the numbers). Activations are rounded to 8 bits, with a scale
- * in F32 for every 32 of them, or for every 128 if the type has blocks of 256. A row of the result depends on its row of x
- * only: not on the other rows, the number of threads, or the instruction set.
- * separate_outliers: a number is an outlier if it is ten times as large as the root mean square of its row. Numbers that
- * share a scale with an outlier are rounded to 16 bits: 8 for the number, and 8 for what that rounding leaves.
- * With a gate: dst = act(x @ gate.T) * (x @ W.T), without bias and residual; see hotshoe_quants_gates. */
+/* As hotshoe_linear for a packed weight, with the ggml type in params->format. One row is multiplied at the memory's
+ * speed; several rows share what was unpacked (benchmarks/NOTES.md has the numbers). Activations are rounded to 8 bits,
+ * with a scale in F32 for every 32 of them, or for every 128 if the type has blocks of 256. A row of the result depends
+ * on its row of x only: not on the other rows, the number of threads, or the instruction set. separate_outliers: a
+ * number is an outlier if it is ten times as large as the root mean square of its row. Numbers that share a scale with
+ * an outlier are rounded to 16 bits: 8 for the number, and 8 for what that rounding leaves. With a gate: dst = act(x @
+ * gate.T) * (x @ W.T), without bias and residual; see hotshoe_quants_gates. */
 HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 /* dst (n, used, m) F32: for each row of x the product with `used` of params->n_experts weights. The sources:
  *   x        (n, 1 or used, k) F32, rows contiguous
  *   experts  (n, used) I32, contiguous: the weight for each row of dst, below params->n_experts
- * There is no bias and no residual. An activation needs a gate, which has as many weights. Rows with the same weight are
- * multiplied together; each result is the same as that of hotshoe_quants. */
+ * There is no bias and no residual. An activation needs a gate, which has as many weights. Rows with the same weight
+ * are multiplied together; each result is the same as that of hotshoe_quants. */
 HOTSHOE_API void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 #endif

@@ -22,8 +22,8 @@ ALWAYS_INLINE void gather(const char * rows, int64_t row_stride, int64_t n, int 
     }
 }
 
-/* Reorders the 32 fifth bits of a row's block. The file has the bit of element i at bit i; the result has the bit of element
- * j of group g (of four elements) at bit g of byte j, where one shift serves a whole vector of bytes. That is a
+/* Reorders the 32 fifth bits of a row's block. The file has the bit of element i at bit i; the result has the bit of
+ * element j of group g (of four elements) at bit g of byte j, where one shift serves a whole vector of bytes. That is a
  * transposition of 8 by 4 bits: two times, the odd bits move into the upper half, in four exchanges of bits. */
 static uint32_t group_fifth_bits(uint32_t bits) {
     for (int i = 0; i < 2; ++i) {

@@ -8,12 +8,12 @@
 
 enum { PARTS = ROWS / LANES }; /* vectors for the rows of a panel */
 
-/* With one token, weights come at the memory's speed. The processor itself prefetches a plain sequence of reads, but only to
- * the end of a page, so each block prefetches one line of the next page. Prefetching every line instead costs a third of the
- * speed where pages are large (benchmarks/NOTES.md).
- * Some types read a block in several places at once. They prefetch every line (the `asks` of their sink): PREFETCH_INTO is
- * the cache level, PREFETCH_AHEAD the distance in bytes. Into L1, which can wait for few lines at a time, Q6_K came at
- * 9 GB/s a core and Q3_K at 7; now they come at 21 and 16. */
+/* With one token, weights come at the memory's speed. The processor itself prefetches a plain sequence of reads, but
+ * only to the end of a page, so each block prefetches one line of the next page. Prefetching every line instead costs a
+ * third of the speed where pages are large (benchmarks/NOTES.md). Some types read a block in several places at once.
+ * They prefetch every line (the `asks` of their sink): PREFETCH_INTO is the cache level, PREFETCH_AHEAD the distance in
+ * bytes. Into L1, which can wait for few lines at a time, Q6_K came at 9 GB/s a core and Q3_K at 7; now they come at 21
+ * and 16. */
 #define PAGE 4096
 #if LANES == 16
 #define PREFETCH_INTO _MM_HINT_T1
@@ -32,7 +32,8 @@ enum { PARTS = ROWS / LANES }; /* vectors for the rows of a panel */
 #define FORM_OF_8 FORM_DOT
 #endif
 
-/* Makes GCC add each product at once: with 16 registers it would collect all products of a block first, and spill them. */
+/* Makes GCC add each product at once: with 16 registers it would collect all products of a block first, and spill them.
+ */
 #if LANES == 8
 #define ADD_NOW(sum) __asm__("" : "+x"(sum))
 #else
@@ -40,12 +41,12 @@ enum { PARTS = ROWS / LANES }; /* vectors for the rows of a panel */
 #endif
 
 /* Adds the products of a group's codes, for some rows, to `sum`.
- * FORM_U8, vpmaddubsw: it multiplies an unsigned by a signed byte and adds two products to 16 bits; 63 * 127 * 2 does not
- * saturate. The sums of a block wrap around, which does no harm: their start subtracts `zero` from each code, and the final
- * sum of 16 products (block 32) of codes within [-16, 15], or of 8 products within [-32, 31], fits in 16 bits.
- * FORM_S16, codes of 8 bits: vpmaddubsw would saturate. Splitting the codes or moving their signs costs as much as vpmaddwd,
- * which multiplies half as many at once.
- * FORM_DOT, vpdpbusd: it adds four products to 32 bits, where the largest sum of 255 * 127 fits. */
+ * FORM_U8, vpmaddubsw: it multiplies an unsigned by a signed byte and adds two products to 16 bits; 63 * 127 * 2 does
+ * not saturate. The sums of a block wrap around, which does no harm: their start subtracts `zero` from each code, and
+ * the final sum of 16 products (block 32) of codes within [-16, 15], or of 8 products within [-32, 31], fits in 16
+ * bits. FORM_S16, codes of 8 bits: vpmaddubsw would saturate. Splitting the codes or moving their signs costs as much
+ * as vpmaddwd, which multiplies half as many at once. FORM_DOT, vpdpbusd: it adds four products to 32 bits, where the
+ * largest sum of 255 * 127 fits. */
 INLINE ints add_products(int form, ints sum, ints codes, ints x) {
     if (form == FORM_DOT) {
         sum = DPBUSD(sum, codes, x);
@@ -76,8 +77,8 @@ struct sink {
     const char * next;     /* the line that is prefetched next */
 };
 
-/* Prefetches what one token multiplies soon: each line once, in the order of addresses, in whatever order codes are read.
- * For records the tiles prefetch, which have time for it. */
+/* Prefetches what one token multiplies soon: each line once, in the order of addresses, in whatever order codes are
+ * read. For records the tiles prefetch, which have time for it. */
 INLINE void prefetch_lines(struct sink * s, int lines) {
     if (s->direct && s->asks) {
         UNROLL_FOR(int i = 0; i < lines; ++i, s->next += GROUP) {

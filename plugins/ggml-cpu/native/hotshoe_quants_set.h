@@ -1,13 +1,13 @@
-/* The products with quantized weights of one instruction set: hotshoe_quants_{avx2,avx_vnni,avx512_vnni}.c define one set
- * each, and hotshoe_quants.c uses them. */
+/* The products with quantized weights of one instruction set: hotshoe_quants_{avx2,avx_vnni,avx512_vnni}.c define one
+ * set each, and hotshoe_quants.c uses them. */
 #ifndef HOTSHOE_QUANTS_SET_H
 #define HOTSHOE_QUANTS_SET_H
 
 #include <stdint.h>
 
-/* How codes are multiplied: FORM_U8, unsigned codes of up to 6 bits in pairs, summed in 16 bits; FORM_S16, signed codes of
- * 8 bits as 16 bits; FORM_DOT, all codes unsigned and in fours, summed in 32 bits, by VNNI. The integers are the same in all
- * forms, and so are all results. */
+/* How codes are multiplied: FORM_U8, unsigned codes of up to 6 bits in pairs, summed in 16 bits; FORM_S16, signed codes
+ * of 8 bits as 16 bits; FORM_DOT, all codes unsigned and in fours, summed in 32 bits, by VNNI. The integers are the
+ * same in all forms, and so are all results. */
 enum form { FORM_U8, FORM_S16, FORM_DOT };
 
 enum {
@@ -15,8 +15,8 @@ enum {
     GROUP = 4 * ROWS,                     /* bytes of a group of codes of 8 bits: four elements of each row */
     NUMBERS = ROWS * (int) sizeof(float), /* bytes of one number for each row */
     MOST_IN_TILE = 8,                     /* tokens */
-    SPAN =
-        128, /* elements of a token with one scale, for weights in superblocks of 256; for others it is their block, 32 */
+    /* Elements of a token with one scale, for weights in superblocks of 256. For others it is their block, 32. */
+    SPAN = 128,
 };
 
 #define CODE_BYTES(block, form) (ROWS * (block) * ((form) == FORM_S16 ? 2 : 1))
@@ -32,13 +32,13 @@ typedef void (*stage_fn)(int zero, const float * x, int64_t n, int n_tokens, int
 /* sums[token][0..16) += x @ records, n of them. `next` is prefetched meanwhile, `lines` of it for each record. */
 typedef void (*tile_fn)(const char * x, const char * records, int64_t n, float * sums, const char * next, int lines);
 
-/* dst[t][column..) = act(sums[t] + bias) + residual[t][column..) for n tokens t and `n_columns` columns. bias: of this panel,
- * or NULL. residual: or NULL. */
+/* dst[t][column..) = act(sums[t] + bias) + residual[t][column..) for n tokens t and `n_columns` columns. bias: of this
+ * panel, or NULL. residual: or NULL. */
 typedef void (*finish_fn)(const float * sums, int64_t n, int n_columns, int64_t column, const float * bias, int gelu,
                           const float * const * residual, float * const * dst);
 
-/* The largest scale that a span of the row x can have without an outlier: an outlier is ten times as large as the root mean
- * square of the row's k numbers. k: a multiple of 32. */
+/* The largest scale that a span of the row x can have without an outlier: an outlier is ten times as large as the root
+ * mean square of the row's k numbers. k: a multiple of 32. */
 typedef float (*most_scale_fn)(const float * x, int64_t k);
 
 /* sums[i] *= act(gates[i]) for n tokens of 16 numbers; activation: enum hotshoe_linear_activation. */

@@ -1,9 +1,10 @@
-/* Rounds activations to 8 bits, multiplies tiles of them by the records of hotshoe_quants_unpack.h, and defines the set of
- * one instruction set, which the including file names.
+/* Rounds activations to 8 bits, multiplies tiles of them by the records of hotshoe_quants_unpack.h, and defines the set
+ * of one instruction set, which the including file names.
  *
- * The tokens of a tile are stored next to each other, record by record: [block / 4][tokens][4 codes]; then for each token the
- * scale, the number at which its sums of products start, and scale * sum of codes, 4 bytes each. In a tile for signed weights
- * of 16 bits a group of codes is [2][tokens][2]: elements 0 and 2, then 1 and 3. A scale serves a span of one record or more.
+ * The tokens of a tile are stored next to each other, record by record: [block / 4][tokens][4 codes]; then for each
+ * token the scale, the number at which its sums of products start, and scale * sum of codes, 4 bytes each. In a tile
+ * for signed weights of 16 bits a group of codes is [2][tokens][2]: elements 0 and 2, then 1 and 3. A scale serves a
+ * span of one record or more.
  */
 #include "hotshoe_quants_unpack.h"
 #include "linear_parts.h"
@@ -34,8 +35,8 @@ INLINE float largest_of(const float * x, int n) {
     return _mm_cvtss_f32(_mm_castsi128_ps(top));
 }
 
-/* Rounds n numbers, a multiple of `span`, and stores them as token number `token` of `tokens`. zero: the weights' code for
- * 0. */
+/* Rounds n numbers, a multiple of `span`, and stores them as token number `token` of `tokens`. zero: the weights' code
+ * for 0. */
 INLINE void stage(int block, int span, int form, int zero, const float * x, int64_t n, int tokens, int token,
                   char * out) {
     const int record = tokens * STAGED_RECORD(block, form), width = form == FORM_S16 ? 8 : 4;
@@ -259,22 +260,22 @@ ISA static void gate(int activation, const float * gates, int64_t n, float * sum
 /* --- the set ---------------------------------------------------------------------------------------- */
 
 /* clang-format off */
-#define FUNCTIONS(stage, tiles, type) stage, stage##_rest, tiles, unpack_##type, multiply_##type
+#define CALLS(stage, tiles, type) stage, stage##_rest, tiles, unpack_##type, multiply_##type
 static const struct quant quants[] = {
     /* type, elements, bytes and fields of a block of the file; block, form, mins and zero of a record */
-    {GGML_TYPE_Q4_0,    32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_6, 0,   8, FUNCTIONS(stage_32,  tiles_32,        q4_0)},
-    {GGML_TYPE_Q4_1,    32,  20, {{2, 2}, {4, 4}},   32, FORM_OF_6, 1,   8, FUNCTIONS(stage_32,  tiles_32_mins,   q4_1)},
-    {GGML_TYPE_Q5_0,    32,  22, {{1, 2}, {5, 4}},   32, FORM_OF_6, 0,  16, FUNCTIONS(stage_32,  tiles_32,        q5_0)},
-    {GGML_TYPE_Q5_1,    32,  24, {{2, 2}, {5, 4}},   32, FORM_OF_6, 1,  16, FUNCTIONS(stage_32,  tiles_32_mins,   q5_1)},
-    {GGML_TYPE_Q8_0,    32,  34, {{1, 2}, {8, 4}},   32, FORM_OF_8, 0, 128, FUNCTIONS(stage_8,   tiles_8,         q8_0)},
-    {GGML_TYPE_IQ4_NL,  32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_8, 0, 128, FUNCTIONS(stage_8,   tiles_8,         iq4_nl)},
-    {GGML_TYPE_MXFP4,   32,  17, {{1, 1}, {4, 4}},   32, FORM_OF_6, 0,  12, FUNCTIONS(stage_32,  tiles_32,        mxfp4)},
-    {GGML_TYPE_Q2_K,   256,  84, {{20, 4}, {2, 2}},  16, FORM_OF_6, 1,   0, FUNCTIONS(stage_k_16,tiles_k_16_mins, q2_k)},
-    {GGML_TYPE_Q3_K,   256, 110, {{27, 4}, {1, 2}},  16, FORM_OF_6, 0,   4, FUNCTIONS(stage_k_16,tiles_k_16,      q3_k)},
-    {GGML_TYPE_Q4_K,   256, 144, {{2, 2}, {35, 4}},  32, FORM_OF_6, 1,   8, FUNCTIONS(stage_k_32,tiles_k_32_mins, q4_k)},
-    {GGML_TYPE_Q5_K,   256, 176, {{2, 2}, {43, 4}},  32, FORM_OF_6, 1,  16, FUNCTIONS(stage_k_32,tiles_k_32_mins, q5_k)},
-    {GGML_TYPE_Q6_K,   256, 210, {{52, 4}, {1, 2}},  16, FORM_OF_6, 0,  32, FUNCTIONS(stage_k_16,tiles_k_16,      q6_k)},
-    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}},  32, FORM_OF_8, 0, 128, FUNCTIONS(stage_k_8, tiles_k_8,       iq4_xs)},
+    {GGML_TYPE_Q4_0,    32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_6, 0,   8, CALLS(stage_32,  tiles_32,        q4_0)},
+    {GGML_TYPE_Q4_1,    32,  20, {{2, 2}, {4, 4}},   32, FORM_OF_6, 1,   8, CALLS(stage_32,  tiles_32_mins,   q4_1)},
+    {GGML_TYPE_Q5_0,    32,  22, {{1, 2}, {5, 4}},   32, FORM_OF_6, 0,  16, CALLS(stage_32,  tiles_32,        q5_0)},
+    {GGML_TYPE_Q5_1,    32,  24, {{2, 2}, {5, 4}},   32, FORM_OF_6, 1,  16, CALLS(stage_32,  tiles_32_mins,   q5_1)},
+    {GGML_TYPE_Q8_0,    32,  34, {{1, 2}, {8, 4}},   32, FORM_OF_8, 0, 128, CALLS(stage_8,   tiles_8,         q8_0)},
+    {GGML_TYPE_IQ4_NL,  32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_8, 0, 128, CALLS(stage_8,   tiles_8,         iq4_nl)},
+    {GGML_TYPE_MXFP4,   32,  17, {{1, 1}, {4, 4}},   32, FORM_OF_6, 0,  12, CALLS(stage_32,  tiles_32,        mxfp4)},
+    {GGML_TYPE_Q2_K,   256,  84, {{20, 4}, {2, 2}},  16, FORM_OF_6, 1,   0, CALLS(stage_k_16,tiles_k_16_mins, q2_k)},
+    {GGML_TYPE_Q3_K,   256, 110, {{27, 4}, {1, 2}},  16, FORM_OF_6, 0,   4, CALLS(stage_k_16,tiles_k_16,      q3_k)},
+    {GGML_TYPE_Q4_K,   256, 144, {{2, 2}, {35, 4}},  32, FORM_OF_6, 1,   8, CALLS(stage_k_32,tiles_k_32_mins, q4_k)},
+    {GGML_TYPE_Q5_K,   256, 176, {{2, 2}, {43, 4}},  32, FORM_OF_6, 1,  16, CALLS(stage_k_32,tiles_k_32_mins, q5_k)},
+    {GGML_TYPE_Q6_K,   256, 210, {{52, 4}, {1, 2}},  16, FORM_OF_6, 0,  32, CALLS(stage_k_16,tiles_k_16,      q6_k)},
+    {GGML_TYPE_IQ4_XS, 256, 136, {{2, 2}, {33, 4}},  32, FORM_OF_8, 0, 128, CALLS(stage_k_8, tiles_k_8,       iq4_xs)},
 };
 /* clang-format on */
 

@@ -1,13 +1,14 @@
-/* Reads the packed blocks of each type: into records for the tiles of hotshoe_quants_tiles.h, or straight into the sums of
- * one token.
+/* Reads the packed blocks of each type: into records for the tiles of hotshoe_quants_tiles.h, or straight into the sums
+ * of one token.
  *
- * A packed block has the fields of 16 rows' blocks one after the other, and each field element by element: for Q4_0 that is
- * 16 scales, then four times 16 words of eight codes. So one vector reads the same field for 8 or 16 rows.
+ * A packed block has the fields of 16 rows' blocks one after the other, and each field element by element: for Q4_0
+ * that is 16 scales, then four times 16 words of eight codes. So one vector reads the same field for 8 or 16 rows.
  *
- * A record is what a tile multiplies at once: 16 rows by `block` elements, 32 or as few as share a scale. Its codes are in
- * groups of four elements, [block / 4][16 rows][4], unsigned, with the code `zero` for 0. 16 scales follow, and 16 offsets if
- * the type has minimums, in F32. Without VNNI, codes that need 8 bits are signed numbers of 16 bits (FORM_S16),
- * [block / 4][2][2][8][2]: elements 0 and 2 of the group for 8 rows, elements 1 and 3 of the same rows; then the other 8 rows.
+ * A record is what a tile multiplies at once: 16 rows by `block` elements, 32 or as few as share a scale. Its codes are
+ * in groups of four elements, [block / 4][16 rows][4], unsigned, with the code `zero` for 0. 16 scales follow, and 16
+ * offsets if the type has minimums, in F32. Without VNNI, codes that need 8 bits are signed numbers of 16 bits
+ * (FORM_S16), [block / 4][2][2][8][2]: elements 0 and 2 of the group for 8 rows, elements 1 and 3 of the same rows;
+ * then the other 8 rows.
  */
 #ifndef HOTSHOE_QUANTS_UNPACK_H
 #define HOTSHOE_QUANTS_UNPACK_H
@@ -15,7 +16,9 @@
 #include "codebooks.h"
 #include "hotshoe_quants_records.h"
 
-/* --- blocks of 32: a scale in half precision, perhaps a minimum, and codes of 4 bits, element i below element i + 16 -- */
+/* --- blocks of 32 ------------------------------------------------------------------------------------ */
+
+/* A scale in half precision, perhaps a minimum, and codes of 4 bits: element i below element i + 16. */
 
 /* Bit `group` of each byte, moved to bit 4. */
 INLINE ints fifth_bits(ints bits, int group) {
@@ -75,8 +78,8 @@ INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* The scale of MXFP4 is a power of two, with its exponent in one byte. The codebook has twice the numbers, so the scale here
- * is half of it. */
+/* The scale of MXFP4 is a power of two, with its exponent in one byte. The codebook has twice the numbers, so the scale
+ * here is half of it. */
 INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
     for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * GROUP) {
         open_block(s, in, 0);
@@ -114,10 +117,10 @@ INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
 
 /* --- superblocks of 256 --------------------------------------------------------------------------- */
 
-/* Q4_K and Q5_K: eight records, with scales and minimums of 6 bits in 12 bytes. The first four of each are the low bits of
- * bytes 0 to 7. Of the others, 4 bits are in bytes 8 to 11, and the upper two above those of the first four. The codes of
- * record 2j are the lower nibbles of words 8j to 8j + 7, those of record 2j + 1 the upper ones. Fifth bits are in 8 words,
- * those of record j at bit j of each byte. */
+/* Q4_K and Q5_K: eight records, with scales and minimums of 6 bits in 12 bytes. The first four of each are the low bits
+ * of bytes 0 to 7. Of the others, 4 bits are in bytes 8 to 11, and the upper two above those of the first four. The
+ * codes of record 2j are the lower nibbles of words 8j to 8j + 7, those of record 2j + 1 the upper ones. Fifth bits are
+ * in 8 words, those of record j at bit j of each byte. */
 INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
     enum { SCALES = 4 * ROWS, FIFTHS = SCALES + 3 * GROUP };
     const int at_codes = FIFTHS + (fifth ? 8 * GROUP : 0);
@@ -162,9 +165,9 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
     }
 }
 
-/* The types with a scale for every 16 elements have 128 elements in each half of a superblock. Sub-block j of 32 elements is
- * two records; its bits are in the words of its 8 groups, at a position that depends on j. All 8 records of a half are closed
- * in order, as tiles do it, so that the sums are the same. */
+/* The types with a scale for every 16 elements have 128 elements in each half of a superblock. Sub-block j of 32
+ * elements is two records; its bits are in the words of its 8 groups, at a position that depends on j. All 8 records of
+ * a half are closed in order, as tiles do it, so that the sums are the same. */
 
 /* Q6_K: in each half, lower nibbles in 16 words and the upper two bits in 8 words, those of sub-block j at bits 2j. */
 INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
@@ -208,8 +211,8 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Third bits are
- * in 8 words, those of sub-block j of half `side` at bit 4 * side + j of each byte. */
+/* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Third
+ * bits are in 8 words, those of sub-block j of half `side` at bit 4 * side + j of each byte. */
 INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int side, int part, int half) {
     UNROLL_FOR(int g = 0; g < 4; ++g) {
         const int word = 4 * part + g;
@@ -286,8 +289,8 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* IQ4_XS: eight records. A scale has 6 bits and counts from -32: two bits are in a half word, four in a byte with those of
- * another scale. */
+/* IQ4_XS: eight records. A scale has 6 bits and counts from -32: two bits are in a half word, four in a byte with those
+ * of another scale. */
 INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
     enum { LOWER = 4 * ROWS, CODES = LOWER + GROUP };
     for (int64_t i = 0; i < n; ++i, in += CODES + 32 * GROUP) {
@@ -315,7 +318,7 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* --- two functions for each type: into records, and into the sums of one token ----------------------------------------- */
+/* --- two functions for each type: into records, and into the sums of one token ------------------------ */
 
 #define TYPE(name, block_, form_, mins_, asks_, body)                                                              \
     ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                        \

@@ -30,7 +30,8 @@
  * with CPU_AVX512, and that only with CPU_AVX2. */
 enum { CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_AVX512_BF16 = 4, CPU_AVX512_VNNI = 8, CPU_AVX_VNNI = 16 };
 
-/* A mask of the instruction sets that this CPU has and whose registers the system saves. 0 for other CPUs than x86-64. */
+/* A mask of the instruction sets that this CPU has and whose registers the system saves. 0 for other CPUs than x86-64.
+ */
 int hotshoe_cpu(void);
 
 #endif

@@ -1,5 +1,5 @@
-/* What our matrix products share (hotshoe_linear.c, hotshoe_quants*.c): how threads divide a product into units, and how
- * a row of a finished tile becomes a row of the result. */
+/* What our matrix products share (hotshoe_linear.c, hotshoe_quants*.c): how threads divide a product into units, and
+ * how a row of a finished tile becomes a row of the result. */
 #ifndef HOTSHOE_LINEAR_PARTS_H
 #define HOTSHOE_LINEAR_PARTS_H
 
@@ -13,9 +13,9 @@
 
 #define WIDEST_PANEL 32
 
-/* The number of parts, a divisor of nth, into which n tokens are divided at least, so that nth threads finish soonest if
- * each takes an equal share of tokens by panels. Costs count in units of one token by one panel: `stage` is the cost of
- * staging a token, `stream` that of streaming a panel from memory. */
+/* The number of parts, a divisor of nth, into which n tokens are divided at least, so that nth threads finish soonest
+ * if each takes an equal share of tokens by panels. Costs count in units of one token by one panel: `stage` is the cost
+ * of staging a token, `stream` that of streaming a panel from memory. */
 static inline int token_parts(int64_t n, int64_t panels, int nth, double stage, double stream) {
     int best = 1;
     double lowest = INFINITY;
@@ -34,10 +34,10 @@ static inline int token_parts(int64_t n, int64_t panels, int nth, double stage, 
     return best;
 }
 
-/* Threads take units from a node until none is left: a core that is slower, or busy with something else, takes fewer, and
- * no thread waits for it. Two numbers at the end of the node's op_params, behind what ggml stores there, keep count: the
- * first is the unit where the next thread continues; the second counts the threads that found no unit left. The last of
- * these threads sets both to 0 again. */
+/* Threads take units from a node until none is left: a core that is slower, or busy with something else, takes fewer,
+ * and no thread waits for it. Two numbers at the end of the node's op_params, behind what ggml stores there, keep
+ * count: the first is the unit where the next thread continues; the second counts the threads that found no unit left.
+ * The last of these threads sets both to 0 again. */
 static inline int32_t * position_in(struct ggml_tensor * dst) {
     return dst->op_params + GGML_MAX_OP_PARAMS / sizeof(int32_t) - 2;
 }

@@ -35,7 +35,8 @@ static bool is_on_this_server(ggml_backend_buffer_t buffer);
 
 static thread_local const socket_t * computing_on = nullptr;
 
-// A graph is sent with all that its nodes come from, also what other servers computed: of that a server gets no address.
+// A graph is sent with all that its nodes come from, also what other servers computed: of that a server gets no
+// address.
 static bool is_on_this_server(ggml_backend_buffer_t buffer) {
     if (!ggml_backend_buffer_is_rpc(buffer)) {
         return false;
