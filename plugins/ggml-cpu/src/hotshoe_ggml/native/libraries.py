@@ -323,7 +323,7 @@ class BackendLibrary:
 
 
 def device_facts(device: Any) -> DeviceFacts:
-    """The properties of a `ggml_backend_dev_t`. Memory of the CPU is ``host_memory``: ggml says that all of it is free."""
+    """The properties of a `ggml_backend_dev_t`. ggml says that all memory of the CPU is free; ``host_memory`` knows."""
     # Room to spare: a library of another version clears its own sizeof(props), which may be more than ours.
     room = ffi.new("char[]", ffi.sizeof("struct ggml_backend_dev_props") + 256)
     props = ffi.cast("struct ggml_backend_dev_props *", room)
