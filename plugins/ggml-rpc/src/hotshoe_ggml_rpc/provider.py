@@ -19,7 +19,7 @@ LIBRARY_DIR = Path(__file__).resolve().parent / "lib"
 
 
 def endpoints() -> list[str]:
-    """``host:port`` of each server that the variable names. Raises NativeError for what is none."""
+    """``host:port`` of each server that the variable names. Raises NativeError for an invalid address."""
     found = [each.strip() for each in os.environ.get(VARIABLE, "").split(",") if each.strip()]
     for endpoint in found:
         host, _, port = endpoint.rpartition(":")

@@ -29,15 +29,15 @@ def serve(host: str, port: int, n_threads: int) -> None:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="hotshoe-rpc-serve", description=__doc__)
     parser.add_argument("--listen", default="127.0.0.1:50052", metavar="HOST:PORT")
-    parser.add_argument("--threads", type=int, default=0, help="0: as many as there are cores")
+    parser.add_argument("--threads", type=int, default=0, help="default 0: one thread for each core")
     args = parser.parse_args(argv)
     host, _, port = args.listen.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         parser.error(f"--listen {args.listen}: expected HOST:PORT")
     if not _is_loopback(host):
         print(
-            f"hotshoe-rpc-serve: warning: {host} can be reached by others, and the protocol knows no passwords: "
-            "whoever reaches the port may use the device and read what is in it. Use a private network or a tunnel.",
+            f"hotshoe-rpc-serve: warning: {host} can be reached by others, and the protocol has no passwords: "
+            "anyone who reaches the port can use the device and read its memory. Use a private network or a tunnel.",
             file=sys.stderr,
         )
     from hotshoe_ggml.cpu.threads import default_threads

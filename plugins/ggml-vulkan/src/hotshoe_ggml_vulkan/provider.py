@@ -34,7 +34,7 @@ class VulkanProvider(GgmlProvider):
             )
         return [
             dataclasses.replace(device, description=f"{device.description}, a software device: it computes on the CPU")
-            if device.type is DeviceType.ACCEL  # what the library says of a device that is no GPU
+            if device.type is DeviceType.ACCEL  # how the library reports a device that is not a GPU
             else device
             for device in found
         ]

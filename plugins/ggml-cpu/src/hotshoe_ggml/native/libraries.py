@@ -73,7 +73,7 @@ class NothingToRunOnError(NativeLibraryError):
 
 
 class BuildInfo(NamedTuple):
-    """What `_build_info.json`, written at build time, says about the libraries beside it."""
+    """What `_build_info.json`, written at build time, says about the libraries next to it."""
 
     ggml_version: str
     backend_api_version: int
@@ -136,7 +136,7 @@ def adopt(folder: Path) -> None:
     """Use the libggml-base in ``folder`` from now on, in place of this package's. The loader compared their versions.
 
     Raises:
-        NativeLibraryError: there is none, or this process has opened a base already.
+        NativeLibraryError: the base is missing, or this process has opened another base already.
     """
     global _adopted
     names = re.compile(r"(lib)?ggml-base(\.\d+)*\.(so(\.\d+)*|dylib|dll)")
@@ -292,8 +292,8 @@ class BackendLibrary:
     def failures(self, device: str = "") -> tuple[int, str] | None:
         """How often the device that ggml calls so, or its server, was lost, and why the last time.
 
-        Without a device: why there is none. None if the library cannot lose them. ggml's interface has no place for
-        it: a library that can exports a function of hotshoe's own.
+        Without a device: why no device was found. None if the library cannot lose them. ggml's interface has no function
+        for it: a library that can lose devices exports one of hotshoe's own.
         """
         ask = self.function("hotshoe_backend_failure", "const char *(*)(const char *, uint64_t *)")
         if ask is None:
@@ -303,7 +303,7 @@ class BackendLibrary:
         return int(count[0]), why or ""
 
     def extra_buffer_types(self, device: Any) -> list[Any]:
-        """Buffer types beside the default one, such as CPU_REPACK (weights laid out for this CPU)."""
+        """Buffer types other than the default one, such as CPU_REPACK (weights laid out for this CPU)."""
         get = self.function("ggml_backend_dev_get_extra_bufts", "ggml_backend_dev_get_extra_bufts_t")
         listed = get(device) if get is not None else ffi.NULL
         found: list[Any] = []
@@ -368,7 +368,7 @@ def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
             init = handle.ggml_backend_init
         except ffi.error:
             raise NativeLibraryError(
-                f"{resolved} is no dynamic ggml backend: it does not export ggml_backend_init. "
+                f"{resolved} is not a dynamic ggml backend: it does not export ggml_backend_init. "
                 "It must be built with GGML_BACKEND_DL=ON."
             ) from None
         registration = init()
