@@ -1,4 +1,4 @@
-"""Commands and the tasks of models: each with the files it is for, and a way out for the others."""
+"""Commands and the tasks of models: each command names the right one for a file of another task."""
 
 from __future__ import annotations
 

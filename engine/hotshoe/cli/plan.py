@@ -104,7 +104,7 @@ def _report(plan: Plan) -> Iterator[str]:
         sums = [sum(m.size for m in amounts.values()) for amounts in (memory.weights, memory.cache)]
         sizes = map(_size, (*sums, memory.graph.size, memory.total, free))
         rows.append((device.name, *sizes, bar(memory.total, free) if free else ""))
-    yield from table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", "TOTAL OF FREE"), rows, "<>>>>><")
+    yield from table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", "USED OF FREE"), rows, "<>>>>><")
     yield ""
     known = [(name, plan.memory.on(name).total - free) for name, free in plan.free.items() if free]
     lacks = ", ".join(f"{name} lacks {format_bytes(missing)}" for name, missing in known if missing > 0)
