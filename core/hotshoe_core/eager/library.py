@@ -138,7 +138,10 @@ class EagerLibrary:
 
     def __post_init__(self) -> None:
         if self.in_place and self.copy is None:
-            raise BackendError("a library with in_place functions needs copy, too")
+            raise BackendError(
+                "EagerLibrary: in_place has functions, but copy is missing",
+                hint="copy: a function that copies a native array",
+            )
 
     def has(self, node: Tensor) -> bool:
         """Whether there is a function that computes this node."""
