@@ -355,4 +355,4 @@ def test_a_server_that_others_can_reach_warns(capfd: pytest.CaptureFixture[str])
         )
     assert done.returncode == 2
     assert "has no passwords" in done.stderr
-    assert "is the port taken?" in done.stderr
+    assert "is the port in use?" in done.stderr
