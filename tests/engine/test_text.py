@@ -344,9 +344,9 @@ def test_the_chat_command(
         first = "".join(model.chat([{"role": "user", "content": "hello"}], **options))
         other = "".join(model.chat([{"role": "user", "content": "two\nlines"}], **options))
     assert out.out == f"{first}\n{first}\n{other}\n"
-    assert "/bogus is no command" in out.err
+    assert "unknown command /bogus" in out.err
     assert "tokens at" in out.err
-    assert "no message to take back" in out.err
+    assert "no message can be taken back" in out.err
 
 
 def test_the_bench_command(gguf: Callable[..., Path], data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,7 @@ def checks() -> list[str]:
             seen = f"*({NOT_IN_HEADERS[name]}) 0" if name in NOT_IN_HEADERS else name
             lines.append(f'_Static_assert(__builtin_types_compatible_p(__typeof__(&{seen}), {signature}), "{name}");')
     for index, (ctype, body) in enumerate(layouts().items()):
-        ours = f"struct ours_{index}"  # the listing's own fields, compiled beside ggml's
+        ours = f"struct ours_{index}"  # the listing's own fields, compiled with ggml's
         lines.append(f"{ours} {{ {body} }};")
         lines.append(f'_Static_assert(sizeof({ctype}) == {ffi.sizeof(ctype)}, "sizeof {ctype}");')
         lines.append(f'_Static_assert(sizeof({ctype}) == sizeof({ours}), "sizeof {ctype}");')

@@ -253,7 +253,7 @@ GATED: dict[str, tuple[Pair, int]] = {  # and how many nodes ggml's graph has
 @pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0, DType.Q4_1, DType.MXFP4], ids=lambda d: d.name)
 @pytest.mark.parametrize("name", GATED)
 def test_a_gate_and_its_product_are_one(name: str, dtype: DType, backend: Backend) -> None:
-    """Of few rows, of several tiles, of several blocks; m is no multiple of a panel."""
+    """Of few rows, of several tiles, of several blocks; m is not a multiple of a panel."""
     if not kernels().hotshoe_quants_has(dtype.id, K):
         pytest.skip("this CPU has no products of ours for quantized weights")
     rng, (build, nodes), m = np.random.default_rng(0), GATED[name], 520

@@ -54,7 +54,7 @@ def test_pages_become_large_and_keep_what_is_in_them() -> None:
     thread.join()
     np.testing.assert_array_equal(memory, np.arange(memory.size, dtype=np.uint8))
     if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 1):
-        pytest.skip("this kernel makes them by and by")
+        pytest.skip("this kernel makes them slowly")
     assert large_pages(memory) >= 20 << 20  # nobody promises all of them
 
 
@@ -117,7 +117,7 @@ def test_each_page_is_taken_by_who_writes_its_start(
     for part in parts[::-1]:
         fresh.request(*part)
     first, stop = -(-address(memory) // LARGE) * LARGE, address(memory) + memory.nbytes
-    # only the last is no large one
+    # only the last is not large
     assert sorted(asked) == [(page, page + LARGE <= stop) for page in range(first, stop, LARGE)]
 
 

@@ -106,7 +106,7 @@ def test_the_error_is_no_larger_than_that_of_ggml(dtype: DType, ggml: Backend) -
 
 @pytest.mark.parametrize("k", [2880, 2976])
 def test_tokens_that_just_fit_are_staged_whole(k: int) -> None:
-    """Features that are no multiple of 256, so many that one more superblock would not fit: several runs of panels."""
+    """Features not a multiple of 256, so many that one more superblock would not fit: several runs of panels."""
     data, stored = weight(DType.Q4_0, 512, k)
     x = activations(192, k)
     assert error(run(QuantizedWeight(data).pack(), x, threads=1), x @ stored.T) < 1e-2
@@ -284,7 +284,7 @@ def test_every_code_of_every_place(dtype: DType) -> None:
     stored = numbers(data)
     got = run(QuantizedWeight(data).pack(), np.eye(k, dtype=np.float32)).T
     blocks, read = (a.reshape(40, -1, 32) for a in (stored, got))
-    finite = np.isfinite(stored).reshape(40, -1, 256).all((1, 2))  # a row with a scale that is none has no numbers
+    finite = np.isfinite(stored).reshape(40, -1, 256).all((1, 2))  # a row whose scale is NaN or infinite has no numbers
     largest = np.abs(blocks).max(-1, keepdims=True) * np.ones_like(blocks)
     assert finite.sum() >= 5
     assert not np.isfinite(got[~finite]).all(-1).any()

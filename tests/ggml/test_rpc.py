@@ -202,7 +202,7 @@ def test_experts_beside_their_layers(gguf: Callable[..., Path]) -> None:  # noqa
 
 @pytest.mark.usefixtures("servers")
 def test_graphs_take_turns_in_one_buffer() -> None:
-    """The memory of many is that of the largest; each has its own inputs and outputs, whoever ran last."""
+    """The memory of many graphs is that of the largest; each has its own inputs and outputs, whichever ran last."""
     with load_all().open(["rpc:0", "cpu"]) as backend:
         state = backend.state((4, 64), DType.F32, "state")
         graphs = []
