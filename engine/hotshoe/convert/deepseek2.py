@@ -14,9 +14,6 @@ import gguf
 import numpy as np
 
 from hotshoe.convert import (
-    Array,
-    Rope,
-    Sizes,
     TensorSource,
     as_is,
     experts,
@@ -31,7 +28,7 @@ from hotshoe.convert import (
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope, Sizes
 
 __all__ = ["describe"]
 

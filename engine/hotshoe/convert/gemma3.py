@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import (
-    TensorSource,
-    as_is,
-    attention_tensors,
-    make_layout,
-    mlp_tensors,
-    outer_tensors,
-    read_rope,
-    read_sizes,
-)
+from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, TensorSource
 
 __all__ = ["describe"]
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotshoe.convert import (
-    Sizes,
-    TensorSource,
     as_is,
     attention_tensors,
     linear,
@@ -20,7 +18,7 @@ from hotshoe.convert import (
 from hotshoe_core.errors import ConversionError, ModelFileError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, Sizes, TensorSource
 
 __all__ = ["describe"]
 

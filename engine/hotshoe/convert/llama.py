@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import (
-    Rope,
-    Sizes,
-    TensorSource,
-    as_is,
-    linear,
-    make_layout,
-    mlp_tensors,
-    outer_tensors,
-    read_rope,
-    read_sizes,
-    rope_order,
-)
+from hotshoe.convert import as_is, linear, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes, rope_order
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, Rope, Sizes, TensorSource
 
 __all__ = ["ARCH", "attention", "outer", "describe"]
 

@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import (
-    Sizes,
-    TensorSource,
-    as_is,
-    attention_tensors,
-    make_layout,
-    mlp_tensors,
-    outer_tensors,
-    read_rope,
-    read_sizes,
-)
+from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, Sizes, TensorSource
 
 __all__ = ["attention", "describe"]
 
