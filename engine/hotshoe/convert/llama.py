@@ -9,7 +9,7 @@ from hotshoe.convert import as_is, linear, make_layout, mlp_tensors, outer_tenso
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout, Rope, Sizes, TensorSource
 
-__all__ = ["ARCH", "attention", "outer", "describe"]
+__all__ = ["ARCH", "attention", "describe", "outer"]
 
 ARCH = "llama"
 
