@@ -1,12 +1,12 @@
-"""Attention over a cache alone, hotshoe's own and ggml's, by default in the shape of Qwen2.5-0.5B's 24 layers.
+"""Compare hotshoe's attention over a cache with ggml's, by default in the shape of Qwen2.5-0.5B's 24 layers.
 
     python benchmarks/attention.py [--heads 14,2,64] [--layers 24] [--kv-dtypes f16,q8_0] [--only PART] [--sinks]
                                    [--threads N] [--rounds 40]
 
---heads: of queries, of keys, and the elements of one: 32,8,64 is Llama-3.2-1B (16 layers), 4,1,256 Gemma 3 1B (26).
---only: the cases with this in their names. Prints milliseconds for all layers, the least of all rounds, which take
-turns. Between them 64 MiB are written, so that keys and values are not in the processor's caches, as after the weights
-of a step.
+--heads: heads of queries, heads of keys, elements of a head: 32,8,64 is Llama-3.2-1B (16 layers), 4,1,256 Gemma 3 1B
+(26 layers). --only: the cases with this text in their names. Prints milliseconds for all layers. The two take turns;
+the least of all rounds counts. Before each run 64 MiB are written, so that keys and values are not in the processor's
+caches, as in a real step, which reads all weights in between.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Shape(NamedTuple):
 
 
 def cases() -> list[tuple[str, np.ndarray]]:
-    """Names, and which keys each query sees: (queries, keys)."""
+    """The name of each case, and which keys each query sees: (queries, keys)."""
     eight = np.arange(8)[:, None]
     return [
         ("one query, 512 keys", np.ones((1, 512), bool)),
@@ -93,8 +93,8 @@ def attention(backend: Backend, shape: Shape, seen: np.ndarray) -> Callable[[], 
     mask = context.input("mask", (n, m), DType.F16)
     sinks = backend.state((shape.heads,), DType.F32, "sinks", 0) if shape.sinks else None
     for layer in range(shape.layers):
-        held = (m, shape.kv_heads * shape.dim)
-        k, v = (backend.state(held, shape.kv_dtype, f"{name}{layer}", layer) for name in "kv")
+        size = (m, shape.kv_heads * shape.dim)
+        k, v = (backend.state(size, shape.kv_dtype, f"{name}{layer}", layer) for name in "kv")
         k, v = (t.reshape(m, shape.kv_heads, shape.dim) for t in (k, v))
         x = ops.attention(x, k, v, mask, sinks, scale=shape.dim**-0.5)
     context.forward(x)

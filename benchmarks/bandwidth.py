@@ -1,8 +1,8 @@
-"""How fast this machine reads memory, which bounds decoding: a token reads every weight once.
+"""Measure how fast this machine reads memory, which limits decoding: each token reads every weight once.
 
     python benchmarks/bandwidth.py [--threads N]
 
-Each thread ORs its part of 1 GiB together with NumPy, which does nothing but read; the best of five rounds is printed.
+Each thread reduces its part of 1 GiB by a bitwise OR in NumPy, which only reads. Prints the best of five rounds.
 """
 
 from __future__ import annotations

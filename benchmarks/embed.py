@@ -1,16 +1,16 @@
-"""Texts per second of all-MiniLM-L6-v2: hotshoe on each file type against its peers, interleaved in one run.
+"""Measure texts per second of all-MiniLM-L6-v2: hotshoe with each file type and its peers, interleaved in one run.
 
     python benchmarks/embed.py [--peers-python PYTHON] [--texts 320] [--words 23] [--batch 32] [--threads N]
                                [--rounds 5] [--json]
 
-The peers are PyTorch (f32, and bf16 by autocast), ONNX Runtime (f32, and int8 by its dynamic quantization; each with
-and without its offline optimizer) and OpenVINO (f32, and bf16 where the CPU has it): benchmarks/embed_engines.py. They
-run under --peers-python, by default this one; one that is not installed there is left out, and said to be:
+The peers are PyTorch (f32, and bf16 by autocast), ONNX Runtime (f32, and int8 by dynamic quantization; each with and
+without its offline optimizer) and OpenVINO (f32, and bf16 if the CPU has it): benchmarks/embed_engines.py. They run
+under --peers-python, by default this Python. A peer that is not installed there is left out, and the report names it:
 
     python -m venv peers; peers/bin/pip install torch transformers onnx onnxruntime openvino
 
-Each engine has a process of its own; they take turns, and the first turn warms up. Medians and ranges are printed;
-ratios to the fastest peer are taken round by round: above 1.0, hotshoe is faster.
+Each engine has a process of its own; they take turns, and the first turn warms up. Prints medians and ranges. Ratios
+to the fastest peer are taken round by round: above 1.0, hotshoe is faster.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers-python", metavar="PYTHON", default=sys.executable)
     parser.add_argument("--texts", type=int, default=320)
-    parser.add_argument("--words", type=int, default=23, help="words a text on average; two tokens come on top")
+    parser.add_argument("--words", type=int, default=23, help="average number of words in a text; two tokens are added")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=5)
@@ -81,7 +81,7 @@ def make_texts(n: int, words: int) -> list[str]:
 
 
 def workers(folder: Path, scratch: Path, args: argparse.Namespace) -> dict[str, Worker]:
-    """PyTorch in f32 comes first: it is what the others' cosines are to."""
+    """Start one process for each engine. PyTorch in f32 comes first: the other cosines are relative to it."""
     from hotshoe.convert import convert
 
     engines = str(Path(__file__).with_name("embed_engines.py"))
@@ -99,7 +99,7 @@ def workers(folder: Path, scratch: Path, args: argparse.Namespace) -> dict[str, 
 
 
 def cosines_to_first(contenders: Mapping[str, Worker], texts: list[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """The least cosine of each to PyTorch in f32, and of those that could not run the reason. This warms them up."""
+    """The least cosine of each engine to PyTorch in f32, and the reason if one cannot run. This warms them up."""
     import numpy as np
 
     expected = None
@@ -119,7 +119,7 @@ def cosines_to_first(contenders: Mapping[str, Worker], texts: list[str]) -> tupl
 
 
 def measure(contenders: Mapping[str, Worker], texts: list[str], rounds: int) -> dict[str, list[float]]:
-    """Texts per second of each contender in each round; every round runs all of them, one after the other."""
+    """The texts per second of each engine in each round. Each round runs all engines, one after the other."""
     speeds: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, worker in contenders.items():
@@ -128,7 +128,7 @@ def measure(contenders: Mapping[str, Worker], texts: list[str], rounds: int) -> 
 
 
 def summary(speeds: Mapping[str, list[float]], cosines: Mapping[str, float]) -> dict[str, dict[str, Any]]:
-    """Medians, ranges, and ratios to the peer of the best median."""
+    """Medians, ranges, and ratios to the peer with the best median."""
     peers = {name: statistics.median(values) for name, values in speeds.items() if not name.startswith("hotshoe")}
     best = speeds[max(peers, key=lambda name: peers[name])] if peers else None
     rows: dict[str, dict[str, Any]] = {}

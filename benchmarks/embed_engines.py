@@ -1,10 +1,10 @@
-"""The process of an engine that embeds texts: benchmarks/embed.py tells it which, a line of JSON each way.
+"""The process of an engine that embeds texts. benchmarks/embed.py sends it lines of JSON, and gets one for each.
 
     PYTHON benchmarks/embed_engines.py hotshoe|pytorch|onnxruntime|openvino '{"folder": "…", "threads": 2, …}'
 
-A call is ``["embed", [texts]]``, answered by the seconds it took, or ``["vectors", [texts]]``, by the vectors. The
-peers do what sentence-transformers does: sort by length, pad, mean over the tokens, length 1. Tokenization is within
-the time.
+A call is ``["embed", [texts]]``, which is answered with the seconds it took, or ``["vectors", [texts]]``, which is
+answered with the vectors. The peers do what sentence-transformers does: sort by length, pad, mean over the tokens,
+length 1. Tokenization is part of the time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Hotshoe:
 
 
 class Peer:
-    """What the others share; ``hidden`` is the last layer of a batch, (texts, tokens, width)."""
+    """What all peers share. ``hidden`` returns the last layer of a batch, (texts, tokens, width)."""
 
     def __init__(self, folder: str, threads: int, batch: int) -> None:
         from transformers import AutoTokenizer, BertModel
@@ -69,7 +69,7 @@ class Peer:
         raise NotImplementedError
 
     def traceable(self) -> tuple[Any, tuple[Any, ...]]:
-        """The model as a function of INPUTS, and an example of them."""
+        """The model as a function of INPUTS, and example inputs."""
         import torch
 
         class Hidden(torch.nn.Module):
@@ -80,7 +80,7 @@ class Peer:
             def forward(self, ids: Any, mask: Any, types: Any) -> Any:
                 return self.model(input_ids=ids, attention_mask=mask, token_type_ids=types).last_hidden_state
 
-        self.model.set_attn_implementation("eager")  # its fusions start from the plain products
+        self.model.set_attn_implementation("eager")  # the fusions of exporters expect the plain products
         example = self.tokenizer(["one text", "another one"], padding=True, return_tensors="pt")
         return Hidden(self.model), tuple(example[name] for name in INPUTS)
 
@@ -104,7 +104,7 @@ class PyTorch(Peer):
 
 
 class OnnxRuntime(Peer):
-    """All graph optimizations of the runtime; ``fused``: those of its offline optimizer for BERT before."""
+    """With all graph optimizations of the runtime; ``fused``: after its offline optimizer for BERT."""
 
     def __init__(self, dtype: str, fused: bool, **options: Any) -> None:
         super().__init__(**options)
@@ -128,7 +128,7 @@ class OnnxRuntime(Peer):
                 optimized.save_model_to_file(str(path))
             if dtype == "int8":
                 source, path = path, Path(scratch) / "int8.onnx"
-                extra = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # of what its inference of shapes does not know
+                extra = {"DefaultTensorType": onnx.TensorProto.FLOAT}  # where its shape inference fails
                 quantize_dynamic(source, path, weight_type=QuantType.QInt8, per_channel=True, extra_options=extra)
             settings: Any = onnxruntime.SessionOptions()
             settings.intra_op_num_threads = self.threads
@@ -140,7 +140,7 @@ class OnnxRuntime(Peer):
 
 
 class OpenVino(Peer):
-    """The model converted from PyTorch, and compiled for latency."""
+    """The model, converted from PyTorch and compiled for latency."""
 
     def __init__(self, dtype: str, **options: Any) -> None:
         super().__init__(**options)
@@ -148,7 +148,7 @@ class OpenVino(Peer):
 
         core: Any = openvino.Core()
         if dtype == "bf16" and "BF16" not in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
-            raise SystemExit("OpenVINO computes in bf16 on no CPU like this one")
+            raise SystemExit("OpenVINO does not compute in bf16 on this CPU")
         function, example = self.traceable()
         settings = {
             "INFERENCE_NUM_THREADS": self.threads,

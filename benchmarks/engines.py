@@ -1,10 +1,10 @@
-"""The process of an engine: benchmarks/generate.py tells it what to measure, a line of JSON each way.
+"""The process of an engine. benchmarks/generate.py sends it lines of JSON, and gets one line for each.
 
     PYTHON benchmarks/engines.py hotshoe|llama.cpp|mlx-lm '{"file": "F.gguf", "threads": 2, "n_ctx": 545, …}'
 
-Runs under any Python that has the engine: needs nothing but it, NumPy and the standard library. A call is
-``["prompt", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]`` or ``["start", 512, 32]``; the answer is a number
-for each thing measured.
+Runs under any Python that has the engine; it needs only the engine, NumPy and the standard library. A call is
+``["prompt", 512]``, ``["decode", 512, 32]``, ``["many", 128, 32]`` or ``["start", 512, 32]``. The answer has a number
+for each measured value.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Hotshoe:
         return {"many": self._write(self.n_sequences, depth, steps)}
 
     def _write(self, n: int, depth: int, steps: int) -> float:
-        """Tokens per second of ``n`` sequences after ``depth`` tokens each, which are kept for the next call."""
+        """Tokens per second of ``n`` sequences after ``depth`` tokens each. Keeps the sequences for the next call."""
         rows = draw(self.n_vocab, n, depth + steps)
         if [len(sequence) for sequence in self.kept] != [depth] * n:
             self.drop()
@@ -75,7 +75,7 @@ class Hotshoe:
         return n * steps / seconds
 
     def generate(self, depth: int, steps: int) -> Answer:
-        """The speed of the whole way (default filters, text, stop texts), as a share of the plain loop's."""
+        """The speed of ``generate`` (default filters, text, stop texts), as a share of the plain loop's."""
         self.drop()
         [tokens] = draw(self.n_vocab, 1, depth)
         done = self.model.generate(tokens, max_tokens=steps + 1, seed=0, stop=["nowhere in the text"])
@@ -91,7 +91,7 @@ class Hotshoe:
 
 
 class LlamaCpp:
-    """llama.cpp by the low-level interface of llama-cpp-python, which adds nothing to a step."""
+    """llama.cpp, by the low-level interface of llama-cpp-python, which costs no time of its own."""
 
     def __init__(
         self,
@@ -129,14 +129,14 @@ class LlamaCpp:
         self.kept = (0, 0)  # sequences, tokens of each
 
     def read(self, tokens: list[int]) -> None:
-        """Appends to the only sequence, and waits for the logits of the last token."""
+        """Append to the only sequence, and wait for the logits of the last token."""
         for at in range(0, len(tokens), self.n_batch):
             part = tokens[at : at + self.n_batch]
             array = (self.l.llama_token * len(part))(*part)  # the batch points into it
             self._run(self.l.llama_batch_get_one(array, len(part)))
 
     def _step(self, tokens: list[int], position: int, logits: bool) -> None:
-        """A token of each sequence."""
+        """Compute one token of each sequence."""
         batch = self.batch
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
@@ -193,7 +193,7 @@ class LlamaCpp:
 
 
 class MlxLm:
-    """mlx-lm's class of model, with random weights of 4 bits in groups of 32."""
+    """mlx-lm's model class, with random 4-bit weights in groups of 32."""
 
     def __init__(self, sizes: dict[str, Any], unit: str, dtype: str, **_: Any) -> None:
         import mlx.core as mx
@@ -225,7 +225,7 @@ class MlxLm:
 
     def read(self, tokens: list[int]) -> Any:
         kept = self.make_cache(self.model)
-        self.model(self.mx.array([tokens[:-1]]), cache=kept)  # as mlx-lm's generate does: logits of the last only
+        self.model(self.mx.array([tokens[:-1]]), cache=kept)  # like mlx-lm's generate: only the last token's logits
         self.mx.eval([layer.state for layer in kept])
         self.step(tokens[-1], kept)
         return kept
@@ -237,7 +237,7 @@ class MlxLm:
 
 
 def draw(n_vocab: int, n: int, length: int) -> list[list[int]]:
-    """Always the same tokens, other ones for each sequence: what texts have in common would be computed once."""
+    """Draw the same tokens each time, but different ones for each sequence: a common prefix would be computed once."""
     import numpy as np
 
     rows: list[list[int]] = np.random.default_rng(0).integers(0, n_vocab - 1, (n, length)).tolist()

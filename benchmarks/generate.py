@@ -1,25 +1,25 @@
-"""Text generation against llama.cpp and ik_llama.cpp on the same file, interleaved in one run.
+"""Compare text generation with llama.cpp and ik_llama.cpp on the same file, interleaved in one run.
 
     python benchmarks/generate.py [--shape 0.5b|1b|8b|moe] [--dtypes q4_0,q4_k_m] [--file F.gguf] [--folder DIR]
                                   [--prompts 32,512] [--depths 512] [--sequences 8] [--steps 32] [--rounds 5]
                                   [--kv-dtype f16] [--threads N] [--llama-python PYTHON] [--ik-bench PATH] [--json]
 
-Without --file, files of random weights are made (benchmarks/synthetic.py), and kept in --folder if it is given.
---llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON);
---ik-bench names ik_llama.cpp's llama-bench, with llama-batched-bench beside it for several sequences. Without them,
-only hotshoe is measured. Each engine, in each setting, lives in a process of its own; they take turns, so that a slow
-moment of the machine hits all of them, after a turn or two to warm up.
+Without --file, the program makes files of random weights (benchmarks/synthetic.py), and keeps them in --folder if it
+is given. --llama-python names an interpreter that has llama-cpp-python, built natively (CMAKE_ARGS=-DGGML_NATIVE=ON).
+--ik-bench names ik_llama.cpp's llama-bench, with llama-batched-bench next to it for several sequences. Without these
+two, only hotshoe is measured. Each engine in each setting has a process of its own. They take turns, so that a slow
+moment of the machine affects all of them, after one or two turns to warm up.
 
-A peer is measured in several settings (benchmarks/peers.py), and for each line that of the best median counts; one that
-is a quarter behind while warming up is left out of the line. Medians and ranges are printed; ratios are taken round by
-round: above 1.0, hotshoe is better. --json has every value of every setting.
+A peer is measured in several settings (benchmarks/peers.py); for each line the setting with the best median counts. A
+setting that is a quarter slower while warming up is left out of the line. Prints medians and ranges. Ratios are taken
+round by round: above 1.0, hotshoe is better. --json has every value of every setting.
 
 prompt N     tokens/s of a prompt of N tokens
 decode @N    tokens/s of --steps tokens after N tokens, one by one, and the weights read in a second
 x8 @N        tokens/s of 8 sequences together, after --each tokens of each
-first        seconds from the start of the imports to the first token of a text, in a fresh process
-peak         the largest resident size of that process, which goes on to read a prompt and to write after it
-generate     decode by the whole way (sampling with the default filters, text, stop texts), relative to the plain loop
+first        seconds from the start of the imports to the first token of a text, in a new process
+peak         the largest resident size of that process, which then also reads a prompt and decodes
+generate     the speed of generate() (sampling with the default filters, text, stop texts), relative to the plain loop
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from synthetic import DTYPES, SHAPES, make
 
 LESS_IS_BETTER = ("first", "peak")
 BEHIND = 0.75
-"""A setting that is slower than this share of the best one while warming up is not measured any further."""
+"""A setting that is slower than this share of the best one while warming up is not measured again."""
 FAR_BEHIND = 0.5
-"""… nor warmed up any further, after its first turn."""
+"""A setting that is slower than this share in its first turn is not warmed up again either."""
 
 
 @dataclass
 class Line:
-    """All values of one measure: of each engine, of each of its settings, in the order of the rounds."""
+    """All values of one measure, by engine and setting, in the order of the rounds."""
 
     name: str
     kind: str
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     left_out: dict[str, dict[str, float | str]] = field(default_factory=dict)
-    """Settings that were measured once, with that value, and those that could not be, with the reason."""
+    """Settings that were measured once, with the value, or not at all, with the reason."""
 
     def note(self, setting: Setting, value: float) -> None:
         self.values.setdefault(setting.engine, {}).setdefault(setting.name, []).append(value)
@@ -65,16 +65,16 @@ class Line:
         self.left_out.setdefault(setting.engine, {})[setting.name] = why
 
     def better(self, a: float, b: float) -> float:
-        """Above 1 where ``a`` is the better value."""
+        """The ratio of two values: above 1 if ``a`` is better."""
         return b / a if self.kind in LESS_IS_BETTER else a / b
 
     def best(self, engine: str) -> str:
-        """The engine's setting of the best median."""
+        """The engine's setting with the best median."""
         medians = {name: statistics.median(values) for name, values in self.values[engine].items()}
         return (min if self.kind in LESS_IS_BETTER else max)(medians, key=lambda name: medians[name])
 
     def summary(self) -> dict[str, Any]:
-        """Of each engine: its best setting, the median and range, and those of hotshoe's ratios to it."""
+        """For each engine: its best setting, median and range, and the same for hotshoe's ratio to it."""
         ours = self.values["hotshoe"][""]
         out: dict[str, Any] = {}
         for engine in self.values:
@@ -110,16 +110,18 @@ def arguments() -> argparse.Namespace:
     of_file.add_argument("--shape", choices=SHAPES, default="0.5b")
     of_file.add_argument("--file", type=Path)
     parser.add_argument("--dtypes", type=_dtypes, default=_dtypes("q4_0,q8_0,q4_k_m,f16"))
-    parser.add_argument("--layers", type=int, help="blocks of the files that are made; default: the shape's")
-    parser.add_argument("--folder", type=Path, help="where files that are made stay for the next run")
-    parser.add_argument("--prompts", type=_counts, default=[32, 128, 512], help="none of a kind: an empty text")
+    parser.add_argument("--layers", type=int, help="number of blocks in the files that are made (default: the shape's)")
+    parser.add_argument("--folder", type=Path, help="keep the files here for the next run")
+    parser.add_argument(
+        "--prompts", type=_counts, default=[32, 128, 512], help="lengths of prompts; an empty text: none"
+    )
     parser.add_argument("--depths", type=_counts, default=[512])
     parser.add_argument("--sequences", type=_counts, default=[8])
     parser.add_argument("--steps", type=_count, default=32)
-    parser.add_argument("--each", type=_count, default=128, help="tokens that each of --sequences has before")
+    parser.add_argument("--each", type=_count, default=128, help="tokens in each of --sequences before decoding")
     parser.add_argument("--rounds", type=_count, default=5)
-    parser.add_argument("--long-rounds", type=_count, default=3, help=f"… with {LONG} and more tokens")
-    parser.add_argument("--no-start", action="store_true", help="without first, peak and generate")
+    parser.add_argument("--long-rounds", type=_count, default=3, help=f"rounds of measures with {LONG} and more tokens")
+    parser.add_argument("--no-start", action="store_true", help="leave out first, peak and generate")
     parser.add_argument("--kv-dtype", default="f16", help="the type of all caches, such as q8_0")
     parser.add_argument("--threads", type=_count, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--llama-python", metavar="PYTHON")
@@ -147,12 +149,12 @@ def _dtypes(text: str) -> list[str]:
     names = text.split(",")
     for name in names:
         if name not in DTYPES:
-            raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(DTYPES)}")
+            raise argparse.ArgumentTypeError(f"unknown type {name!r}; expected one of {', '.join(DTYPES)}")
     return names
 
 
 def files(args: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Path]]:
-    """The name and path of each file to measure; one that is made for this run is gone after its turn."""
+    """The name and path of each file to measure. A file that is made for this run is deleted after its turn."""
     if args.file:
         yield str(args.file), args.file
         return
@@ -167,7 +169,7 @@ def files(args: argparse.Namespace, scratch: Path) -> Iterator[tuple[str, Path]]
 
 
 def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
-    """Every line of the table, as it is done."""
+    """Each line of the table, when it is finished."""
     engines = settings(args.llama_python, args.ik_bench)
 
     def turns(job: Job, *wanted: tuple[str, Measure]) -> Iterator[Line]:
@@ -188,17 +190,17 @@ def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
         yield from turns(job, (f"x{n} @{args.each}", ["many", args.each, args.steps]))
     if not args.no_start:
         depth = args.depths[0] if args.depths else args.each
-        n_ctx = max(depth + args.steps, 64) + 1  # the text of "first" needs some room too
+        n_ctx = max(depth + args.steps, 64) + 1  # the text of "first" also needs some tokens
         job = Job(path, args.threads, n_ctx, kv_dtype=args.kv_dtype)
         yield from turns(job, ("", ["start", depth, args.steps]), ("", ["generate", depth, args.steps]))
 
 
 def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contender], rounds: int) -> list[Line]:
-    """Ask all of them in every round: a line for each number of the answers, called by it where there is no name."""
+    """Measure all of them in each round. Return a line for each number in the answers; ``name`` may be empty."""
     warm: dict[Setting, Answer] = {}
     failed: dict[Setting, str] = {}
     going_on = list(contenders)
-    for _ in range(1 if measure[0] == "start" or is_long(measure) else 2):  # the first is slow for the pages it touches
+    for _ in range(1 if measure[0] == "start" or is_long(measure) else 2):  # the first touches new pages
         for setting in going_on:
             try:
                 warm[setting] = contenders[setting].ask(measure)
@@ -223,11 +225,11 @@ def take_turns(name: str, measure: Measure, contenders: Mapping[Setting, Contend
         for setting in staying:
             for kind, value in contenders[setting].ask(measure).items():
                 lines[kind].note(setting, value)
-    return [line for line in lines.values() if line.values]  # a text that ends early has no speed of "generate"
+    return [line for line in lines.values() if line.values]  # a text that ends early gives no speed for "generate"
 
 
 def _is_behind(setting: Setting, warm: Mapping[Setting, Answer], share: float) -> bool:
-    """Whether it has less than ``share`` of the best speed of its engine's settings."""
+    """Whether the setting is slower than ``share`` of the best speed of its engine's settings."""
     for kind, value in warm[setting].items():
         best = max(answer[kind] for s, answer in warm.items() if s.engine == setting.engine)
         if kind not in LESS_IS_BETTER and value < share * best:
@@ -236,7 +238,7 @@ def _is_behind(setting: Setting, warm: Mapping[Setting, Answer], share: float) -
 
 
 def bytes_a_token(path: Path) -> int:
-    """The weights that writing one token reads: no rows of an embedding, and of the experts those that are used."""
+    """The bytes of weights that decoding one token reads: without embedding rows, and only the experts in use."""
     from hotshoe_core.gguf import GGUFFile
 
     with GGUFFile(path) as file:

@@ -1,10 +1,10 @@
-"""Opening a GGUF file with a large vocabulary: hotshoe's reader against gguf.GGUFReader, interleaved.
+"""Compare opening a GGUF file with a large vocabulary: hotshoe's reader and gguf.GGUFReader, interleaved.
 
     python benchmarks/gguf_header.py [--tokens 151936] [--rounds 3] [--json]
 
-The file is made for the occasion: as many tokens and merges as Qwen2, of the same average lengths (9 and 10 bytes),
-token types, scores, and a few tensors. "open" parses the header and decodes no array; "open + decode" also makes
-Python lists of all tokens, merges, types and scores, which GGUFReader does not do when it opens.
+The program makes the file: as many tokens and merges as Qwen2, of the same average lengths (9 and 10 bytes), token
+types, scores, and a few tensors. "open" parses the header and decodes no array. "open + decode" also makes Python
+lists of all tokens, merges, types and scores, which GGUFReader does not do when it opens a file.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def theirs(path: Path) -> None:
 
 
 def measure(path: Path, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each contender in each round; every round runs all of them, one after the other."""
+    """The milliseconds of each reader in each round. Each round runs all readers, one after the other."""
     contenders: dict[str, Callable[[Path], None]] = {
         "hotshoe open": ours,
         "hotshoe open + decode": ours_decoded,
         "gguf.GGUFReader open": theirs,
     }
-    ours(path)  # the file into the page cache, NumPy's first use out of the way
+    ours(path)  # loads the file into the page cache, and NumPy's first use is not measured
     times: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, run in contenders.items():
@@ -83,7 +83,7 @@ def measure(path: Path, rounds: int) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="time opening a GGUF file with a large vocabulary")
-    parser.add_argument("--tokens", type=int, default=151_936, help="tokens, and as many merges (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=151_936, help="how many tokens and merges (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="default: %(default)s")
     parser.add_argument("--json", action="store_true", help="for machines")
     args = parser.parse_args()

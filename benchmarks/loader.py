@@ -1,11 +1,11 @@
-"""What starting costs, against the design's budgets: imports, discovery, load_all cold, warm and again.
+"""Measure the start of a program against its budgets: imports, discovery, load_all cold, warm and repeated.
 
     python benchmarks/loader.py [--rounds 11] [--json]
 
-Each step runs in a fresh interpreter and times itself, so the interpreter's own start is not in it. The steps take
-turns. Discovery is measured over folders of made-up distributions; load_all over what is installed here, with a cache
-of its own. The budget of its cold start is for 14 CPU libraries, and a checkout builds two: HOTSHOE_GGML may name a
-folder with a whole set, such as that in npm's @node-llama-cpp/linux-x64.
+Each step runs in a new interpreter and times itself, without the interpreter's own start. The steps take turns.
+Discovery is measured with folders of invented distributions, load_all with the installed plugins and a cache of its
+own. The budget of its cold start is for 14 CPU libraries; a checkout builds two. HOTSHOE_GGML may name a folder with
+a complete set, such as the one in npm's @node-llama-cpp/linux-x64.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-# Steps see t(), which starts the clock; the clock also starts by itself before the first line.
+# A step may call t(), which starts the clock again; the clock first starts before the first line.
 PRELUDE = """
 import sys, time
 def t():
@@ -40,13 +40,13 @@ assert [plugin.name for plugin in found] == ["made-up"], found
 """
 
 PLUGINS = 2000
-"""So many distributions, each of which is a plugin."""
+"""The number of distributions in a folder where each one is a plugin."""
 
 DISCOVER_ALL = DISCOVER.replace('[plugin.name for plugin in found] == ["made-up"]', f"len(found) == {PLUGINS}")
 
 
 class Step(NamedTuple):
-    """One measured step: its code, its budget in milliseconds, and what its environment holds."""
+    """One measured step: its code, its budget in milliseconds, and its environment."""
 
     name: str
     code: str
@@ -70,7 +70,7 @@ STEPS = (
 
 
 def make_site(folder: Path, n: int) -> Path:
-    """A folder with the metadata of ``n`` distributions, as pip writes it; one is a plugin, or all PLUGINS of them."""
+    """Make a folder with the metadata of ``n`` distributions, as pip writes it. One is a plugin; of PLUGINS, all."""
     site = folder / f"site-{n}"
     for i in range(n):
         info = site / f"made_up_{i}-1.{i}.dist-info"
@@ -81,7 +81,7 @@ def make_site(folder: Path, n: int) -> Path:
         (info / "RECORD").write_text("".join(f"made_up_{i}/part{j}.py,sha256=0,{j}\n" for j in range(40)))
         plugin = i == n // 2 or n == PLUGINS
         group = "hotshoe.backends" if plugin else "console_scripts"
-        if i % 3 == 0 or plugin:  # about as many as have entry points in an environment for machine learning
+        if i % 3 == 0 or plugin:  # about the share that has entry points in an environment for machine learning
             (info / "entry_points.txt").write_text(f"[{group}]\nmade-up = made_up_{i}:main\n")
     return site
 
@@ -91,7 +91,7 @@ def measure(step: Step, folder: Path, sites: dict[int, Path], warm: Path) -> flo
     environ = {
         key: value for key, value in os.environ.items() if not key.startswith("HOTSHOE_") or key == "HOTSHOE_GGML"
     }
-    # An installed package has its bytecode; here the first round writes it, whatever the caller's environment says.
+    # An installed package has bytecode files; here the first round writes them, regardless of the caller's environment.
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory(dir=folder) as empty:
         environ["XDG_CACHE_HOME"] = empty if step.cache == "cold" else str(warm)
@@ -105,7 +105,7 @@ def measure(step: Step, folder: Path, sites: dict[int, Path], warm: Path) -> flo
 
 
 def installed() -> str:
-    """What load_all is measured over: its numbers mean nothing without."""
+    """The plugins and libraries that load_all finds here: its numbers depend on them."""
     import hotshoe
 
     verdicts = hotshoe.load_all().verdicts
@@ -128,7 +128,7 @@ def main() -> None:
         for round in range(args.rounds + 1):
             for step in STEPS:
                 took = measure(step, folder, sites, warm)
-                if round:  # the first fills caches: the disk's, Python's, ours
+                if round:  # the first round fills the caches of the disk, Python and hotshoe
                     times[step.name].append(took)
     rows = [(step, statistics.median(times[step.name]), min(times[step.name])) for step in STEPS]
     if args.json:

@@ -1,12 +1,12 @@
-"""Text generation on MLX against mlx-lm, interleaved in one run: prompts, and token by token.
+"""Compare text generation on MLX with mlx-lm, interleaved in one run: prompts and decoding.
 
     python benchmarks/mlx_lm.py [--device mlx:cpu] [--context 64] [--steps 16] [--layers 4] [--rounds 5] [--json]
 
-Both have the shape of Qwen2.5-0.5B and random weights of 4 bits in groups of 32: hotshoe from a q4_0 file
-(benchmarks/synthetic.py), whose blocks the plugin lays out as such groups; mlx-lm by its own model class, with scales
-and activations in float32 and, on a GPU, in float16 and bfloat16 too, of which the best counts. Each engine lives in a
-process of its own and they take turns. Ratios are taken round by round; above 1.0, hotshoe is better. The defaults are
-for MLX's CPU, which multiplies 4-bit weights slowly; on a GPU: --context 512 --steps 128 --layers 24.
+Both have the shape of Qwen2.5-0.5B and random 4-bit weights in groups of 32. hotshoe reads a q4_0 file
+(benchmarks/synthetic.py); the plugin converts its blocks to such groups. mlx-lm uses its own model class, with scales
+and activations in float32; on a GPU also in float16 and bfloat16, and the best counts. Each engine has a process of
+its own; they take turns. Ratios are taken round by round; above 1.0, hotshoe is faster. The defaults are for MLX's
+CPU, which multiplies 4-bit weights slowly. On a GPU: --context 512 --steps 128 --layers 24.
 
 Needs `pip install mlx-lm`.
 """

@@ -1,4 +1,4 @@
-"""The engines that benchmarks/generate.py compares, with their settings, and how each is asked for a measure.
+"""The engines that benchmarks/generate.py compares, with their settings, and how each is measured.
 
 A measure is a list as benchmarks/engines.py takes it: ["prompt", tokens], ["decode", depth, steps], ["many", depth,
 steps], ["start", depth, steps], ["generate", depth, steps]. Only one engine computes at a time.
@@ -23,7 +23,7 @@ from typing import Any, Protocol
 Measure = Sequence[Any]
 Answer = Mapping[str, Any]
 LONG = 2048
-"""From so many tokens on a measure takes long: it is repeated less often, and warms itself up on the way."""
+"""From this number of tokens on a measure is long: it runs fewer times, and warms itself up."""
 
 
 def is_long(measure: Measure) -> bool:
@@ -37,22 +37,22 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 class MeasureError(Exception):
-    """An engine could not be measured; the message has what it said."""
+    """An engine could not be measured; the message contains its output."""
 
 
 class Contender(Protocol):
-    """An engine in one setting that has a file open, or will open it for each measure."""
+    """An engine in one setting that has a file open, or opens it for each measure."""
 
     def ask(self, measure: Measure) -> Answer:
-        """The numbers of one measure, by name."""
+        """Measure once; return the numbers by name."""
 
     def close(self) -> None:
-        """Its process has ended afterwards."""
+        """End its process."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be opened: room for ``n_ctx`` tokens of each of ``sequences`` sequences, in a cache of a type."""
+    """What to open: a file, with a cache for ``n_ctx`` tokens of each of ``sequences`` sequences."""
 
     file: Path
     threads: int
@@ -61,13 +61,13 @@ class Job:
     kv_dtype: str = "f16"
 
     def arguments(self) -> dict[str, Any]:
-        """For the constructor of an engine of benchmarks/engines.py."""
+        """The arguments for the constructor of an engine in benchmarks/engines.py."""
         return asdict(self) | {"file": str(self.file)}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """An engine as it is set up; ``measures`` are those that it knows."""
+    """An engine with its options. ``measures`` are the names of the measures that it supports."""
 
     engine: str
     name: str
@@ -82,7 +82,7 @@ class Setting:
 
 
 def settings(llama_python: str | None, ik_bench: str | None) -> list[Setting]:
-    """hotshoe, and the peers that there are, each in all settings of which the best one counts."""
+    """hotshoe and the given peers, each in all settings that are tried; the best one counts."""
     worker = str(Path(__file__).with_name("engines.py"))
     common = frozenset({"prompt", "decode", "many"})
     found = [Setting("hotshoe", "", common | {"start", "generate"}, (sys.executable, worker))]
@@ -104,12 +104,12 @@ def _on(flag: bool) -> str:
 
 
 def batched_bench(llama_bench: Path) -> Path:
-    """The program for several sequences at once, built beside llama-bench."""
+    """The program for several sequences at once, next to llama-bench."""
     return llama_bench.with_name(llama_bench.name.replace("llama-bench", "llama-batched-bench"))
 
 
 class Worker:
-    """A process that loads the file once and then measures when it is told to; a start is a process of its own."""
+    """A process that loads the file once and then measures on request. The measure "start" uses a new process."""
 
     def __init__(self, command: Sequence[str], arguments: Mapping[str, Any]) -> None:
         self.command = [*command, json.dumps(arguments)]
@@ -118,7 +118,7 @@ class Worker:
     def ask(self, measure: Measure) -> Answer:
         if measure[0] == "start":
             self.close()
-        time.sleep(0.1)  # threads of the engine before it spin for a while before they sleep
+        time.sleep(0.1)  # threads of the previous engine spin for a while before they sleep
         if not self.process:
             pipe = subprocess.PIPE
             self.complaints = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 | until it is closed
@@ -129,7 +129,7 @@ class Worker:
             self.process.stdin.write(json.dumps(measure) + "\n")
             self.process.stdin.flush()
             answer: Answer = json.loads(self.process.stdout.readline())
-        except (OSError, ValueError) as error:  # a broken pipe, or no line of JSON
+        except (OSError, ValueError) as error:  # a broken pipe, or a line that is not JSON
             self.process.kill()
             raise MeasureError(self._why(measure[0])) from error
         if measure[0] == "start":
@@ -140,23 +140,22 @@ class Worker:
         assert self.process
         code = self.process.wait()
         self.complaints.seek(0)
-        said = self.complaints.read().strip()[-2000:]
+        output = self.complaints.read().strip()[-2000:]
         self.close()
-        return f"{' '.join(self.command)}: ended with code {code} at {what!r}\n{said}"
+        return f"{' '.join(self.command)}: ended with code {code} at {what!r}\n{output}"
 
     def close(self) -> None:
         if not self.process:
             return
-        with self.process, self.complaints, suppress(OSError):  # it may have ended by itself
+        with self.process, self.complaints, suppress(OSError):  # the process may have ended already
             self.process.communicate()
         self.process = None
 
 
 class LlamaBench:
-    """ik_llama.cpp's own programs, run anew for each measure, with flash attention, as is its default.
+    """ik_llama.cpp's own programs, started for each measure, with flash attention, which is their default.
 
-    A measure of fewer than LONG tokens is repeated within the process, and the first, which touches the pages, does
-    not count.
+    A measure of fewer than LONG tokens runs twice in the process; the first, which touches the pages, does not count.
     """
 
     def __init__(self, program: Path, job: Job, repack: bool) -> None:
@@ -197,4 +196,4 @@ class LlamaBench:
         return done
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no process stays open."""

@@ -1,13 +1,13 @@
-"""Products with weights alone: hotshoe's own, and ggml's with the best layout that it has.
+"""Compare hotshoe's matrix products with ggml's, each with its best layout of the weights.
 
     python benchmarks/products.py [--types q4_0,q4_k] [--rows 1,8,128] [--threads 1] [--features 2048] [--outputs 8192]
                                   [--experts 64,8]
 
-Prints GOP/s (a multiplication and an addition are two) by type and number of rows, each the best of all rounds, which
-take turns, and their ratio; for one row also GB/s of weights read. Few rows run over several weights, 96 MiB in all,
-which no cache holds, as the weights of a model. One thread is measured in its own CPU time, which what else runs
-disturbs less. The weights are random bytes: products take the same time whatever they hold. With --experts N,USED each
-row goes through USED of N weights, as in a mixture of experts: in expectation all are equally used.
+Prints GOP/s by type and number of rows (a multiplication and an addition are two operations) and the ratio; for one
+row also GB/s of weights read. The two take turns; the best of all rounds counts. Few rows run over several weights,
+96 MiB in all: like a model's weights, they fit into no cache. One thread is measured in its own CPU time, which other
+programs disturb less. The weights are random bytes, since the time does not depend on the values. With --experts
+N,USED each row goes through USED of N weights, as in a mixture of experts; on average all are used equally.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hotshoe_core.contract.backend import WeightData
 
 TYPES = "bf16,q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_k,q3_k,q4_k,q5_k,q6_k,iq4_xs"
 MOST_BYTES = 96 << 20
-FEW = 16  # rows from which on arithmetic is the limit, and one weight will do
+FEW = 16  # from this number of rows on, arithmetic is the limit, and one weight is enough
 LEAST_SECONDS = 0.5
 
 
@@ -43,15 +43,15 @@ def main() -> int:
     own, ggml = (registry.open("cpu", BackendParams(n_threads=args.threads, repack=r)) for r in (True, "engine"))
     print(f"{args.threads} threads, {args.features} features, {args.outputs} outputs; GOP/s")
     if n_experts:
-        print(f"of each of {n_experts} experts; {n_used} a row")
+        print(f"for each of {n_experts} experts; {n_used} of them for each row")
     print(f"{'':9}{'rows':>5}{'hotshoe':>10}{'ggml':>10}{'ratio':>8}{'GB/s':>8}{'GB/s':>8}")
     for name in args.types.split(","):
         dtype = DType[name.upper()]
         shape: tuple[int, ...] = (args.outputs, args.features)
         if n_experts:
             shape = (n_experts, *shape)
-        data = np.random.default_rng(0).integers(0, 56, dtype.nbytes(shape), np.uint8)  # scales are numbers below 1
-        data.setflags(write=False)  # as a mapped file's
+        data = np.random.default_rng(0).integers(0, 56, dtype.nbytes(shape), np.uint8)  # so that scales are below 1
+        data.setflags(write=False)  # like the pages of a mapped file
         for rows in map(int, args.rows.split(",")):
             n_weights = max(1, MOST_BYTES // data.nbytes) if rows < FEW else 1
             runs = [product(backend, dtype, shape, data, rows, n_weights, n_used) for backend in (own, ggml)]
@@ -78,7 +78,7 @@ def product(
         if len(shape) == 2:
             context.forward(ops.linear(x, weight))
             continue
-        scores = context.input(f"scores{i}", (rows, shape[0]))  # as a router's: each row's experts are different ones
+        scores = context.input(f"scores{i}", (rows, shape[0]))  # like a router's: each row has other experts
         feeds[scores] = rng.standard_normal((rows, shape[0]), np.float32)
         context.forward(ops.linear_experts(x[:, None], weight, scores.top_k(n_used)))
 
@@ -90,7 +90,7 @@ def product(
 
 
 def fastest(runs: list[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
-    """Seconds of each, the least of rounds in which they take turns."""
+    """The seconds of each function: the least of all rounds. The functions take turns."""
     best, spent = [np.inf] * len(runs), 0.0
     while spent < LEAST_SECONDS * len(runs):
         for i, run in enumerate(runs):

@@ -1,8 +1,8 @@
-"""Milliseconds to choose one token out of 151,936: greedy, the default chain, and what slows it down.
+"""Measure the milliseconds to choose one of 151,936 tokens: greedy, the default chain, and other options.
 
     python benchmarks/sampling.py
 
-Each case is the least of several rounds, interleaved. Logits are normal with a few high ones, as a model's are.
+The cases take turns; the least of several rounds counts. Logits are normal with a few high ones, like a model's.
 """
 
 from __future__ import annotations

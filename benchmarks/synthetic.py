@@ -1,13 +1,13 @@
-"""Make a GGUF file in the shape of a well-known model with random weights: for measuring speed, not sense.
+"""Make a GGUF file in the shape of a well-known model, with random weights, to measure speed.
 
     python benchmarks/synthetic.py OUT.gguf [--shape 0.5b] [--dtype q4_0] [--layers N]
 
-shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 8b (Llama-3.1-8B) or moe (Qwen3-30B-A3B: 128 experts of which a token
-takes 8; 8 of its 48 layers, so that it fits into the memory of a small machine). 0.5b has rows of 896, which no type
-with blocks of 256 can have: most of its "q4_k_m" is of other types, as in the real file.
+shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 8b (Llama-3.1-8B) or moe (Qwen3-30B-A3B: 128 experts, 8 for each token;
+8 of its 48 layers, so that it fits into the memory of a small machine). The rows of 0.5b have 896 elements, which is
+not a multiple of 256: most of its "q4_k_m" has other types, as in the real file.
 
-dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k or iq4_xs. Each tensor has the type that llama.cpp's quantizer gives
-it for that kind of file. Blocks are random bits, with scales that give values a mean of 0 and a deviation of 0.03.
+dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k or iq4_xs. Each tensor has the type that llama.cpp's quantizer
+gives it in a file of this kind. Blocks are random bits; their scales give values a mean of 0 and a deviation of 0.03.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ POOL_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a decoder; ``ffn`` is the width of an expert where there are experts."""
+    """The sizes of a decoder; ``ffn`` is the width of an expert if the model has experts."""
 
     architecture: str
     dim: int
@@ -65,9 +65,9 @@ BASE = {
     "iq4_xs": Kind.IQ4_XS,
 }
 DTYPES = tuple(BASE)
-# what a row takes that is no whole number of blocks of 256
+# the type for rows that are not a multiple of 256
 FALLBACK = {Kind.Q4_K: Kind.Q5_0, Kind.Q5_K: Kind.Q5_1, Kind.Q6_K: Kind.Q8_0, Kind.IQ4_XS: Kind.IQ4_NL}
-# where a block's half floats stand, and what the later ones are to the first so that its values have a mean of 0
+# the offsets of a block's half floats, and the factor of each that gives its values a mean of 0
 SCALES = {
     Kind.Q4_0: {0: 1.0},
     Kind.Q5_0: {0: 1.0},
@@ -95,7 +95,7 @@ def main() -> int:
 
 
 def make(path: Path, dtype: str, shape: Shape = SHAPES["0.5b"], *, pure: bool = False) -> Path:
-    """Write the file; ``path`` exists only once it is whole. ``pure``: all matrices are of the type itself."""
+    """Write the file; ``path`` exists only when the file is complete. ``pure``: all matrices have the type itself."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     writer = gguf.GGUFWriter(unfinished, shape.architecture)
     add_metadata(writer, dtype, shape)
@@ -150,7 +150,7 @@ def add_metadata(writer: gguf.GGUFWriter, dtype: str, shape: Shape) -> None:
 
 
 def tensors(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Names and sizes, rows first."""
+    """The name and the shape of each tensor, rows first."""
     dim, ffn, experts = shape.dim, shape.ffn, shape.experts
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     yield "token_embd.weight", (shape.vocab, dim)
@@ -205,7 +205,7 @@ def kind_of(name: str, size: tuple[int, ...], dtype: str, shape: Shape) -> Kind:
 
 
 def random_blocks(kind: Kind) -> np.ndarray[Any, Any]:
-    """Some MiB of blocks, (n, elements or bytes of a block), that tensors repeat; n is odd, so that rows differ."""
+    """Some MiB of blocks, (n, elements or bytes of a block). Tensors repeat them; n is odd, so that rows differ."""
     rng = np.random.default_rng(0)
     if kind in (Kind.F32, Kind.F16, Kind.BF16):
         values = rng.standard_normal(((POOL_BYTES >> 2) + 1, 1), np.float32) * np.float32(DEVIATION)
@@ -225,7 +225,7 @@ def set_scales(blocks: np.ndarray[Any, Any], kind: Kind, scale: float) -> None:
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, shape: Shape) -> None:
-    """Byte-level BPE with 256 letters and merges for the rest: each pair of letters, then triples; one end of text."""
+    """Add a byte-level BPE: 256 letters, one merge for each pair of letters, then for triples, and an end of text."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     letters = [chr(b) for b in printable] + [chr(256 + i) for i in range(256 - len(printable))]
     made = itertools.chain(itertools.product(letters, letters), itertools.product(letters, letters, letters))

@@ -1,4 +1,4 @@
-"""Print the longest Python files, and fail if one is past its limit (models 250 lines, others 500)."""
+"""Print the longest Python files, and fail if one is longer than its limit (models 250 lines, others 500)."""
 
 from __future__ import annotations
 

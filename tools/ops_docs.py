@@ -1,9 +1,9 @@
-"""Write docs/ops.md: every op, its signature, what Ollama's engine called it, and what each backend does with it.
+"""Write docs/ops.md: every op, its signature, its name in Ollama's engine, and what each backend does with it.
 
-    python tools/ops_docs.py            # writes it
-    python tools/ops_docs.py --check    # fails if it is not what would be written
+    python tools/ops_docs.py            # writes the page
+    python tools/ops_docs.py --check    # fails if the page is not up to date
 
-A backend gets a column by an entry in BACKENDS: its name, and a function that says which nodes it computes itself.
+Each entry in BACKENDS gives a column: the name of a backend, and a function that tells which nodes it computes itself.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _ggml_cpu() -> Supports:
 
 
 def _mlx() -> Supports:
-    from hotshoe_mlx.accepts import supports  # does not need mlx, which not every machine can have
+    from hotshoe_mlx.accepts import supports  # does not import mlx, which some systems cannot install
 
     return supports
 
 
 def _torch() -> Supports:
-    """The example's, which need not be installed: what it accepts is known without torch."""
+    """The nodes that the example accepts. Neither the example nor torch has to be installed."""
     spec = importlib.util.spec_from_file_location("accepts", EXAMPLE / "src" / "hotshoe_torch" / "accepts.py")
     assert spec is not None
     assert spec.loader is not None
@@ -70,10 +70,10 @@ BACKENDS: dict[str, Callable[[], Supports]] = {
 
 DTYPES = (DType.F32, DType.F16, DType.BF16, DType.Q8_0, DType.I32)
 
-# The Tensor methods of Ollama's ml.Backend interface in its first version and, below the line, those it had by 2026.
-# What they are here: names of ops in backticks, and anything that is no op in words.
+# The Tensor methods of Ollama's ml.Backend interface: SEEDS in its first version, LATER those added by 2026. Values are
+# names of hotshoe's ops in backticks, or text if there is no such op.
 SEEDS = {
-    "Dim, Shape": "`Tensor.shape`", "Stride": "never asked for: tensors have no strides, a backend's memory is its own",
+    "Dim, Shape": "`Tensor.shape`", "Stride": "not needed: a backend decides on its memory layout",
     "DType": "`Tensor.dtype`", "Bytes, Floats": "`Tensor.read`, after `Context.compute`",
     "Neg": "`neg`", "Add": "`add`", "Sub": "`sub`", "Mul": "`mul`", "Div": "`div`",
     "Mulmat": "`linear` by a weight, else `matmul` with `transpose`",
@@ -83,11 +83,11 @@ SEEDS = {
     "Sin": "`sin`", "Cos": "`cos`", "Tanh": "`tanh`", "GELU": "`gelu`", "SILU": "`silu`", "RELU": "`relu`",
     "Sigmoid": "`sigmoid`", "Reshape": "`reshape`", "View": "`slice` and `reshape`: `x[1:3, ::2]`",
     "Permute": "`permute`, with NumPy's order of axes",
-    "Contiguous": "never needed: a backend copies where one of its ops wants it",
+    "Contiguous": "not needed: a backend copies if one of its ops needs contiguous memory",
     "Set": "`set_slice`, which `x.set(key, values)` records", "Pad": "`pad`", "Stack": "`stack`",
     "Repeat": "`tile`; `repeat` is NumPy's", "Concat": "`concat`", "Rows": "`take`",
     "Copy": "`cast` to another type; into a state by `Context.update`",
-    "Duplicate": "never needed: a tensor is a value, and nothing overwrites it", "TopK": "`top_k`",
+    "Duplicate": "not needed: a tensor is a value, and nothing overwrites it", "TopK": "`top_k`",
     "Argsort": "`argsort`", "Mean": "`mean`", "Variance": "`variance`", "Stddev": "`variance` and `sqrt`: `x.stddev()`",
     "Sqr": "`sqr`", "Sqrt": "`sqrt`", "Clamp": "`clamp`", "ScaledDotProductAttention": "`attention`",
 }  # fmt: skip
@@ -105,17 +105,16 @@ LATER = {
 
 INTRO = """# The ops
 
-Made by `python tools/ops_docs.py` from the op table and from what each backend says of it; a test holds the two
-together. Import them from `hotshoe_core.ops`, where `max`, `min`, `sum`, `abs`, `round` and `slice` end in `_`; most
-are methods of Tensor too, and `+ - * / // % @ < <= > >= [...]` are written as such. `help(ops.rms_norm)` says more.
+Made by `python tools/ops_docs.py` from the op table and from what each backend reports; a test compares them.
+Import ops from `hotshoe_core.ops`, where `max`, `min`, `sum`, `abs`, `round` and `slice` end in `_`; most ops are
+methods of Tensor too, and `+ - * / // % @ < <= > >= [...]` are written as such. `help(ops.rms_norm)` says more.
 
-- A *primitive* is what every backend must compute. A *composite* is decomposed into primitives where a backend does not
+- Every backend must compute each *primitive*. Core decomposes a *composite* into primitives if a backend does not
   compute it itself.
-- Shapes are NumPy's; operands broadcast where the text says so. Arithmetic takes any float type and gives F32; with
+- Shapes are NumPy's; operands broadcast if the text says so. Arithmetic takes any float type and gives F32; with
   integers of one type, I32 or I64, it keeps the type and wraps around. Comparisons give ones and zeros in F32.
-- **native**: the backend computes it itself. **decomposed**: core replaces it by other ops. **no**: refused. Where
-  types differ, the cell says which of {dtypes} have which, and a slash means that it depends on
-  shapes or attributes.
+- **native**: the backend computes it itself. **decomposed**: core replaces it by other ops. **no**: refused. If
+  types differ, the cell lists {dtypes} with their results. A slash means that it depends on shapes or attributes.
 """
 
 
@@ -125,14 +124,14 @@ def page() -> str:
     for theme, ops in _themes().items():
         module = sys.modules[theme]
         lines += [f"## {(module.__doc__ or '').splitlines()[0].rstrip('.')}", ""]
-        lines += [f"| op | what it is | Ollama | {' | '.join(backends)} |", "| --- " * (3 + len(backends)) + "|"]
+        lines += [f"| op | description | Ollama | {' | '.join(backends)} |", "| --- " * (3 + len(backends)) + "|"]
         for op in ops:
             cells = [_status(op, supports) for supports in backends.values()]
             kind = "" if op.composite else " (primitive)"
             summary = _one_line(op)
             lines.append(f"| `{_signature(op)}`{kind} | {summary} | {_called(op)} | {' | '.join(cells)} |")
         lines.append("")
-    lines += ["## What Ollama's engine called them", "", "| `ml.Tensor` | here |", "| --- | --- |"]
+    lines += ["## Names in Ollama's engine", "", "| `ml.Tensor` | hotshoe |", "| --- | --- |"]
     lines += [f"| {name} | {_checked(here)} |" for name, here in (SEEDS | LATER).items()]
     return "\n".join(lines) + "\n"
 
@@ -150,7 +149,7 @@ def _signature(op: Op) -> str:
 
 
 def _one_line(op: Op) -> str:
-    """The first paragraph, without the sources of formulas, and its line of shapes if it has one."""
+    """The first paragraph of the docstring, and the sentence that gives the shapes if there is one."""
     paragraphs = [" ".join(p.split()) for p in (op.__doc__ or "").split("\n\n")]
     shapes = [s for p in paragraphs[1:] for s in p.split(". ") if s.startswith("Shapes")]
     return " ".join([paragraphs[0], *(s.rstrip(".") + "." for s in shapes[:1])]).replace("|", "\\|")
@@ -161,7 +160,7 @@ def _called(op: Op) -> str:
 
 
 def _checked(here: str) -> str:
-    """Marks names that are no ops, nor functions or methods."""
+    """Mark names that are neither ops nor functions nor methods."""
     import hotshoe_core
     from hotshoe_core import ops
 
@@ -187,7 +186,7 @@ def main() -> None:
     if "--check" not in sys.argv[1:]:
         PAGE.write_text(page(), encoding="utf-8")
     elif PAGE.read_text(encoding="utf-8") != page():
-        sys.exit("docs/ops.md is not what the op table says: run python tools/ops_docs.py")
+        sys.exit("docs/ops.md is not up to date: run python tools/ops_docs.py")
 
 
 if __name__ == "__main__":

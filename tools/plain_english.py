@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("core", "loader", "engine", "plugins", "benchmarks", "tools", "examples", "docs", "cmake")
+THIS = "tools/plain_english.py"  # which has the phrases
 SUFFIXES = (".py", ".md", ".c", ".h", ".cpp", ".cmake", ".toml", ".txt")
-SKIPPED = ("tools/plain_english.py", "benchmarks/NOTES.md")  # this list, and a laboratory notebook
 # Each phrase, and what to write instead. Case does not matter, and a space also matches a line break.
 PHRASES = {
     r"what (is|are) (no|(?-i:none)|not an?)\b": 'name it: "unless x is a Tensor", "a value that is not a number"',
@@ -55,7 +55,7 @@ def files() -> list[Path]:
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     names = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
     ours = [name for name in names if name.startswith(tuple(f"{folder}/" for folder in FOLDERS)) or "/" not in name]
-    return [ROOT / name for name in ours if name.endswith(SUFFIXES) and name not in SKIPPED]
+    return [ROOT / name for name in ours if name.endswith(SUFFIXES) and name != THIS]
 
 
 def main() -> int:
@@ -63,7 +63,7 @@ def main() -> int:
     found = []
     for path in paths:
         name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
-        if path.is_file() and path.suffix in SUFFIXES and name not in SKIPPED:
+        if path.is_file() and path.suffix in SUFFIXES and name != THIS:
             found += complaints(path.read_text(encoding="utf-8"), name)
     sys.stdout.writelines(f"{line}\n" for line in found)
     if found:

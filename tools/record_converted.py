@@ -1,16 +1,16 @@
-"""Records tiny models as llama.cpp's converter writes them, and transformers' logits: tests/data/llamacpp/.
+"""Record tiny models as llama.cpp's converter writes them, and transformers' logits: tests/data/llamacpp/.
 
     python -m tools.record_converted LLAMA_CPP [NAME ...]
 
-LLAMA_CPP is a folder with llama.cpp's source, as in llama-cpp-python's sdist; NAME one of tests.support.recorded.MODELS
-(all of them, where none is given). Each model is made with random weights. What the converter writes with
-``--outtype f32`` is kept as a file; of what it writes with ``--outtype f16``, each tensor's type and hash, in
-``f16.json``. Ids and logits of the text models go to ``expected.npz``.
+LLAMA_CPP is a folder with llama.cpp's source, as in llama-cpp-python's sdist. NAME is one of
+tests.support.recorded.MODELS (default: all). Each model has random weights. The program keeps the file that the
+converter writes with ``--outtype f32``, and each tensor's type and hash of ``--outtype f16`` in ``f16.json``. Ids and
+logits of the text models go to ``expected.npz``.
 
-The converter recognizes a tokenizer by a table of those it has met, where a made-up one cannot be: its lookup is made
-to answer "qwen2", or "default" for BERT. It writes the vocabulary of a SentencePiece model from ``tokenizer.model``,
-which these folders do not have; so that step is made to write their byte-level one instead. Nothing else of it is
-touched. For XLM-RoBERTa it needs the packages sentencepiece and protobuf.
+The converter recognizes a tokenizer by a table of known ones, which does not contain an invented vocabulary: the
+program replaces its lookup, which then answers "qwen2", or "default" for BERT. The converter writes the vocabulary of
+a SentencePiece model from ``tokenizer.model``, which these folders do not have: this step is replaced by the one for
+byte-level vocabularies. Nothing else is changed. XLM-RoBERTa needs the packages sentencepiece and protobuf.
 """
 
 from __future__ import annotations

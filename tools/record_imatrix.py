@@ -1,10 +1,10 @@
-"""Record what goes into each matrix of the King James model in llama.cpp: tests/data/imatrix-llamacpp.npz.
+"""Record the inputs of each matrix of the King James model in llama.cpp: tests/data/imatrix-llamacpp.npz.
 
-    /tmp/llama/bin/python -m tools.record_imatrix      # of tools/record_quantized.py's environment
+    /tmp/llama/bin/python -m tools.record_imatrix      # the environment of tools/record_quantized.py
 
-llama.cpp's own tool is no part of llama-cpp-python; what it collects is collected here in the same place, the callback
-that sees each product before and after it is computed: sums of squares of the columns of the second operand, over
-the first chunks of a text, each read by itself, and how many rows there were.
+llama-cpp-python does not contain llama.cpp's own tool. This program collects the same data in the same place, the
+callback that sees each product before and after it is computed: the sums of squares of the second operand's columns
+and the number of rows, over the first chunks of a text, each computed without the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHUNK, N_CHUNKS = 256, 4
 
 
 class Tensor(ctypes.Structure):
-    """``struct ggml_tensor`` of ggml.h, of llama-cpp-python 0.3.36."""
+    """``struct ggml_tensor`` in ggml.h of llama-cpp-python 0.3.36."""
 
 
 Tensor._fields_ = [
@@ -37,7 +37,7 @@ Tensor._fields_ = [
 
 
 def main() -> None:
-    """Command line."""
+    """Collect, and write the file."""
     import llama_cpp
 
     silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def _collect(llama: Any, path: Path, text: str, sums: dict[str, Any]) -> None:
-    """sums: of each matrix of a layer (columns + 1,), the number of rows at the end."""
+    """Fill ``sums``: for each matrix of a layer (columns + 1,), with the number of rows at the end."""
 
     def see(pointer: int, ask: bool, _: object) -> bool:
         node = ctypes.cast(pointer, ctypes.POINTER(Tensor)).contents

@@ -1,12 +1,12 @@
-"""Record what llama.cpp continues 48 prompts with: tests/data/kjv-llamacpp.json, for tests that need no llama.cpp.
+"""Record llama.cpp's continuations of 48 prompts, tests/data/kjv-llamacpp.json, for tests without llama.cpp.
 
     python3 -m venv /tmp/llama
     CMAKE_ARGS=-DGGML_NATIVE=ON /tmp/llama/bin/pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36 gguf
     /tmp/llama/bin/python -m tools.record_llamacpp
 
-Greedy: always the best token, also past the end of a text. least_margin is how near the second best logit ever came.
-The tokens are those of llama.cpp's own defaults: flash attention and a cache of f16. Its other settings compute the
-same and round elsewhere, so that near ties fall differently: settled is how many of the tokens all four agree on.
+Greedy: always the best token, also after the end of a text. least_margin is the smallest distance of the second best
+logit. The tokens are those of llama.cpp's defaults: flash attention and a cache of f16. Its other settings compute the
+same, but round in other places, so near ties fall differently: settled is the number of tokens that all four agree on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "examples" / "models" / "kjv-3m-q8_0.gguf"
 TARGET = ROOT / "tests" / "data" / "kjv-llamacpp.json"
 N_TOKENS = 128
-SETTINGS = [(flash, cache) for flash in (True, False) for cache in ("f16", "f32")]  # the first are llama.cpp's own
+SETTINGS = [(flash, cache) for flash in (True, False) for cache in ("f16", "f32")]  # the first is llama.cpp's default
 PROMPTS = (
     "And God said",
     "In the beginning",
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def note(prompt: dict[str, Any], dtype: str, tokens: list[int], margins: list[float]) -> None:
-    """The first settings say what the tokens are, the others how many of them are settled."""
+    """The first setting gives the tokens, the others reduce the number of settled tokens."""
     if dtype not in prompt:
         prompt[dtype] = {"tokens": tokens, "least_margin": round(min(margins), 5), "settled": len(tokens)}
     same = [a == b for a, b in zip(prompt[dtype]["tokens"], tokens)]

@@ -1,4 +1,4 @@
-"""Records what transformers makes of the texts of tests/data/texts.json with all-MiniLM-L6-v2's real weights.
+"""Record transformers' embeddings of tests/data/texts.json with all-MiniLM-L6-v2's real weights.
 
     python -m tools.record_minilm
 

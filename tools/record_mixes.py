@@ -4,8 +4,9 @@
     /tmp/llama/bin/pip install llama-cpp-python==0.3.36 gguf
     /tmp/llama/bin/python -m tools.record_mixes
 
-Of the shapes of benchmarks/synthetic.py, made narrow: the types depend on names, layers, shares of heads and on whether
-a row is a whole number of blocks. A type alone is that of all layers; otherwise the layers of each type are named.
+The models have the shapes of benchmarks/synthetic.py, made narrow: the types depend on names, layers, the ratio of
+heads, and on whether a row is a multiple of the block. A single type is that of all layers; otherwise each type has
+its layers.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NARROW = {
 
 
 def main() -> None:
-    """Writes the file anew."""
+    """Write the file."""
     lines = []
     with tempfile.TemporaryDirectory() as scratch:
         for name, shape in NARROW.items():
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def quantize(source: Path, target: Path, dtype: str) -> Path:
-    """``source`` as llama.cpp writes it for this file type."""
+    """Quantize ``source`` to a file type by llama.cpp."""
     import llama_cpp as l
 
     params: Any = l.llama_model_quantize_default_params()
@@ -54,7 +55,7 @@ def quantize(source: Path, target: Path, dtype: str) -> Path:
 
 
 def types(path: Path) -> dict[str, str | dict[str, list[int]]]:
-    """The types of the matrices of one name: a type, or the layers of each."""
+    """The type of all matrices of one name, or the layers of each type."""
     found: dict[str, dict[str, list[int]]] = {}
     for tensor in gguf.GGUFReader(path).tensors:
         if len(tensor.shape) == 1:

@@ -1,12 +1,12 @@
-"""Record what llama.cpp's quantizer makes of the tiny models of tests/support/quantized.py: tests/data/quantized.json.
+"""Record what llama.cpp's quantizer writes for the models of tests/support/quantized.py: tests/data/quantized.json.
 
     python3 -m venv /tmp/llama
     /tmp/llama/bin/pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36 gguf
     /tmp/llama/bin/python -m tools.record_quantized
 
-Of each model and file type, with an importance matrix and without: the beginning of the whole file's SHA-256, and how
-many of its tensors have which type, where the gguf package knows them. Null where llama.cpp refuses. With an importance
-matrix, the keys that llama.cpp's command writes about it are given as that command gives them.
+For each model and file type, with an importance matrix and without: the beginning of the file's SHA-256, and the
+number of tensors of each type, if the gguf package knows the types. Null if llama.cpp refuses. With an importance
+matrix, the metadata has the keys that llama.cpp's command writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.support.quantized import MODELS, OPTIONS, importance_of, make
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "tests" / "data" / "quantized.json"
-# of enum llama_ftype
+# the values of enum llama_ftype
 NUMBERS = """
     f32:0 f16:1 q4_0:2 q4_1:3 q8_0:7 q5_0:8 q5_1:9 q2_k:10 q3_k_s:11 q3_k_m:12 q3_k_l:13 q4_k_s:14 q4_k_m:15 q5_k_s:16
     q5_k_m:17 q6_k:18 iq2_xxs:19 iq2_xs:20 q2_k_s:21 iq3_xs:22 iq3_xxs:23 iq1_s:24 iq4_nl:25 iq3_s:26 iq3_m:27 iq2_s:28
@@ -37,7 +37,7 @@ FILE_TYPES = {name: int(number) for name, _, number in (text.partition(":") for 
 
 
 def main() -> None:
-    """Command line."""
+    """Quantize all models, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, default=TARGET)
     args = parser.parse_args()
@@ -95,7 +95,7 @@ def _quantize(
 
 
 def _about(llama: Any, n: int) -> Any:
-    """What the command ``llama-quantize --imatrix FILE`` adds to the metadata."""
+    """The metadata that the command ``llama-quantize --imatrix FILE`` adds."""
     entries: list[tuple[str, Any]] = [
         ("quantize.imatrix.file", b"imatrix.gguf"),
         ("quantize.imatrix.dataset", b"texts.txt"),

@@ -1,7 +1,7 @@
-"""Write docs/structure.md: one line for each module, the first of its docstring.
+"""Write docs/structure.md: one line for each module, the first line of its docstring.
 
-python tools/structure.py            write it
-python tools/structure.py --check    fail if it is not what this would write
+python tools/structure.py            write the page
+python tools/structure.py --check    fail if the page is not up to date
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "structure.md"
 ROOMS = {
-    "engine/hotshoe": "what a user imports. Imports the loader and core.",
-    "loader/hotshoe_loader": "finds, vets, probes and ranks backends. Imports core.",
-    "core/hotshoe_core": "the contract between models and backends. Imports nothing of ours.",
-    "plugins/ggml-cpu/src/hotshoe_ggml": "the ggml engine, and the CPU. Imports core.",
-    "plugins/ggml-rpc/src/hotshoe_ggml_rpc": "devices of other machines, by ggml's RPC. Imports the ggml engine.",
-    "plugins/ggml-cuda/src/hotshoe_ggml_cuda": "NVIDIA's GPUs, by ggml's CUDA library. Imports the ggml engine.",
-    "plugins/ggml-metal/src/hotshoe_ggml_metal": "Apple's GPUs, by ggml's Metal library. Imports the ggml engine.",
-    "plugins/ggml-vulkan/src/hotshoe_ggml_vulkan": "GPUs of any vendor, through Vulkan. Imports the ggml engine.",
-    "plugins/mlx/src/hotshoe_mlx": "MLX over core's adapter. Imports core.",
-    "benchmarks": "every number in a document comes from one of these.",
+    "engine/hotshoe": "what a user imports. It imports the loader and core.",
+    "loader/hotshoe_loader": "finds, vets, probes and ranks backends. It imports core.",
+    "core/hotshoe_core": "the contract between models and backends. It imports no other package of hotshoe.",
+    "plugins/ggml-cpu/src/hotshoe_ggml": "the ggml engine and its CPU. It imports core.",
+    "plugins/ggml-rpc/src/hotshoe_ggml_rpc": "devices of other machines, by ggml's RPC. It imports the ggml engine.",
+    "plugins/ggml-cuda/src/hotshoe_ggml_cuda": "NVIDIA GPUs, by ggml's CUDA library. It imports the ggml engine.",
+    "plugins/ggml-metal/src/hotshoe_ggml_metal": "Apple GPUs, by ggml's Metal library. It imports the ggml engine.",
+    "plugins/ggml-vulkan/src/hotshoe_ggml_vulkan": "GPUs of any vendor, through Vulkan. It imports the ggml engine.",
+    "plugins/mlx/src/hotshoe_mlx": "MLX, over core's adapter. It imports core.",
+    "benchmarks": "the programs behind every number in a document.",
     "examples": "programs a newcomer can read.",
     "tools": "for working on this repository.",
 }
-HEAD = """# The house, module by module
+HEAD = """# All modules
 
-Made by `python tools/structure.py` from the first line of each module's docstring; a test holds the two together.
-Arrows run downward only: engine → loader → core ← plugins.
+Made by `python tools/structure.py` from the first line of each module's docstring; a test compares them.
+Imports go downward only: engine → loader → core ← plugins.
 """
 
 

@@ -6,10 +6,10 @@
 
 ``train`` writes work/hf, a Hugging Face folder, and from it work/kjv-3m-{f32,f16,q8_0,q4_0}.gguf with hotshoe's
 converter. It needs PyTorch, transformers and tokenizers (``pip install --group oracles``), dpkg-deb and gzip.
-OMP_WAIT_POLICY=passive helps a lot where other programs want the processor too.
+OMP_WAIT_POLICY=passive helps a lot if other programs use the processor too.
 
-Every 20th chapter is held out: the tokenizer and the model never see it, and the best weights are those that predict
-it best. The Bible quotes itself (Kings and Chronicles, the gospels), so held-out is not the same as unheard of.
+Every 20th chapter is held out: the tokenizer and the model never see it, and the weights that predict it best are kept.
+The Bible quotes itself (Kings and Chronicles, the gospels), so some held-out sentences occur in the training text too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 NAME = "kjv-3m"
 HOLD_OUT = 20  # every 20th chapter
-BOS, EOS = 0, 1  # before the first verse a text begins with, and after a chapter's last
+BOS, EOS = 0, 1  # BOS begins a text, EOS follows the last verse of a chapter
 CONTEXT = 512
 CONFIG = LlamaConfig(
     vocab_size=2048,
@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Train and measure the model that hotshoe ships.")
     parser.add_argument("command", choices=("train", "evaluate"))
     parser.add_argument("text", type=Path, help="bible-kjv-text_*.deb")
-    parser.add_argument("folder", type=Path, help="where everything is written")
+    parser.add_argument("folder", type=Path, help="the folder for all results")
     parser.add_argument("--steps", type=int, default=2000, help=f"of {BATCH} x {CONTEXT} tokens")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ def read_chapters(package: Path) -> list[list[str]]:
 
 
 def windows(chapters: list[list[str]], tokenizer: Tokenizer) -> list[str]:
-    """Texts of whole verses that follow each other, each as long as the context takes."""
+    """Texts of consecutive whole verses, each as long as the context allows."""
     texts: list[str] = []
     for first, *others in chapters:
         texts.append(first)
@@ -102,7 +102,7 @@ def windows(chapters: list[list[str]], tokenizer: Tokenizer) -> list[str]:
 
 
 def make_tokenizer(chapters: list[list[str]], folder: Path) -> Tokenizer:
-    """Byte-level BPE that splits words as GPT-2 does, so that every engine knows how."""
+    """Train a byte-level BPE that splits words like GPT-2, which every engine supports."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
@@ -141,7 +141,7 @@ def train(chapters: list[list[str]], held_out: list[list[str]], folder: Path, st
         optimizer.load_state_dict(saved["optimizer"])
     began = time.perf_counter()
     for step in range(first, steps):
-        random.seed(step)  # so that resuming goes on as if nothing had happened
+        random.seed(step)  # so that a resumed training is the same as one without a break
         torch.manual_seed(step)
         batch = torch.stack([stream[i : i + CONTEXT + 1] for i in random.choices(starts, k=BATCH)])
         batch[:, 0] = BOS  # over the line break or BOS before a verse
@@ -164,7 +164,7 @@ def train(chapters: list[list[str]], held_out: list[list[str]], folder: Path, st
 
 
 def token_stream(chapters: list[list[str]], tokenizer: Tokenizer) -> tuple[torch.Tensor, list[int]]:
-    """Chapters as BOS verse newline verse … EOS, and where the tokens before the verses are."""
+    """Chapters as BOS verse newline verse … EOS, and the positions of the tokens before the verses."""
     newline = tokenizer.encode("\n", add_special_tokens=False).ids
     ids: list[int] = []
     starts = []
@@ -178,7 +178,7 @@ def token_stream(chapters: list[list[str]], tokenizer: Tokenizer) -> tuple[torch
 
 
 def add_dropout(model: LlamaForCausalLM) -> None:
-    """Llama has none, but reads the same text a dozen times here: on the embeddings and what each block adds."""
+    """Add dropout to the embeddings and to what each block adds: Llama has none, but sees each text several times."""
 
     def drop(module: nn.Module, _inputs: object, output: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(output, DROPOUT, module.training)
@@ -189,7 +189,7 @@ def add_dropout(model: LlamaForCausalLM) -> None:
 
 
 def learning_rate(step: int, steps: int) -> float:
-    """Up in a line, then down along a cosine to a hundredth."""
+    """The factor of the learning rate: a linear warm-up, then a cosine down to one hundredth."""
     if step < WARM_UP:
         return LEARNING_RATE * (step + 1) / WARM_UP
     done = (step - WARM_UP) / max(1, steps - WARM_UP)
@@ -205,7 +205,7 @@ def loss_of(model: LlamaForCausalLM, batch: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def mean_loss(model: LlamaForCausalLM, texts: list[list[int]]) -> float:
-    """Mean negative log-likelihood of every token but the first of each text, in nats, in float32."""
+    """The mean negative log-likelihood of all tokens except the first of each text, in nats, in float32."""
     model.eval()
     losses = []
     for ids in texts:
@@ -215,7 +215,7 @@ def mean_loss(model: LlamaForCausalLM, texts: list[list[int]]) -> float:
 
 
 def finish(folder: Path) -> None:
-    """What else a Hugging Face folder has, and the files made of it."""
+    """Write the other files of a Hugging Face folder, and convert it to GGUF."""
     from hotshoe.convert import convert
 
     hf = folder / "hf"
@@ -226,7 +226,7 @@ def finish(folder: Path) -> None:
 
 
 def evaluate(held_out: list[list[str]], folder: Path) -> None:
-    """Perplexity of the held-out text by PyTorch, then by hotshoe from each file; and a part of it as a file."""
+    """Print the perplexity of the held-out text by PyTorch and by hotshoe for each file; write a part of the text."""
     import hotshoe
 
     hf = folder / "hf"

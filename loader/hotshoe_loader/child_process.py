@@ -264,7 +264,7 @@ class _Child:
         lines = [line for line in self._output.text().splitlines() if line.strip()]
         if len(lines) > _MAX_LINES:  # the first lines, and the interpreter's message at the end
             lines = [*lines[:10], "…", *lines[11 - _MAX_LINES :]]
-        printed = [line.strip() for line in lines if not _of_faulthandler(line)]
+        printed = [line.strip() for line in lines if not line.startswith(_FAULTHANDLER)]
         if lines:
             rejected.details["output"] = [printable(line, 500) for line in lines]
         if printed:
@@ -355,16 +355,8 @@ class _Channel:
             self._pipe.close()
 
 
-def _of_faulthandler(line: str) -> bool:
-    starts = (
-        "Fatal Python error",
-        "Current thread",
-        "Thread 0x",
-        "  File ",
-        "  <no Python frame>",
-        "Extension modules",
-    )
-    return line.startswith(starts)
+_FAULTHANDLER = ("Fatal Python error", "Current thread", "Thread 0x", "  File ", "  <no Python", "Extension modules")
+"""How the lines begin that Python's faulthandler prints."""
 
 
 def _kill_by_token(token: str) -> None:

@@ -45,7 +45,7 @@ def checked_devices(listed: Any, provider: str, family: str, library: Path | Non
         if device.library not in (None, library):
             raise PluginError(
                 f"its devices() listed {device.name!r} with the library {printable(str(device.library), 200)}; "
-                f"expected {printable(str(library), 200)}, the library it was asked for"
+                f"expected {printable(str(library), 200)}, the library that was passed to it"
             )
         if device.name in found:
             raise PluginError(f"its devices() listed two devices {device.name!r}; names must be unique")

@@ -228,17 +228,19 @@ def _numpy_errors() -> Any:
     return _NUMPY_ERRORS if geterr is None else geterr()
 
 
-def _put_back_numpy_errors(value: Any) -> None:
-    sys.modules["numpy"].seterr(**value)
-
-
 def _call_if_imported(module: str, function: str) -> Callable[[], Any]:
     """Return a function that calls ``module.function`` if the module is imported."""
     return lambda: getattr(sys.modules.get(module), function, lambda: _UNKNOWN)()
 
 
-def _put_back_numpy_printing(value: Any) -> None:
-    sys.modules["numpy"].set_printoptions(**value)
+def _functions(what: str, module: str, read: str, write: str) -> _Setting:
+    """A setting with two functions, ``read`` and ``write``, of a module that may not be imported."""
+
+    def put_back(value: Any) -> None:
+        function = getattr(sys.modules[module], write)
+        function(**value) if isinstance(value, dict) else function(value)
+
+    return _Setting(what, _call_if_imported(module, read), put_back)
 
 
 def _numpy_random() -> Any:
@@ -256,16 +258,8 @@ def _put_back_numpy_random(value: Any) -> None:
     numpy.random.set_state((name, numpy.frombuffer(keys, numpy.uint32), *more))
 
 
-def _put_back_random(value: Any) -> None:
-    sys.modules["random"].setstate(value)
-
-
 def _signal_mask() -> Any:
     return signal.pthread_sigmask(signal.SIG_BLOCK, ()) if hasattr(signal, "pthread_sigmask") else _UNKNOWN
-
-
-def _put_back_signal_mask(value: Any) -> None:
-    signal.pthread_sigmask(signal.SIG_SETMASK, value)
 
 
 def _processors() -> Any:
@@ -281,25 +275,9 @@ def _limits() -> dict[int, tuple[int, int]]:
     return {kind: resource.getrlimit(kind) for kind in kinds}
 
 
-def _open_flags() -> Any:
-    return sys.getdlopenflags() if hasattr(sys, "getdlopenflags") else _UNKNOWN
-
-
-def _put_back_open_flags(value: int) -> None:
-    sys.setdlopenflags(value)
-
-
-def _put_back_socket_timeout(value: Any) -> None:
-    sys.modules["socket"].setdefaulttimeout(value)
-
-
 def _threads() -> set[threading.Thread]:
     """The threads that Python waits for at its end."""
     return {thread for thread in threading.enumerate() if not thread.daemon}
-
-
-def _put_back_gc(enabled: bool) -> None:
-    gc.enable() if enabled else gc.disable()
 
 
 _FINDERS = ("meta_path", "path_hooks")
@@ -319,22 +297,18 @@ _SETTINGS = (
     _Setting("profiling (sys.setprofile)", sys.getprofile, sys.setprofile, by_identity=True),
     _Setting("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     _Setting("switch interval", sys.getswitchinterval, sys.setswitchinterval),
-    _Setting("garbage collection", gc.isenabled, _put_back_gc),
+    _Setting("garbage collection", gc.isenabled, lambda enabled: gc.enable() if enabled else gc.disable()),
     _Setting("locale", _locale, _put_back_locale),
     _Setting("root logger", _root_logger, _put_back_root_logger),
-    _Setting("NumPy's error handling (np.seterr)", _numpy_errors, _put_back_numpy_errors),
-    _Setting(
-        "NumPy's printing (np.set_printoptions)",
-        _call_if_imported("numpy", "get_printoptions"),
-        _put_back_numpy_printing,
-    ),
-    _Setting("random numbers (random)", _call_if_imported("random", "getstate"), _put_back_random),
+    _Setting("NumPy's error handling (np.seterr)", _numpy_errors, lambda value: sys.modules["numpy"].seterr(**value)),
+    _functions("NumPy's printing (np.set_printoptions)", "numpy", "get_printoptions", "set_printoptions"),
+    _functions("random numbers (random)", "random", "getstate", "setstate"),
     _Setting("random numbers (np.random)", _numpy_random, _put_back_numpy_random),
-    _Setting("signal mask", _signal_mask, _put_back_signal_mask),
+    _Setting("signal mask", _signal_mask, lambda value: signal.pthread_sigmask(signal.SIG_SETMASK, value)),
     _Setting("processors this thread may use", _processors, None),
     _Setting("resource limits", _limits, None),
-    _Setting("flags of dlopen", _open_flags, _put_back_open_flags),
-    _Setting("default timeout of sockets", _call_if_imported("socket", "getdefaulttimeout"), _put_back_socket_timeout),
+    _functions("flags of dlopen", "sys", "getdlopenflags", "setdlopenflags"),
+    _functions("default timeout of sockets", "socket", "getdefaulttimeout", "setdefaulttimeout"),
 )
 
 

@@ -1,4 +1,4 @@
-"""``hotshoe conform``: a right backend and a wrong one, each in a process of its own, for it runs pytest."""
+"""``hotshoe conform`` on a correct and an incorrect backend, in separate processes, because it runs pytest."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_right_backend_passes_and_its_matrix_is_printed():
 
 
 def test_all_ops_and_types_are_readable_at_80_columns(monkeypatch, capsys):
-    """Where no op is tested by itself, all of them are shown: plain types first, then those in blocks."""
+    """If no op is tested by itself, the tables show all ops: first plain types, then quantized ones."""
     monkeypatch.setattr(pytest, "main", lambda options, plugins: pytest.ExitCode.OK)  # which would take seconds
     assert main(["conform", "reference", "-k", "test_every_op"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -11,8 +11,9 @@ import gguf
 import numpy as np
 import pytest
 
-from hotshoe.cli.inspect import add_parser, describe, human_count, printable, render, run, shorten
+from hotshoe.cli.inspect import add_parser, describe, human_count, render, run, shorten
 from hotshoe_core.errors import ModelFileError
+from hotshoe_core.errors.text import printable
 from hotshoe_core.gguf import GGUFFile
 from tests.support.gguf_files import array, gguf_bytes, key, put, text, write_gguf
 
@@ -125,7 +126,7 @@ def test_vocabulary_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_odd_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What could upset JSON or a terminal: broken text, control characters, infinities, nested arrays."""
+    """Values that could break JSON or a terminal: invalid text, control characters, infinities, nested arrays."""
     keys = [
         key("\x1b[31mred", 8, text("a\x1b]0;title\x07\nb")),
         key("inf", 6, b"\x00\x00\x80\x7f"),

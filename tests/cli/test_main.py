@@ -1,4 +1,4 @@
-"""The command line as a user meets it: exit codes, messages without traceback, output for people and machines."""
+"""The command line for its users: exit codes, messages without traceback, output for people and programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model(data: Path) -> str:
     return str(data / "bert-tiny-llamacpp.gguf")
 
 
-def test_embed_prints_a_line_a_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_embed_prints_a_line_for_each_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["embed", model, "the cat", "a dog"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["text"] for line in lines] == ["the cat", "a dog"]
@@ -104,14 +104,14 @@ def test_help_names_every_command() -> None:
     assert all(name in done.stdout for name in ("devices", "embed", "convert", "inspect"))
 
 
-def test_a_closed_pipe_is_no_error(model: str) -> None:
+def test_a_closed_pipe_is_not_an_error(model: str) -> None:
     command = f"{sys.executable} -m hotshoe inspect {model} --full | head -n 1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A line of bash in which ``hotshoe`` is the command."""
+    """Run a line of bash in which ``hotshoe`` is this command."""
     line = f'hotshoe() {{ {sys.executable} -m hotshoe "$@"; }}; {command}'
     return subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, timeout=120, env=os.environ | environment, check=False
@@ -140,7 +140,7 @@ def test_without_an_input_stream_there_is_no_input(model: str) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_what_ascii_has_no_character_for_is_written_out(model: str, tmp_path: Path) -> None:
+def test_characters_outside_ascii_are_escaped(model: str, tmp_path: Path) -> None:
     ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
     for command in ("bench", "embed", "rerank", "run"):
         assert shell(f"hotshoe {command} --help", **ascii_only).returncode == 0
@@ -153,7 +153,7 @@ def test_what_ascii_has_no_character_for_is_written_out(model: str, tmp_path: Pa
     assert done.stderr.startswith("hotshoe: error: the input is not ascii text")
 
 
-def test_control_characters_of_a_name_are_written_out() -> None:
+def test_control_characters_of_a_name_are_escaped() -> None:
     done = shell("hotshoe inspect $'a\\xff\\x1b[31m.gguf'")
     assert done.returncode == 2
     assert done.stderr.startswith("hotshoe: error: a\\udcff\\x1b[31m.gguf: the file does not exist\n  hint: ")

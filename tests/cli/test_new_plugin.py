@@ -29,7 +29,7 @@ KINDS = ("backend", "family", "libraries")
         ("hotshoe-acme", ("hotshoe-acme", "hotshoe_acme", "HotshoeAcme")),
     ],
 )
-def test_what_a_name_becomes(name: str, expected: tuple[str, str, str]) -> None:
+def test_the_names_made_of_a_name(name: str, expected: tuple[str, str, str]) -> None:
     assert names_for(name, "backend") == expected
 
 
@@ -144,7 +144,7 @@ def test_nothing_is_overwritten(
     assert sorted(os.listdir(tmp_path)) == ["acme-npu", "an empty one", "file"]
 
 
-def test_all_of_it_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_written_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rendered(names: Names, kind: str) -> Iterator[tuple[str, str]]:
         yield "pyproject.toml", ""
         raise OSError("the disk is full")
@@ -163,7 +163,7 @@ def test_one_kind_must_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_stamping_says_which_ggml(tmp_path: Path) -> None:
-    """Of a source tree: its version, and the fingerprint that the loader compares."""
+    """stamp.py writes the version of a source tree, and the fingerprint that the loader compares."""
     abi = pytest.importorskip("hotshoe_ggml.abi", reason="needs hotshoe-ggml-cpu")
     assert main(["new-plugin", "acme-npu", "--libraries", "--output", str(tmp_path / "new")]) == 0
     source = tmp_path / "ggml"

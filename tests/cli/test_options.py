@@ -142,6 +142,11 @@ def test_help_tells_the_defaults_there_are() -> None:
         assert not missing, command
 
 
+def test_without_arguments_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys)
+    assert all(f"    {command} " in said for command in _COMMANDS)
+
+
 @pytest.mark.parametrize("command", _COMMANDS)
 def test_help_is_readable(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

@@ -40,7 +40,7 @@ def test_default_name_and_type(dense: Path, tmp_path: Path, capsys: pytest.Captu
     assert main(["quantize", "dense.gguf", "--overwrite", "--threads", "1"]) == 0
 
 
-def test_the_name_of_what_was_a_split_model(dense: Path, tmp_path: Path) -> None:
+def test_the_default_name_for_a_split_model(dense: Path, tmp_path: Path) -> None:
     with GGUFFile(dense) as file:
         arrays = {name: np.array(file.array(name)) for name in file.tensors}
     write_gguf(tmp_path / "m.gguf", {}, arrays, arch="qwen2", split_max_tensors=40)

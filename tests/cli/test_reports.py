@@ -12,15 +12,15 @@ from hotshoe.cli import _COMMANDS, main
 from hotshoe.cli.bench import Measured, scatter_remark
 from hotshoe.cli.plan import _layer_rows
 from hotshoe.cli.tables import bar, show, table
-from hotshoe.placement.plan import Part
+from hotshoe.placement.plan import LayerShare
 
 VERSE = str(Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf")
 MIB = 1 << 20
 
 
 def test_layers_on_one_device_are_one_line() -> None:
-    parts = [Part("input", "cpu", MIB, 0), *(Part(str(i), "cpu", 2 * MIB, MIB) for i in range(20))]
-    parts += [*(Part(str(i), "gpu0", 3 * MIB, MIB) for i in range(20, 28)), Part("output", "gpu0", MIB, 0)]
+    parts = [LayerShare("input", "cpu", MIB, 0), *(LayerShare(str(i), "cpu", 2 * MIB, MIB) for i in range(20))]
+    parts += [*(LayerShare(str(i), "gpu0", 3 * MIB, MIB) for i in range(20, 28)), LayerShare("output", "gpu0", MIB, 0)]
     assert list(_layer_rows(parts)) == [
         ("input", "cpu", "1.0 MiB", "-"),
         ("0-19", "cpu", "40.0 MiB", "20.0 MiB"),
@@ -30,7 +30,9 @@ def test_layers_on_one_device_are_one_line() -> None:
 
 
 def test_layers_over_two_devices_are_a_line_for_each() -> None:
-    parts = [Part(str(i), d, MIB, 0) for i in range(3) for d in ("cpu", "gpu0")] + [Part("3", "gpu0", MIB, 0)]
+    parts = [LayerShare(str(i), d, MIB, 0) for i in range(3) for d in ("cpu", "gpu0")] + [
+        LayerShare("3", "gpu0", MIB, 0)
+    ]
     assert [row[:3] for row in _layer_rows(parts)] == [
         ("0-2", "cpu", "3.0 MiB"),
         ("0-2", "gpu0", "3.0 MiB"),

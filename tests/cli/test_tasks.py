@@ -1,4 +1,4 @@
-"""Commands and the tasks of models: each with the files it is for, and a way out for the others."""
+"""Commands and the tasks of models: each command names the right one for a file of another task."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_rerank_prints_the_best_first(reranker: str, capsys: pytest.CaptureFixtu
 def test_each_command_names_the_right_one(reranker: str, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, embedding = str(data / "llamacpp" / "LlamaForCausalLM.gguf"), str(data / "bert-tiny-llamacpp.gguf")
     for command, model, words in (
-        ("run", embedding, ("is an embedding model; a text model was asked for", "hotshoe embed")),
-        ("run", reranker, ("is a reranker; a text model was asked for", "hotshoe rerank")),
+        ("run", embedding, ("is an embedding model; expected a text model", "hotshoe embed")),
+        ("run", reranker, ("is a reranker; expected a text model", "hotshoe rerank")),
         ("chat", embedding, ("is an embedding model", "hotshoe embed")),
-        ("embed", text, ("is a text model; an embedding model was asked for", "hotshoe run")),
+        ("embed", text, ("is a text model; expected an embedding model", "hotshoe run")),
         ("embed", reranker, ("is a reranker", "hotshoe rerank")),
-        ("rerank", text, ("is a text model; a reranker was asked for", "hotshoe run")),
+        ("rerank", text, ("is a text model; expected a reranker", "hotshoe run")),
         ("rerank", embedding, ("is an embedding model", "hotshoe embed")),
         ("bench", reranker, ("is a reranker", "bench measures text and embedding models")),
     ):

@@ -35,7 +35,7 @@ KINDS = pytest.mark.parametrize("kind", ["npz", "jsonl"])
 
 @pytest.fixture
 def kind(device: str) -> str:
-    """With all numbers or statistics only: one kind a device, for those tests that do not take both."""
+    """The suffix of traces: with all numbers, or with statistics only. One for each device, in tests that take one."""
     return "npz" if device == "reference" else "jsonl"
 
 
@@ -57,7 +57,7 @@ def first(text: str) -> str | None:
 
 
 def planted(folder: Path, target: Path, change: Callable[[dict[str, Any]], None]) -> Path:
-    """A GGUF file of the same checkpoint with some tensors changed."""
+    """A GGUF file of the same checkpoint, with some tensors changed."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(folder, target)
@@ -148,7 +148,7 @@ def graph(path: Path, build: Callable[[Any], Any], fed: list[float]) -> Path:
 
 
 @KINDS
-def test_shapes_that_the_model_made_part_and_those_it_was_given_do_not(
+def test_shapes_made_by_the_model_differ_and_given_shapes_are_not_compared(
     tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def with_rows_of(size: int) -> Callable[[Any], Any]:
@@ -164,7 +164,7 @@ def test_shapes_that_the_model_made_part_and_those_it_was_given_do_not(
 
 
 @KINDS
-def test_inputs_that_differ_are_said_to(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_different_inputs_are_reported(tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = (graph(tmp_path / f"{n}.{kind}", lambda x: x + 1.0, [1.0, n]) for n in (2.0, 3.0))
     code, text = verdict(a, b, capsys)
     assert (code, first(text)) == (1, "x")
@@ -175,7 +175,7 @@ def test_inputs_that_differ_are_said_to(tmp_path: Path, kind: str, capsys: pytes
 
 
 def activations(folder: Path, path: Path, change: Callable[[Any], None] = lambda model: None) -> Path:
-    """What each module of a transformers model puts out, by forward hooks, as a researcher would save it."""
+    """The outputs of each module of a transformers model, recorded by forward hooks, as a researcher does it."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -253,7 +253,7 @@ def test_an_encoder_and_transformers_activations_agree(
         ("lm_head", "output.linear"),
     ],
 )
-def test_the_first_module_that_transformers_computes_otherwise_is_named(
+def test_the_first_module_that_transformers_computes_differently_is_named(
     wrong: str,
     node: str,
     device: str,
@@ -273,10 +273,10 @@ def test_the_first_module_that_transformers_computes_otherwise_is_named(
     assert f"{wrong}" in text
 
 
-def test_queries_with_the_halves_of_heads_really_swapped_part(
+def test_queries_with_the_halves_of_heads_swapped_differ(
     folder: Callable[..., Path], gguf: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The other order of an interleaved RoPE is known, any other is not."""
+    """Only the order of an interleaved RoPE is recognised, not another one."""
     ours = record(gguf("LlamaForCausalLM"), tmp_path / "ours.npz", "reference")
     theirs = dict(np.load(activations(folder("LlamaForCausalLM"), tmp_path / "theirs.npz")))
     q = theirs["model.layers.0.self_attn.q_proj"]
@@ -287,7 +287,7 @@ def test_queries_with_the_halves_of_heads_really_swapped_part(
 
 
 @KINDS
-def test_names_that_say_nothing_go_by_shape_and_order(
+def test_unknown_names_are_matched_by_shape_and_order(
     folder: Callable[..., Path],
     gguf: Callable[..., Path],
     tmp_path: Path,
@@ -329,8 +329,8 @@ def test_a_map_gives_names(
 # The page
 
 
-def test_the_page_about_debugging_as_it_stands(folder: Callable[..., Path], tmp_path: Path) -> None:
-    """Each of its programs and commands, in order; numbers of its output aside, which a CPU may round otherwise."""
+def test_the_commands_of_the_debugging_page(folder: Callable[..., Path], tmp_path: Path) -> None:
+    """Run every program and command of the page in order. Numbers are not compared: CPUs round differently."""
     shutil.copytree(folder("LlamaForCausalLM"), tmp_path / "my-model")
     page = (ROOT / "docs" / "debugging.md").read_text(encoding="utf-8")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

@@ -1,4 +1,4 @@
-"""The reference backend against the kit: lifecycle, and the decompositions against themselves. Numbers: test_ops.py."""
+"""The kit on the reference backend: lifecycle and decompositions. test_ops.py checks its numbers."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ STORED = ("F32", "F16", "BF16", "Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "MXFP4")
 def test_dump_of_a_weight_in_every_layout(
     backend: Backend, name: str, uses: tuple[str, ...], compute_bound: bool
 ) -> None:
-    """Against the gguf package's reading of the same bytes. With "linear" a device may have rearranged them."""
+    """Compared with the gguf package. With "linear", the device may use another layout."""
     dtype, rng = DType[name], np.random.default_rng(0)
     values = rng.normal(size=(16, 512)).astype(np.float32)
     if name in ("Q4_K", "Q6_K"):  # gguf cannot write these: any bytes with finite scales are such a weight

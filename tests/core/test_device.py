@@ -1,4 +1,4 @@
-"""Devices are checked where a plugin's author makes them, and text of others is made fit to be shown."""
+"""Devices are checked when a plugin makes them, and foreign text is escaped."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ BAD = ["auto", "gpu", "igpu", "accel", "all", "none", "CPU", "Acme", "a, b", "a 
 
 
 @pytest.mark.parametrize("name", [*BAD, "a" * 49, "acme:", "acme:0:1", "acme:A", "acme:" + "1" * 17, "gpu:0", "cpu:0"])
-def test_names_that_no_device_may_have(name: str) -> None:
+def test_invalid_names_of_devices(name: str) -> None:
     with pytest.raises(PluginError, match=r"Device\.name: ") as caught:
         device(name)
     assert "'cuda:0'" in (caught.value.hint or "")
@@ -69,22 +69,22 @@ def test_names_that_no_device_may_have(name: str) -> None:
         ("7900xt", DeviceType.GPU),
     ],
 )
-def test_names_that_a_device_may_have(name: str, type: DeviceType) -> None:
+def test_valid_names_of_devices(name: str, type: DeviceType) -> None:
     assert device(name, type).name == name
 
 
 @pytest.mark.parametrize("type", [DeviceType.GPU, DeviceType.IGPU, DeviceType.ACCEL])
-def test_what_is_called_cpu_is_one(type: DeviceType) -> None:
+def test_only_a_cpu_may_be_called_cpu(type: DeviceType) -> None:
     with pytest.raises(PluginError, match="is reserved"):
         device("cpu", type)
 
 
 @pytest.mark.parametrize("name", [*BAD, "cpu", "a" * 49, "a:0", 3, None])
-def test_names_that_no_provider_may_have(name: Any) -> None:
+def test_invalid_names_of_providers(name: Any) -> None:
     assert name_problem(name)
 
 
-def test_a_device_that_is_right() -> None:
+def test_a_valid_device() -> None:
     whole = device(
         description="AMD Radeon™ RX 7900",
         memory_total=1 << 34,
@@ -109,7 +109,7 @@ def test_a_device_that_is_right() -> None:
         ("", ""),
     ],
 )
-def test_text_of_others_is_made_printable(text: str, shown: str) -> None:
+def test_foreign_text_is_made_printable(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(text).isprintable()
 

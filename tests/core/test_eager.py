@@ -1,4 +1,4 @@
-"""The adapter over eager libraries, with a second library than NumPy: lists of Python numbers, and a few functions."""
+"""The adapter over a toy library: lists of Python numbers, and a few functions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Run = Callable[[list[Any]], list[Any]]
 
 
 class Vector(list[float]):
-    """The toy's native array: one axis, nothing of NumPy."""
+    """The toy's native array: one axis, without NumPy."""
 
 
 def elementwise(function: Callable[..., float]) -> Callable[..., Vector]:
@@ -38,7 +38,7 @@ def to_numpy(native: Vector) -> np.ndarray[Any, Any]:
 
 
 class Toy:
-    """The library, and how often its hook was called."""
+    """The library, with a count of the calls of its hook."""
 
     def __init__(self) -> None:
         self.hooked = self.ran = 0
@@ -112,7 +112,7 @@ def test_a_missing_primitive_is_named_before_anything_runs() -> None:
 
 
 def test_values_are_dropped_after_their_last_use() -> None:
-    """Else a graph would hold all of its temporaries at once."""
+    """Otherwise a graph would need memory for all of its temporaries at once."""
     made: list[weakref.ref[Vector]] = []
     most = 0
 
@@ -132,7 +132,7 @@ def test_values_are_dropped_after_their_last_use() -> None:
     assert most == 2  # what is read and what is made
 
 
-def test_memory_errors_of_the_library_become_ours() -> None:
+def test_a_memory_error_of_the_library_becomes_insufficient_memory_error() -> None:
     def full(x: Vector, **_: float) -> Vector:
         raise MemoryError
 
@@ -146,7 +146,7 @@ def test_memory_errors_of_the_library_become_ours() -> None:
     assert not backend.memory().devices[0].failed
 
 
-def test_what_the_author_honours_is_said() -> None:
+def test_the_backend_honours_what_its_library_honours() -> None:
     assert Toy().backend().honours == {"allocate"}
     with pytest.raises(BackendError, match="'fast'; expected auto, on or off"):
         BackendParams(flash_attention="fast")  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def test_what_the_author_honours_is_said() -> None:
         BackendParams(repack="ggml")  # type: ignore[arg-type]
 
 
-def test_a_constant_is_read_as_it_was_given() -> None:
+def test_a_constant_is_read_unchanged() -> None:
     ctx = Toy().backend().new_context()
     c, x = constant([1.0, 2.0]), ctx.input("x", (2,))
     y = x + c
@@ -164,8 +164,8 @@ def test_a_constant_is_read_as_it_was_given() -> None:
     assert [ctx.read(t).tolist() for t in (c, x, y)] == [[1, 2], [3, 4], [4, 6]]
 
 
-def test_a_graph_takes_what_lives_at_once() -> None:
-    """Not the sum of all that it ever makes: the toy counts 8 bytes an element."""
+def test_a_graph_takes_the_memory_of_values_that_exist_at_the_same_time() -> None:
+    """Not the sum of all values. The toy counts 8 bytes for each element."""
     backend = Toy().backend()
     ctx = backend.new_context()
     x = ctx.input("x", (100,))
@@ -178,12 +178,12 @@ def test_a_graph_takes_what_lives_at_once() -> None:
     assert backend.memory().devices[0].graph.size == 0
 
 
-def test_a_cache_keeps_its_graphs_for_some_tokens() -> None:
-    """With a padding of 1 every token would be another graph, to be traced and compiled anew."""
+def test_the_cache_length_changes_rarely() -> None:
+    """With a padding of 1, every token would be a new graph to trace and compile."""
     assert Toy().backend().cache_config().padding >= 32
 
 
-def test_rows_of_a_state_are_set_where_they_lie() -> None:
+def test_rows_of_a_state_are_set_in_place() -> None:
     """A library whose arrays can be written to does not copy a cache for every token."""
     backend = open_reference()
     state = backend.state((1000, 4), DType.F32, "cache")

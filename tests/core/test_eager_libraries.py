@@ -1,4 +1,4 @@
-"""What a library may ask of the adapter: a scope, evaluation, memory that is asked for first, clipped indices."""
+"""Options of an EagerLibrary: a scope, evaluation, available memory, clamped indices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(backend: EagerBackend, dtype: DType = DType.F32) -> Tensor:
 
 
 @pytest.mark.parametrize("n_devices", [1, 2])
-def test_the_scope_is_entered_around_all_that_touches_arrays(n_devices: int) -> None:
+def test_the_scope_is_entered_around_all_code_that_touches_arrays(n_devices: int) -> None:
     inside = threading.local()
 
     @contextlib.contextmanager
@@ -82,7 +82,7 @@ def test_the_scope_is_entered_around_all_that_touches_arrays(n_devices: int) -> 
         assert (ctx.read(y) == 2).all()
 
 
-def test_a_memory_error_of_the_scope_is_ours() -> None:
+def test_a_memory_error_of_the_scope_becomes_insufficient_memory_error() -> None:
     @contextlib.contextmanager
     def scope() -> Iterator[None]:
         try:
@@ -102,7 +102,7 @@ def test_a_memory_error_of_the_scope_is_ours() -> None:
         ctx.compute({x: [1, 2]})
 
 
-def test_what_is_not_available_is_refused_before_the_library_is_asked() -> None:
+def test_a_request_above_the_available_memory_is_refused_before_the_library_sees_it() -> None:
     made: list[Any] = []
     base = numpy_library()
 
@@ -124,7 +124,7 @@ def test_what_is_not_available_is_refused_before_the_library_is_asked() -> None:
     assert made == [(2, 2)]
 
 
-def test_only_indices_that_may_be_out_of_range_are_clipped() -> None:
+def test_only_indices_that_may_be_out_of_range_are_clamped() -> None:
     clipped: list[float] = []
 
     def clamp(x: Any, *, min: float, max: float) -> Any:
@@ -157,14 +157,14 @@ def test_a_node_that_is_not_accepted_is_decomposed() -> None:
 
 
 class Box:
-    """An array whose holders can be told from its weak references."""
+    """An array with weak references, which show whether something still refers to it."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
 
 
-def test_nobody_holds_the_old_rows_when_a_lazy_library_evaluates() -> None:
-    """Else it could not reuse their memory, and each token would copy the cache."""
+def test_nothing_refers_to_the_old_rows_when_a_lazy_library_evaluates() -> None:
+    """Otherwise the library could not reuse their memory, and each token would copy the cache."""
     alive: list[bool] = []
     old: list[weakref.ref[Box]] = []
 
@@ -194,8 +194,8 @@ def test_nobody_holds_the_old_rows_when_a_lazy_library_evaluates() -> None:
     assert state.handle.array.sum() == 6
 
 
-def test_a_step_that_fails_leaves_a_running_state_as_it_was() -> None:
-    """A cache's rows may be written or not; h = f(h) must not be computed twice."""
+def test_a_step_that_fails_does_not_change_a_recurrent_state() -> None:
+    """Rows of a cache may be written or not, but h = f(h) must not be computed twice."""
 
     def evaluate(arrays: list[Any]) -> None:
         if fail:
@@ -252,7 +252,7 @@ def test_closing_tells_the_library_once() -> None:
     assert told == [1]
 
 
-def test_arithmetic_gets_floats_as_f32_and_what_moves_them_as_they_are_held() -> None:
+def test_arithmetic_gets_floats_as_f32_and_movement_in_their_stored_type() -> None:
     given: dict[str, list[str]] = {}
 
     def noted(name: str, function: Any) -> Any:
@@ -282,8 +282,8 @@ def test_arithmetic_gets_floats_as_f32_and_what_moves_them_as_they_are_held() ->
 
 
 @pytest.mark.parametrize("dtype", [DType.BF16, DType.Q8_0, DType.Q4_0])
-def test_a_type_that_arrays_have_not_is_held_as_f32_with_its_values(dtype: DType) -> None:
-    """No function meets it: the adapter rounds."""
+def test_a_type_that_arrays_lack_is_stored_as_f32_with_its_values(dtype: DType) -> None:
+    """No function sees the type: the adapter rounds."""
     met: list[Any] = []
     base = numpy_library()
 
@@ -312,7 +312,7 @@ def test_a_type_that_arrays_have_not_is_held_as_f32_with_its_values(dtype: DType
     assert backend.memory().total >= 4 * 32 * 4
 
 
-def test_a_weight_without_a_function_for_it_is_an_array_of_its_own() -> None:
+def test_without_a_weight_function_a_weight_is_a_new_array() -> None:
     file = np.arange(128, dtype=np.float32)
     file.flags.writeable = False
     backend = opened(replace(numpy_library(), weight=None))
@@ -321,7 +321,7 @@ def test_a_weight_without_a_function_for_it_is_an_array_of_its_own() -> None:
     assert not np.shares_memory(w.handle, file)
 
 
-def test_what_from_numpy_is_given_may_be_written_to() -> None:
+def test_from_numpy_gets_an_array_that_it_may_write_to() -> None:
     def from_numpy(array: Any, dtype: DType) -> Any:
         assert array.flags.owndata
         assert array.flags.c_contiguous
@@ -341,7 +341,7 @@ def test_what_from_numpy_is_given_may_be_written_to() -> None:
     assert np.array_equal(ctx.read(c), np.ones((2, 4)))
 
 
-def test_an_op_that_only_writes_in_place_writes_into_a_copy_where_the_old_value_is_read() -> None:
+def test_an_in_place_op_writes_into_a_copy_if_the_old_value_is_read() -> None:
     base = numpy_library()
     functions = {name: f for name, f in base.functions.items() if name not in base.in_place}
     backend = opened(replace(base, functions=functions))
@@ -354,7 +354,7 @@ def test_an_op_that_only_writes_in_place_writes_into_a_copy_where_the_old_value_
 
 @pytest.mark.parametrize("dtype", [DType.I32, DType.I64])
 def test_no_integer_is_divided_by_0_or_by_minus_1(dtype: DType) -> None:
-    """Either ends the process in a library that does not look; the least integer by -1 overflows."""
+    """Both end the process in a library without checks: the smallest integer divided by -1 overflows."""
     divisors: set[int] = set()
     base = numpy_library()
 
@@ -380,8 +380,8 @@ def test_no_integer_is_divided_by_0_or_by_minus_1(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
-def test_a_cast_that_changes_nothing_is_a_value_of_its_own(dtype: DType) -> None:
-    """The state's rows are written in place, before or after it is read; BF16 is held as F32 here."""
+def test_a_cast_that_changes_nothing_gives_a_new_array(dtype: DType) -> None:
+    """The state's rows are written in place, before or after the cast is read; BF16 is stored as F32 here."""
     backend = opened(numpy_library())
     state = backend.state((3, 2), dtype, "s")
     ctx = backend.new_context()

@@ -1,4 +1,4 @@
-"""The tree of errors is the one drawn in its docstring, and messages carry where and what next."""
+"""The error tree is the one in the docstring, and messages say where and what to do next."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINE = re.compile(r"^ {4}(?P<branch>[│├└─ ]*)(?P<name>[A-Z]\w+)(?: +\((?
 
 
 def drawn() -> dict[str, tuple[str | None, str | None]]:
-    """Parent and built-in base of each class in the drawing."""
+    """The parent and the built-in base of each class in the drawing."""
     found: dict[str, tuple[str | None, str | None]] = {}
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
@@ -63,7 +63,7 @@ def test_a_bad_file_is_named_with_field_and_byte() -> None:
 
 
 def every_error() -> list[HotshoeError]:
-    """One of each class, with a hint, and whatever else it carries."""
+    """An error of each class, with a hint and its other fields."""
     memory = BackendMemory()
     memory.fail("cpu", "cache", 1 << 20, 3)
     verdict = Verdict("x", "plugin", Outcome.CRASHED, "it crashed", details={"signal": 11})

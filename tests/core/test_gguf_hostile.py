@@ -1,4 +1,4 @@
-"""Files that are not what they should be: only ModelFileError comes out, at once, and it says where."""
+"""Invalid files raise only ModelFileError, at once, and it says where."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.gguf_files import array, gguf_bytes, key, put, tensor, text, 
 
 
 def read_everything(path: Path) -> None:
-    """All that a caller can reach."""
+    """Read everything that a caller can reach."""
     with GGUFFile(path) as f:
         for k, v in f.metadata.items():
             f.metadata.value_type(k)
@@ -196,7 +196,7 @@ def test_file_shortened_after_opening(tmp_path: Path) -> None:
 
 
 def test_claims_allocate_nothing(tmp_path: Path) -> None:
-    """A file of holes as large as what it claims: opening must neither read nor allocate that much."""
+    """A sparse file as large as it claims: opening must neither read nor allocate that much."""
     size = 1 << 38
     head = gguf_bytes([key("zeros", 9, array(0, 1 << 36))], alignment=1, n_keys=2)
     path = put(tmp_path, head)

@@ -1,4 +1,4 @@
-"""GGUFFile against gguf.GGUFWriter, gguf.GGUFReader and a plain loop. Files that mean harm: test_gguf_hostile.py."""
+"""GGUFFile compared with gguf.GGUFWriter, gguf.GGUFReader and a plain loop. Hostile files: test_gguf_hostile.py."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ def test_split_model_errors(shards: list[Path], tmp_path: Path) -> None:
 
 
 def plain_strings(raw: bytes, name: str) -> list[bytes]:
-    """The strings of an array, by the loop that the format's definition suggests."""
+    """The strings of an array, by the loop that the definition of the format suggests."""
     needle = key(name, 9, struct.pack("<I", 8))
     pos = raw.index(needle) + len(needle)
     (count,) = struct.unpack_from("<Q", raw, pos)
@@ -296,7 +296,7 @@ def plain_strings(raw: bytes, name: str) -> list[bytes]:
     return out
 
 
-needs_vocab = pytest.mark.skipif(not VOCAB.is_dir(), reason="the vocabulary files are not beside this checkout")
+needs_vocab = pytest.mark.skipif(not VOCAB.is_dir(), reason="the vocabulary files are missing next to this checkout")
 
 
 @needs_vocab

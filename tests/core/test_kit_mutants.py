@@ -1,4 +1,4 @@
-"""The kit finds what is wrong: backends with one planted error each, for which something must fail."""
+"""The kit finds errors: each backend here has one planted error, and a test of the kit must fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.core.mutants.mutant import first_failure
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_error_is_found(name: str) -> None:
-    """And for that error: the same test passes on the same backend without it, and its report names what is wrong."""
+    """The same test passes on the same backend without the error, and its report names what is wrong."""
     mutant = MUTANTS[name]
     assert mutant.tests, "there is nothing to find it with"
     found = first_failure(mutant, mutant.wrong, mutant.tests)
@@ -21,5 +21,5 @@ def test_a_planted_error_is_found(name: str) -> None:
     assert first_failure(mutant, mutant.right, [test]) is None
 
 
-def test_each_op_has_one() -> None:
+def test_each_op_has_a_mutant() -> None:
     assert not TABLE.keys() - {name.partition(":")[0] for name in MUTANTS}, "add a row to tests/core/mutants/ops.py"

@@ -1,4 +1,4 @@
-"""Memory reports: sums, failures, and how they read."""
+"""Memory reports: sums, failures and their text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backends over several devices: the kit's class on the fake family, and what only a fake can show."""
+"""Backends over several devices: the kit on the fake family, and tests that need a fake."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TestThree(MultiDeviceConformance):
 
 
 class TestFakeOps(BackendConformance):
-    """The numbers, on the second device, which lacks an op."""
+    """The op cases on the second device, which lacks an op."""
 
     @classmethod
     def open(cls, params: BackendParams) -> Backend:
@@ -45,11 +45,11 @@ class TestFakeOps(BackendConformance):
 
     @classmethod
     def cases(cls) -> Sequence[AnyCase]:
-        """A share: the numbers are NumPy's, of which test_conformance_reference.py computes every case."""
+        """Some of the cases: the numbers come from NumPy, and test_conformance_reference.py computes every case."""
         return [*OP_CASES[::8], *GRAPH_CASES]
 
 
-def test_support_is_that_of_the_layers_device() -> None:
+def test_supports_depends_on_the_device_of_the_layer() -> None:
     backend = open_fake(2)
     backend.load([], Placement("fake:0", ("fake:0", "fake:1"), "fake:1"))
     ctx = backend.new_context()
@@ -65,7 +65,7 @@ def test_support_is_that_of_the_layers_device() -> None:
     assert ("blk.1.tanh", "fake:0", "fallback") in placed
 
 
-def test_a_strict_backend_refuses_what_would_leave_its_device() -> None:
+def test_a_strict_backend_refuses_ops_that_would_leave_their_device() -> None:
     backend = open_fake(2)
     backend.load([], Placement("fake:0", ("fake:0", "fake:1"), "fake:1"))
     backend.strict = True
@@ -86,8 +86,8 @@ def test_a_strict_backend_refuses_what_would_leave_its_device() -> None:
     assert refused.reserve().splits().fallbacks[0].node == "blk.1.tanh"
 
 
-def test_experts_apart_and_what_goes_on_with_them() -> None:
-    """The products and what is between them are where the experts are; what mixes them in is not."""
+def test_nodes_of_experts_run_on_the_device_of_the_experts() -> None:
+    """The products and the ops between them run there; the op that adds the result to the layer does not."""
     backend = open_fake(2)
     placement = Placement("fake:0", ("fake:0",), "fake:0", experts=("fake:1",))
     data = np.ones(2 * 4 * 4, np.float32).view(np.uint8)
@@ -128,8 +128,8 @@ def test_weights_that_do_not_fit_name_device_and_layer() -> None:
     assert len(backend.load(weights[:2], Placement("fake:0", ("fake:0", "fake:1")))) == 2
 
 
-def test_memory_of_a_step_is_given_back() -> None:
-    """A step's values are dropped before the next: two of them would not fit."""
+def test_the_memory_of_a_step_is_freed() -> None:
+    """The values of a step are freed before the next one: both would not fit."""
     backend = open_fake(1, capacity=10_000)
     ctx = backend.new_context()
     x = ctx.input("x", (500,))
@@ -138,7 +138,7 @@ def test_memory_of_a_step_is_given_back() -> None:
         ctx.compute({x: np.ones(500)})
 
 
-def test_one_library_a_device() -> None:
+def test_the_numbers_of_libraries_and_devices_must_agree() -> None:
     with pytest.raises(BackendError, match=r"got 2 device\(s\) and libraries for 1"):
         EagerBackend("numpy", fake_devices(2), BackendParams(), numpy_library())
     device = reference_device()

@@ -1,4 +1,4 @@
-"""What each op means, by an oracle that shares no code with it: torch, transformers' rotary embeddings, or NumPy."""
+"""Each op compared with an oracle that shares no code with it: torch, transformers' rotary embeddings, or NumPy."""
 
 from __future__ import annotations
 
@@ -393,13 +393,13 @@ def test_take_along_needs_indices_with_the_axis(backend: Backend) -> None:
         ctx.input("x", (5,)).take_along(ctx.input("at", (), I32))
 
 
-def test_none_is_no_tensor_to_join(backend: Backend) -> None:
+def test_none_cannot_be_joined(backend: Backend) -> None:
     x = backend.new_context().input("x", (3, 4))
     with pytest.raises(GraphError, match="stack needs one tensor or more, and only tensors; got None among 2"):
         ops.stack(None, x)
 
 
-def test_a_state_is_of_whole_blocks(backend: Backend) -> None:
+def test_a_state_has_whole_blocks(backend: Backend) -> None:
     with pytest.raises(ShapeError, match="multiple of 32"):
         backend.state((3, 4), DType.Q4_0, "s")
     with pytest.raises(ShapeError, match=r"2\^48"):

@@ -1,4 +1,4 @@
-"""Convolution, pooling and interpolation, by torch."""
+"""Convolution, pooling and interpolation, compared with torch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_convolution_with_other_options_along_each_axis() -> None:
     assert error(got, [by_torch(F.conv_transpose2d, x, weight, **options)]) < 1e-5
 
 
-def test_depthwise_convolution_with_several_outputs_a_channel() -> None:
+def test_depthwise_convolution_with_several_outputs_for_each_channel() -> None:
     x, weight = normal(2, 3, 7, 7), normal(6, 1, 3, 3)
     got = run(ops.conv2d, x, weight, groups=3, padding=1)
     assert error(got, [by_torch(F.conv2d, x, weight, groups=3, padding=1)]) < 1e-5
@@ -117,7 +117,7 @@ def test_transposed_convolution(dims: int, options: dict[str, Any], batch: tuple
 
 @st.composite
 def geometries(draw: st.DrawFn) -> tuple[int, dict[str, Any], tuple[int, ...], tuple[int, ...]]:
-    """Of an image: groups, options, the image's sizes and the kernel's."""
+    """A convolution of an image: groups, options, the sizes of image and kernel."""
     each = {"stride": st.integers(1, 4), "padding": st.integers(0, 3), "dilation": st.integers(1, 3)}
     options = {name: draw(st.tuples(values, values)) for name, values in each.items()}
     kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
@@ -138,7 +138,7 @@ def test_any_geometry(geometry: tuple[int, dict[str, Any], tuple[int, ...], tupl
     except RuntimeError:  # sizes below zero
         want = np.empty(0)
     if not want.size:
-        with pytest.raises(ShapeError, match="leaves nothing"):
+        with pytest.raises(ShapeError, match="padding is too large"):
             run(ops.conv_transpose2d, x, weight, groups=groups, **options)
     else:
         assert error(run(ops.conv_transpose2d, x, weight, groups=groups, **options), [want]) < 1e-5
@@ -195,7 +195,7 @@ def test_interpolate(mode: str, size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_the_nearest_is_torchs_for_many_sizes(mode: str) -> None:
-    """Where a position is a tie, rounding decides."""
+    """If a position is a tie, rounding decides."""
     from hotshoe_core.ops.resampling import _nearest
 
     for old, new in itertools.product(range(1, 70), repeat=2):
@@ -232,7 +232,7 @@ def leaf(*shape: int, dtype: DType = DType.F32) -> Tensor:
         ("expected 1 to 3 integers", lambda: ops.im2col(leaf(4, 9, 9), kernel_size=(1, 1, 1, 1))),
         ("output_padding is \\(2,\\)", lambda: ops.conv_transpose1d(leaf(4, 9), leaf(4, 2, 3), output_padding=2)),
         ("weight must be \\(4, out / groups", lambda: ops.conv_transpose1d(leaf(4, 9), leaf(2, 4, 3))),
-        ("leaves nothing", lambda: ops.conv_transpose1d(leaf(4, 2), leaf(4, 2, 1), padding=1)),
+        ("padding is too large", lambda: ops.conv_transpose1d(leaf(4, 2), leaf(4, 2, 1), padding=1)),
         ("at most half", lambda: ops.max_pool1d(leaf(4, 9), kernel_size=3, padding=2)),
         ("kernel_size is \\(2, 2\\)", lambda: ops.max_pool1d(leaf(4, 9), kernel_size=(2, 2))),
         ("mode is 'cubic'", lambda: ops.interpolate(leaf(4, 4), size=2, mode="cubic")),

@@ -1,4 +1,4 @@
-"""Comparison, integers, several axes, arranging, sections of RoPE, ALiBi, bounds: by NumPy, torch and transformers."""
+"""Comparison, integers, axes, arranging, RoPE sections, ALiBi, bounds: compared with NumPy, torch, transformers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _backend() -> Iterator[Backend]:
 
 
 def run(backend: Backend, function: Callable[..., Tensor], *arrays: Array, **attrs: Any) -> Array:
-    """As the backend computes it, and, where it is composite, as it is decomposed: the reference has no others."""
+    """The result of the backend; for a composite, the reference backend runs its decomposition."""
     with backend.new_context() as ctx, np.errstate(all="ignore"):
         tensors = [ctx.input(f"x{i}", a.shape, DType.of(a)) for i, a in enumerate(arrays)]
         y = function(*tensors, **attrs)
@@ -80,7 +80,7 @@ def test_rounding_is_numpys(backend: Backend, name: str, oracle: Callable[[Array
     np.testing.assert_array_equal(run(backend, TABLE[name], SPECIAL), oracle(SPECIAL))
 
 
-def test_where_lets_nothing_through(backend: Backend) -> None:
+def test_where_ignores_the_operand_that_is_not_selected(backend: Backend) -> None:
     condition = np.array([[1.0], [0.0], [np.nan], [-0.0]], np.float32)
     a, b = SPECIAL[:7], normal(4, 1)
     np.testing.assert_array_equal(run(backend, ops.where, condition, a, b), np.where(condition, a, b))
@@ -159,7 +159,7 @@ def test_arranging_is_numpys(
     assert expression(backend.new_context().input("x", x.shape, DType.of(x))).shape == want.shape
 
 
-def test_diagonals_and_triangles_of_what_is_not_finite(backend: Backend) -> None:
+def test_diagonals_and_triangles_of_values_that_are_not_finite(backend: Backend) -> None:
     x = np.full((3, 3), np.inf, np.float32)
     np.testing.assert_array_equal(run(backend, ops.tril, x), np.tril(x))
     np.testing.assert_array_equal(run(backend, ops.diag, x[0]), np.diag(x[0]))
@@ -277,7 +277,7 @@ def test_slopes_need_a_mask(backend: Backend) -> None:
 
 
 def multimodal(x: Array, positions: Array, embedding: Any, *positions_shape: int, **rope: Any) -> Any:
-    """x (n, heads, dim) turned as transformers' rotary embedding of a Qwen-VL says for these positions."""
+    """x (n, heads, dim) rotated by transformers' rotary embedding of a Qwen-VL for these positions."""
     torch = pytest.importorskip("torch", reason="the oracle")
     llama = pytest.importorskip("transformers.models.llama.modeling_llama", reason="the oracle")
     parameters = {"rope_type": "default", "rope_theta": 10000.0, **rope}

@@ -1,4 +1,4 @@
-"""Recurrences, by transformers where it has them, else by the papers' formulas in torch."""
+"""Recurrences compared with transformers, or with the formulas of the papers in torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMES = (1, 7)
 
 
 def decomposed(function: Callable[..., Recurrence], *arrays: Array, **attrs: Any) -> list[Array]:
-    """As ``run``, by the decomposition."""
+    """The result of the decomposition."""
     with open_reference() as backend, backend.new_context() as ctx:
         tensors = [ctx.input(f"x{i}", a.shape) for i, a in enumerate(arrays)]
         outputs = function(*tensors, **attrs)
@@ -89,7 +89,7 @@ def test_ssm_scan_of_mamba2(softplus: bool, groups: int, t: int) -> None:
 
 @pytest.mark.parametrize("softplus", [False, True])
 def test_ssm_scan_of_mamba(softplus: bool) -> None:
-    """The heads are channels, and each element of the state decays by itself."""
+    """The heads are channels, and each element of the state has its own decay."""
     mamba = pytest.importorskip("transformers.models.mamba.modeling_mamba", reason="the oracle")
     if not hasattr(mamba, "mamba_selective_scan"):
         pytest.skip("this transformers has no mamba_selective_scan")
@@ -104,7 +104,7 @@ def test_ssm_scan_of_mamba(softplus: bool) -> None:
 
 
 def test_ssm_scan_with_a_decay_for_each_element_of_the_state() -> None:
-    """One step of Mamba's, with heads of several channels, which share a row of A."""
+    """One step of Mamba with heads of several channels, which share a row of A."""
     mamba = pytest.importorskip("transformers.models.mamba.modeling_mamba", reason="the oracle")
     if not hasattr(mamba, "mamba_selective_state_update"):
         pytest.skip("this transformers has no mamba_selective_state_update")
@@ -231,7 +231,7 @@ NAMES = [f.__name__ for f, _ in RECURRENCES]
 
 
 @pytest.mark.parametrize(("function", "arrays"), RECURRENCES, ids=NAMES)
-def test_a_prompt_may_be_computed_in_pieces(function: Callable[..., Recurrence], arrays: list[Array]) -> None:
+def test_a_prompt_may_be_computed_in_chunks(function: Callable[..., Recurrence], arrays: list[Array]) -> None:
     whole = run(function, *arrays)
     *series, state = arrays
     ys = []
@@ -243,7 +243,7 @@ def test_a_prompt_may_be_computed_in_pieces(function: Callable[..., Recurrence],
 
 @pytest.mark.parametrize(("function", "arrays"), RECURRENCES, ids=NAMES)
 def test_shapes_that_do_not_fit_are_refused(function: Callable[..., Recurrence], arrays: list[Array]) -> None:
-    """Each operand in turn with one element too many along each of its axes."""
+    """Each operand in turn gets one element too many along each of its axes."""
     ctx = open_reference().new_context()
     right = [ctx.input(f"x{i}", a.shape) for i, a in enumerate(arrays)]
     assert isinstance(function(*right), Recurrence)

@@ -1,4 +1,4 @@
-"""Rows that nobody reads are not computed, and those that are read are as they were."""
+"""Rows that nothing reads are not computed, and the other rows do not change."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ I32 = DType.I32
 
 
 def _cases() -> list[Case]:
-    """Those of float32 and integers, of ops that say that they work row by row: types change nothing here."""
+    """Cases with float32 and integers, of ops that work row by row; other types do not matter here."""
     plain = {DType.F32, I32, DType.I64}
     return [case for case in OP_CASES if TABLE[case.op].by_row is not None and case.dtypes <= plain]
 
 
 def _graph_of_rows(case: Case, make: Maker) -> tuple[Graph, Tensor] | None:
-    """A graph that takes the last row, and the first if there are more, of a case's result; None if it has no rows."""
+    """A graph that takes the last row of a case's result, and the first one if it has several; None without rows."""
     (y,) = case.build(make)
     if y.ndim < 2 or len(y) < 2 or y.dtype.is_quantized:
         return None
@@ -53,14 +53,14 @@ def _compute(backend: Backend, graph: Graph, output: Tensor, make: Maker) -> np.
 
 @pytest.fixture
 def any_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few rows are left out."""
+    """Push down every take, even if it saves only a few rows."""
     monkeypatch.setattr(push_down_take, "_takes_few", lambda node: node.op == "take" and not node.sources[0].is_leaf)
 
 
 @pytest.mark.usefixtures("any_number")
 @pytest.mark.parametrize("op", sorted({case.op for case in _cases()}))
 def test_rows_of_an_op_are_the_op_of_rows(op: str) -> None:
-    """Over the kit's cases: what the op table says of an op's rows holds, and at least one case of each has them."""
+    """The row operands in the op table are correct for the kit's cases, and each op has a case with rows."""
     n_narrow = 0
     with open_reference() as backend:
         for case in (case for case in _cases() if case.op == op):
@@ -82,7 +82,7 @@ def test_rows_of_an_op_are_the_op_of_rows(op: str) -> None:
 
 
 def _layers(ctx, n: int, n_layers: int, indices: Tensor | None) -> tuple[Tensor, list[Tensor]]:
-    """Attention and a product for each layer, and the keys, which something else reads."""
+    """Attention and a product for each layer, and the keys, which have another reader."""
     weight = constant(np.eye(8, dtype=np.float32), "w")
     x, keys = ctx.input("x", (n, 8)), []
     mask = ctx.input("mask", (n, n))
@@ -99,7 +99,7 @@ def _layers(ctx, n: int, n_layers: int, indices: Tensor | None) -> tuple[Tensor,
 
 
 @pytest.mark.parametrize(("n", "k"), [(40, 1), (40, 2), (20, 16), (8, 1)])
-def test_of_the_last_layer_only_keys_and_values_have_all_rows(n: int, k: int) -> None:
+def test_in_the_last_layer_only_keys_and_values_have_all_rows(n: int, k: int) -> None:
     with open_reference() as backend, backend.new_context() as ctx:
         y, _ = _layers(ctx, n, 2, ctx.input("indices", (k,), I32))
         graph, _ = narrowed(Graph.trace([y]))
@@ -109,8 +109,8 @@ def test_of_the_last_layer_only_keys_and_values_have_all_rows(n: int, k: int) ->
         assert of_rows == (Counter({n: 6 + 2, k: 4}) if few else Counter({n: 12}))
 
 
-def test_what_is_read_otherwise_is_whole() -> None:
-    """An output, an update of a state, and rows that another ``take`` asks for."""
+def test_a_value_with_other_readers_keeps_all_rows() -> None:
+    """Other readers are an output, an update of a state, and another ``take``."""
     with open_reference() as backend, backend.new_context() as ctx:
         a, b = ctx.input("a", (1,), I32), ctx.input("b", (1,), I32)
         x = ctx.input("x", (32, 8))
@@ -137,8 +137,8 @@ def _value(backend: Backend, state: Tensor) -> np.ndarray:
         return ctx.forward(read).compute().read(read)
 
 
-def test_a_take_of_what_is_whole_stays_as_it_is() -> None:
-    """Here of float16, which something else reads; beside it there is one that moves."""
+def test_a_take_of_a_value_with_all_rows_does_not_change() -> None:
+    """Its source is float16 and has another reader. A second take in the graph is pushed down."""
     with open_reference() as backend, backend.new_context() as ctx:
         x, a = ctx.input("x", (32, 8)), ctx.input("a", (1,), I32)
         half = x.cast(DType.F16)
@@ -149,8 +149,8 @@ def test_a_take_of_what_is_whole_stays_as_it_is() -> None:
         assert [node.op for node in graph.nodes].count("cast") == 1
 
 
-def test_indices_that_the_graph_computes_stay_where_they_are() -> None:
-    """They may come of the very rows that would be left out."""
+def test_a_take_by_computed_indices_is_not_pushed_down() -> None:
+    """The indices may depend on the rows that would not be computed."""
     with open_reference() as backend, backend.new_context() as ctx:
         x = ctx.input("x", (32, 8))
         y = x.exp()

@@ -1,4 +1,4 @@
-"""Tensors without any backend: shape and type rules against NumPy, messages, contexts, updates, decomposition."""
+"""Tensors without a backend: shape and type rules compared with NumPy, messages, contexts, updates, decomposition."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_what_a_context_refuses() -> None:
     assert not read_only.any()
 
 
-def test_what_is_no_tensor_shape_or_type_is_said_where_it_is_given() -> None:
+def test_arguments_of_the_wrong_type_are_refused_where_they_are_passed() -> None:
     ctx: Any = context()
     x = ctx.input("x", (2,))
     y, state = x * 2, ctx.backend.state((2,), DType.F32, "s")
@@ -307,7 +307,7 @@ def test_what_is_no_tensor_shape_or_type_is_said_where_it_is_given() -> None:
 
 
 def test_a_users_seterr_changes_nothing() -> None:
-    """What is 0, infinite or no number in one type is so whatever NumPy is told to do about it."""
+    """Values that become 0, infinite or NaN in a type do so with any setting of numpy.seterr."""
     ctx = context()
     x, y = ctx.input("x", (3,)), ctx.input("y", (3,), DType.F16)
     z, w = (x * x).cast(DType.F16), x.log()
@@ -394,7 +394,7 @@ def test_a_value_that_was_read_stays_when_the_state_changes() -> None:
 
 
 def in_place(build: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Sequence[Tensor]]]) -> list[bool]:
-    """Whether each set_rows of a graph may work in place, in the order of the graph; checks that order, too."""
+    """For each set_rows of a graph, in order, whether it may work in place. Also checks the order."""
     ctx, state, _ = update_of(open_reference())
     new, outputs = build(state, ctx.inputs["at"], ctx.inputs["rows"])
     graph = Graph.trace(outputs, {state: new})

@@ -1,4 +1,4 @@
-"""trace(): what is recorded of a graph, that nothing changes by it, and files that are no traces."""
+"""trace(): the recorded nodes, unchanged results, and invalid files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_statistics_are_of_the_finite_values() -> None:
 
 
 @pytest.mark.parametrize("n", [64, 4096, 200_000])
-def test_sketches_tell_how_far_two_tensors_are_apart(n: int) -> None:
+def test_sketches_estimate_the_difference_of_two_tensors(n: int) -> None:
     x = RNG.normal(size=n)
     for size in (1e-4, 1e-2, 1.0):
         delta = RNG.normal(size=n) * size
@@ -197,7 +197,7 @@ def test_many_nodes_are_computed_some_at_a_time(tmp_path: Path, monkeypatch: pyt
     assert names[0] == names[1]
 
 
-def test_the_first_run_is_recorded_whichever_thread_it_is_in(tmp_path: Path) -> None:
+def test_the_first_run_is_recorded_in_any_thread(tmp_path: Path) -> None:
     ctx = open_reference().new_context()
     x = ctx.input("x", (1,))
     ctx.forward(x + 1.0)
@@ -220,7 +220,7 @@ def test_nothing_computed_is_an_error(tmp_path: Path) -> None:
         raise ZeroDivisionError  # the user's own error is the one to see
 
 
-def test_a_file_that_cannot_be_written_is_found_out_at_once(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be written"), trace(tmp_path / "no" / "t.jsonl"):
         pytest.fail("the body ran")
     assert Context.observer is None
@@ -240,7 +240,7 @@ def test_the_variable_traces_the_first_run_of_a_watched_backend(
     assert list(found.nodes) == ["y", "affine"]
     assert found.about == {"model": "m.gguf"}
     assert Context.observer is None
-    watch(other, {})  # a second model in the process: it was the first that was asked for
+    watch(other, {})  # a second model in the process, which is not traced
     assert list(read_trace(tmp_path / "t.jsonl").nodes) == ["y", "affine"]
 
 
@@ -262,7 +262,7 @@ HEADER = '{"format": "hotshoe-trace", "version": 1, "about": {}}\n'
         (b"PK\3\4 and no more", "is neither a trace"),
     ],
 )
-def test_files_that_are_no_traces(content: bytes, words: str, tmp_path: Path) -> None:
+def test_invalid_files(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(content)
     with pytest.raises(TraceError, match=words):
         read_trace(tmp_path / "t")

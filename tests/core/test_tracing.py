@@ -29,7 +29,7 @@ def primitives(node: Tensor) -> bool:
     return not TABLE[node.op].composite
 
 
-def test_composites_become_primitives_by_and_by() -> None:
+def test_composites_become_primitives_step_by_step() -> None:
     ctx = context()
     x = ctx.input("x", (2, 4))
     with scope("blk.0", 0):
@@ -44,7 +44,7 @@ def test_composites_become_primitives_by_and_by() -> None:
     assert (kept.decomposed, same[y]) == ((), y)
 
 
-def test_a_primitive_nobody_lowers_is_named() -> None:
+def test_a_primitive_without_a_lowering_is_named() -> None:
     x = leaf((2, 4))
     with pytest.raises(UnsupportedOpError, match=r"rms_norm.*primitive op sqrt.*F32\[2, 1\]"):
         lower(Graph.trace([rms_norm(x, eps=1e-5)]), lambda n: n.op != "sqrt" and primitives(n))

@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with model.gguf, on a machine with two GPUs."""
     registry = FakeRegistry(fake("cuda:0"), fake("cuda:1"), fake("cpu", type=DeviceType.CPU))
     monkeypatch.setattr("hotshoe.loading.load_all", lambda: registry)
-    monkeypatch.setattr("hotshoe.placement.plan.load_all", lambda: registry)
+    monkeypatch.setattr("hotshoe.loading.load_all", lambda: registry)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.gguf").symlink_to(MODEL)
     return tmp_path
@@ -42,7 +42,7 @@ def test_the_python_runs_and_prints_what_it_says(capsys: pytest.CaptureFixture[s
     exec(compile(code, "devices.md", "exec"), names)
     out = capsys.readouterr().out
     assert "input on cpu; all layers and output on cuda:0\n" in out
-    assert "True Part(layer='input', device='cpu', weights=" in out  # the bytes are those of the fake's layout
+    assert "True LayerShare(layer='input', device='cpu', weights=" in out  # the bytes are those of the fake's layout
     assert "cuda:0 -> cuda:1" in out
 
 
@@ -94,7 +94,7 @@ def test_options_that_cannot_be_read(args: list[str], words: str, capsys: pytest
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--device", "cpu", "--gpu-layers", "2"], "gpu_layers=2: the model runs on cpu alone"),
+        (["--device", "cpu", "--gpu-layers", "2"], "gpu_layers=2: the model runs on cpu only"),
         (["--gpu-layers", "-1"], "gpu_layers='all'"),
         (["--cpu-moe"], "the model has no experts"),
         (["--layer-devices", "cuda:0=0-2"], "layers names 3 layers; the model has 4"),

@@ -174,9 +174,9 @@ def test_a_reranker_s_scores(device: str, recorded: Callable[[str], Path], tmp_p
 
 
 def test_a_task_that_does_not_fit(data: Path) -> None:
-    with pytest.raises(hotshoe.errors.ModelError, match=r"an embedding model; a text model was asked for[\s\S]*embed"):
+    with pytest.raises(hotshoe.errors.ModelError, match=r"an embedding model; expected a text model[\s\S]*embed"):
         hotshoe.load_model(data / "llamacpp" / "Qwen3Embedding.gguf", "reference", task="text")
-    with pytest.raises(hotshoe.errors.ModelError, match=r"a text model; a reranker was asked for[\s\S]*hotshoe run"):
+    with pytest.raises(hotshoe.errors.ModelError, match=r"a text model; expected a reranker[\s\S]*hotshoe run"):
         hotshoe.load_model(data / "llamacpp" / "LlamaForCausalLM.gguf", "reference", task="rerank")
-    with pytest.raises(hotshoe.errors.ModelError, match=r"task is 'txt'[\s\S]*did you mean 'text'"):
+    with pytest.raises(hotshoe.errors.ModelError, match=r"unknown task 'txt'[\s\S]*did you mean 'text'"):
         hotshoe.load_model(data / "llamacpp" / "LlamaForCausalLM.gguf", "reference", task="txt")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hotshoe
 from hotshoe.cli.compare import compare
-from hotshoe.placement.plan import plan_model
+from hotshoe.loading import plan_model
 from hotshoe_core import Device, DeviceType
 from hotshoe_core.inspect.trace import trace
 from hotshoe_core.inspect.tracefile import read_trace

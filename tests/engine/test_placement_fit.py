@@ -136,23 +136,23 @@ def test_experts_and_caches_apart() -> None:
 @pytest.mark.parametrize(
     ("devices", "options", "message"),
     [
-        ([CPU], {"gpu_layers": 2}, r"gpu_layers=2: the model runs on c alone"),
-        ([CPU], {"gpu_layers": "all"}, r"gpu_layers='all': the model runs on c alone"),
-        ([CPU], {"tensor_split": (1,)}, r"tensor_split=\(1.0,\): the model runs on c alone"),
-        ([CPU], {"main_gpu": 0}, r"main_gpu=0: the model runs on c alone"),
-        ([("g", GIB)], {"kv_offload": False}, r"kv_offload=False: there is no CPU among the devices \(g\)"),
-        ([("g", GIB)], {"gpu_layers": 2}, "gpu_layers=2: there is no CPU"),
+        ([CPU], {"gpu_layers": 2}, r"gpu_layers=2: the model runs on c only"),
+        ([CPU], {"gpu_layers": "all"}, r"gpu_layers='all': the model runs on c only"),
+        ([CPU], {"tensor_split": (1,)}, r"tensor_split=\(1.0,\): the model runs on c only"),
+        ([CPU], {"main_gpu": 0}, r"main_gpu=0: the model runs on c only"),
+        ([("g", GIB)], {"kv_offload": False}, r"kv_offload=False: the devices \(g\) do not include the CPU"),
+        ([("g", GIB)], {"gpu_layers": 2}, r"gpu_layers=2: the devices \(g\) do not"),
         ([("g", GIB), CPU], {"tensor_split": (1, 1)}, "tensor_split has 2 numbers; there are 1 devices"),
-        ([("g", GIB), CPU], {"main_gpu": 1}, "main_gpu is 1; the devices beside the CPU are 0: g"),
+        ([("g", GIB), CPU], {"main_gpu": 1}, "main_gpu is 1; the devices other than the CPU are 0: g"),
         ([("g", GIB), CPU], {"gpu_layers": 10}, "gpu_layers is 10; the model has 8 layers"),
         ([("g", GIB), CPU], {"cpu_moe": 2}, "cpu_moe=2: the model has no experts"),
-        ([("g", GIB), CPU], {"kv_offload": False}, "kv_offload=False: the model keeps no keys"),
+        ([("g", GIB), CPU], {"kv_offload": False}, "kv_offload=False: the model has no cache"),
         ([("g", GIB), CPU], {"layers": ("g",) * 7}, "layers names 7 layers; the model has 8"),
         ([("g", GIB), CPU], {"layers": ("x",) * 8}, "the devices x; the model has 8 layers, and was opened on g, c"),
     ],
     ids=str,
 )
-def test_what_cannot_be_honoured_is_refused(
+def test_impossible_options_are_refused(
     devices: list[tuple[str, float]], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(PlacementError, match=message):
@@ -181,9 +181,9 @@ def test_what_cannot_be_honoured_is_refused(
         ({"layers": "cpu"}, "layers is"),
         ({"layers": ("cpu", 3)}, "layers is"),
         ({"layers": ()}, "layers is"),
-        ({"layers": ("cpu",), "gpu_layers": 1}, "both layers and gpu_layers"),
-        ({"layers": ("cpu",), "main_gpu": 1}, "both layers and main_gpu"),
-        ({"tensor_split": (1, 1), "main_gpu": 1}, "both tensor_split and main_gpu"),
+        ({"layers": ("cpu",), "gpu_layers": 1}, "layers and gpu_layers exclude each other"),
+        ({"layers": ("cpu",), "main_gpu": 1}, "layers and main_gpu exclude each other"),
+        ({"tensor_split": (1, 1), "main_gpu": 1}, "tensor_split and main_gpu"),
     ],
 )
 def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:

@@ -1,4 +1,4 @@
-"""examples/backends/torch: the kit over its source, and its wheel beside hotshoe as a stranger installs it."""
+"""examples/backends/torch: the kit on its source, and its wheel installed with hotshoe."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PACKAGE = ROOT / "examples" / "backends" / "torch"
 
 @pytest.fixture(scope="module")
 def source() -> Any:
-    """The package as it stands in the examples, for as long as these tests run."""
+    """The package from the examples folder, importable while these tests run."""
     import torch
 
     sys.path.insert(0, str(PACKAGE / "src"))
@@ -60,7 +60,7 @@ def open_cpu(params: BackendParams) -> Backend:
 
 @pytest.mark.usefixtures("source")
 class TestTorch(BackendConformance):
-    """A share of the numbers. All of them, some 30 s: ``hotshoe conform torch:cpu`` where the package is installed."""
+    """Some of the cases. ``hotshoe conform torch:cpu`` runs all of them in about 30 s if the package is installed."""
 
     @classmethod
     def open(cls, params: BackendParams) -> Backend:
@@ -74,7 +74,7 @@ class TestTorch(BackendConformance):
 
 @pytest.mark.usefixtures("source")
 class TestTwoDevices(MultiDeviceConformance):
-    """The CPU twice, as if it were two devices: what runs where, and what crosses."""
+    """The CPU as two devices: the device of each node, and copies between them."""
 
     @classmethod
     def open(cls, params: BackendParams) -> Backend:
@@ -117,7 +117,7 @@ def test_a_token_does_not_copy_the_cache(source: Any) -> None:
         assert backend.memory().devices[0].cache[-1].size == 64 * 8 * 2
 
 
-def test_what_torch_cannot_allocate_is_our_error(source: Any) -> None:
+def test_an_allocation_that_torch_refuses_is_insufficient_memory_error(source: Any) -> None:
     with open_cpu(BackendParams()) as backend:
         ctx = backend.new_context()
         x = ctx.input("x", (1, 1 << 20))
@@ -134,7 +134,7 @@ def environment(new_environment: Callable[..., Zoo], tmp_path_factory: pytest.Te
 
 
 def run(environment: Zoo, folder: Path, *arguments: str | Path) -> str:
-    """What a program prints in the environment; it must end well."""
+    """The output of a program in the environment; it must exit with status 0."""
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # the models are small
     command = [environment.python, *arguments]
     done = subprocess.run(command, cwd=folder, env=os.environ | one_thread, capture_output=True, text=True)
@@ -169,7 +169,7 @@ print(json.dumps(report))
 def test_the_wheel_is_found_ranked_and_runs_minilm(
     environment: Zoo, minilm_gguf: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """ggml's CPU first, although torch and MLX see the same one: nobody's model moves because they were installed."""
+    """ggml's CPU ranks first, although torch and MLX list it too: installing them moves no model."""
     pytest.importorskip("hotshoe_mlx", reason="hotshoe-mlx is not installed")
     pytest.importorskip("mlx.core", reason="mlx is not installed, or has no engine for this machine")
     path = minilm_gguf("f16")

@@ -126,6 +126,7 @@ class Case:
         for device in registry.devices:
             Device.check(device)
         from hotshoe.cli import devices as command
+        from hotshoe.cli.tables import show
 
         printed = io.StringIO()
         for verdict in registry.verdicts:
@@ -133,7 +134,7 @@ class Case:
         shown = [registry.explain(), registry.explain("bad"), registry.why(), *self.log]
         shown += [f"{each} {each.hint} {each.origin} {each.candidate}" for each in registry.verdicts]
         with contextlib.redirect_stdout(printed):
-            command.show(command._report(registry.devices, registry.verdicts, registry.why(), None, True))
+            show(command._report(registry.devices, registry.verdicts, registry.why(), None, True))
         for text in (*shown, printed.getvalue()):
             for line in text.split("\n"):
                 if not line.isprintable():

@@ -18,7 +18,7 @@ import pytest
 
 import hotshoe
 from hotshoe import PlacementParams
-from hotshoe.placement.plan import plan_model
+from hotshoe.loading import plan_model
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe_core.contract.backend import Backend

@@ -21,7 +21,7 @@ from tests.support.fake_plugins import DRIVER, GOOD, NATIVE
 
 @pytest.fixture(scope="session", autouse=True)
 def own_ggml_first() -> None:
-    """Some of these tests open a made libggml-base, which stays: after that, other tests could open no CPU."""
+    """Load hotshoe's own ggml first: some tests load a made-up libggml-base, after which no CPU could be opened."""
     with contextlib.suppress(ImportError):
         from hotshoe_ggml.native import load_cpu
 
@@ -67,7 +67,7 @@ class Site:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """An empty site; nothing that is really installed is seen, and nothing of the environment.
+    """An empty site. What is really installed is not seen, nor the environment's HOTSHOE variables.
 
     Probes run in this process and are not kept, which is quick: the fixture ``probes`` has the real ones.
     """
@@ -92,7 +92,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 @pytest.fixture
 def probes(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Probes run in child processes and are kept, as they are for a user. The folder they are kept in."""
+    """Run probes in child processes and keep their reports, as for a user. Returns the folder of the reports."""
     monkeypatch.setattr(probe, "_probe_now", _REAL_PROBE)
     monkeypatch.setenv("HOTSHOE_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache" / "probes"
@@ -112,7 +112,7 @@ def _forget() -> None:
 
 @pytest.fixture
 def verdicts() -> Callable[[Registry], dict[str, str]]:
-    """Outcomes by candidate, without the published plugins that are not installed."""
+    """Outcomes by candidate, without those that are not installed."""
 
     def by_name(registry: Registry) -> dict[str, str]:
         return {
@@ -125,7 +125,7 @@ def verdicts() -> Callable[[Registry], dict[str, str]]:
 
 
 class Natives:
-    """Compiles tiny libraries named as ggml names its own."""
+    """Compiles tiny libraries with the names of ggml's."""
 
     def __init__(self, folder: Path, compiler: str) -> None:
         self.folder = folder
@@ -159,7 +159,7 @@ def natives(tmp_path: Path) -> Natives:
 
 @pytest.fixture
 def native_plugin(site: Site, natives: Natives) -> Callable[..., None]:
-    """Installs a plugin whose provider's libraries lie in ``natives.folder``."""
+    """Install a plugin whose provider's libraries are in ``natives.folder``."""
 
     def install(backend: str = "cpu", folder: Path | None = None, drives: bool = False) -> None:
         code = (

@@ -1,4 +1,4 @@
-"""Kept probes: a second start asks no plugin, what changed is asked again, and a damaged file does no harm."""
+"""Kept reports: a second start probes nothing, changed plugins are probed again, a damaged file does no harm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD_CODE = GOOD.replace("{arguments}", "")
 
 @pytest.fixture
 def count(probes, site, monkeypatch):
-    """How many plugins were probed since it was asked last."""
+    """The plugins that were probed since the last call."""
     probed: list[str] = []
 
     def run(jobs, limit):
@@ -40,7 +40,7 @@ def count(probes, site, monkeypatch):
 
 
 def start(**options):
-    """load_all as in a process of its own."""
+    """load_all as in a new process."""
     _forget()
     return load_all(**options)
 
@@ -91,7 +91,7 @@ def test_what_changed_is_probed_again(site, count, monkeypatch, change):
 
 
 def test_our_own_code_is_what_plugins_import():
-    """All of core but what no backend imports, and the loader."""
+    """All folders of core that a backend imports, and those of the loader."""
     core, loader = Path(hotshoe_core.__file__).parent, Path(cache.__file__).parent
     rooms = {path.parent for path in core.glob("*/*.py") if path.parent.name not in ("inspect", "testing")}
     assert {core, loader, loader / "ggml"} | rooms == {Path(folder) for folder in cache._CODE}
@@ -245,7 +245,7 @@ def test_a_device_that_is_gone_is_said_to_be(site, probes, monkeypatch):
 
 
 def test_old_entries_are_looked_for_once_a_start(site, count, monkeypatch):
-    """And not for each of two thousand plugins, in a folder of two thousand entries."""
+    """Not for each of two thousand plugins, in a folder with two thousand files."""
     looked = []
     prune = cache.Cache._prune
     monkeypatch.setattr(cache.Cache, "_prune", staticmethod(lambda where: looked.append(where) or prune(where)))

@@ -1,4 +1,4 @@
-"""The canary's numbers are NumPy's, and whatever computes one of its ops 1 % wrong is named with the op."""
+"""The canary: its numbers are the same as NumPy's, and an op with an error of 1 % is found and named."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_expected_numbers_are_numpys():
 
 
 class Spoiled:
-    """A provider of the reference backend, of which one op is spoiled; composites are then lowered as they are."""
+    """A provider of the reference backend with one wrong op; composites are then not decomposed."""
 
     name = "spoiled"
 

@@ -1,4 +1,4 @@
-"""Probes in child processes: whatever ends or holds up a child is a verdict, and nothing of it stays behind."""
+"""Probes in child processes: a crash, an exit or a hang becomes a verdict, and no process, thread or file is left."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD_CODE = GOOD.replace("{arguments}", "")
 
 
 def children_of_this_process() -> set[str]:
-    """Their numbers. Linux only."""
+    """The process ids of this process's children. Linux only."""
     return {n for listed in Path("/proc/self/task").glob("*/children") for n in listed.read_text().split()}
 
 
@@ -89,7 +89,7 @@ def test_a_crash_is_shown_with_its_frame(site):
 
 
 class SlowToDie(subprocess.Popen):
-    """A child whose exit status comes 0.3 s after the end of its pipe: what the kernel does within 0.3 ms."""
+    """A child whose exit status comes 0.3 s after the end of its pipe; normally the kernel takes 0.3 ms."""
 
     died = None
 
@@ -136,7 +136,7 @@ def test_what_hangs_is_ended_with_all_it_started(site):
 
 
 def sleeping() -> list[int]:
-    """Processes that a plugin above has left behind."""
+    """The ids of processes that a plugin above started and that still run."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -289,7 +289,7 @@ def test_ctrl_c_ends_the_children(site):
 
 
 def test_how_a_child_ended_is_not_made_up(site):
-    """Where the user's program does not want its children's status, nobody gets it."""
+    """If the program ignores SIGCHLD, the exit status of a child is lost."""
     site.install("bad", "import os; os._exit(7)")
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
@@ -302,7 +302,7 @@ def test_how_a_child_ended_is_not_made_up(site):
 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_a_limit_of_processes(site, monkeypatch, caplog, allowed):
-    """Fewer side by side; where there can be none at all, plugins are tried in this process."""
+    """Fewer processes in parallel. If none can be started, plugins are tested in this process."""
     for name in ("one", "two", "three"):
         site.good(name, f"{name!r}, devices=({name!r},)")
     start = subprocess.Popen

@@ -1,4 +1,4 @@
-"""The doctor on machines made of files: what it finds, and the one thing it says to do."""
+"""The doctor on made-up machines: its findings, and what it says to do next."""
 
 from __future__ import annotations
 

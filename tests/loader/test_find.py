@@ -1,4 +1,4 @@
-"""Discovery reads metadata and file names: it imports nothing, keeps an order, and survives damage."""
+"""Discovery reads metadata and file names only, keeps an order, and survives damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that no honest plugin or file holds: each costs one plugin its verdict, and is said in words."""
+"""Hostile values in plugins and files: each rejects one plugin, with a reason."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_providers_without_end(site):
 
 
 def test_a_provider_that_answers_once_only(site):
-    """What fails where nothing is expected to fail is this plugin's verdict, and not the end of its probe."""
+    """An unexpected exception rejects this plugin; its probe does not crash."""
     twice = "class Once(Provider):\n    left = 3\n    @property\n    def name(self):\n        type(self).left -= 1\n"
     twice += "        return 'once' if self.left > 0 else 1 / 0\n    @name.setter\n    def name(self, value): pass\n\n"
     site.good("acme", "'acme', 'acme', ('acme:0',)")
@@ -150,7 +150,7 @@ NESTED = json.loads("[" * 400 + "]" * 400)
         {"elapsed": HUGE},
     ],
 )
-def test_a_report_that_would_fail_where_it_is_shown_is_none(lie):
+def test_a_report_that_could_not_be_shown_is_invalid(lie):
     report = {"rejected": {**REJECTED, "details": {"traceback": ["x"], "missing": "y", "score": 1}}, "providers": []}
     report |= {"matched": [], "changes": [], "folders": [], "environment": [], "can_drive": True, "elapsed": 0.0}
     assert Report.from_json(report).to_json() == report
@@ -159,7 +159,7 @@ def test_a_report_that_would_fail_where_it_is_shown_is_none(lie):
 
 
 @pytest.mark.parametrize("time", ["NaN", "-Infinity", "1e400", '"1"', "[]"])
-def test_a_kept_probe_without_a_time_is_made_anew(site, probes, time):
+def test_a_kept_report_without_a_time_is_made_again(site, probes, time):
     site.install("bad", "raise RuntimeError")
     load_all()
     (entry,) = probes.iterdir()
@@ -230,7 +230,7 @@ def test_a_damaged_header_of_our_group_is_a_verdict(site):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ELF")
 def test_a_library_that_names_one_library_a_million_times(tmp_path, natives):
-    """64 thousand names of a megabyte each would take all memory there is."""
+    """64 thousand names of a megabyte each would use all memory."""
     data = bytearray(natives.library("libsmall.so", "int x;").read_bytes())
     table, count = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
     segments = {at: struct.unpack_from("<IIQQQQQQ", data, at) for at in range(table, table + 56 * count, 56)}

@@ -1,4 +1,4 @@
-"""No option is ignored silently: a user reads it on stderr, with or without logging set up, and reads it once."""
+"""No option is ignored silently: stderr shows one warning, with and without a logging configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOOD_CODE = GOOD.replace("{arguments}", "")
 
 
 def in_a_process(code: str, site) -> subprocess.CompletedProcess[str]:
-    """A program that has not set up logging, and sees the plugins of ``site`` only."""
+    """A program without a logging configuration that sees only the plugins of ``site``."""
     head = (
         "import sys; from hotshoe_core import BackendParams; from hotshoe_loader import load_all, find\n"
         f"sys.path.insert(0, {str(site.path)!r}); find._search_path = lambda: [{str(site.path)!r}]\n"
@@ -61,7 +61,7 @@ def test_a_plugin_says_what_it_honours(site, caplog):
 
 
 @pytest.mark.parametrize("honours", ["'n_threads'", "None", "{1}", "['n_threads']"])
-def test_what_is_no_set_of_names_breaks_the_contract(site, honours):
+def test_honours_that_is_not_a_set_of_names_breaks_the_contract(site, honours):
     site.install("acme", GOOD_CODE.replace("backend.opened_by", f"backend.honours = {honours}; backend.opened_by"))
     verdict = load_all().verdicts[0]
     assert verdict.outcome is Outcome.INCOMPATIBLE_API
@@ -96,7 +96,7 @@ OPENS = GOOD_CODE.replace("        backend = open_ref", "        {code}\n       
 
 @pytest.mark.parametrize("where", ["importing", "opening"])
 def test_a_plugins_own_warnings_reach_the_user(site, where):
-    """And nothing of what it prints."""
+    """What the plugin prints is not shown."""
     says = (
         "import logging, sys; logging.getLogger('acme').warning('old driver'); print('a'); print('b', file=sys.stderr)"
     )
@@ -119,7 +119,7 @@ def test_pythons_last_resort_is_the_same_afterwards(site):
 
 
 def test_streams_are_put_back_when_threads_take_turns(site, capsys):
-    """Two plugins that are opened at the same time change and put back the same streams."""
+    """Two plugins that are opened at the same time replace and restore the same streams."""
     import threading
 
     for name in ("one", "two"):

@@ -1,4 +1,4 @@
-"""Where other software keeps ggml backends: found by place and name, and only where nobody else may write."""
+"""The folders where other software installs ggml backends; folders to which every user can write are left out."""
 
 from __future__ import annotations
 

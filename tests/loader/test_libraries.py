@@ -1,4 +1,4 @@
-"""Native libraries: every variant is judged by its own, the best is used, the others say why not."""
+"""Native libraries: every variant has its own verdict, the best one is used, and the others say why not."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_no_core(native_plugin, natives):
     assert "core library" in verdict.reason
 
 
-def test_what_is_no_library_is_said_to_be_none(native_plugin, natives):
+def test_a_file_that_is_not_a_library(native_plugin, natives):
     natives.variant("cpu-x64", 1)
     (natives.folder / "libggml-cpu-text.so").write_text("version https://git-lfs.github.com/spec/v1")
     (natives.folder / "libggml-cpu-empty.so").touch()
@@ -183,7 +183,7 @@ def test_a_library_no_plugin_drives(site, natives, tmp_path):
 
 
 def test_a_provider_gets_the_chosen_library(native_plugin, natives, tmp_path):
-    """A second plugin of the family has its own libraries and the same core."""
+    """A second plugin of the family has its own libraries and uses the same core."""
     natives.variant("cpu-x64", 1)
     native_plugin()
     other = tmp_path / "other"

@@ -1,4 +1,4 @@
-"""Libraries that no plugin brings, in folders that the user names: one plugin of the family drives them all."""
+"""Libraries without a plugin, in folders that the user names: one plugin of the family drives all of them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hotshoe_loader import Outcome, load_all
 
 @pytest.fixture
 def driver(native_plugin, natives):
-    """A plugin that drives any library, and a folder of the user's."""
+    """A plugin that drives any library, and a folder of the user."""
     natives.variant("cpu-x64", 1)
     native_plugin("cpu", drives=True)
     return natives.folder.parent / "mine"
@@ -54,7 +54,7 @@ def test_one_in_the_folder_of_a_plugin_is_driven_too(driver, natives):
 
 
 def test_each_has_a_probe_of_its_own(driver, natives, probes):
-    """One that ends its process takes no other with it; and the next start probes neither."""
+    """A crash affects only that library, and the next start probes neither."""
     natives.library("libggml-bad.so", "#include <stdlib.h>\nvoid *ggml_backend_init; __attribute__((constructor)) "
                     "static void start(void) { abort(); }", folder=driver)  # fmt: skip
     natives.variant("good", None, folder=driver)
@@ -122,7 +122,7 @@ def test_block_and_allow(driver, natives):
 
 
 def test_what_no_device_comes_of(driver, natives):
-    """By its own fault, in words: not by that of a plugin of which nobody has heard."""
+    """The verdict names the library's own fault, not a plugin that the user does not know."""
     (driver.parent / "mine").mkdir()
     (driver / "libggml-text.so").write_text("not a library")
     natives.library("libggml-plain.so", "int x;", folder=driver)

@@ -1,4 +1,4 @@
-"""The life of a registry: opened, unloaded, reloaded, forked, and beside another package's ggml."""
+"""The life of a registry: open, unload, reload, fork, and another package's ggml in the process."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_unload_refuses_while_a_backend_is_open(site):
 
 
 def test_what_one_registry_unloads_another_keeps(site):
-    """They share a survey, as their options only rank; it stays as it was taken."""
+    """Registries whose options differ in ranking only share a survey, which does not change."""
     from hotshoe_loader import load
 
     site.good("acme")
@@ -109,7 +109,7 @@ def test_reload_finds_what_was_installed_since_and_keeps_what_is_open(site):
 
 
 def test_reload_after_all_was_unloaded(site, caplog, monkeypatch):
-    """A preference that is not met is told with the device that is used instead, which is back by then."""
+    """The warning about an unmatched preference names the device that is used, which is usable again by then."""
     monkeypatch.setattr("hotshoe_loader.registry.backends_over", lambda provider: [])  # those of other tests
     site.good("acme")
     registry = load_all(prefer="nothing")
@@ -193,7 +193,7 @@ def test_what_other_threads_print_passes(site, capsys):
 
 
 def forked(work) -> str:
-    """What ``work`` returns in a forked child, within ten seconds."""
+    """The result of ``work`` in a forked child, within ten seconds."""
     if "fork" not in multiprocessing.get_all_start_methods():
         pytest.skip("no fork here")
     read, write = os.pipe()
@@ -252,7 +252,7 @@ def test_load_all_works_after_a_fork(site):
 
 @pytest.fixture
 def foreign(natives, tmp_path):
-    """A libggml-base of another package, in this process for good: each test has a path of its own."""
+    """Another package's libggml-base, which stays in the process: each test has its own path."""
     path = natives.library("libggml-base.so.0", "int other;", folder=tmp_path / "llama_cpp" / "lib")
     code = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); "
     return path, code

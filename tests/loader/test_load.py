@@ -1,4 +1,4 @@
-"""load_all: one registry for each set of options, whoever asks and from whatever thread."""
+"""load_all: one registry for each set of options, for every caller and thread."""
 
 from __future__ import annotations
 

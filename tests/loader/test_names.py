@@ -1,4 +1,4 @@
-"""Who may be called what: this project's names are not for others, conflicts are loud, and types mean types."""
+"""Names: this project's names are reserved, conflicts log a warning, and a type means that type only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def verdict(registry, origin):
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("name", ["ggml-cpu", "ggml_cpu", "ggml-cuda", "cuda", "vulkan", "mlx"])
 def test_a_stranger_cannot_take_the_name_of_our_provider(site, caplog, name, installed):
-    """Whether ours is installed or not, and although the stranger's entry point sorts first."""
+    """Whether ours is installed or not, and although the other plugin's entry point sorts first."""
     site.good("aaa", f"{name!r}, 'aaa', ('aaa:0',)", entry="aaa")
     if installed:
         site.good(*OURS)
@@ -52,7 +52,7 @@ def test_a_stranger_cannot_take_the_name_of_our_device(site, caplog, name, type)
 
 
 def test_a_stranger_cannot_take_our_entry_point(site, caplog):
-    """allow="ggml-cpu" and block="ggml-cpu" would mean it, too. Its code does not run."""
+    """Otherwise allow="ggml-cpu" and block="ggml-cpu" would also match it. Its code does not run."""
     site.install("aaa", "raise KeyboardInterrupt", entry="ggml-cpu")
     found = verdict(load_all(allow="ggml-cpu"), "aaa")
     assert found.outcome is Outcome.SHADOWED
@@ -128,7 +128,7 @@ def test_a_cpu_called_gpu_does_not_meet_a_requirement(site):
 
 
 def test_an_accelerator_is_no_default(site):
-    """Nothing is known of its speed. It comes before the reference, which is slow for certain."""
+    """Its speed is unknown. It comes before the reference, which is certainly slow."""
     site.good("aaa", "'aaa', 'aaa', ('aaa:0',), DeviceType.ACCEL, memory_total=1 << 40")
     assert [device.name for device in load_all().devices] == ["aaa:0", "reference"]
     site.good(*OURS)

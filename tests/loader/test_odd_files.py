@@ -1,4 +1,4 @@
-"""FIFOs, devices, link loops, deep JSON in place of files: nothing hangs, and one costs one plugin its verdict."""
+"""FIFOs, devices, link loops, deeply nested JSON in place of files: nothing hangs, and each rejects one plugin."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEEP = "[" * 200_000
 
 @pytest.fixture(autouse=True)
 def no_hang():
-    """Ends a test that waits for a FIFO."""
+    """End a test that waits for a FIFO."""
 
     def end(*_: object) -> None:
         raise TimeoutError("it hangs")
@@ -107,7 +107,7 @@ def test_a_manifest_costs_its_own_plugin_only(site, put):
 
 
 @pytest.mark.parametrize("put", [*ODD, deep])
-def test_a_kept_probe_is_made_anew(site, probes, put):
+def test_a_kept_report_that_is_an_odd_file_is_made_again(site, probes, put):
     site.good("acme")
     load_all()
     (entry,) = probes.iterdir()
@@ -168,7 +168,7 @@ def test_a_distribution_with_two_thousand_entry_points(site):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="starts processes")
 def test_many_plugins_have_a_budget_together(site, probes, monkeypatch):
-    """Those that come too late are not tried, and say so; what was tried is kept, so the next start gets further."""
+    """Plugins without time left are not tested; the reports on the others are kept, so the next start gets further."""
     from hotshoe_loader import child_process
 
     monkeypatch.setattr(child_process, "_MIN_TOTAL_LIMIT", 0.0)
@@ -207,7 +207,7 @@ def test_a_library_that_was_changed_since_its_test_is_not_opened(native_plugin, 
 
 
 def test_what_is_open_already_stays_open(native_plugin, natives):
-    """An upgrade under a running program: what is in the process is what was tested."""
+    """An upgrade while the program runs: the loaded library is the one that was tested."""
     library = natives.variant("cpu-x64", 1)
     native_plugin()
     registry = load_all()

@@ -1,4 +1,4 @@
-"""Every way a plugin can go wrong ends in a verdict with a reason, and leaves the others and the caller alone."""
+"""Every broken plugin gets a verdict with a reason; the other plugins and the caller are not affected."""
 
 from __future__ import annotations
 

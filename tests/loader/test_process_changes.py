@@ -1,4 +1,4 @@
-"""What a plugin changes in the user's process, when it is imported and when it is opened, is put back and reported."""
+"""What a plugin changes in the user's process when it is imported and opened is restored and reported."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ print(*registry.verdicts[0].details["changes"], sep="\\n")
 
 @pytest.mark.parametrize("where", ["import", "open", "devices"])
 def test_what_a_plugin_changes_is_put_back_whenever_it_does(site, where):
-    """In a program of its own: at its import, when it lists its devices, when it is opened."""
+    """In a separate program: at its import, when it lists its devices, when it is opened."""
     evil = "import sys, builtins, numpy; sys.excepthook = builtins.input = print; numpy.seterr(all='raise')"
     code = {
         "import": f"{evil}\n{GOOD_CODE}",

@@ -1,4 +1,4 @@
-"""What a registry answers: which device comes first, what a word means, why, and what to do when it means nothing."""
+"""The registry: which device comes first, what a name means, why, and what to do if it matches no device."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_select(registry, asked, expected):
 
 
 def test_a_backend_that_has_gpus_and_the_cpu_means_its_gpus(site):
-    """As the plugins of array libraries do: layers on both would run at the CPU's speed."""
+    """As plugins of array libraries do. With layers on both devices, a model would run at the CPU's speed."""
     by_name = "DeviceType.ACCEL if name == 'both:cpu' else DeviceType.GPU, self.name"
     code = GOOD.replace("self.type, self.name", by_name)
     site.install("both", code.replace("{arguments}", "'both', 'both', ('both:cpu', 'both:0', 'both:1')"))
@@ -325,7 +325,7 @@ def test_open_over_two_families_is_refused(registry):
 
 
 def later(site, monkeypatch, failure: str, where: str = "from hotshoe_core.eager.reference"):
-    """A registry of one plugin that passes its probe, and fails when it is used."""
+    """A registry of one plugin that passes its probe, but fails when it is opened."""
     code = GOOD.replace("{arguments}", "").replace(
         where, f'import os\n        if "FAIL" in os.environ: {failure}\n        {where}'
     )

@@ -1,4 +1,4 @@
-"""What a plugin reports is checked in its probe and when it is read again: a lie is a verdict, or no report."""
+"""A plugin's report is checked in its probe and when it is read: wrong values are a verdict, or an invalid report."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ PAST = "d = Device('bad:0', self.type, self.name, self.family); object.__setattr
         (PAST.format(field="pci_id", value="5"), "Device.pci_id is 5"),
         (PAST.format(field="description", value="'\\x1b[1m'"), r"Device.description is '\x1b[1m'"),
         (PAST.format(field="memory_total", value="float('nan')"), "Device.memory_total is nan"),
-        (PAST.format(field="name", value="'auto'"), "Device.name: 'auto' is a word"),
+        (PAST.format(field="name", value="'auto'"), "Device.name: 'auto' is reserved"),
         (PAST.format(field="properties", value="{'a': float('inf')}"), "Device.properties is {'a': inf}"),
     ],
 )
-def test_what_is_no_list_of_devices(site, devices, reason):
+def test_an_answer_that_is_not_a_list_of_devices(site, devices, reason):
     site.install("bad", lists(devices))
     site.good("good", "'good', 'good', ('good:0',)")
     registry = load_all()
@@ -80,7 +80,7 @@ def test_devices_may_come_from_a_generator(site):
         ("Provider('x', None)", "Provider.family must be a str, and a name; it is missing"),
     ],
 )
-def test_what_is_no_provider(site, value, reason):
+def test_an_object_that_is_not_a_provider(site, value, reason):
     site.install("bad", f"{PROVIDER}\n{HOOK}    return [{value}]\n")
     found = only(load_all())
     assert found.outcome is Outcome.INCOMPATIBLE_API
@@ -273,7 +273,7 @@ LIES = [
 @pytest.mark.parametrize(
     ("path", "value"), LIES, ids=[f"{path.rpartition('.')[2]}-{i}" for i, (path, _) in enumerate(LIES)]
 )
-def test_a_kept_report_that_lies_is_made_anew(site, probes, monkeypatch, path, value):
+def test_an_invalid_kept_report_is_made_again(site, probes, monkeypatch, path, value):
     from hotshoe_loader import probe
 
     site.good("acme")
@@ -293,7 +293,7 @@ def test_a_kept_report_that_lies_is_made_anew(site, probes, monkeypatch, path, v
 
 
 def test_a_report_is_what_it_was(site, native_plugin, natives):
-    """Written and read, with libraries, devices and rejections in it."""
+    """A report with libraries, devices and rejections, written and read."""
     from hotshoe_loader.find import find_plugins
     from hotshoe_loader.report import Job
 

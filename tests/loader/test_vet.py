@@ -1,4 +1,4 @@
-"""What is refused before any code of it runs: by lists, platform, hash, version and header."""
+"""Plugins and libraries that are rejected before their code runs: by name, platform, hash, version and header."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_a_damaged_manifest(site, text):
 
 @pytest.fixture
 def ours(native_plugin, natives):
-    """A plugin of ggml 0.20.2, and a folder for strangers."""
+    """A plugin of ggml 0.20.2, and a folder for foreign libraries."""
     natives.variant("cpu-x64", 1)
     manifest(natives.folder, ggml={"version": "0.20.2", "abi": "aaaaaaaaaa"})
     native_plugin()

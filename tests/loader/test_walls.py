@@ -1,4 +1,4 @@
-"""The loader's own walls: what it knows of ggml is in one room."""
+"""The loader's knowledge of ggml is in one folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOM = Path(hotshoe_loader.__file__).parent
 
 @pytest.mark.parametrize("words", ["ggml-base", "libggml", "ggml_backend_"])
 def test_ggmls_files_and_symbols_are_known_in_one_room(words):
-    """Outside of it they are named in what users read only: docstrings, messages, the options of load_all."""
+    """Outside this folder, only texts for users contain them: docstrings, messages, the options of load_all."""
     allowed = {"options.py", "load.py"}
     for path in ROOM.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))

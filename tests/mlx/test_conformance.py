@@ -1,4 +1,4 @@
-"""MLX on the CPU against the kit, opened as a user opens it: through the loader."""
+"""The kit on MLX's CPU device, which is opened by the loader as for a user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_random_graphs_agree_with_numpy(seed: int) -> None:
 
 
 class TestTwoDevices(MultiDeviceConformance):
-    """Two streams of the CPU, as if they were devices: what runs where, and what crosses."""
+    """Two streams of the CPU as two devices: the device of each node, and copies between them."""
 
     @classmethod
     def open(cls, params: BackendParams) -> Backend:

@@ -1,4 +1,4 @@
-"""MLX under the adapter: tracing, memory, threads, and what its own functions do not check."""
+"""MLX under the adapter: tracing, memory, threads, and arguments that MLX does not check."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_without_mlx_the_verdict_says_what_to_install() -> None:
     assert "pip install 'mlx[cpu]'" in done.stdout
 
 
-def test_its_cpu_comes_after_ggml_s() -> None:
+def test_its_cpu_ranks_after_ggmls() -> None:
     registry = load_all()
     names = [d.name for d in registry.devices]
     assert names.index("mlx:cpu") > names.index("cpu") if "cpu" in names else "mlx:cpu" in names
@@ -58,7 +58,7 @@ def test_its_cpu_comes_after_ggml_s() -> None:
 
 @pytest.mark.parametrize("n_threads", [1, 3])
 def test_a_graph_is_traced_once(backend: EagerBackend, n_threads: int) -> None:
-    """By all threads together, though MLX's own streams and compiled functions belong to a thread."""
+    """All threads share the trace, although MLX's own streams and compiled functions belong to a thread."""
     ctx = backend.new_context()
     x = ctx.input("x", (4, 8))
     y = rms_norm(x.silu() * 2.0, eps=1e-5)
@@ -110,8 +110,8 @@ def test_a_state_that_is_read_after_it_was_written_keeps_its_old_value(backend: 
     assert [float(ctx.compute({at: [i], rows: np.ones((1, 4))}).read(before)) for i in range(3)] == [0, 4, 8]
 
 
-def test_indices_that_a_graph_computes_do_not_read_beyond(backend: EagerBackend) -> None:
-    """MLX takes whatever lies there."""
+def test_indices_that_a_graph_computes_do_not_read_outside(backend: EagerBackend) -> None:
+    """MLX would read outside the array."""
     ctx = backend.new_context()
     table, at = ctx.input("table", (3, 2)), ctx.input("at", (2,), DType.I32)
     y = table.take(at * at)
@@ -147,13 +147,13 @@ def test_fused_ops_are_used_where_they_fit_and_decomposed_elsewhere(backend: Eag
 
 
 def test_what_is_said_to_be_native_is(backend: EagerBackend) -> None:
-    """docs/ops.md is written from the table that needs no mlx."""
+    """docs/ops.md is made from the table in accepts.py, which does not import mlx."""
     (library,) = backend.libraries.values()
     primitives = {name for name, op in TABLE.items() if not op.composite}
     assert library.functions.keys() == primitives | COMPOSITES
 
 
-def test_closing_gives_memory_back() -> None:
+def test_closing_frees_memory() -> None:
     before = mx.get_active_memory()
     backend = load_all().open("mlx:cpu")
     backend.state((1024, 1024), DType.F32, "s")

@@ -1,4 +1,4 @@
-"""Models on MLX: what ggml-cpu and transformers say. All families run on it in tests/engine, by its device fixture."""
+"""Models on MLX compared with ggml-cpu and transformers. tests/engine runs all families on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights on MLX hold what the file says, to the last bit: the gguf package is the oracle. Their products are exact."""
+"""Weights on MLX have the values of the file, to the last bit (oracle: the gguf package). Their products are exact."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def test_groups_hold_the_block_s_values_to_the_last_bit(dtype: DType, backend: E
 
 
 @pytest.mark.parametrize("dtype", GROUPED, ids=lambda d: d.name)
-def test_products_are_of_these_values(dtype: DType, backend: EagerBackend) -> None:
-    """No activation is rounded: what is left is the order of F32 sums."""
+def test_products_use_these_values(dtype: DType, backend: EagerBackend) -> None:
+    """No activation is rounded: only the order of F32 sums differs."""
     data = any_blocks(dtype, (3, *SHAPE))
     experts = load(backend, dtype, data, (3, *SHAPE), ("linear_experts",))
     weight = load(backend, dtype, data[: data.size // 3])
@@ -104,7 +104,7 @@ def test_products_are_of_these_values(dtype: DType, backend: EagerBackend) -> No
 
 
 @pytest.mark.parametrize("dtype", [DType.Q6_K, DType.Q3_K, DType.F16, DType.BF16], ids=lambda d: d.name)
-def test_what_fits_no_group_is_exact_in_f32_and_said_so(dtype: DType, backend: EagerBackend) -> None:
+def test_a_format_that_does_not_fit_a_group_is_exact_in_f32_and_reported(dtype: DType, backend: EagerBackend) -> None:
     if dtype.is_quantized:
         data = any_blocks(dtype)
     else:
@@ -122,7 +122,7 @@ def test_what_fits_no_group_is_exact_in_f32_and_said_so(dtype: DType, backend: E
 
 @pytest.mark.parametrize("dtype", DType, ids=lambda d: d.name)
 @pytest.mark.parametrize("uses", [("linear",), ("mul",), ()], ids=str)
-def test_the_report_is_what_is_held(dtype: DType, uses: tuple[str, ...], backend: EagerBackend) -> None:
+def test_the_report_is_the_memory_of_the_arrays(dtype: DType, uses: tuple[str, ...], backend: EagerBackend) -> None:
     try:
         weight = load(backend, dtype, np.zeros(dtype.nbytes(SHAPE), np.uint8), uses=uses)
     except DTypeError as e:
@@ -131,7 +131,7 @@ def test_the_report_is_what_is_held(dtype: DType, uses: tuple[str, ...], backend
     assert backend.memory().total == sum(a.nbytes for a in arrays)
 
 
-def test_a_large_weight_is_taken_apart_in_pieces(backend: EagerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_weight_is_unpacked_in_parts(backend: EagerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hotshoe_mlx._weights._AT_ONCE", 1024)
     for dtype in (DType.Q5_0, DType.Q4_K):
         data = any_blocks(dtype)
@@ -141,7 +141,7 @@ def test_a_large_weight_is_taken_apart_in_pieces(backend: EagerBackend, monkeypa
 
 
 @pytest.mark.parametrize("dtype", [DType.Q4_K, DType.Q6_K, DType.F16, DType.F32], ids=lambda d: d.name)
-def test_loading_takes_the_model_and_one_weight_more_at_most(dtype: DType, backend: EagerBackend) -> None:
+def test_loading_takes_at_most_the_model_and_one_more_weight(dtype: DType, backend: EagerBackend) -> None:
     shape = (64, 1024)
     data = np.zeros(dtype.nbytes(shape), np.uint8)
     before, fractions = mx.get_active_memory(), []

@@ -1,4 +1,4 @@
-"""The animals: one entry each, with what it does and what has to be said of it."""
+"""The animals: each is a plugin, with what it does and what its verdict must say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The zoo's grounds: one fresh environment into which pip installs every animal, and visits to it."""
+"""The zoo: a new environment into which pip installs every animal, and programs that run in it."""
 
 from __future__ import annotations
 
@@ -92,5 +92,5 @@ def place_of_day(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def day(zoo: Zoo, place_of_day: Path) -> Visit:
-    """One visit with every animal out of its cage, and nothing remembered of any."""
+    """A program that loads all animals, with an empty cache."""
     return zoo.visit(place_of_day)

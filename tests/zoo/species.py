@@ -1,4 +1,4 @@
-"""What an animal is made of: a wheel with a provider that works, and what goes wrong with it.
+"""How an animal is made: a wheel with a provider that works, and its fault.
 
 Its module is BODY, a provider that works (NumPy under another name), with ``before`` in front of it (what happens when
 it is imported) and ``after`` behind it (what is wrong with it). ``{name}`` is its name.
@@ -100,35 +100,35 @@ def wrong(op: str, wrong: str) -> str:
 
 @dataclass(frozen=True)
 class Library:
-    """A shared library in the wheel, of C ``source``. needs: one it is linked to, and which will not be there.
-
-    spoil: what becomes of its bytes before they are packed.
-    """
+    """A shared library in the wheel, compiled from the C code ``source``."""
 
     source: str = "void *ggml_backend_init(void) { return 0; }"
     needs: str | None = None
+    """A library that it is linked to and that will be missing."""
     spoil: Callable[[bytes], bytes] = lambda data: data
+    """Changes its bytes before they are packed."""
 
 
 @dataclass(frozen=True)
 class Animal:
-    """name: of wheel, entry point, provider and device. what: the words for it.
-
-    outcomes: what it may be called. says: words in the reason, hint or details of its verdict, or of its library's,
-    where it is called by the first of the outcomes.
-    entry: the entry point's module, where that is not its own. tag: the platform that the wheel says it is for.
-    """
+    """A plugin of the zoo."""
 
     name: str
+    """The name of its wheel, entry point, provider and device."""
     what: str
+    """What it does, in words."""
     outcomes: tuple[str, ...]
+    """The outcomes that its verdict may have."""
     says: tuple[str, ...] = ()
+    """Texts in the reason, hint or details of its verdict, or its library's, if that has the first of the outcomes."""
     before: str = ""
     after: str = ""
     libraries: Mapping[str, Library] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
     tag: str = "py3-none-any"
+    """The platform in the wheel's metadata."""
     entry: str | None = None
+    """The entry point's module, if it is not its own."""
 
     @property
     def hangs(self) -> bool:

@@ -26,7 +26,7 @@ def check(visit: Visit, version: str) -> None:
 
 
 def test_a_folder_of_another_ggml(new_environment, foreign, tmp_path):
-    """Its libraries never reach ours: ggml's own check, one integer, would let them in."""
+    """Its libraries are never loaded with ours, although ggml's own check, one integer, would accept them."""
     home: Zoo = new_environment("foreign-folder")
     visit = home.visit(tmp_path, paths=[str(foreign)])
     check(visit, version_in(foreign / "libggml-base.so") or "no version")
@@ -49,7 +49,7 @@ def test_a_wheel_with_another_ggml(new_environment, foreign, tmp_path):
 
 
 def test_a_whole_other_set_is_adopted_or_refused_by_version(new_environment, foreign, tmp_path):
-    """load_all(ggml=DIR): every library of it is judged, the best computes; or both versions are named."""
+    """load_all(ggml=DIR): every library gets a verdict, and the best computes, or the verdict names both versions."""
     visit = new_environment("adopted").visit(tmp_path, compute=["cpu"], ggml=str(foreign))
     (plugin,) = [v for v in visit.report["verdicts"] if v["candidate"] == "ggml-cpu"]
     if plugin["outcome"] == "abi-mismatch":

@@ -1,4 +1,4 @@
-"""What ``hotshoe new-plugin`` writes, as it stands: built, installed, found, and tested by its own tests."""
+"""Plugins that ``hotshoe new-plugin`` writes: built, installed, found, and tested by their own tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACKEND, FAMILY, EMPTY, FULL = PLUGINS = ("acme-npu", "acme-llm", "acme-libs", "
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One of each kind; of ``--libraries`` also one with a library in it, which is a copy of hotshoe-ggml-cpu's."""
+    """One plugin of each kind, and one of ``--libraries`` that contains a library, a copy of hotshoe-ggml-cpu's."""
     folder = tmp_path_factory.mktemp("packages")
     for name, kind in zip(PLUGINS, ("backend", "family", "libraries", "libraries")):
         write_plugin(names_for(name, kind), kind, folder / name)
@@ -82,13 +82,13 @@ def test_the_page_shows_the_backend_that_is_written(tmp_path: Path) -> None:
 
 
 def test_the_wheels_say_what_they_hold(packages: Path, environment: Zoo) -> None:
-    """One with a library in it is for a platform; the others are for all."""
+    """A wheel with a library is for one platform; the others are for all."""
     for wheel in (packages / "dist").glob("*.whl"):
         assert wheel.name.endswith("-py3-none-any.whl") == (not wheel.name.startswith("acme_cpu_libs")), wheel.name
 
 
 def test_the_backend_passes_the_kit(packages: Path, environment: Zoo, tmp_path: Path) -> None:
-    """A third of it, from all of its classes: the whole kit is run on what core has for such backends, by others."""
+    """A third of the kit, from all of its classes. Other tests run the whole kit on core's own such backends."""
     (tmp_path / "a_third.py").write_text("def pytest_collection_modifyitems(items): items[:] = items[::3]\n")
     assert n_passed(environment, packages / BACKEND, "-p", "a_third", PYTHONPATH=str(tmp_path)) > 1000
 

@@ -1,4 +1,4 @@
-"""Tried as a new user would: in each situation ``hotshoe doctor`` alone says what to do, or that there is nothing."""
+"""A new user: in each situation ``hotshoe doctor`` says what to do, or that nothing is to be done."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def doctor(zoo: Zoo, folder: Path, *arguments: str, **environ: str) -> tuple[int
 
 
 def gpu_plugin(folder: Path, before: str = "", after: str = "", libraries: dict[str, bytes] | None = None) -> Path:
-    """A wheel called as the plugin for NVIDIA GPUs is going to be."""
+    """A wheel with the name of the plugin for NVIDIA GPUs."""
     code = (before + BODY + after).replace("{name}", "cuda")
     files = {f"zoo_cuda/{name}": data for name, data in (libraries or {}).items()}
     files["zoo_cuda/__init__.py"] = code.encode()
@@ -70,7 +70,7 @@ def test_a_gpu_plugin_where_there_is_no_gpu(new_environment, tmp_path):
 
 @needs_ggml
 def test_a_gpu_plugin_whose_driver_is_missing(new_environment, tmp_path):
-    """It needs a library that only the driver brings: the verdict names it, and without a GPU nothing is to do."""
+    """It needs a library of the driver: the verdict names the library. Without a GPU nothing is to be done."""
     library = compile_library(tmp_path / "c", "libzoo_cuda.so", "int x;", "libzoo_driver.so.1")
     before = "import ctypes, pathlib; ctypes.CDLL(str(pathlib.Path(__file__).parent / 'libzoo_cuda.so'))\n"
     wheel = gpu_plugin(tmp_path, before=before, libraries={"libzoo_cuda.so": library})
@@ -93,7 +93,7 @@ def test_a_blocked_plugin(new_environment, tmp_path):
 
 @needs_ggml
 def test_a_wheel_for_another_platform(new_environment, wheels, tmp_path):
-    """Brought in by hand, past pip's own check: a Windows wheel, and one with a library for PowerPC."""
+    """Installed without pip's own check: a Windows wheel, and a wheel with a library for PowerPC."""
     names = ("camel", "penguin")
     code, text = doctor(new_environment("other", [wheels[name] for name in names]), tmp_path)
     assert code == 1

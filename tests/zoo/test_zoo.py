@@ -1,4 +1,4 @@
-"""Plugins that go wrong in every way we know of: each has its own verdict, and nobody else is the worse for it."""
+"""Plugins that fail in every way we know: each has its own verdict, and no other plugin is affected."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NAMES = [animal.name for animal in ANIMALS]
 
 
 def all_but(animal: Animal) -> list[str]:
-    """The packages of all others, hotshoe's own but for the CPU's included."""
+    """The packages of all other plugins, including hotshoe's own except the CPU's."""
     return [*(other.distribution for other in ANIMALS if other is not animal), "mlx", "ggml-rpc"]
 
 
 def check_verdict(visit: Visit, animal: Animal) -> None:
-    """The verdict on the animal's plugin is one of those it may have, and its words name what is wrong."""
+    """The verdict on the animal is one of the allowed ones, and its text names what is wrong."""
     about = visit.about(animal)
     plugins = [verdict for verdict in about if verdict["kind"] == "plugin"]
     assert len(plugins) == 1, f"{animal.name} ({animal.what}) must have exactly one verdict as a plugin: {about}"
@@ -38,7 +38,7 @@ def check_verdict(visit: Visit, animal: Animal) -> None:
 
 
 def check_unharmed(visit: Visit) -> None:
-    """Nothing of the user's process is changed, nothing is printed, and nothing stays behind."""
+    """The user's process is not changed, nothing is printed, and nothing is left."""
     assert visit.code == 0
     assert visit.report["printed"] == ["", ""]
     assert visit.report["changed"] == {}
@@ -60,13 +60,13 @@ def test_what_works_is_used_and_what_is_broken_is_not(day: Visit, animal: Animal
 
 @pytest.mark.parametrize("animal", TAME, ids=[animal.name for animal in TAME])
 def test_what_works_computes(zoo: Zoo, tmp_path: Path, animal: Animal) -> None:
-    """Whatever else it does once the user has chosen it."""
+    """Whatever else the animal does: opened, it computes the right numbers."""
     visit = zoo.visit(tmp_path, compute=[animal.name], block=all_but(animal))
     assert visit.report["answers"] == {animal.name: SUMS}
 
 
-def test_what_the_magpie_takes_is_given_back(zoo: Zoo, tmp_path: Path) -> None:
-    """Once the user has opened a device of it, and its code is in the user's process."""
+def test_what_the_magpie_changes_is_restored(zoo: Zoo, tmp_path: Path) -> None:
+    """After the user has opened one of its devices, so its code is in the user's process."""
     others = [other.distribution for other in ANIMALS if other.name != "magpie"]
     visit = zoo.visit(tmp_path, compute=["magpie"], block=others)
     assert visit.report["changed"] == {}
@@ -81,7 +81,7 @@ def test_all_of_them_at_once_leave_the_user_unharmed(day: Visit) -> None:
 
 
 def test_probes_run_side_by_side(day: Visit) -> None:
-    """Each that hangs uses up its time limit; together they cost less than one after the other."""
+    """Each plugin that hangs uses its whole time limit; in parallel they take less time than one after the other."""
     hanging = [day.about(animal)[0]["elapsed"] for animal in BROKEN if animal.hangs]
     assert len(hanging) > 2
     assert min(hanging) >= TIME_LIMIT
@@ -89,7 +89,7 @@ def test_probes_run_side_by_side(day: Visit) -> None:
 
 
 def test_a_second_program_remembers(zoo: Zoo, day: Visit, place_of_day: Path) -> None:
-    """With what the first has learned, the second waits for nobody, and says the same."""
+    """The second program uses the reports of the first: it waits for no plugin and gives the same verdicts."""
     first, second = day, zoo.visit(place_of_day)
 
     def outcomes(visit: Visit) -> dict[str, str]:
@@ -102,7 +102,7 @@ def test_a_second_program_remembers(zoo: Zoo, day: Visit, place_of_day: Path) ->
 
 @pytest.fixture(scope="module")
 def of_those_that_hang(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Visit]]]:
-    """Visits to each alone, begun together: they are waiting, for the most part."""
+    """One program for each animal, all started together, because they mostly wait."""
     with ThreadPoolExecutor() as pool:
         yield {
             animal.name: pool.submit(zoo.visit, tmp_path_factory.mktemp(animal.name), block=all_but(animal))
@@ -113,7 +113,7 @@ def of_those_that_hang(zoo: Zoo, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.mark.parametrize("animal", ANIMALS, ids=NAMES)
 def test_one_alone(zoo: Zoo, tmp_path: Path, animal: Animal, request: pytest.FixtureRequest) -> None:
-    """Each by itself, the others blocked: what it does is not hidden by what they do."""
+    """Each animal alone, with the others blocked, so that they cannot hide what it does."""
     if animal.hangs:
         visit = request.getfixturevalue("of_those_that_hang")[animal.name].result()
     else:

@@ -1,4 +1,4 @@
-"""A user's program at the zoo: calls load_all, looks at what became of its own process, computes, and reports.
+"""A user's program in the zoo: calls load_all, checks whether its process was changed, computes, and reports.
 
     python visitor.py REPORT OPTIONS
 
@@ -22,7 +22,7 @@ import hotshoe
 
 
 def state() -> dict[str, Any]:
-    """Everything that is the process's own, and that a plugin could have changed."""
+    """Everything in the process that a plugin could change."""
     mask = os.umask(0)
     os.umask(mask)
     return {
@@ -57,7 +57,7 @@ def open_files() -> list[str]:
 
 
 def children() -> list[str]:
-    """Processes of which this one is the parent, the dead that were not fetched included."""
+    """The child processes of this process, including zombies."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""Visits to the zoo: a program that calls load_all in an environment of its own, and what came of it."""
+"""Runs a program that calls load_all in a separate environment, and collects the result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VISITOR = Path(__file__).with_name("visitor.py")
 
 @dataclass(frozen=True)
 class Visit:
-    """What came of one program that called load_all: its report, and what it left behind."""
+    """The result of a program that called load_all: its report, and what it left."""
 
     report: dict[str, Any]
     code: int
@@ -38,7 +38,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Zoo:
-    """The environment: its interpreter, and where its packages lie."""
+    """An environment: its interpreter, and the folder of its packages."""
 
     python: Path
     site: Path
@@ -73,7 +73,7 @@ class Zoo:
 
 
 def _end_all(token: str) -> list[str]:
-    """Processes that outlive the visit: those with its token in their environment. They are ended here."""
+    """End the processes that outlive the program, found by its token in their environment; return their commands."""
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:

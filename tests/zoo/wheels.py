@@ -1,4 +1,4 @@
-"""Third-party wheels, written file by file: what a stranger's build backend would make, without the backend."""
+"""Writes third-party wheels file by file, as a build backend would."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def write_wheel(
     version: str = "1.0",
     tag: str = "py3-none-any",
 ) -> Path:
-    """A wheel with METADATA, WHEEL, entry_points.txt and a RECORD of everything.
+    """Write a wheel with METADATA, WHEEL, entry_points.txt and a RECORD of every file.
 
-    ``tag`` is what the wheel says of itself; its file name says "any", so that pip installs it anywhere.
+    tag: the platform in its metadata. Its file name says "any", so that pip installs it everywhere.
     """
     distribution = name.replace("-", "_")
     info = f"{distribution}-{version}.dist-info"
@@ -49,9 +49,9 @@ def _digest(data: bytes) -> str:
 
 
 def compile_library(folder: Path, name: str, source: str, needs: str | None = None) -> bytes:
-    """The bytes of the shared library ``name`` made of C ``source``, linked to one called ``needs``.
+    """Compile the C code ``source``, linked to a library ``needs``, and return the bytes of the library ``name``.
 
-    Skips the test where there is no compiler.
+    Skips the test if there is no compiler.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

@@ -57,14 +57,14 @@ def bar(amounts: Sequence[tuple[str, int]], available: int = 0) -> Html:
         width = _WIDTH * size / whole
         shapes.append(f'<rect x="{x:.1f}" width="{width:.1f}" height="{_HEIGHT}" fill="{colour}"/>')
         x += width
-    words = ", ".join(f"{name} {format_bytes(size)}" for name, size in amounts)
+    caption = ", ".join(f"{name} {format_bytes(size)}" for name, size in amounts)
     if available:
-        words += f"; available {format_bytes(available)}"
+        caption += f"; available {format_bytes(available)}"
     if 0 < available < needed:
         x = _WIDTH * available / whole
         shapes.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{_HEIGHT}" stroke="#d62728" stroke-width="3"/>')
     return Html(
-        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img"><title>{text(words)}</title>'
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img"><title>{text(caption)}</title>'
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#888" fill-opacity="0.25"/>{"".join(shapes)}</svg>'
     )
 

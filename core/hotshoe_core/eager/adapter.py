@@ -281,7 +281,9 @@ class EagerExecutable(Executable):
         with backend.lock:
             backend._require_open()
             if not backend.params.allocate:
-                raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
+                raise GraphError(
+                    "the backend is open for a dry run and cannot compute", hint="open it with allocate=True"
+                )
             given = list(self._given)
             for tensor in self._stored:
                 if tensor.handle is None:

@@ -40,7 +40,7 @@ class EagerLibrary:
     from_numpy: Callable[[np.ndarray[Any, Any], DType], Native]
     """``from_numpy(array, dtype)``: a native array from a NumPy array; ``dtype`` is the element type it stands for.
 
-    ``dtype`` is one of ``dtypes``. The NumPy array is contiguous and nobody else uses it: it may be kept and written
+    ``dtype`` is one of ``dtypes``. The NumPy array is contiguous and nothing else uses it: it may be kept and written
     to.
     """
 
@@ -69,7 +69,7 @@ class EagerLibrary:
     in_place: Mapping[str, Callable[..., Native]] = field(default_factory=dict)
     """By op name (``set_rows``, ``set_slice``): writes into its first source and returns it. Needs ``copy``.
 
-    For libraries whose arrays can be written to. The adapter uses it if nobody reads the old value any more, so that a
+    For libraries whose arrays can be written to. The adapter uses it if nothing reads the old value any more, so that a
     token does not copy a cache. Otherwise it uses ``functions``, or this function on a copy.
     """
 
@@ -138,7 +138,10 @@ class EagerLibrary:
 
     def __post_init__(self) -> None:
         if self.in_place and self.copy is None:
-            raise BackendError("a library with in_place functions needs copy, too")
+            raise BackendError(
+                "EagerLibrary: in_place has functions, but copy is missing",
+                hint="copy: a function that copies a native array",
+            )
 
     def has(self, node: Tensor) -> bool:
         """Whether there is a function that computes this node."""

@@ -161,7 +161,7 @@ def decode_text(raw: bytes, file: MappedFile, key: str, pos: int) -> str:
 def read_array(cursor: Cursor, key: str, depth: int = 1) -> GGUFArray:
     """Read the array that starts at the cursor with its element type, and move the cursor past it."""
     field = f"key {quoted(key)}"
-    at = cursor.pos
+    start = cursor.pos
     kind = cursor.value_type(f"{field}, element type")
     n = cursor.count(f"{field}, number of items", kind.nbytes)
     pos = cursor.pos
@@ -172,7 +172,7 @@ def read_array(cursor: Cursor, key: str, depth: int = 1) -> GGUFArray:
         cursor.skip_strings(n, field)
     else:
         if depth == MAX_DEPTH:
-            raise cursor.error(f"arrays are nested more than {MAX_DEPTH} deep", field, at=at)
+            raise cursor.error(f"arrays are nested more than {MAX_DEPTH} deep", field, offset=start)
         cursor.spend(16 * n, field)  # skipping an array takes about as long as skipping 16 strings
         for _ in range(n):
             read_array(cursor, key, depth + 1)

@@ -40,8 +40,9 @@ class Cursor:
         self._u64 = struct.Struct(f"{self.order}Q").unpack_from
         self._items = MAX_ITEMS
 
-    def error(self, message: str, field: str, *, at: int | None = None, hint: str | None = None) -> ModelFileError:
-        offset = self.pos if at is None else at
+    def error(self, message: str, field: str, *, offset: int | None = None, hint: str | None = None) -> ModelFileError:
+        """A ModelFileError at a byte offset, by default the current position. The caller raises it."""
+        offset = self.pos if offset is None else offset
         return ModelFileError(message, path=self.file.path, field=field, offset=offset, hint=hint)
 
     def need(self, n: int, field: str) -> None:
@@ -68,30 +69,30 @@ class Cursor:
         if n * item_bytes > left:
             what = f"{n} bytes" if item_bytes == 1 else f"{n} items of at least {item_bytes} bytes each"
             message = f"{what} cannot fit in the {left} bytes that are left"
-            raise self.error(message, field, at=self.pos - 8, hint=DAMAGED)
+            raise self.error(message, field, offset=self.pos - 8, hint=DAMAGED)
         return n
 
     def value_type(self, field: str) -> ValueType:
-        at = self.pos
+        start = self.pos
         number = self.u32(field)
         if number not in VALUE_TYPES:
             message = f"{number} is not a value type; expected 0 to {max(VALUE_TYPES)}"
-            raise self.error(message, field, at=at, hint=DAMAGED)
+            raise self.error(message, field, offset=start, hint=DAMAGED)
         return VALUE_TYPES[number]
 
     def text(self, field: str, limit: int) -> str:
         """Read a name: a length-prefixed UTF-8 string of 1 to ``limit`` bytes."""
-        at = self.pos
+        start = self.pos
         n = self.count(f"length of {field}", 1)
         if not 0 < n <= limit:
-            raise self.error(f"a name of {n} bytes; expected 1 to {limit}", field, at=at, hint=DAMAGED)
+            raise self.error(f"a name of {n} bytes; expected 1 to {limit}", field, offset=start, hint=DAMAGED)
         raw = self.data[self.pos : self.pos + n].tobytes()
         self.pos += n
         try:
             return raw.decode()
         except UnicodeDecodeError as e:
             message = f"{raw[:60]!r} is not valid UTF-8 ({e.reason})"
-            raise self.error(message, field, at=at + 8 + e.start, hint=DAMAGED) from None
+            raise self.error(message, field, offset=start + 8 + e.start, hint=DAMAGED) from None
 
     def spend(self, n: int, field: str) -> None:
         """Count work whose amount a file can claim freely. Raises ModelFileError above MAX_ITEMS."""

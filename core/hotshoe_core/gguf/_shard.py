@@ -91,10 +91,10 @@ class Shard:
     def _read_tensors(self, cursor: Cursor, n: int) -> dict[str, TensorInfo]:
         rows: dict[str, _Row] = {}
         for i in range(n):
-            at = cursor.pos
+            start = cursor.pos
             name = cursor.text(f"name of tensor {i}", MAX_NAME_BYTES)
             if name in rows:
-                raise cursor.error("a second tensor of this name", f"tensor {quoted(name)}", at=at, hint=DAMAGED)
+                raise cursor.error("a second tensor of this name", f"tensor {quoted(name)}", offset=start, hint=DAMAGED)
             rows[name] = _read_row(cursor, f"tensor {quoted(name)}", self.alignment)
         base = -(-cursor.pos // self.alignment) * self.alignment
         tensors: dict[str, TensorInfo] = {}
@@ -107,7 +107,7 @@ class Shard:
                     f"the tensor's {row.nbytes} bytes begin at byte {offset} and end at byte {end}, "
                     f"but the file has only {self.file.size} bytes",
                     f"tensor {quoted(name)}, offset",
-                    at=row.offset_position,
+                    offset=row.offset_position,
                     hint=DAMAGED,
                 )
             tensors[name] = TensorInfo(name, row.shape, row.dtype, offset, row.nbytes, self.number)
@@ -128,12 +128,12 @@ class _Row(NamedTuple):
 
 
 def _read_row(cursor: Cursor, field: str, alignment: int) -> _Row:
-    at = cursor.pos
+    start = cursor.pos
     n_dims = cursor.u32(f"{field}, number of dimensions")
     if n_dims > MAX_DIMS:
         message = f"{n_dims}; expected at most {MAX_DIMS}"
-        raise cursor.error(message, f"{field}, number of dimensions", at=at, hint=DAMAGED)
-    at = cursor.pos
+        raise cursor.error(message, f"{field}, number of dimensions", offset=start, hint=DAMAGED)
+    start = cursor.pos
     shape = tuple(cursor.u64(f"{field}, dimension {i}") for i in range(n_dims))[::-1]
     dtype = _dtype(cursor, f"{field}, type")
     last = shape[-1] if shape else 1
@@ -141,18 +141,18 @@ def _read_row(cursor: Cursor, field: str, alignment: int) -> _Row:
         raise cursor.error(
             f"rows of {last} elements; expected a multiple of {dtype.block_size}, the block size of {dtype.name}",
             f"{field}, dimensions",
-            at=at,
+            offset=start,
             hint=DAMAGED,
         )
     # An empty tensor is valid, but its other dimensions have the same limits.
     if prod(d or 1 for d in shape) * dtype.block_bytes > _MAX_BYTES:
         message = f"a shape of {shape} has too many elements"
-        raise cursor.error(message, f"{field}, dimensions", at=at, hint=DAMAGED)
+        raise cursor.error(message, f"{field}, dimensions", offset=start, hint=DAMAGED)
     position = cursor.pos
     offset = cursor.u64(f"{field}, offset")
     if offset % alignment:
         message = f"{offset} is not a multiple of {alignment}, the file's alignment"
-        raise cursor.error(message, f"{field}, offset", at=position, hint=DAMAGED)
+        raise cursor.error(message, f"{field}, offset", offset=position, hint=DAMAGED)
     return _Row(shape, dtype, dtype.nbytes(shape), offset, position)
 
 
@@ -175,11 +175,11 @@ def _version(file: MappedFile) -> tuple[int, bool]:
 
 
 def _limited(cursor: Cursor, field: str, limit: int) -> int:
-    at = cursor.pos
+    start = cursor.pos
     # The shortest key has 8 + 1 bytes of name, 4 of type, 1 of value; the shortest tensor has more.
     n = cursor.count(field, 14)
     if n > limit:
-        raise cursor.error(f"{n}; expected at most {limit}", field, at=at, hint=DAMAGED)
+        raise cursor.error(f"{n}; expected at most {limit}", field, offset=start, hint=DAMAGED)
     return n
 
 
@@ -188,11 +188,11 @@ def _read_metadata(cursor: Cursor, n: int, entries: dict[str, slice]) -> Metadat
     types: dict[str, ValueType] = {}
     scalars = {t: struct.Struct(cursor.order + t.code).unpack for t in ValueType if t.code}
     for i in range(n):
-        at = cursor.pos
+        start = cursor.pos
         key = cursor.text(f"name of key {i}", MAX_NAME_BYTES)
         field = f"key {quoted(key)}"
         if key in values:
-            raise cursor.error("a second key of this name", field, at=at, hint=DAMAGED)
+            raise cursor.error("a second key of this name", field, offset=start, hint=DAMAGED)
         kind = cursor.value_type(f"{field}, type")
         types[key] = kind
         if kind is ValueType.ARRAY:
@@ -205,7 +205,7 @@ def _read_metadata(cursor: Cursor, n: int, entries: dict[str, slice]) -> Metadat
             value = scalars[kind](cursor.data[cursor.pos : end].tobytes())[0]
             values[key] = bool(value) if kind is ValueType.BOOL else value
             cursor.pos = end
-        entries[key] = slice(at, cursor.pos)
+        entries[key] = slice(start, cursor.pos)
     return Metadata(values, types, cursor.file.path)
 
 
@@ -219,7 +219,7 @@ def _read_string(cursor: Cursor, key: str) -> str | LongString:
 
 
 def _dtype(cursor: Cursor, field: str) -> DType:
-    at = cursor.pos
+    start = cursor.pos
     number = cursor.u32(field)
     try:
         return DType.from_id(number)
@@ -230,7 +230,7 @@ def _dtype(cursor: Cursor, field: str) -> DType:
         hint = "get the model in a current type, or quantize it again"
     elif number > 1000:  # no version will use such a number soon: the file is damaged, not new
         hint = DAMAGED
-    raise cursor.error(message, field, at=at, hint=hint)
+    raise cursor.error(message, field, offset=start, hint=hint)
 
 
 def _check_overlap(cursor: Cursor, tensors: dict[str, TensorInfo]) -> None:
@@ -245,7 +245,7 @@ def _check_overlap(cursor: Cursor, tensors: dict[str, TensorInfo]) -> None:
             raise cursor.error(
                 f"the tensor's data overlaps that of {quoted(before)}, which ends at byte {end}",
                 f"tensor {quoted(t.name)}",
-                at=t.offset,
+                offset=t.offset,
                 hint=DAMAGED,
             )
         if t.offset + t.nbytes > end:

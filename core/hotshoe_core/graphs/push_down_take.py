@@ -68,7 +68,7 @@ def _takes_few(node: Tensor) -> bool:
 
 
 def _chosen_rows(graph: Graph) -> dict[Tensor, Tensor]:
-    """For each node that can be computed for some rows only, and of which no other rows are read: their indices."""
+    """The indices of rows for each node that can be computed for these rows alone and whose other rows are not read."""
     needed: dict[Tensor, Tensor | None] = dict.fromkeys((*graph.outputs, *graph.updates.values()))  # None: all rows
     for node in reversed(graph.nodes):  # readers of a node come before it
         indices = needed.get(node)

@@ -239,7 +239,7 @@ def _check_config(config: RoPE, head_dim: int) -> None:
     if not -(2**31) <= config.original_context < 2**31:
         raise ShapeError(f"original_context is {config.original_context}; expected an integer of 32 bits")
     if config.dim % 2 or not 0 < config.dim <= head_dim:
-        raise ShapeError(f"rotates {config.dim} elements of a head of {head_dim}: expected an even number within it")
+        raise ShapeError(f"dim is {config.dim}; expected an even number from 2 to {head_dim}, the head size")
     for name in _NUMBERS:
         value = getattr(config, name)
         if not math.isfinite(value) or (name in ("base", "scale") and value <= 0):
@@ -257,7 +257,7 @@ def _check_config(config: RoPE, head_dim: int) -> None:
         if any(k * n > config.dim // 2 for n in config.sections[1:]):
             raise ShapeError(f"sections {config.sections}: at most {config.dim // 2 // k} pairs each can interleave")
     elif config.section_layout == "restarting" and config.ext_factor:
-        raise ShapeError("YaRN (ext_factor) is not defined for sections that restart")
+        raise ShapeError("YaRN (ext_factor) cannot be used with section_layout 'restarting'")
 
 
 @composite(_rope_rule)

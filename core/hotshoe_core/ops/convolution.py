@@ -185,7 +185,7 @@ def _conv_transpose_rule(dims: int) -> Rule:
         axes = zip(sizes, weight.shape[2:], stride, padding, dilation, extra)
         spatial = tuple((size - 1) * s - 2 * p + d * (k - 1) + e + 1 for size, k, s, p, d, e in axes)
         if min(spatial) < 1:
-            raise ShapeError(f"the padding leaves nothing: the output's sizes would be {spatial}")
+            raise ShapeError(f"the padding is too large: the sizes of the output would be {spatial}")
         return (*batch, out, *spatial), F32
 
     return rule

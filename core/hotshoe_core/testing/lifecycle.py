@@ -176,13 +176,13 @@ class LifecycleConformance:
         state = self.backend.state((4, 3), DType.F32, "goes on")
         ctx, other = self.backend.new_context(), self.backend.new_context()
         outputs: list[Tensor] = []
-        for each in (ctx, other):
-            new = state.set_rows(each.input("at", (1,), I32), each.input("rows", (1, 3)))
-            each.update(state, new)
+        for context in (ctx, other):
+            new = state.set_rows(context.input("at", (1,), I32), context.input("rows", (1, 3)))
+            context.update(state, new)
             outputs += [new, new[1:3]]
-            each.forward(*outputs[-2:])
-        for each, value in ((ctx, 1.0), (other, 5.0)):
-            each.compute({each.inputs["at"]: [1], each.inputs["rows"]: np.full((1, 3), value)})
+            context.forward(*outputs[-2:])
+        for context, value in ((ctx, 1.0), (other, 5.0)):
+            context.compute({context.inputs["at"]: [1], context.inputs["rows"]: np.full((1, 3), value)})
         assert [ctx.read(output).max() for output in outputs[:2]] == [1, 1]
 
     def test_states_that_took_one_value_part_again(self) -> None:

@@ -73,10 +73,13 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         _, commands = _parser()
         _add(commands, argv[0])
         return parse_command(commands.choices[argv[0]], argv[1:])
-    parser, commands = all_commands() if not argv or argv[0].startswith("-") else _parser()
     if argv and not argv[0].startswith("-"):
         hint = COMMAND_HINTS.get(argv[0]) or did_you_mean(argv[0], _COMMANDS)
-        parser.error(f"unknown command {shown(argv[0])}\n  hint: {hint}")
+        _parser()[0].error(f"unknown command {shown(argv[0])}\n  hint: {hint}")
+    parser, _ = all_commands()
+    if not argv:
+        parser.print_help(sys.stderr)
+        parser.exit(2)
     return parser.parse_args(argv)  # --help, --version, or an error
 
 

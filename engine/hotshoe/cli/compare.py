@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotshoe.cli._names import match
-from hotshoe.cli.inspect import printable
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
 from hotshoe_core.errors import TraceError
+from hotshoe_core.errors.text import printable
 from hotshoe_core.inspect.tracefile import Node, Statistics, Trace, measure, read_trace
 
 __all__ = ["Comparison", "Pair", "add_parser", "compare", "run"]
@@ -336,7 +336,7 @@ def _table(pairs: Sequence[Pair], tolerance: float) -> list[str]:
     for p in pairs:
         marks = [] if p.difference <= tolerance else ["differs"]
         marks += [] if p.other == p.node.name else [f"= {p.other}"]
-        rows.append((printable(p.node.name), _shape(p.node.shape), f"{p.difference:.1e}", printable(", ".join(marks))))
+        rows.append((p.node.name, _shape(p.node.shape), f"{p.difference:.1e}", ", ".join(marks)))
     return table(("node", "shape", "difference", ""), rows, "<<><")
 
 

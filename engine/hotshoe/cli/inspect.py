@@ -16,7 +16,7 @@ import numpy as np
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
 from hotshoe_core.errors import ModelFileError
-from hotshoe_core.errors.text import format_bytes
+from hotshoe_core.errors.text import format_bytes, printable
 from hotshoe_core.gguf import GGUFArray, GGUFFile, TensorInfo, ValueType
 from hotshoe_core.tensors.dtypes import DType
 
@@ -107,18 +107,11 @@ def render(report: dict[str, Any], width: int = 80) -> str:
         parts.append(_metadata(metadata, width))
     if tensors := report.get("tensors"):
         tensor_rows = [
-            (printable(t["name"]), t["type"], " x ".join(map(str, t["shape"])) or "scalar", format_bytes(t["bytes"]))
+            (t["name"], t["type"], " x ".join(map(str, t["shape"])) or "scalar", format_bytes(t["bytes"]))
             for t in tensors
         ]
         parts.append("\n".join(table(("tensor", "type", "shape", "size"), tensor_rows, "<<<>")))
     return "\n\n".join(parts)
-
-
-def printable(text: str) -> str:
-    """``text`` on one line, control characters as escapes: a file must not control a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def shorten(text: str, width: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections import deque
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ _ALIASES = {
     "--json-schema": ("-j", "--json-schema-file", "-jf"),
     "--grammar": ("--grammar-file",),
 }
-"""Our option, and what llama.cpp and Ollama call it. A name holds where the command has our option, and not the name
-for another one. MODEL is the first argument."""
+"""Our options, and what llama.cpp and Ollama call them. A command takes such a name if it has our option, and no option
+of that name itself. MODEL is the first argument."""
 
 _ADVICE = {
     ("-ctk", "-ctv", "--cache-type-k", "--cache-type-v"): "keys and values have one type here: --kv-dtype TYPE",
@@ -53,10 +53,7 @@ _ADVICE = {
     ),
     ("-i", "--interactive", "-cnv", "--conversation"): "hotshoe chat MODEL holds a conversation",
     ("-no-cnv", "--no-conversation"): "leave it out: hotshoe run continues a text, hotshoe chat holds a conversation",
-    (
-        "--verbose-prompt",
-        "--log-disable",
-    ): "leave it out: hotshoe prints nothing but results, and with -v one line more",
+    ("--verbose-prompt", "--log-disable"): "leave it out: hotshoe prints only results; -v adds device and speed",
 }
 """Options of llama.cpp and Ollama that hotshoe does not have, and what to do instead."""
 
@@ -115,15 +112,15 @@ def _checked(parser: CommandParser, argv: Sequence[str]) -> list[str]:
     """``argv`` with -m MODEL moved to the front. An option that the command does not have ends the program."""
     options = parser._option_string_actions
     takes_model = any(action.dest == "model" for action in parser._actions)
-    waiting, checked, model = list(argv), list[str](), list[str]()
+    waiting, checked, model = deque(argv), list[str](), list[str]()
     while waiting:
-        argument = waiting.pop(0)
+        argument = waiting.popleft()
         if argument == "--":
             return [*model, *checked, argument, *waiting]
         name, equals, value = argument.partition("=")
         is_option = len(argument) > 1 and argument[0] == "-" and " " not in name and not _NUMBER.match(argument)
         if takes_model and name in _ALIASES["MODEL"] and (equals or waiting):
-            model = [value if equals else waiting.pop(0)]
+            model = [value if equals else waiting.popleft()]
         elif not is_option or name in options or _is_joined(argument, options.get(argument[:2])):
             checked.append(argument)
         else:
@@ -142,5 +139,7 @@ def _hint(name: str, options: Iterable[str], prog: str) -> str:
     advice = next((text for names, text in _ADVICE.items() if name in names), None)
     if advice is not None:
         return advice
+    from difflib import get_close_matches  # 2 ms, only after a mistake
+
     near = get_close_matches(name, options, n=1)
     return f"did you mean {near[0]}?" if near else f"{prog} --help lists the options"

@@ -16,7 +16,7 @@ from hotshoe_core.errors import PlacementError
 from hotshoe_core.errors.text import format_bytes
 
 if TYPE_CHECKING:
-    from hotshoe.placement.plan import Part, Plan
+    from hotshoe.placement.plan import LayerShare, Plan
 
 __all__ = ["add_parser", "run", "simulated"]
 
@@ -47,7 +47,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the plan. Returns 1 if it does not fit."""
-    from hotshoe.placement.plan import plan_model
+    from hotshoe.loading import plan_model
 
     devices = None if args.simulate is None else simulated(args.simulate)
     if devices is not None and args.device is not None:
@@ -104,7 +104,7 @@ def _report(plan: Plan) -> Iterator[str]:
         sums = [sum(m.size for m in amounts.values()) for amounts in (memory.weights, memory.cache)]
         sizes = map(_size, (*sums, memory.graph.size, memory.total, free))
         rows.append((device.name, *sizes, bar(memory.total, free) if free else ""))
-    yield from table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", "TOTAL OF FREE"), rows, "<>>>>><")
+    yield from table(("DEVICE", "WEIGHTS", "CACHE", "GRAPH", "TOTAL", "FREE", "USED OF FREE"), rows, "<>>>>><")
     yield ""
     known = [(name, plan.memory.on(name).total - free) for name, free in plan.free.items() if free]
     lacks = ", ".join(f"{name} lacks {format_bytes(missing)}" for name, missing in known if missing > 0)
@@ -113,7 +113,7 @@ def _report(plan: Plan) -> Iterator[str]:
         yield from wrap(moved)
 
 
-def _layer_rows(parts: Iterable[Part]) -> Iterator[tuple[str, str, str, str]]:
+def _layer_rows(parts: Iterable[LayerShare]) -> Iterator[tuple[str, str, str, str]]:
     """One row for consecutive layers on the same devices, with the sums of their sizes; one for each such device."""
     layers = [(layer, list(group)) for layer, group in groupby(parts, key=lambda p: p.layer)]
     for (_, devices), run in groupby(layers, key=lambda row: (row[0].isdecimal(), [p.device for p in row[1]])):

@@ -1,4 +1,4 @@
-"""Which device holds which part of a model: what was asked for, what fits, what was done."""
+"""Device placement: which device holds which layers of a model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The fit: which layers go to which device, by free memory and by what was asked for. No backend is touched here.
+"""Fit: choose which layers go to which device, by free memory and by the user's options. No backend is used here.
 
-Layers are taken from the last backwards, then the output; the input's weights are on the CPU where it takes part. A
-layer's cache is where the layer is. Each device holds one run of layers, in the order the devices are named, and
-devices with the same figures are filled to the same fraction.
+Devices other than the CPU take the last layers, from the last one backwards, and then the output. The input's weights
+stay on the CPU if it takes part. A layer's cache is on the layer's device. Each device holds consecutive layers, in the
+order in which the devices are named; devices of the same size are filled to the same fraction.
 """
 
 from __future__ import annotations
@@ -17,31 +17,33 @@ from hotshoe_core.errors import PlacementError
 
 __all__ = ["Fitted", "fit", "fits", "room_for", "usage"]
 
-_USABLE = 0.95  # of what a driver says is free: its own tables and other programs take some meanwhile
+_USABLE = 0.95  # of the memory that a driver reports as free: it and other programs need some of it
 _SHOWN = 8  # names in a message
-_STEPS = 40  # halvings of the fraction that devices are filled to
+_STEPS = 40  # bisection steps for the fraction to which devices are filled
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A placement, the bytes it plans on each device, and whether they are free there as far as that is known.
-
-    n_layers: how many are on devices other than the CPU.
-    """
+    """A placement and what it takes."""
 
     placement: Placement
     planned: Mapping[str, int]
+    """Bytes on each device."""
+
     fits: bool
+    """Whether these bytes are free, as far as that is known."""
+
     n_layers: int
+    """Layers on devices other than the CPU."""
 
 
 def fit(
     sizes: ModelSizes, devices: Sequence[Device], params: PlacementParams, free: Mapping[str, int] | None = None
 ) -> Fitted:
-    """Where everything goes on these devices, of which one may be the CPU.
+    """Choose a placement on these devices; one of them may be the CPU.
 
-    free: bytes left on each device, by name, 0 where that is not known; None for what the devices say. Raises
-    PlacementError for options that these devices or this model cannot honour.
+    free: free bytes of each device by name, 0 if unknown; None: what the devices report. Raises PlacementError for
+    options that are not possible with these devices or this model.
     """
     free = {d.name: d.memory_free for d in devices} if free is None else free
     host = next((d for d in devices if d.type is DeviceType.CPU), None)
@@ -52,18 +54,18 @@ def fit(
         layers = list(params.layers)
         where = Placement(layers[0], tuple(layers), layers[-1])
     elif not others:
-        assert host is not None  # there is a device
+        assert host is not None  # there is at least one device
         where = Placement(host.name, (host.name,) * n, host.name)
     else:
         where = _shared(sizes, others, host, params, free)
-    where = _with_parts_apart(where, sizes, host, params)
+    where = _with_cpu_parts(where, sizes, host, params)
     planned = usage(sizes, where)
     on_host = host.name if host is not None else ""
     return Fitted(where, planned, fits(planned, devices, free), sum(name != on_host for name in where.layers))
 
 
 def fits(planned: Mapping[str, int], devices: Sequence[Device], free: Mapping[str, int]) -> bool:
-    """Whether these bytes are free on the devices, as far as that is known. Integrated ones share the CPU's memory."""
+    """Whether these bytes are free, as far as that is known. Integrated GPUs share the CPU's memory."""
     for device in devices:
         left, size = free.get(device.name, 0), planned.get(device.name, 0)
         if device.type is DeviceType.CPU:
@@ -74,7 +76,7 @@ def fits(planned: Mapping[str, int], devices: Sequence[Device], free: Mapping[st
 
 
 def usage(sizes: ModelSizes, placement: Placement) -> dict[str, int]:
-    """Bytes of weights, caches and, where a device computes any layer, temporaries: by device."""
+    """Return the bytes that each device needs for weights, caches and temporaries."""
     used = dict.fromkeys(placement.devices, 0)
     used[placement.input] += sizes.input
     last = placement.device(len(sizes.layers))
@@ -87,7 +89,7 @@ def usage(sizes: ModelSizes, placement: Placement) -> dict[str, int]:
 
 
 def room_for(sizes: ModelSizes, layers: Sequence[int], params: PlacementParams, *, with_output: bool) -> int:
-    """Free bytes with which a device takes these layers, and perhaps the output, and not one more; at least 1."""
+    """Return the free bytes with which a device takes exactly these layers, and perhaps the output; at least 1."""
     parts = _parts(sizes, params)
     taken = sum(parts[i] for i in layers) + parts[-1] * with_output
     return int((taken + sizes.graph) / _USABLE) + 1 if taken else 1
@@ -103,28 +105,28 @@ def _require_possible(
     named = ", ".join(d.name for d in devices)
     if params.asks_for_devices and not others:
         raise PlacementError(
-            f"{', '.join(params.asks_for_devices)}: the model runs on {named} alone; expected a device beside the CPU",
+            f"{', '.join(params.asks_for_devices)}: the model runs on {named} only; expected another device too",
             hint="name it: device='cuda:0' (--device cuda:0); `hotshoe devices` lists them",
         )
     if params.asks_for_cpu and host is None:
         raise PlacementError(
-            f"{', '.join(params.asks_for_cpu)}: there is no CPU among the devices ({named}) to hold the rest",
+            f"{', '.join(params.asks_for_cpu)}: the devices ({named}) do not include the CPU, which holds the rest",
             hint="name it: device='cuda:0,cpu'",
         )
     if params.tensor_split is not None and len(params.tensor_split) != len(others):
         raise PlacementError(
-            f"tensor_split has {len(params.tensor_split)} numbers; there are {len(others)} devices beside the CPU "
+            f"tensor_split has {len(params.tensor_split)} numbers; there are {len(others)} devices other than the CPU "
             f"({', '.join(d.name for d in others)})"
         )
     if params.main_gpu is not None and params.main_gpu >= len(others):
         raise PlacementError(
-            f"main_gpu is {params.main_gpu}; the devices beside the CPU are "
+            f"main_gpu is {params.main_gpu}; the devices other than the CPU are "
             + ", ".join(f"{i}: {d.name}" for i, d in enumerate(others))
         )
     n = len(sizes.layers)
     if isinstance(params.gpu_layers, int) and params.gpu_layers > n + 1:
         raise PlacementError(
-            f"gpu_layers is {params.gpu_layers}; the model has {n} layers, and {n + 1} is the output too",
+            f"gpu_layers is {params.gpu_layers}; the model has {n} layers; {n + 1} includes the output",
             hint="gpu_layers='all' for everything",
         )
     if params.cpu_moe and not any(layer.experts for layer in sizes.layers):
@@ -132,7 +134,7 @@ def _require_possible(
     if params.cpu_moe is not True and params.cpu_moe > n:
         raise PlacementError(f"cpu_moe is {params.cpu_moe}; the model has {n} layers", hint="cpu_moe=True for all")
     if not params.kv_offload and not any(layer.cache for layer in sizes.layers):
-        raise PlacementError("kv_offload=False: the model keeps no keys, values or states", hint="leave it out")
+        raise PlacementError("kv_offload=False: the model has no cache of keys, values or states", hint="leave it out")
     if params.layers is not None:
         unknown = sorted(set(params.layers) - {d.name for d in devices})
         if unknown or len(params.layers) != n:
@@ -143,10 +145,8 @@ def _require_possible(
             )
 
 
-def _with_parts_apart(
-    placement: Placement, sizes: ModelSizes, host: Device | None, params: PlacementParams
-) -> Placement:
-    """The experts and caches that are to stay on the CPU."""
+def _with_cpu_parts(placement: Placement, sizes: ModelSizes, host: Device | None, params: PlacementParams) -> Placement:
+    """Put the experts and caches that the options keep on the CPU there."""
     n = len(sizes.layers)
     experts: tuple[str, ...] = ()
     cache: tuple[str, ...] = ()
@@ -168,10 +168,10 @@ def _shared(
     params: PlacementParams,
     free: Mapping[str, int],
 ) -> Placement:
-    """The last layers on the devices beside the CPU, in one run each; the rest on the CPU, if it takes part."""
+    """Put the last layers on the devices other than the CPU, consecutive on each, and the rest on the CPU if used."""
     order = list(others)
     if params.main_gpu is not None:
-        order.append(order.pop(params.main_gpu))  # the last run of layers, and the output
+        order.append(order.pop(params.main_gpu))  # it gets the last layers and the output
     parts = _parts(sizes, params)
     rooms = _rooms(sizes, order, host, free, sum(parts))
     n = len(sizes.layers)
@@ -180,11 +180,11 @@ def _shared(
         parts[0] += sizes.input
         parts[-1] -= sizes.tied if len(order) == 1 else 0
     elif params.gpu_layers == "auto" and params.tensor_split is None:
-        with_output = _reach(parts, rooms) == len(parts)
-        count = n if with_output else _reach(parts[:-1], rooms)
+        with_output = _n_fitting(parts, rooms) == len(parts)
+        count = n if with_output else _n_fitting(parts[:-1], rooms)
     else:
-        asked = params.gpu_layers if isinstance(params.gpu_layers, int) else n + 1
-        count, with_output = min(asked, n), asked > n
+        requested = params.gpu_layers if isinstance(params.gpu_layers, int) else n + 1
+        count, with_output = min(requested, n), requested > n
     taken = parts[n - count : n] + parts[n:] * with_output
     if params.tensor_split is not None:
         runs = _by_shares(len(taken), params.tensor_split)
@@ -197,10 +197,10 @@ def _shared(
 
 
 def _parts(sizes: ModelSizes, params: PlacementParams) -> list[int]:
-    """Bytes that each layer, and behind them the output, takes on the device it goes to."""
-    apart = _n_cpu_moe(params, len(sizes.layers))
+    """Return the bytes of each layer, and last the output, on the device that it goes to."""
+    n_cpu_moe = _n_cpu_moe(params, len(sizes.layers))
     layers = [
-        layer.weights + layer.cache * params.kv_offload + layer.experts * (i >= apart)
+        layer.weights + layer.cache * params.kv_offload + layer.experts * (i >= n_cpu_moe)
         for i, layer in enumerate(sizes.layers)
     ]
     return [*layers, sizes.output + sizes.tied]
@@ -209,25 +209,25 @@ def _parts(sizes: ModelSizes, params: PlacementParams) -> list[int]:
 def _rooms(
     sizes: ModelSizes, devices: Sequence[Device], host: Device | None, free: Mapping[str, int], whole: int
 ) -> list[float]:
-    """Bytes of layers that each device takes. One that says nothing of its memory is thought to take all of them."""
+    """Return the bytes of layers that each device can take: all of them if its free memory is unknown."""
     rooms = []
     for device in devices:
         left = free.get(device.name, 0)
         known = left > 0
         if device.type is DeviceType.IGPU and host is not None and free.get(host.name, 0):
-            shared = free[host.name] - sizes.input - sizes.graph  # the same memory, which both would count
+            shared = free[host.name] - sizes.input - sizes.graph  # the same memory: do not count it twice
             left, known = min(left, shared) if known else shared, True
         rooms.append(max(0.0, left * _USABLE - sizes.graph) if known else float(whole))
     return rooms
 
 
-def _reach(parts: Sequence[int], rooms: Sequence[float]) -> int:
-    """How many parts, from the last backwards, the devices take in runs. More room never makes it fewer."""
+def _n_fitting(parts: Sequence[int], rooms: Sequence[float]) -> int:
+    """Return how many parts the devices can take, from the last backwards. More room never reduces the number."""
     return len(_runs(parts, rooms))
 
 
 def _runs(parts: Sequence[int], rooms: Sequence[float]) -> list[int]:
-    """For as many parts as can be placed, the last ones: which device takes each. The last device is filled first."""
+    """Return the device of each part, for as many of the last parts as fit. The last device is filled first."""
     taken: list[int] = []
     device = len(rooms) - 1
     left = rooms[-1] if rooms else 0.0
@@ -243,29 +243,30 @@ def _runs(parts: Sequence[int], rooms: Sequence[float]) -> list[int]:
 
 
 def _balanced(parts: Sequence[int], rooms: Sequence[float], filled_first: int | None) -> list[int]:
-    """Which device takes each part, so that the fullest is as little filled as can be; beyond its room if need be.
+    """Return the device of each part, so that the fullest device is filled as little as possible.
 
-    filled_first: a device that is filled as far as it goes before the others take anything.
+    If the parts do not fit, devices are filled beyond their room. filled_first: a device that is filled completely
+    before the others take anything.
     """
     if not any(rooms):
         rooms = [1.0] * len(rooms)
 
-    def at(fraction: float) -> list[int]:
+    def runs(fraction: float) -> list[int]:
         return _runs(parts, [r if i == filled_first and fraction <= 1 else r * fraction for i, r in enumerate(rooms)])
 
     low, high = 0.0, 1.0
-    if len(at(low)) == len(parts):
-        return at(low)
-    while len(at(high)) < len(parts):
+    if len(runs(low)) == len(parts):
+        return runs(low)
+    while len(runs(high)) < len(parts):
         low, high = high, high * 2
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        low, high = (low, middle) if len(at(middle)) == len(parts) else (middle, high)
-    return at(high)
+        low, high = (low, middle) if len(runs(middle)) == len(parts) else (middle, high)
+    return runs(high)
 
 
 def _by_shares(n: int, shares: Sequence[float]) -> list[int]:
-    """``n`` parts in runs as these shares say, as llama.cpp rounds them: part i is past the shares up to i / n."""
+    """Divide ``n`` parts by these shares, rounded as llama.cpp does: part i goes to the share that contains i / n."""
     total, so_far = sum(shares), 0.0
     ends = [(so_far := so_far + share) / total for share in shares]
     return [next(d for d, end in enumerate(ends) if i / n < end or d == len(ends) - 1) for i in range(n)]

@@ -1,4 +1,4 @@
-"""Settling a model on several devices: fit, load, and where memory runs out move layers and load again."""
+"""Load a model onto several devices: fit it, load it, and if memory runs out, move layers and load again."""
 
 from __future__ import annotations
 
@@ -8,34 +8,33 @@ from collections.abc import Callable, Mapping, Sequence
 from hotshoe.placement.fit import Fitted, fit, room_for
 from hotshoe.placement.params import PlacementParams
 from hotshoe.placement.report import in_words
-from hotshoe.placement.sizes import Build, ModelSizes, measure
-from hotshoe.runner.base import LoadedModel
+from hotshoe.placement.sizes import Build, M, ModelSizes, measure
 from hotshoe_core import Backend, BackendMemory, Device, DeviceType
 from hotshoe_core.contract.backend import Progress
 from hotshoe_core.errors import InsufficientMemoryError
 
-__all__ = ["load_settled", "with_advice"]
+__all__ = ["load_and_adjust", "with_advice"]
 
 logger = logging.getLogger("hotshoe.placement")
 
 _MOVED = (1, 1, 2, 4, 8, 16, 32, 64)
-"""How many layers are moved at the first failure, at the second, …"""
+"""How many layers are moved after the first failure, the second, …"""
 
 
-def load_settled(
+def load_and_adjust(
     open_backend: Callable[[], Backend],
-    build: Build,
+    build: Build[M],
     n_layers: int,
     params: PlacementParams,
     *,
     progress: Progress | None = None,
     dry: bool = False,
-) -> LoadedModel:
-    """The model that ``build`` loads, on the devices that ``open_backend`` opens, its largest graph allocated.
+) -> M:
+    """Load a model with ``build`` onto the devices that ``open_backend`` opens, and allocate its largest graph.
 
-    dry: the backend allocates nothing; that it would not fit is found by comparing with the memory that is free.
-    ``moved`` of the model says what was moved. Raises InsufficientMemoryError where nothing may or can be moved, and
-    PlacementError for options that cannot be honoured; nothing stays open then.
+    dry: the backend allocates nothing; instead, sizes are compared with the free memory. The model's ``moved`` lists
+    what was moved. Raises InsufficientMemoryError if memory runs out and nothing may or can be moved, and
+    PlacementError for options that are not possible. Nothing stays open then.
     """
     backend = open_backend()
     try:
@@ -47,22 +46,22 @@ def load_settled(
                 model = build(backend, attempts.fitted.placement, progress)
                 model.reserve()
             except InsufficientMemoryError as error:
-                if not attempts.give_way(error.memory):
+                if not attempts.move_layers(error.memory):
                     raise with_advice(error, backend.devices, params) from None
             else:
-                if not dry or not attempts.give_way(_over_full(model.memory(), attempts.free)):
-                    attempts.tell()
+                if not dry or not attempts.move_layers(_overfull(model.memory(), attempts.free)):
+                    attempts.log()
                     model.moved = tuple(attempts.moved)
                     return model
-            backend.close()  # with all that was loaded
+            backend.close()  # frees everything that was loaded
             backend = open_backend()
     except BaseException:
         backend.close()
         raise
 
 
-def _over_full(memory: BackendMemory, free: Mapping[str, int]) -> BackendMemory:
-    """The part of a plan that does not fit, marked as failed: of devices that have less than it takes."""
+def _overfull(memory: BackendMemory, free: Mapping[str, int]) -> BackendMemory:
+    """Return what does not fit as failed allocations of the devices that have too little free memory."""
     over = BackendMemory()
     for device in memory.devices:
         left = free.get(device.device, 0)
@@ -72,7 +71,7 @@ def _over_full(memory: BackendMemory, free: Mapping[str, int]) -> BackendMemory:
 
 
 class _Attempts:
-    """What was tried, and what there is left to try."""
+    """The current fit, and what was moved before it."""
 
     def __init__(
         self, sizes: ModelSizes, devices: Sequence[Device], params: PlacementParams, free: Mapping[str, int]
@@ -83,34 +82,34 @@ class _Attempts:
         self._sizes = sizes
         self._devices = devices
         self._params = params
-        self._rooms = dict(free)  # as much of it as turned out to be usable
+        self._rooms = dict(free)  # free bytes, reduced where they turned out not to be usable
         self._host = next((d for d in devices if d.type is DeviceType.CPU), None)
 
-    def give_way(self, failed: BackendMemory) -> bool:
-        """Take layers off the device that had no memory; False if there is none, or nothing may be moved."""
+    def move_layers(self, failed: BackendMemory) -> bool:
+        """Move layers off the device whose memory ran out. Return False if nothing may or can be moved."""
         host = self._host.name if self._host else ""
         short = next((d for d in failed.devices if d.failed and d.device != host), None)
         if short is None or not self._params.adapts or len(self.moved) == len(_MOVED):
             return False
         before = self.fitted.placement
-        there = [i for i, name in enumerate(before.layers) if name == short.device]
-        kept = there[_MOVED[len(self.moved)] :]
+        held = [i for i, name in enumerate(before.layers) if name == short.device]
+        kept = held[_MOVED[len(self.moved)] :]
         with_output = before.output == short.device and bool(kept)
         self._rooms[short.device] = room_for(self._sizes, kept, self._params, with_output=with_output)
         after = fit(self._sizes, self._devices, self._params, self._rooms)
         if after.placement == before or (self._host is None and not after.fits):
             return False
-        n = len(there) - after.placement.layers.count(short.device)
-        what = f"{n} of its {len(there)} layers" if n > 0 else "the output"
-        self.moved.append(f"{short.device} had too little memory ({', '.join(short.failures)}): moved {what} off it")
+        n = len(held) - after.placement.layers.count(short.device)
+        moved = f"{n} of its {len(held)} layers" if n > 0 else "the output"
+        self.moved.append(f"{short.device} had too little memory ({', '.join(short.failures)}): moved {moved} off it")
         self.fitted = after
         return True
 
-    def tell(self) -> None:
-        """Say what was done in one line, where that is not what one would expect."""
+    def log(self) -> None:
+        """Log the placement; as a warning if layers were moved or do not fit on the devices."""
         n, placement = len(self._sizes.layers), self.fitted.placement
-        meant = self._params.adapts and self._host is not None and len(self._devices) > 1
-        if self.moved or (meant and self.fitted.n_layers < n):
+        expected = self._params.adapts and self._host is not None and len(self._devices) > 1
+        if self.moved or (expected and self.fitted.n_layers < n):
             left = "" if self.moved else f"{self.fitted.n_layers} of {n} layers fit on the devices: "
             logger.warning("%s%s", "".join(f"{m}; " for m in self.moved) + left, in_words(placement))
         else:
@@ -120,7 +119,7 @@ class _Attempts:
 def with_advice(
     error: InsufficientMemoryError, devices: Sequence[Device], params: PlacementParams
 ) -> InsufficientMemoryError:
-    """The same error with the option to change."""
+    """Return the error with a hint that names the option to change."""
     hint = params.advice
     if params.adapts and not any(d.type is DeviceType.CPU for d in devices):
         names = ",".join(d.name for d in devices)

@@ -1,30 +1,26 @@
-"""A plan: what a model would take on which device, layer by layer, found without allocating any of it."""
+"""Plan: the memory that a model would take on each device, layer by layer, without allocating it."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from hotshoe.loading import Recipe
 from hotshoe.placement.fit import fits
-from hotshoe.placement.load_and_adjust import load_settled
-from hotshoe.placement.params import PlacementParams
-from hotshoe.placement.sizes import open_paper
-from hotshoe.runner.params import RunnerParams
-from hotshoe_core import Backend, BackendMemory, BackendParams, CacheConfig, Device, DType, Placement
-from hotshoe_loader import load_all
+from hotshoe_core import BackendMemory, CacheConfig, Device, DType, Placement
 
-__all__ = ["Part", "Plan", "plan_model"]
+__all__ = ["SIMULATED_CACHE", "LayerShare", "Plan"]
 
-_GPUS = CacheConfig(padding=256, mask_dtype=DType.F16)  # what ggml's devices want of a cache
+SIMULATED_CACHE = CacheConfig(padding=256, mask_dtype=DType.F16)
+"""The cache of simulated devices: that of ggml's GPUs."""
 
 
-class Part(NamedTuple):
-    """What a device would hold of one layer; ``layer`` is "input", a number, or "output". Bytes."""
+class LayerShare(NamedTuple):
+    """What one device would hold of one layer, in bytes."""
 
     layer: str
+    """A number, "input" or "output"."""
+
     device: str
     weights: int
     cache: int
@@ -32,12 +28,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """Where a model would lie.
-
-    devices: in the order asked for; free: bytes that each has left, 0 where that is not known. memory: as
-    ``model.memory()`` of the loaded model: weights and caches are the same bytes, the graph is that of the largest
-    step. moved: what was moved because it would not have fitted.
-    """
+    """Which device would hold which layers of a model. Made by ``hotshoe.plan_model``."""
 
     file: str
     architecture: str
@@ -45,26 +36,33 @@ class Plan:
     n_ctx: int
     kv_dtype: str
     devices: tuple[Device, ...]
+    """The devices, in the order requested."""
+
     free: Mapping[str, int]
+    """Free bytes of each device by its name; 0 if unknown."""
+
     placement: Placement
     memory: BackendMemory
+    """As ``model.memory()`` of the loaded model: the same bytes of weights and caches, and the largest graph."""
+
     moved: tuple[str, ...] = ()
+    """What was moved to other devices because it would not fit, one sentence for each time."""
 
     @property
     def fits(self) -> bool:
-        """Whether every device has what it is to hold, as far as devices say what they have."""
+        """Whether each device has room for what it would hold, as far as its free memory is known."""
         return fits({d.device: d.total for d in self.memory.devices}, self.devices, self.free)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
-        """Layer by layer, of each the devices that hold something of it."""
+    def parts(self) -> tuple[LayerShare, ...]:
+        """The shares of each layer, one for each device that would hold some of it."""
         found = []
         for layer in range(-1, self.n_layers + 1):
             name = {-1: "input", self.n_layers: "output"}.get(layer, str(layer))
             for d in self.memory.devices:
                 weights, cache = (amounts[layer].size if layer in amounts else 0 for amounts in (d.weights, d.cache))
                 if weights or cache:
-                    found.append(Part(name, d.device, weights, cache))
+                    found.append(LayerShare(name, d.device, weights, cache))
         return tuple(found)
 
     def __repr__(self) -> str:
@@ -79,7 +77,7 @@ class Plan:
         return memory_table(rows, f"{self.file}\n{self!r}", free=True)
 
     def to_json(self) -> dict[str, Any]:
-        """What ``json.dumps`` takes."""
+        """Return the plan as values for ``json.dumps``."""
         return {
             "file": self.file,
             "architecture": self.architecture,
@@ -99,44 +97,3 @@ class Plan:
                 for d in self.devices
             ],
         }
-
-
-def plan_model(
-    path: str | os.PathLike[str],
-    device: str | Iterable[str] | None = None,
-    *,
-    n_ctx: int | None = None,
-    params: BackendParams | None = None,
-    runner: RunnerParams | None = None,
-    placement: PlacementParams | None = None,
-    simulate: Sequence[Device] | None = None,
-) -> Plan:
-    """Where ``load_model`` with these arguments would put everything. Reads the file's header, allocates nothing.
-
-    simulate: devices that need not be there, in place of those of this machine; weights then count as many bytes as in
-    the file. Raises as ``load_model`` does, but InsufficientMemoryError: a plan that does not fit says so.
-    """
-    with Recipe.read(path, device, n_ctx, params, runner, placement, None) as recipe:
-        recipe.params = replace(recipe.params, allocate=False)
-
-        def open_backend() -> Backend:
-            return recipe.open(load_all()) if simulate is None else open_paper(simulate, _GPUS)
-
-        n = recipe.config.n_layers
-        model = load_settled(open_backend, recipe.build, n, recipe.placement, dry=True)
-        backend = model.backend
-        try:
-            return Plan(
-                str(recipe.file.path),
-                recipe.file.architecture,
-                n,
-                recipe.config.n_ctx,
-                recipe.runner.kv_dtype,
-                backend.devices,
-                backend.memory_free(),
-                backend.placement,
-                backend.memory(),
-                model.moved,
-            )
-        finally:
-            backend.close()

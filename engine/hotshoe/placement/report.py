@@ -1,4 +1,4 @@
-"""PlacementReport: where a loaded model lies, and what had to be moved for it."""
+"""PlacementReport: which device holds which layers of a loaded model, and what was moved."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ __all__ = ["PlacementReport", "in_words"]
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """placement: which device holds what. moved: what was done where memory ran out, a sentence for each time."""
+    """Which device holds which layers. ``str(report)`` describes it in words."""
 
     placement: Placement
     moved: tuple[str, ...] = ()
+    """What was moved to other devices because memory ran out, one sentence for each time."""
 
     def __str__(self) -> str:
         return "\n".join([in_words(self.placement), *self.moved])
 
 
 def in_words(placement: Placement) -> str:
-    """``"input and layers 0-3 on cpu; layers 4-15 and output on cuda:0"``."""
+    """Describe a placement: ``"input and layers 0-3 on cpu; layers 4-15 and output on cuda:0"``."""
     n = len(placement.layers)
     named = [placement.input, *placement.layers, placement.device(n)]
     runs = []
@@ -37,7 +38,7 @@ def in_words(placement: Placement) -> str:
 
 
 def _parts(members: Sequence[int], n: int) -> str:
-    """Of -1, the input, to ``n``, the output."""
+    """Name consecutive members: -1 is the input, 0 to n - 1 are layers, ``n`` is the output."""
     if len(members) == n + 2:
         return "everything"
     layers = [i for i in members if 0 <= i < n]

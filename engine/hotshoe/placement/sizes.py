@@ -1,41 +1,64 @@
-"""What a model takes, part by part, before it lies anywhere: weights, caches, and the largest step's temporaries.
+"""The sizes of a model's parts before it is loaded: weights, caches, and the temporaries of the largest graph.
 
-It is measured on paper: a backend that holds nothing and computes nothing, and so says the bytes of the file.
+They are measured with a simulated backend, which allocates and computes nothing and counts bytes as the file does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hotshoe.runner.base import LoadedModel
 from hotshoe_core import BackendParams, CacheConfig, Device, DeviceType, EagerBackend, EagerLibrary, Memory, Placement
 from hotshoe_core.tensors.tensor import TABLE
 
 if TYPE_CHECKING:
-    from hotshoe_core import Backend
+    from hotshoe_core import Backend, BackendMemory, Tensor
     from hotshoe_core.contract.backend import Progress
 
-__all__ = ["Build", "LayerSizes", "ModelSizes", "measure", "open_paper"]
+__all__ = ["Build", "LayerSizes", "M", "ModelSizes", "PlacedModel", "measure", "open_paper"]
 
 
-class Build(Protocol):
-    """Loads the model into a backend, by a placement."""
+class PlacedModel(Protocol):
+    """What device placement asks of a loaded model."""
 
-    def __call__(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> LoadedModel: ...
+    backend: Backend
+    moved: tuple[str, ...]
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """The weights by their names in the file, each once."""
+
+    def memory(self) -> BackendMemory:
+        """Return the memory that the model uses, by device and layer."""
+
+    def reserve(self) -> None:
+        """Allocate the largest graph."""
 
 
-_HERE, _APART = "here", "apart"
+M = TypeVar("M", bound=PlacedModel)
+M_co = TypeVar("M_co", bound=PlacedModel, covariant=True)
+
+
+class Build(Protocol[M_co]):
+    """A function that loads a model into a backend, by a placement."""
+
+    def __call__(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> M_co: ...
+
+
+_MAIN, _SECOND = "main", "second"  # two simulated devices
 
 
 @dataclass(frozen=True, slots=True)
 class LayerSizes:
-    """Bytes of one layer. experts: of its experts' weights, which are not among ``weights``."""
+    """The bytes of one layer."""
 
     weights: int = 0
+    """Weights, without those of experts."""
+
     cache: int = 0
     experts: int = 0
+    """Weights of experts."""
 
     @property
     def total(self) -> int:
@@ -44,34 +67,37 @@ class LayerSizes:
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """Bytes of a model's parts.
-
-    input, output: what is read before the first layer and after the last. tied: the part of the input that the output
-    reads too, so that it is there twice if they lie on two devices. graph: the temporaries of the largest step.
-    """
+    """The bytes of a model's parts."""
 
     layers: tuple[LayerSizes, ...]
     input: int = 0
+    """What is read before the first layer."""
+
     output: int = 0
+    """What is read after the last layer, without ``tied``."""
+
     tied: int = 0
+    """The weights of the input that the output reads too. They are stored twice if the two are on two devices."""
+
     graph: int = 0
+    """The temporaries of the largest graph."""
 
 
-def measure(build: Build, n_layers: int, config: CacheConfig) -> ModelSizes:
-    """The sizes of the model that ``build`` loads, with the cache that a backend of this ``cache_config()`` wants."""
-    placement = Placement(_HERE, (_HERE,) * n_layers, _APART, experts=(_APART,) * n_layers)
-    devices = [Device(name, DeviceType.ACCEL, "paper", "paper") for name in (_HERE, _APART)]
+def measure(build: Build[PlacedModel], n_layers: int, config: CacheConfig) -> ModelSizes:
+    """Measure the model that ``build`` loads, with the cache of a backend whose ``cache_config()`` is ``config``."""
+    placement = Placement(_MAIN, (_MAIN,) * n_layers, _SECOND, experts=(_SECOND,) * n_layers)
+    devices = [Device(name, DeviceType.ACCEL, "paper", "paper") for name in (_MAIN, _SECOND)]
     with open_paper(devices, config) as paper:
         model = build(paper, placement)
         model.reserve()
-        here, apart = (paper.memory().on(name) for name in (_HERE, _APART))
-        total = sum(memory.size for device in (here, apart) for memory in device.weights.values())
-        tied = total - sum(t.nbytes for t in model.weights.values())  # ``weights`` has each tensor of the file once
+        main, second = (paper.memory().on(name) for name in (_MAIN, _SECOND))
+        total = sum(memory.size for device in (main, second) for memory in device.weights.values())
+        tied = total - sum(t.nbytes for t in model.weights.values())  # model.weights has each tensor of the file once
     layers = [
-        LayerSizes(_size(here.weights, i), _size(here.cache, i), _size(apart.weights, i)) for i in range(n_layers)
+        LayerSizes(_size(main.weights, i), _size(main.cache, i), _size(second.weights, i)) for i in range(n_layers)
     ]
-    graph = max(here.graph.size, apart.graph.size)
-    return ModelSizes(tuple(layers), _size(here.weights, -1), _size(apart.weights, n_layers) - tied, tied, graph)
+    graph = max(main.graph.size, second.graph.size)
+    return ModelSizes(tuple(layers), _size(main.weights, -1), _size(second.weights, n_layers) - tied, tied, graph)
 
 
 def _size(amounts: Mapping[int, Memory], layer: int) -> int:
@@ -79,7 +105,7 @@ def _size(amounts: Mapping[int, Memory], layer: int) -> int:
 
 
 def open_paper(devices: Sequence[Device], config: CacheConfig) -> EagerBackend:
-    """A backend over devices that need not be there: it knows every op and every size, and holds nothing."""
+    """Open a backend over simulated devices. It supports every op and knows every size, but holds nothing."""
     return EagerBackend("paper", devices, BackendParams(allocate=False), [_library(config)] * len(devices))
 
 
@@ -97,4 +123,4 @@ def _library(config: CacheConfig) -> EagerLibrary:
 
 
 def _nothing(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("a backend on paper computes nothing")
+    raise NotImplementedError("a simulated backend computes nothing")

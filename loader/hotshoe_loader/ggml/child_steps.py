@@ -13,7 +13,7 @@ from hotshoe_loader.ggml.abi import abi_of_core
 from hotshoe_loader.ggml.file_names import LibraryCandidate, find_libraries
 from hotshoe_loader.ggml.libraries import GgmlLibraries, ggml_libraries
 from hotshoe_loader.ggml.score import Score, choose_library, open_core, score_library
-from hotshoe_loader.ggml.vet import require_allowed, vet_abi, vet_library
+from hotshoe_loader.ggml.vet import vet_abi, vet_library
 from hotshoe_loader.report import LibraryReport, ProviderReport
 from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet_files import untrusted
@@ -79,7 +79,7 @@ def _score(state: ProbeState, library: LibraryCandidate, native: GgmlLibraries, 
     score = None
     try:
         if state.job.driven_backend:  # the library has no plugin, so an allow list must name it
-            require_allowed(library, state.policy)
+            state.policy.require_allowed(*library.names)
         binary = vet_library(library, state.policy, state.damaged)
         vet_abi(library, native.core, abi_of_core(native.core))
         state.begin(f"library:{library.path}", f"opening {library.path.name}")

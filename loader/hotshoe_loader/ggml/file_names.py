@@ -31,6 +31,11 @@ class LibraryCandidate(NamedTuple):
     def name(self) -> str:
         return f"ggml-{self.backend}-{self.variant}" if self.variant else f"ggml-{self.backend}"
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names by which the user may allow it."""
+        return self.backend, self.name, self.path.name, str(self.path)
+
 
 class BackendFile(NamedTuple):
     """A file with the name of a ggml backend, whose backend and variant are not told apart yet."""

@@ -28,7 +28,7 @@ def refuse_other_ggml(report: ProviderReport, adopted: str) -> dict[str, Any]:
     foreign = foreign_bases(Path(report.core)) if report.core else []
     if not foreign:
         return {}
-    if is_mapped(Path(report.core)):  # ours was first, and the plugin's libraries bind to it
+    if is_mapped(Path(report.core)):  # the plugin's own base was loaded first, and its libraries bind to it
         return {"foreign": foreign}
     first = "call hotshoe.load_all().open() before importing the other package (llama-cpp-python, whisper bindings, …)"
     if adopted:

@@ -15,12 +15,7 @@ from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet import Policy
 from hotshoe_loader.vet_files import untrusted
 
-__all__ = ["require_allowed", "vet_abi", "vet_adoption", "vet_library"]
-
-
-def require_allowed(library: LibraryCandidate, policy: Policy) -> None:
-    """Raise Rejected if there is an allow list and the library is not on it."""
-    policy.require_allowed(library.backend, library.name, library.path.name, str(library.path))
+__all__ = ["vet_abi", "vet_adoption", "vet_library"]
 
 
 def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str, str]) -> Binary:

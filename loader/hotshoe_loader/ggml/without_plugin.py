@@ -78,7 +78,7 @@ def _vet(backend: str, libraries: Sequence[LibraryCandidate], policy: Policy) ->
     refused = None
     for library in libraries:
         try:
-            policy.require_allowed(library.backend, library.name, library.path.name, str(library.path))
+            policy.require_allowed(*library.names)
             return
         except Rejected as rejected:
             refused = rejected
@@ -100,7 +100,7 @@ def unusable_verdicts(
 
 def _verdicts_without_driver(libraries: Iterable[LibraryCandidate], policy: Policy) -> Iterator[Verdict]:
     """Verdicts on libraries that no installed plugin can drive: another fault of the library comes first."""
-    from hotshoe_loader.ggml.vet import require_allowed, vet_library  # not needed at every start
+    from hotshoe_loader.ggml.vet import vet_library  # not needed at every start
 
     for library in libraries:
         start = time.perf_counter()
@@ -110,7 +110,7 @@ def _verdicts_without_driver(libraries: Iterable[LibraryCandidate], policy: Poli
             "pip install hotshoe-ggml-cpu, which drives libraries of any name",
         )
         try:
-            require_allowed(library, policy)
+            policy.require_allowed(*library.names)
             vet_library(library, policy, {})
         except Rejected as rejected:
             why = rejected

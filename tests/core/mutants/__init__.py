@@ -1,9 +1,9 @@
-"""Backends with one planted error each: what the conformance kit is proven to find.
+"""Mutants: backends with one planted error each, which the conformance kit must find.
 
-ops        what an op computes             patches  what its rows are written with
-lives      what surrounds the numbers: replay, states, memory, closing; and several devices
-blocks     how a weight's blocks are read
-mutant     Mutant: a wrong backend, the right one that it was made of, and what of the kit must fail for it
+ops        errors in the result of an op      patches  building blocks for them
+lives      errors in replay, states, memory, closing, and several devices
+blocks     errors in reading the blocks of weights
+mutant     Mutant: a backend with an error, the same backend without it, and the tests that must fail
 """
 
 from __future__ import annotations

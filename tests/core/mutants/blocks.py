@@ -1,4 +1,4 @@
-"""Errors in how a weight's blocks are read: what is done to their bytes, (n blocks, bytes of one), before they are."""
+"""Errors in reading blocks of weights: changes of their bytes, (n_blocks, block_bytes), before they are read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Errors in what surrounds the numbers: replay, states, memory, closing, several devices.
+"""Errors in replay, states, memory, closing, and several devices.
 
-A row names the kit's test or graph that must find it, and patches the adapter over NumPy: methods of the backend or of
-what it compiles, or a part of its library.
+A row names the test or graph of the kit that must find the error, and patches the adapter over NumPy: methods of the
+backend or of its executable, or a part of its library.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def anybodys_state(self: EagerBackend, graph: Any) -> EagerExecutable:
 
 
 def reported(change: Callable[[Any], None]) -> Patch:
-    """Another report than the right one: ``change`` is called for each device of it."""
+    """A wrong memory report: ``change`` is called for each device of the report."""
 
     def memory(self: EagerBackend) -> BackendMemory:
         report = EagerBackend.memory(self)
@@ -408,7 +408,7 @@ def released_on_the_first(self: EagerBackend, tensors: Sequence[Tensor]) -> None
 
 
 def received(change: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> Patch:
-    """What crosses devices comes another way."""
+    """A wrong copy between devices."""
 
     def patch(right: EagerBackend) -> None:
         right._libraries = tuple(replace(each, receive=change(each.receive)) for each in right._libraries)

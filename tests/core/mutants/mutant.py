@@ -1,4 +1,4 @@
-"""Mutant: a wrong backend, the right one it was made of, and what of the kit fails for the one and not the other."""
+"""Mutant: a backend with an error, the same backend without it, and the tests of the kit that find the error."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Mutant", "Open", "Test", "first_failure"]
 
 Open = Callable[[BackendParams], Backend]
 Test = AnyCase | str
-"""A case, or the name of one of the kit's tests."""
+"""A case, or the name of a test of the kit."""
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """``tests``: what there is to find it with; one of them must fail. ``names``: what that one's report must name."""
+    """``tests``: one of them must fail. ``names``: the text that its report must contain."""
 
     wrong: Open
     right: Open
@@ -33,7 +33,7 @@ class Mutant:
 
 
 def first_failure(mutant: Mutant, open: Open, tests: Sequence[Test]) -> tuple[Test, str] | None:
-    """The first of the tests that fails on the backend, and its words."""
+    """The first test that fails on the backend, and its message."""
     made = {"open": classmethod(lambda cls, params: open(params))}
     kit: Any = type("TestMutant", (mutant.kit,), made)
     kit.setup_class()
@@ -48,7 +48,7 @@ def first_failure(mutant: Mutant, open: Open, tests: Sequence[Test]) -> tuple[Te
 
 
 def _failure(kit: Any, test: Test) -> str | None:
-    """A number that is wrong is an AssertionError. What is not about numbers may fail with any exception."""
+    """A wrong number is an AssertionError. Other tests may fail with any exception."""
     expected: Any = Exception if isinstance(test, str) else AssertionError
     try:
         with np.errstate(all="ignore"):

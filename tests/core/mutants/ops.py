@@ -1,8 +1,8 @@
-"""Errors in what an op computes: the table.
+"""A table of errors in the results of ops.
 
-A row is the right answer with something wrong about it, ``lambda f, *operands, **attributes``, where ``f`` is the op
-itself over arrays: the table's own body, or a composite's decomposition. Its name begins with the op, and the kit's
-cases of that op must find it, or the graph that ALSO names.
+A row is a wrong version of an op: ``lambda f, *operands, **attributes``, where ``f`` is the op over arrays (its body or
+the decomposition of a composite). Its name begins with the name of the op. The kit's cases of that op must find the
+error, or else the graph that ALSO names.
 """
 
 from __future__ import annotations
@@ -412,7 +412,7 @@ ALSO = {
     "top_k: repeats an index": "an_order_of_equal_elements",
     "set_slice: into its source": "values_set_over_slices",
 }
-"""The graph that looks for it, where no case of the op alone can."""
+"""The graph that finds the error if no case of the op alone can."""
 
 
 def _plain_softmax(x: Array) -> Array:
@@ -429,7 +429,7 @@ def _shows(w: Array) -> bool:
 
 
 def _first(experts: Array) -> Array:
-    """Whether each of a token's experts comes for the first time."""
+    """For each expert of a token, whether it is the first occurrence."""
     return np.array([[e not in row[:i] for i, e in enumerate(row)] for row in experts])
 
 

@@ -1,4 +1,4 @@
-"""What rows of ops.py are written with: ways of being wrong, as functions of the right answer and its operands."""
+"""Building blocks for ops.py: errors as functions of the correct result and its operands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ARITHMETIC = numpy_library().functions
 
 
 def opened(params: BackendParams | None = None, **functions: Function) -> Backend:
-    """NumPy, with these ops instead of its own."""
+    """The NumPy backend with some ops replaced."""
     library = replace(numpy_library(), f32=None)  # an error in how F16 is computed must see F16
     if "cast" in functions:  # to types that arrays have not, the adapter rounds by a function of its own
         library = replace(library, round_to=lambda x, dtype: functions["cast"](x, dtype=dtype))
@@ -48,7 +48,7 @@ def _in_f32(function: Function) -> Function:
 
 
 def right(op: str) -> Function:
-    """What an op computes, over arrays."""
+    """The function of an op over arrays."""
     if op not in ARITHMETIC:
         return functools.partial(_decomposed, op)
     return ARITHMETIC[op] if _keeps_type(op) else _in_f32(ARITHMETIC[op])
@@ -71,27 +71,27 @@ def _decomposed(op: str, *arrays: Array | None, **attrs: Any) -> Array:
 
 
 def given(**changed: Any) -> Function:
-    """The op with other attributes than it was asked for."""
+    """The op with other attributes than given."""
     return lambda f, *xs, **attrs: f(*xs, **{**attrs, **changed})
 
 
 def operand(i: int, change: Callable[[Array], Array | None]) -> Function:
-    """The op of another operand than it was given; where the operand is absent, of none."""
+    """The op with another operand than given; an absent operand stays absent."""
     return lambda f, *xs, **attrs: f(*(change(x) if j == i and x is not None else x for j, x in enumerate(xs)), **attrs)
 
 
 def result(change: Callable[[Array], Array]) -> Function:
-    """Another answer than the right one."""
+    """The op with a changed result."""
     return lambda f, *xs, **attrs: change(np.asarray(f(*xs, **attrs)))
 
 
 def rounded(dtype: DType) -> Function:
-    """What is right, but of less precision."""
+    """The correct result with less precision."""
     return result(lambda y: round_to(y, dtype).astype(f4))
 
 
 def in_half(f: Function, *xs: Array | None, **attrs: Any) -> Array:
-    """F16 computed in F16, which ends at 65504, where the contract says F32."""
+    """F16 computed in F16, whose largest number is 65504; the contract says F32."""
     if not any(x is not None and x.dtype == f2 for x in xs):
         return np.asarray(f(*xs, **attrs))
     with np.errstate(all="ignore"):
@@ -99,7 +99,7 @@ def in_half(f: Function, *xs: Array | None, **attrs: Any) -> Array:
 
 
 def through_floats(f: Function, *xs: Array, **attrs: Any) -> Array:
-    """Integers by way of F32, which holds them up to 2^24."""
+    """Integers computed in F32, which is exact up to 2^24."""
     y = f(*(x.astype(f4) for x in xs), **attrs)
     return y.astype(xs[-1].dtype) if xs[-1].dtype.kind == "i" and np.dtype(y.dtype).kind == "f" else y
 
@@ -139,12 +139,12 @@ def l2_norm(divisor: Callable[[Array, float], Array]) -> Function:
 
 
 def bf16(rounding: Callable[[Array], Array]) -> Function:
-    """Casts to BF16 by another rule."""
+    """Casts to BF16 with another rounding."""
     return lambda f, x, *, dtype: rounding(x.astype(f4)) if dtype is DType.BF16 else f(x, dtype=dtype)
 
 
 def to(kind: DType, change: Callable[[Array], Array]) -> Function:
-    """Casts to one type of something else."""
+    """Casts to one type with a changed operand."""
     return lambda f, x, *, dtype: f(change(x) if dtype is kind else x, dtype=dtype)
 
 
@@ -157,7 +157,7 @@ def last_of_equals(f: Function, x: Array) -> Array:
 
 
 def order_with_repeats(x: Array, *, descending: bool = False) -> Array:
-    """For each place the first of the elements of that value: right where no two are equal."""
+    """For each position, the first element with that value: correct unless elements are equal."""
     ordered = np.sort(-x if descending else x, -1)
     values = -ordered if descending else ordered
     return np.argmax(values[..., None] == x[..., None, :], -1).astype(i4)
@@ -188,14 +188,14 @@ def rows_written_through(f: Function, x: Array, at: Array, rows: Array, *, dtype
 
 
 def first_axis_only(f: Function, x: Array, *, axis: Any, keepdims: bool) -> Array:
-    """Over several axes, what is first along all but one of them."""
+    """Over several axes: the first element along all axes except one."""
     axes = axis if isinstance(axis, tuple) else (axis,)
     rest = tuple(slice(0, 1) if i in axes[1:] else slice(None) for i in range(x.ndim))
     return np.asarray(f(x[rest], axis=axis, keepdims=keepdims))
 
 
 def other_axis(f: Function, x: Array, *, axis: Any, keepdims: bool) -> Array:
-    """The wrong one of two axes of one length: that before the last."""
+    """The wrong one of two axes with the same length: the second to last."""
     swapped = x.ndim > 1 and axis in (-1, x.ndim - 1, (x.ndim - 1,)) and x.shape[-1] == x.shape[-2]
     return np.asarray(f(np.swapaxes(x, -1, -2) if swapped else x, axis=axis, keepdims=keepdims))
 
@@ -216,7 +216,7 @@ def with_mask(change: Callable[..., Array]) -> Function:
 
 
 def rope(**changed: Any) -> Function:
-    """With a config whose fields are these, where they are not already; of a function, what it gives for the config."""
+    """rope with changed fields of its config; a function computes the value of a field from the config."""
 
     def body(f: Function, *operands: Array, config: Any) -> Array:
         fields = {name: value(config) if callable(value) else value for name, value in changed.items()}
@@ -232,7 +232,7 @@ def tail_lost(f: Function, x: Array, *rest: Array, config: Any) -> Array:
 
 
 def one_sided(f: Function, x: Array, *rest: Array, padding: Any, **attrs: Any) -> Array:
-    """All of the padding behind."""
+    """All padding at the end."""
     widths = [*((0, 0),) * (x.ndim - len(padding)), *((0, 2 * p) for p in padding)]
     return np.asarray(f(np.pad(x, widths), *rest, padding=(0,) * len(padding), **attrs))
 
@@ -246,14 +246,14 @@ def padded(mode: Any) -> Function:
 
 
 def undilated(f: Function, *xs: Array, dilation: Any, **attrs: Any) -> Array:
-    """The taps side by side, at as many places as there are if they are not."""
+    """The taps without dilation, at the same number of positions."""
     spots = np.asarray(f(*xs, dilation=dilation, **attrs)).shape[-len(dilation) :]
     y = np.asarray(f(*xs, dilation=(1,) * len(dilation), **attrs))
     return y[(..., *(slice(n) for n in spots))]
 
 
 def channels_strided(f: Function, x: Array, w: Array, *rest: Array, groups: int, stride: Any, **attrs: Any) -> Array:
-    """A group's channels lie ``groups`` apart."""
+    """The channels of a group have a stride of ``groups``."""
     axis = x.ndim - len(stride) - 1
     order = np.arange(x.shape[axis]).reshape(-1, groups).T.reshape(-1)
     return np.asarray(f(np.take(x, order, axis), w, *rest, groups=groups, stride=stride, **attrs))
@@ -266,7 +266,7 @@ def grouped_by_stride(f: Function, x: Array, *rest: Array, n_groups: int, eps: f
 
 
 def scan(**parts: Callable[..., tuple[Array, Array]]) -> Function:
-    """A recurrence whose y or state is another: ``change(y, new state, old state)``."""
+    """A recurrence with a changed y or state: ``change(y, new_state, old_state)``."""
     (change,) = parts.values()
 
     def body(f: Function, *xs: Array, **attrs: Any) -> Array:
@@ -290,7 +290,7 @@ def taps_exchanged(x: Array) -> Array:
 
 
 def without_last(f: Function, a: Array, b: Array, **attrs: Any) -> Array:
-    """The inner axis ends one too early."""
+    """The inner axis ends one element too early."""
     a = np.array(a)
     a[..., -1] = 0
     return np.asarray(f(a, b, **attrs))

@@ -29,7 +29,7 @@ def _each_once(cases: Iterable[Case]) -> tuple[Case, ...]:
     found: dict[str, Case] = {}
     for case in cases:
         if found.setdefault(case.id, case) != case:
-            raise ValueError(f"two cases are called {case.id!r}, of which one would be lost: give an operand a note")
+            raise ValueError(f"two cases have the id {case.id!r}: give an operand of one of them a note")
     return tuple(found.values())
 
 

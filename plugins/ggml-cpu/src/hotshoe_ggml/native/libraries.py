@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotshoe_core.contract.device import Device
+from hotshoe_core.contract.host_memory import host_memory
 from hotshoe_core.contract.mapped_libraries import is_same_file, mapped_libraries
 from hotshoe_core.errors import NativeError
 from hotshoe_ggml._gen_ffi import ffi
@@ -322,19 +323,22 @@ class BackendLibrary:
 
 
 def device_facts(device: Any) -> DeviceFacts:
-    """Asks a `ggml_backend_dev_t` for its properties."""
+    """The properties of a `ggml_backend_dev_t`. ggml says that all memory of the CPU is free; ``host_memory`` knows."""
     # Room to spare: a library of another version clears its own sizeof(props), which may be more than ours.
     room = ffi.new("char[]", ffi.sizeof("struct ggml_backend_dev_props") + 256)
     props = ffi.cast("struct ggml_backend_dev_props *", room)
     lib().ggml_backend_dev_get_props(device, props)
+    total, free = int(props.memory_total), int(props.memory_free)
+    if props.type == lib().GGML_BACKEND_DEVICE_TYPE_CPU:
+        total, free = host_memory() or (total, free)
     return DeviceFacts(
         handle=device,
         name=_text(props.name) or "",
         description=(_text(props.description) or "").strip(),
         type=int(props.type),
         device_id=_text(props.device_id),
-        memory_free=int(props.memory_free),
-        memory_total=int(props.memory_total),
+        memory_free=free,
+        memory_total=total,
         host_buffer=bool(props.caps.host_buffer),
         buffer_from_host_ptr=bool(props.caps.buffer_from_host_ptr),
     )

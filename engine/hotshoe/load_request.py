@@ -1,0 +1,222 @@
+"""LoadRequest: a model's file, read and checked, and the options with which it is to be loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotshoe.families import find_model
+from hotshoe.nn.binder import bind, check_layers
+from hotshoe.placement.params import PlacementParams
+from hotshoe.runner.base import ModelParts
+from hotshoe.runner.params import RunnerParams
+from hotshoe.tasks import Task
+from hotshoe.tokenizers import load_tokenizer
+from hotshoe_core import BackendParams
+from hotshoe_core.errors import (
+    InputTooLongError,
+    ModelDefinitionError,
+    ModelError,
+    ModelFileError,
+    UnknownArchitectureError,
+)
+from hotshoe_core.errors.arguments import described, integer
+from hotshoe_core.gguf import GGUFFile
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from hotshoe.nn import Config, Module
+    from hotshoe.runner.embedder import EmbeddingModel
+    from hotshoe.runner.reranker import RerankModel
+    from hotshoe.runner.text import TextModel
+    from hotshoe.tokenizers import Tokenizer
+    from hotshoe_core import Backend, Placement
+    from hotshoe_core.contract.backend import Progress
+    from hotshoe_loader import Registry
+
+    AnyModel = TextModel | EmbeddingModel | RerankModel
+
+__all__ = ["LoadRequest", "architecture_of", "open_file"]
+
+_DEFAULT_CONTEXT = 4096
+_ONLY_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "kv_dtype")
+"""Fields of RunnerParams that only a text model uses, which has a cache."""
+_COMMANDS = {Task.TEXT: "run", Task.EMBEDDING: "embed", Task.RERANK: "rerank"}
+
+
+@dataclass(slots=True)
+class LoadRequest:
+    """A model's file and how to load it. As a context manager it closes the file, unless ``keep_file`` is set."""
+
+    file: GGUFFile
+    architecture: type[Module]
+    config: Any
+    device: str | list[str] | None
+    params: BackendParams
+    runner: RunnerParams
+    placement: PlacementParams
+    keep_file: bool = False
+    """Whether a loaded model needs the file."""
+
+    _pool: ThreadPoolExecutor = dataclasses.field(default_factory=lambda: ThreadPoolExecutor(1, "hotshoe-load"))
+    _prepared: Future[tuple[Tokenizer, type[AnyModel]]] | None = None
+
+    @classmethod
+    def read(
+        cls,
+        path: Any,
+        device: Any,
+        n_ctx: int | None,
+        params: Any,
+        runner: Any,
+        placement: Any,
+        task: Task | str | None,
+    ) -> LoadRequest:
+        """Check the arguments of ``load_model`` and read the file's header. Raises as ``load_model`` does."""
+        expected = None if task is None else Task.parse(task)
+        if device is not None and not isinstance(device, Iterable):
+            raise ModelError(f"device is {described(device)}; expected a name, or several")
+        for name, value, kind in (
+            ("params", params, BackendParams),
+            ("runner", runner, RunnerParams),
+            ("placement", placement, PlacementParams),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise ModelError(f"{name} is {described(value)}; expected {kind.__name__}")
+        runner = RunnerParams() if runner is None else runner
+        device = device if device is None or isinstance(device, str) else list(device)
+        file = open_file(path)
+        try:
+            architecture = architecture_of(file)
+            _check_task(file, architecture.task, expected, runner)
+            config = _config(file, architecture)
+            config = dataclasses.replace(config, n_ctx=_context(file, architecture, config.n_ctx, n_ctx))
+            check_layers(file, config.n_layers)
+        except BaseException:
+            file.close()
+            raise
+        params, placement = params or BackendParams(), placement or PlacementParams()
+        return cls(file, architecture, config, device, params, runner, placement)
+
+    def open(self, registry: Registry) -> Backend:
+        """Open a backend over the requested devices, and the CPU if it takes part."""
+        with_cpu = self.device is None or bool(self.placement.asks_for_cpu)
+        return registry.open(self.device, self.params, with_cpu=with_cpu)
+
+    def build(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> AnyModel:
+        """Load the model into an opened backend. The caller closes the backend after an error."""
+        prepared = self._prepare()
+        model = self.architecture(self.config)
+        bind(model, self.file, backend, placement=placement, ignore=model.unused_tensors, progress=progress)
+        if self.architecture.task is Task.TEXT:
+            _check_cache_spec(model, self.config.n_layers)
+        tokenizer, kind = prepared.result()
+        return kind(ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner))
+
+    def _prepare(self) -> Future[tuple[Tokenizer, type[AnyModel]]]:
+        """Start to load the tokenizer and the model's class in a thread, while the weights are copied.
+
+        A large vocabulary takes as long as the weights. Not earlier: the thread would slow down the plugin's imports.
+        """
+
+        def make() -> tuple[Tokenizer, type[AnyModel]]:
+            return load_tokenizer(self.file.metadata), _loaded_class(self.architecture.task)
+
+        if self._prepared is None:
+            self._prepared = self._pool.submit(make)
+        return self._prepared
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()  # the tokenizer reads the file
+        if not self.keep_file:
+            self.file.close()
+
+
+def architecture_of(file: GGUFFile) -> type[Module]:
+    """Return the model class of a file. Raises UnknownArchitectureError."""
+    try:
+        return find_model(file.metadata)
+    except UnknownArchitectureError as e:
+        raise UnknownArchitectureError(f"{file.path}: {e.message}", hint=e.hint) from None
+
+
+def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:
+    if expected is not None and expected is not task:
+        raise ModelError(
+            f"{file.path} is {task.description}; expected {expected.description}",
+            hint=f"use `hotshoe {_COMMANDS[task]}`, or task={task.value!r}",
+        )
+    for name in _ONLY_TEXT if task is not Task.TEXT else ():
+        value, default = getattr(runner, name), getattr(RunnerParams(), name)
+        if value != default:
+            raise ModelError(f"{file.path}: {name} is {value!r}, but {task.description} has no key/value cache")
+
+
+def _config(file: GGUFFile, architecture: type[Module]) -> Config:
+    """Read the config of a file, as an instance of the class that the model annotates ``config`` with."""
+    config = architecture.config_type().from_metadata(file.metadata)
+    where = f"{architecture.__module__}.{architecture.__qualname__}"
+    if architecture.task is Task.TEXT and not hasattr(architecture, "cache_spec"):
+        raise ModelDefinitionError(
+            f"{where} has no cache_spec(), which says what each layer keeps between steps",
+            hint="write `def cache_spec(self): return tuple(block.attention.cache_spec() for block in self.blocks)`",
+        )
+    return config
+
+
+def _check_cache_spec(model: Any, n_layers: int) -> None:
+    spec = model.cache_spec()
+    if not isinstance(spec, (tuple, list)) or len(spec) != n_layers:
+        found = f"{len(spec)} entries" if isinstance(spec, (tuple, list)) else repr(spec)
+        raise ModelDefinitionError(
+            f"{type(model).__module__}.{type(model).__qualname__}.cache_spec() gave {found}; expected a tuple of "
+            f"{n_layers}, one for each layer",
+            hint="the entry of a layer that keeps nothing is None",
+        )
+
+
+def _loaded_class(task: Task) -> type[AnyModel]:
+    if task is Task.TEXT:
+        from hotshoe.runner.text import TextModel
+
+        return TextModel
+    if task is Task.RERANK:
+        from hotshoe.runner.reranker import RerankModel
+
+        return RerankModel
+    from hotshoe.runner.embedder import EmbeddingModel
+
+    return EmbeddingModel
+
+
+def _context(file: GGUFFile, architecture: type[Module], trained: int, n_ctx: int | None) -> int:
+    if n_ctx is None:
+        return min(trained, _DEFAULT_CONTEXT) if architecture.task is Task.TEXT else trained
+    n_ctx = integer("n_ctx", n_ctx, 1, InputTooLongError)
+    if n_ctx > trained:
+        raise InputTooLongError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {trained} tokens")
+    return n_ctx
+
+
+def open_file(path: str | os.PathLike[str]) -> GGUFFile:
+    """Open a GGUF file. Raises ModelFileError, also for a path of another type and for a folder."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise ModelFileError(f"the path of a model is {described(path)}; expected a str or a Path")
+    if Path(path).is_dir():
+        raise ModelFileError(
+            "is a folder; expected a GGUF file",
+            path=path,
+            hint=f"convert a Hugging Face folder first: hotshoe convert {os.fspath(path)}"
+            if (Path(path) / "config.json").is_file()
+            else "name the .gguf file in it (a Hugging Face folder would hold a config.json)",
+        )
+    return GGUFFile(path)
