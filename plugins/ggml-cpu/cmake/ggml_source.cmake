@@ -1,7 +1,8 @@
-# Gets ggml's source tree (the variable ggml_dir) and makes the settings that all ggml plugins share. Before it is included,
-# Python must be found, the languages enabled and HOTSHOE_GGML_SOURCE set.
+# Gets ggml's source tree (the variable ggml_dir) and makes the settings that all ggml plugins share. Before it is
+# included, Python must be found, the languages enabled and HOTSHOE_GGML_SOURCE set.
 
-# As many compilers as cores: ninja's default is two more, which only costs memory, and one nvcc takes a gigabyte or more.
+# As many compilers as cores: ninja's default is two more, which only costs memory, and one nvcc takes a gigabyte or
+# more.
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 set_property(GLOBAL PROPERTY JOB_POOLS compile=${cores})
 set(CMAKE_JOB_POOL_COMPILE compile)

@@ -1,7 +1,7 @@
 # Which of ggml's CPU variants to build.
 #
-# "native" uses ggml's own scoring code, so that this file needs no table of CPU flags: every variant's scoring source is
-# compiled with that variant's definitions into one small program, which prints the scores.
+# "native" uses ggml's own scoring code, so that this file needs no table of CPU flags: every variant's scoring source
+# is compiled with that variant's definitions into one small program, which prints the scores.
 
 function(_hotshoe_all_variants out)
   set(names "")

@@ -1,5 +1,5 @@
-# Finds nvcc and the libraries to link to, stands in for the driver's library, which build machines lack, and chooses the GPUs to
-# build for.
+# Finds nvcc and the libraries to link to, stands in for the driver's library, which build machines lack, and chooses
+# the GPUs to build for.
 execute_process(
   COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/toolkit.py"
   OUTPUT_VARIABLE toolkit ERROR_VARIABLE toolkit_error RESULT_VARIABLE toolkit_result OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -19,7 +19,8 @@ if(parts GREATER 1)
   foreach(name cudart cublas cublasLt)
     file(GLOB found "${CUDAToolkit_ROOT}/lib/lib${name}.so.*")
     if(NOT found)
-      message(FATAL_ERROR "${root}/lib has no lib${name}.so.*: a wheel is missing. pip install nvidia-cublas nvidia-cuda-runtime")
+      message(FATAL_ERROR
+        "${root}/lib has no lib${name}.so.*: a wheel is missing. pip install nvidia-cublas nvidia-cuda-runtime")
     endif()
     set(CUDA_${name}_LIBRARY "${found}" CACHE FILEPATH "")
   endforeach()
@@ -28,8 +29,8 @@ endif()
 set(CMAKE_CUDA_COMPILER "${nvcc}")
 message(STATUS "nvcc: ${nvcc}")
 
-# The memory pool of ggml-cuda calls the driver, libcuda.so.1, which is installed with the GPU. This stub stands in for it when
-# the library is linked, as the toolkit's own stub does; the wheels have no stub.
+# The memory pool of ggml-cuda calls the driver, libcuda.so.1, which is installed with the GPU. This stub stands in for
+# it when the library is linked, as the toolkit's own stub does; the wheels have no stub.
 if(UNIX AND NOT TARGET CUDA::cuda_driver)
   add_library(hotshoe_cuda_driver SHARED EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/../native/driver_stub.c")
   set_target_properties(hotshoe_cuda_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1)
@@ -59,7 +60,8 @@ function(hotshoe_choose_architectures wanted result)
   foreach(architecture IN LISTS chosen)
     if(NOT architecture MATCHES "^[0-9]+[af]?(-real|-virtual)?$")
       message(FATAL_ERROR
-        "HOTSHOE_CUDA_ARCHITECTURES names '${architecture}'; expected native, release, or architectures such as 86 or 90-real;120a-real")
+        "HOTSHOE_CUDA_ARCHITECTURES names '${architecture}'; expected native, release, or architectures such as 86 or "
+        "90-real;120a-real")
     endif()
   endforeach()
   set(${result} "${chosen}" PARENT_SCOPE)
