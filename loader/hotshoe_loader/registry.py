@@ -127,7 +127,7 @@ class Registry:
         - Several names: as an iterable, or as one text separated by commas.
 
         Raises DeviceNotFoundError with the verdicts and the next step if a name matches no device, and
-        InputTypeError for another type.
+        InputTypeError if ``device`` has another type.
         """
         if device is None:
             if not self.devices:
@@ -236,7 +236,7 @@ class Registry:
                 f"{', '.join(families)}; expected one family",
                 hint="open a backend for each family",
             )
-        usable = {name: one for name, one in self._survey.providers.items() if name not in self._unloaded}
+        usable = {name: found for name, found in self._survey.providers.items() if name not in self._unloaded}
         for device in chosen:
             if device.provider not in usable:
                 raise BackendError(
