@@ -26,7 +26,8 @@ endif()
 
 set(BUILD_SHARED_LIBS ON)
 set(GGML_BACKEND_DL ON CACHE BOOL "" FORCE)
-foreach(option NATIVE CCACHE BUILD_TESTS BUILD_EXAMPLES METAL BLAS ACCELERATE) # NATIVE and BACKEND_DL exclude each other
+# NATIVE and BACKEND_DL exclude each other.
+foreach(option NATIVE CCACHE BUILD_TESTS BUILD_EXAMPLES METAL BLAS ACCELERATE)
   set(GGML_${option} OFF CACHE BOOL "" FORCE)
 endforeach()
 set(GGML_AVAILABLE_BACKENDS "" CACHE INTERNAL "") # ggml appends to it: a second configure must not add the same again
