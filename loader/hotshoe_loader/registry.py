@@ -133,9 +133,13 @@ class Registry:
             if not self.devices:
                 raise texts.not_found("device=None", "cpu", self.devices, self.verdicts)
             return [next((item for item in self.devices if item.name not in self._lost), self.devices[0])]
-        given = [device] if isinstance(device, str) else listed("device", device, "a name or several", InputTypeError)
+        given = (
+            [device]
+            if isinstance(device, str)
+            else listed("device", device, "a name or a list of names", InputTypeError)
+        )
         if not given or not all(isinstance(token, str) for token in given):
-            raise InputTypeError(f"device= takes None, a name or several names, got {device!r:.100}")
+            raise InputTypeError(f"device= takes None, a name or a list of names, got {device!r:.100}")
         tokens = [name.strip() for token in given for name in token.split(",")]
         chosen: dict[str, Device] = {}
         for token in tokens:
