@@ -321,7 +321,10 @@ def test_what_does_not_shift() -> None:
     cache.remove(1)
     with pytest.raises(GraphError, match="negative"):
         cache.shift(0, 2, -3)
-    for spec, reason in ((attention(shiftable=False), "layer 1 does not allow"), (attention(chunk=4), "chunks of 4 positions")):
+    for spec, reason in (
+        (attention(shiftable=False), "layer 1 does not allow"),
+        (attention(chunk=4), "chunks of 4 positions"),
+    ):
         with pytest.raises(GraphError, match=reason):
             make(open_reference(), (attention(), spec)).shift(0, 0, 1)
 

@@ -152,7 +152,7 @@ class CpuBuilder(Builder):
         return self.one_choice_at_a_time(x, weight, experts)
 
     def _is_repacked(self, weight: Ptr) -> bool:
-        """Whether the weight has the layout of ggml's CPU_REPACK, a buffer that is no memory for the host to read."""
+        """Whether the weight has the layout of ggml's CPU_REPACK, a buffer that the host cannot read as memory."""
         return weight.buffer != ffi.NULL and not self.g.ggml_backend_buffer_is_host(weight.buffer)
 
     def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:

@@ -320,7 +320,7 @@ class BackendLibrary:
 
 
 def device_facts(device: Any) -> DeviceFacts:
-    """The properties of a `ggml_backend_dev_t`. For the CPU, ggml reports all memory as free: ``host_memory`` is used."""
+    """The properties of a `ggml_backend_dev_t`. The CPU's memory is from ``host_memory``: ggml reports all as free."""
     # 256 bytes more: a library of another version clears its own sizeof(props), which may be larger
     memory = ffi.new("char[]", ffi.sizeof("struct ggml_backend_dev_props") + 256)
     props = ffi.cast("struct ggml_backend_dev_props *", memory)
