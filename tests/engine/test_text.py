@@ -377,5 +377,5 @@ def test_a_chat_that_outgrows_the_context(
     monkeypatch.setattr("builtins.input", lambda prompt="": next(given, "/quit"))
     assert main(["chat", str(gguf("Qwen2ForCausalLM")), "--ctx", "64", "--max-tokens", "3", "--temperature", "0"]) == 0
     errors = capsys.readouterr().err
-    assert errors.count("your oldest message and its answer are forgotten") >= 1
-    assert "the context holds 64" in errors  # the last one alone is too long, and is said so
+    assert errors.count("the oldest message and its answer were forgotten") >= 1
+    assert "the context holds 64" in errors  # the last message alone is too long
