@@ -57,7 +57,8 @@ def files() -> list[Path]:
     """The tracked and new files of the product, its documents and its tests."""
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     names = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
-    ours = [name for name in names if name.startswith(tuple(f"{folder}/" for folder in FOLDERS)) or "/" not in name]
+    folders = tuple(f"{folder}/" for folder in FOLDERS)
+    ours = sorted({name for name in names if name.startswith(folders) or "/" not in name})
     return [ROOT / name for name in ours if name.endswith(SUFFIXES) and not name.startswith(SKIPPED)]
 
 
