@@ -127,14 +127,14 @@ def test_states_are_copied_and_rolled_back(vocabulary: GrammarVocabulary) -> Non
     other.accept(ord("b"))
     assert (allowed(state), allowed(other)) == ({ord("b")}, {ord("c")})
     other.rollback(2)
-    assert allowed(other) == {257}  # "ab": where there is no choice, the longest token
+    assert allowed(other) == {257}  # "ab": without a choice of characters, the longest token
     with pytest.raises(GrammarError, match="5 tokens cannot be taken back"):
         state.rollback(5)
 
 
 def test_the_sampler_counts_only_what_the_grammar_accepts(vocabulary: GrammarVocabulary) -> None:
     sampler = Sampler(SamplingParams(presence_penalty=1), 262, Grammar.from_regex("abc").start(vocabulary))
-    sampler.observe([ord("z")])  # a prompt is no part of the text
+    sampler.observe([ord("z")])  # a prompt is not part of the text
     with pytest.raises(GrammarError):
         sampler.accept(ord("z"))
     assert sampler.sample(np.zeros(262, np.float32)).id in (ord("a"), 257)
