@@ -134,7 +134,7 @@ def test_states_are_copied_and_rolled_back(vocabulary: GrammarVocabulary) -> Non
 
 def test_the_sampler_counts_only_what_the_grammar_accepts(vocabulary: GrammarVocabulary) -> None:
     sampler = Sampler(SamplingParams(presence_penalty=1), 262, Grammar.from_regex("abc").start(vocabulary))
-    sampler.observe([ord("z")])  # a prompt is not part of the text
+    sampler.observe([ord("z")])  # the prompt does not belong to the text
     with pytest.raises(GrammarError):
         sampler.accept(ord("z"))
     assert sampler.sample(np.zeros(262, np.float32)).id in (ord("a"), 257)

@@ -83,7 +83,7 @@ def test_prefixes_match_by_content(table: np.ndarray, model: TextModel) -> None:
     assert n_cached(items(same, 5, 6)) == 0
     assert n_cached(items(same.copy(), 5, 7)) == 11
     assert n_cached(items(other, 5, 6)) == 4
-    assert n_cached([*IDS[:10], 5, 6]) == 4  # tokens are no embeddings
+    assert n_cached([*IDS[:10], 5, 6]) == 4  # tokens are not embeddings
     assert n_cached(items(same, 5, 6, hash=b"mine")) == 4
     assert n_cached(items(other, 5, 6, hash=b"mine")) == 11  # who gives a hash answers for it
     assert n_cached(items(same, 5, 6, bidirectional=True)) == 4
