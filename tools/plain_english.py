@@ -34,7 +34,8 @@ PHRASES = {
     r"\bby and by\b": '"slowly", "over time"',
     r"\b(of|to|in|for|from|with) naught\b|\bfor nought\b": '"nothing"',
     r"\bsave for\b": '"except"',
-    r"\bbeside (one another|each other|itself)\b": '"next to each other", "together"',
+    r"\bbeside\b": '"next to", "with", "and"',
+    r"(?<!there)(?<!here)(?<!what)(?<!\s) (is|are) no (?!longer|larger|more|less|need|\w+[sthw]er\b)\w+": '"is not a …"',
 }
 _PATTERNS = {re.compile(phrase.replace(" ", r"[\s#*/]+"), re.IGNORECASE): better for phrase, better in PHRASES.items()}
 

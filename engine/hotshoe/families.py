@@ -38,7 +38,7 @@ BLOCK = "HOTSHOE_BLOCK"
 class Family(NamedTuple):
     """The models of one architecture of GGUF: what an entry point of "hotshoe.models" names.
 
-        family = Family(Model)
+    family = Family(Model)
     """
 
     model: type[Module] | Callable[[Metadata], type[Module]]

@@ -26,7 +26,7 @@ class Task(enum.Enum):
 
     @classmethod
     def parse(cls, task: Task | str) -> Task:
-        """Return the task with this name. Raises ModelError, with a similar name as hint, if there is none."""
+        """Return the task with this name. Raises ModelError for an unknown name; the hint has a similar name."""
         try:
             return cls(task)
         except ValueError:

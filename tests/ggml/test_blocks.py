@@ -101,7 +101,7 @@ def test_what_ggml_would_abort_for_is_refused(backend: Backend) -> None:
     with pytest.raises(DTypeError, match="does not write Q8_K"):
         backend.quantize_rows(ROWS, DType.Q8_K)
     for dtype in NEED_IMPORTANCE:
-        with pytest.raises(DTypeError, match=f"{dtype.name} with the importance"):
+        with pytest.raises(DTypeError, match=f"{dtype.name} only with the importance"):
             backend.quantize_rows(ROWS, dtype)
     with pytest.raises(ShapeError, match="multiple of 256"):
         backend.quantize_rows(ROWS[:, :96].copy(), DType.Q4_K)

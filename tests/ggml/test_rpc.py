@@ -354,5 +354,5 @@ def test_a_server_that_others_can_reach_warns(capfd: pytest.CaptureFixture[str])
             [*command, f"0.0.0.0:{taken.getsockname()[1]}"], capture_output=True, text=True, timeout=60
         )
     assert done.returncode == 2
-    assert "knows no passwords" in done.stderr
-    assert "is the port taken?" in done.stderr
+    assert "has no passwords" in done.stderr
+    assert "is the port in use?" in done.stderr

@@ -206,7 +206,7 @@ def test_a_device_without_memory(failing: Path) -> None:
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VK_ICD_FILENAMES", "/nowhere.json")
     monkeypatch.setenv("VK_DRIVER_FILES", "/nowhere.json")
-    with pytest.raises(DeviceNotFoundError, match=r"Vulkan shows no device: .*IncompatibleDriver[\s\S]*apt install"):
+    with pytest.raises(DeviceNotFoundError, match=r"Vulkan lists no device: .*IncompatibleDriver[\s\S]*apt install"):
         load_all(refresh=True).open("vulkan:0")
     assert "cpu" in {d.name for d in load_all().devices}
     monkeypatch.undo()

@@ -43,7 +43,7 @@ _GATING = {"softmax": gguf.ExpertGatingFuncType.SOFTMAX, "sigmoid": gguf.ExpertG
 class _Latent:
     """The sizes of latent attention."""
 
-    q: int | None  # rank of the queries' latent; None if there is none
+    q: int | None  # rank of the queries' latent; None if the model has no such latent
     kv: int  # rank of the latent of keys and values
     nope: int  # elements of a head that RoPE does not rotate
     rope: int  # elements of a head that RoPE rotates

@@ -1,4 +1,4 @@
-"""Build-time: writes `_build_info.json`, for the plugin itself, and beside it `hotshoe-plugin.json`, for the loader."""
+"""Build-time: writes `_build_info.json` for the plugin itself, and `hotshoe-plugin.json` for the loader."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import sys
 from pathlib import Path
 
-from manifest import manifest, write  # type: ignore[import-not-found,unused-ignore]  # the script beside this one
+from manifest import manifest, write  # type: ignore[import-not-found,unused-ignore]  # the script next to this one
 
 # the bindings pass `HOTSHOE_GGML=folder pytest tests/ggml/test_conformance.py` with these, and with their own
 ADOPTS = ("0.25.1",)

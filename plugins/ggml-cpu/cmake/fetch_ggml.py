@@ -118,7 +118,7 @@ def ggml_root(tree: Path) -> Path:
         if (root / "include" / "ggml-backend.h").is_file() and (root / "CMakeLists.txt").is_file():
             return root
     raise FetchError(
-        f"{tree} is no ggml source tree: it has no CMakeLists.txt beside include/ggml-backend.h.\n"
+        f"{tree} is not a ggml source tree: CMakeLists.txt or include/ggml-backend.h is missing.\n"
         "HOTSHOE_GGML_SOURCE must name the folder of ggml's CMakeLists.txt (or its parent)."
     )
 

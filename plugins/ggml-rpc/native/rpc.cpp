@@ -56,7 +56,7 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * cgra
 }
 
 // Of each server: the connection in use, and how many were lost. A lost one is never used again, though buffers that
-// hold it live on: the next use of the server connects anew, and finds it restarted, if it was.
+// hold it live on: the next use of the server connects again, and finds out whether it was restarted.
 struct server {
     std::weak_ptr<socket_t> sock;
     uint64_t failures = 0;

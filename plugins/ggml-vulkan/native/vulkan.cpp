@@ -61,7 +61,7 @@ static void note_failure(ggml_backend_t backend, const char * why) { note_failur
 static void note_failure(ggml_backend_buffer_type_t type, const char * why) { note_failure(type->device, why); }
 static void note_failure(ggml_backend_buffer_t buffer, const char * why) { note_failure(buffer->buft->device, why); }
 
-// How often this device failed, and why the last time; NULL if it never did. Without a device: why there is none. The
+// How often this device failed, and why the last time; NULL if it never did. Without a device: why no device was found. The
 // text stays until the thread's next call.
 static const char * hotshoe_backend_failure(const char * device, uint64_t * failures) {
     static thread_local std::string why;
@@ -146,17 +146,17 @@ static void device_props(ggml_backend_dev_t device, ggml_backend_dev_props * pro
     props->type = device_type(device);
 }
 
-// A device that was lost is opened anew; what it held stays lost.
+// A lost device is opened again; its contents stay lost.
 static ggml_backend_t init_backend(ggml_backend_dev_t device, const char * params) {
     const size_t index = ((ggml_backend_vk_device_context *) device->context)->device;
     std::unique_lock<std::mutex> lock(states_mutex);
     device_state & state = states[ggml_backend_vk_device_get_name(device)];
-    const bool anew = state.lost;
+    const bool reopen = state.lost;
     state.lost = false;
     lock.unlock();
     const vk_device before = vk_instance.devices[index];
     try {
-        if (anew) {
+        if (reopen) {
             vk_instance.devices[index] = nullptr;
         }
         return ggml_backend_vk_device_init(device, params);
