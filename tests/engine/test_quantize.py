@@ -363,7 +363,7 @@ def test_importance_makes_the_columns_it_names_better(tmp_path: Path) -> None:
 
 
 def test_every_type_of_ggml_is_offered() -> None:
-    """Those that the gguf package knows as types of whole files, but for guesses and what was removed."""
+    """The types of whole files in the gguf package, except guesses and removed ones."""
     names = {t.name.lower().removeprefix("mostly_").removeprefix("all_"): t.value for t in gguf_package.LlamaFileType}
     known = {name: kind.number for name, kind in FILE_TYPES.items()}
     missing = {name for name, number in names.items() if number not in known.values()}

@@ -85,7 +85,7 @@ def test_the_same_types(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_file(name: str, tmp_path: Path) -> None:
-    """But for the types of the next test, whose tables take ggml longer to make than all the rest."""
+    """All types except those of the next test, whose tables take ggml longer to make than all the rest."""
     source = make(name, tmp_path / "in.gguf")
     n = 0
     for key, kind, params, recorded in kinds_of(name):
