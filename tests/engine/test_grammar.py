@@ -127,7 +127,7 @@ def test_states_are_copied_and_rolled_back(vocabulary: GrammarVocabulary) -> Non
     other.accept(ord("b"))
     assert (allowed(state), allowed(other)) == ({ord("b")}, {ord("c")})
     other.rollback(2)
-    assert allowed(other) == {257}  # "ab": where there is no choice, the longest token
+    assert allowed(other) == {257}  # "ab": without a choice of characters, the longest token
     with pytest.raises(GrammarError, match="5 tokens cannot be taken back"):
         state.rollback(5)
 

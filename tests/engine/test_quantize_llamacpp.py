@@ -129,7 +129,7 @@ def test_the_same_file_with_options(what: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_dry_run_says_what_is_written(name: str, tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_is_written(name: str, tmp_path: Path) -> None:
     source = make(name, tmp_path / "in.gguf")
     plan = plan_quantization(source, "q4_k_m")
     with GGUFFile(quantize_model(source, tmp_path / "out.gguf", "q4_k_m")) as file:
