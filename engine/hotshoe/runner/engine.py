@@ -194,7 +194,7 @@ class Engine:
                 self.remove(job, detach=False)
 
     def all_logits(self, sequence: CachedSequence) -> Iterator[Array]:
-        """Yield the logits after every row of a sequence, in arrays (rows, vocab). Every row is computed again."""
+        """Yield the logits after every row, in arrays (rows, vocab). Rows that the cache has are computed too."""
         job = AllLogitsJob(sequence)
         try:
             while (rows := self.next(job)) is not None:
