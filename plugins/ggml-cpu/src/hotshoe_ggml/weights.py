@@ -74,10 +74,10 @@ def load_weights(
         for (how, _), (kind, parts) in groups.items():
             buffer = TensorBuffer(len(parts))
             buffers |= {part.key: buffer for part in parts}
-            with _on(unit, parts):
+            with _locate_errors(unit, parts):
                 _fill(unit, buffer, how, kind, parts, dry, meter)
         if to_pack:
-            with _on(unit, to_pack):
+            with _locate_errors(unit, to_pack):
                 layouts = unit.pack([part.weight for part in to_pack], dry=dry, meter=meter)
             buffers |= {part.key: OwnBuffer(layout) for part, layout in zip(to_pack, layouts)}
     except BaseException:
@@ -133,7 +133,7 @@ def _parts(w: WeightData, *, split: bool) -> list[_Part]:
 
 
 @contextlib.contextmanager
-def _on(unit: Unit, parts: list[_Part]) -> Iterator[None]:
+def _locate_errors(unit: Unit, parts: list[_Part]) -> Iterator[None]:
     """Complete an OutOfMemory: it names the device, and the layer of the largest weight."""
     try:
         yield

@@ -105,11 +105,8 @@ class Builder:
         are fed; indices that the graph computes are proved to fit, or limited.
         """
         source, indices, axis = TABLE[node.op].indexed[which]
-        x, index = node.sources[source], node.sources[indices]
-        assert x is not None
-        assert index is not None
-        n = x.shape[axis]
-        return self.cont(native) if are_within(index, n) else self.limit(native, n)
+        n = node.source(source).shape[axis]
+        return self.cont(native) if are_within(node.source(indices), n) else self.limit(native, n)
 
     # Ops that a unit may make with its own kernels. Lowerings pass operands of F32 with contiguous rows, unless the op
     # says otherwise.

@@ -19,9 +19,7 @@ def _nodes(node: Tensor) -> int:
 
 
 def _shape(node: Tensor, operand: int) -> tuple[int, ...]:
-    source = node.sources[operand]
-    assert source is not None
-    return source.shape
+    return node.source(operand).shape
 
 
 def _plain(b: Builder, x: Ptr) -> Ptr:
