@@ -169,10 +169,9 @@ def test_chunks_begin_as_texts_do(pre: str, begins: bool, folder: Callable[..., 
         model.engine.forget = lambda: None  # type: ignore[method-assign]
         extend = model.engine.extend
 
-        def extended(pairs: Any) -> Any:
-            pairs = [(sequence, list(items)) for sequence, items in pairs]
-            seen.extend(items for _, items in pairs)
-            return extend(pairs)
+        def extended(sequences: Any, items: Any) -> Any:
+            seen.extend(list(added) for added in items)
+            return extend(sequences, items)
 
         model.engine.extend = extended  # type: ignore[method-assign]
         ids = model.tokenizer.encode(TEXT)
