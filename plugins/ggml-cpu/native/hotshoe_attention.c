@@ -59,8 +59,8 @@ typedef int32_t v4i __attribute__((vector_size(16)));
 #define TARGET
 typedef int32_t v4mask __attribute__((vector_size(16)));
 ALWAYS_INLINE v4 max4(v4 a, v4 b) {
-    const v4mask more = a > b;
-    return (v4) (((v4mask) a & more) | ((v4mask) b & ~more));
+    const v4mask greater = a > b;
+    return (v4) (((v4mask) a & greater) | ((v4mask) b & ~greater));
 }
 ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
     return (v4){n > 0 ? p[0] : rest, n > 1 ? p[1] : rest, n > 2 ? p[2] : rest, n > 3 ? p[3] : rest};
@@ -93,10 +93,10 @@ AVX2 ALWAYS_INLINE float sum8(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 
-AVX2 ALWAYS_INLINE void sum_four(float * to, __m256 a, __m256 b, __m256 c, __m256 d, float by) {
+AVX2 ALWAYS_INLINE void sum_four(float * to, __m256 a, __m256 b, __m256 c, __m256 d, float factor) {
     const __m256 pairs = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
     const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
-    _mm_storeu_ps(to, _mm_mul_ps(sums, _mm_set1_ps(by)));
+    _mm_storeu_ps(to, _mm_mul_ps(sums, _mm_set1_ps(factor)));
 }
 
 AVX512 ALWAYS_INLINE __m256 both_halves(__m512 v) {

@@ -24,7 +24,7 @@ enum {
     MAX_ROWS = 8,             /* of a block */
     CHUNK = 32,               /* hidden keys are skipped in multiples of this; a multiple of each panel */
     MIN_ROWS_TO_PACK = 12,    /* rows that must see a key, on average, before a transposed copy of it pays */
-    STEP_BYTES = 64 << 10,    /* keys and values of all heads in a step of few rows: what is prefetched */
+    STEP_BYTES = 64 << 10,    /* keys and values of all heads in a step of few rows: they are prefetched */
     SCRATCH_FLOATS = 37 << 10 /* 148 KiB: the keys, values and scores of one block stay in L2 */
 };
 PER_THREAD float scratch[SCRATCH_FLOATS];

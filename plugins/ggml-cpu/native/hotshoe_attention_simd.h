@@ -260,19 +260,20 @@ FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask,
         NAME(store)(s + c, x);
         top = VMAX(top, x);
     }
-    const float now = MAX(top);
-    const float base = now == -INFINITY ? 0.0f : now; /* no key seen yet: weights of 0, not exp(-inf + inf) */
+    const float new_highest = MAX(top);
+    const float base =
+        new_highest == -INFINITY ? 0.0f : new_highest; /* no key seen yet: weights of 0, not exp(-inf + inf) */
     vf sum = {0};
     for (int64_t c = 0; c < cols; c += VL) {
         const vf p = NAME(exp)(NAME(load)(s + c) - base);
         NAME(store)(s + c, p);
         sum += p;
     }
-    const float factor = *highest == now         ? 1.0f
+    const float factor = *highest == new_highest ? 1.0f
                          : *highest == -INFINITY ? 0.0f
                                                  : MAX(NAME(exp)(NAME(splat)(*highest - base)));
     *total = *total * factor + SUM(sum);
-    *highest = now;
+    *highest = new_highest;
     return factor;
 }
 

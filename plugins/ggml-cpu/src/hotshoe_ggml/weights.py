@@ -1,7 +1,7 @@
 """Loading weights and making states: where each is kept on its device, and in which layout.
 
 A weight that the device may read in place stays in the mapped file. One that the unit multiplies faster in another
-layout is rearranged, by ggml or in a layout of the unit's own. Others are copied. Weights of one kind share a buffer.
+layout is rearranged, by ggml or in the unit's own layout. Others are copied. Weights of one kind share a buffer.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def load_weights(
 
 
 def make_state(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> Stored:
-    """A zeroed tensor in a buffer of its own. Raises OutOfMemory.
+    """A zeroed tensor in a new buffer. Raises OutOfMemory.
 
     If the device computes in the host's memory, Linux provides the pages when they are written: only those of the part
     of a long context that is used.
@@ -163,7 +163,7 @@ def _is_mappable(w: WeightData) -> bool:
 
 
 def _fits(device: Any, buffer_type: Any, w: WeightData) -> bool:
-    """Whether every use of the weight works from this buffer type. The device is asked with a node that is not run."""
+    """Whether every use of the weight works from this buffer type. It asks the device with a node that does not run."""
     if not w.uses or any(use != PRODUCTS.get(len(w.shape)) for use in w.uses):
         return False  # ggml aborts on shapes that do not fit the op
     g = lib()

@@ -95,7 +95,7 @@ def _only_readers(graph: Graph) -> dict[Tensor, Tensor]:
 
 
 def _other(reader: Tensor, operand: Tensor) -> Tensor | None:
-    """The other operand of an addition."""
+    """The other operand of an addition; None if ``reader`` is another op."""
     if reader.op != "add":
         return None
     a, b = reader.sources

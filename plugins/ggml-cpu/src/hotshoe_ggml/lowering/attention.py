@@ -54,7 +54,7 @@ def _rope(b: Builder, node: Tensor, x: Ptr, positions: Ptr, factors: Ptr | None)
 
 
 def _four_streams(b: Builder, positions: Ptr, rows: int, n: int) -> Ptr:
-    """The positions, with the first stream repeated: ggml turns what interleaved sections leave over by the last."""
+    """Four streams, the rest equal to the first: ggml rotates elements outside interleaved sections by the last."""
     first = b.call("view_1d", positions, rows, 0)
     for _ in range(_STREAMS - n):
         positions = b.call("concat", positions, first, 0)

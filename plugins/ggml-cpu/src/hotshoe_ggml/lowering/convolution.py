@@ -22,7 +22,7 @@ _WORKSPACE = 16 * 1024 * 1024  # bytes that ggml has for columns of a convolutio
 
 
 def _is_depthwise(node: Tensor, dims: int) -> bool:
-    """One kernel for each channel."""
+    """Whether there is one kernel for each channel."""
     x, weight = node.source(0), node.source(1)
     return bool(node.attrs["groups"] == x.shape[-dims - 1] == weight.shape[0])
 
@@ -56,7 +56,7 @@ def _with_bias(b: Builder, node: Tensor, y: Ptr, bias: Ptr | None, dims: int) ->
 
 
 def _kernel(b: Builder, weight: Ptr, shape: Shape) -> Ptr:
-    """ggml multiplies in the kernel's type, F32 or F16."""
+    """The kernel, contiguous, as F32 or F16: ggml multiplies in its type."""
     return b.cont(b.reshape(weight if weight.type == DType.F16.id else b.f32(weight), shape))
 
 
@@ -77,7 +77,7 @@ lowers("conv2d", when=_convolves(2))(_conv(2))
 
 @lowers("conv3d", when=_convolves(3))
 def _conv3d(b: Builder, node: Tensor, x: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
-    """Without a batch axis: ggml's four axes are channels, depth, height and width."""
+    """Lower conv3d, without a batch axis: ggml's four axes are channels, depth, height and width."""
     source, w = node.source(0), node.source(1)
     sizes = (source.shape[0], 1, node.shape[0])  # channels, batch, channels of the output
     y = b.call("conv_3d_direct", _kernel(b, weight, w.shape), b.cont(b.f32(x)), *_geometry(node, 3), *sizes)

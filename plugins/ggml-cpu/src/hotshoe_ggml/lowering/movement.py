@@ -49,13 +49,13 @@ def _cut(b: Builder, node: Tensor, x: Ptr, shape: Shape) -> Ptr:
     for i, s in enumerate(slices):
         nb[i] *= s[2]
     view = b.call("view_4d", x, *extents(shape), nb[1], nb[2], nb[3], offset)
-    view.nb[0] = nb[0]  # ggml_view assumes dense rows; a transposed or stepped tensor has others
+    view.nb[0] = nb[0]  # ggml_view assumes dense rows; those of a transposed or stepped tensor are not
     return view
 
 
 @lowers("set_slice")
 def _set_slice(b: Builder, node: Tensor, x: Ptr, values: Ptr) -> Ptr:
-    """Writes in place: the executable passes a copy if the old value of ``x`` is still needed."""
+    """Write in place: the executable passes a copy if the old value of ``x`` is still needed."""
     source = node.source(1)
     x = b.cont(x)
     written = b.call("cpy", values, _cut(b, node, x, source.shape))
@@ -100,7 +100,7 @@ def _take_along(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
 
 @lowers("set_rows", when=indices_are_i32(0, 1))
 def _set_rows(b: Builder, node: Tensor, x: Ptr, indices: Ptr, rows: Ptr) -> Ptr:
-    """Writes in place: the executable passes a copy if the old value of ``x`` is still needed."""
+    """Write in place: the executable passes a copy if the old value of ``x`` is still needed."""
     n, width = node.shape[0], node.size // node.shape[0]
     flat = b.reshape(x, (n, width))
     values = b.reshape(b.f32(rows), (indices.ne[0], width))

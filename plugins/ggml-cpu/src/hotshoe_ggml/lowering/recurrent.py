@@ -23,7 +23,7 @@ def _shape(node: Tensor, operand: int) -> tuple[int, ...]:
 
 
 def _plain(b: Builder, x: Ptr) -> Ptr:
-    """F32 and contiguous: ggml's recurrences need their operands so."""
+    """``x`` as F32 in contiguous memory, which ggml's recurrences require."""
     return b.cont(b.f32(x))
 
 
