@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.generating import add_options, constraints, load, read_grammar, sampling_options, summary
 from hotshoe.cli.parsing import CommandParser, Subparsers
+from hotshoe.cli.wording import in_options
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
@@ -111,7 +112,7 @@ class Conversation:
                 if text:
                     self.take(text)
             except HotshoeError as error:  # such as a full context: after /clear the conversation can go on
-                print("error:", legible(str(error)), file=sys.stderr)
+                print("error:", legible(in_options(str(error))), file=sys.stderr)
             except KeyboardInterrupt:
                 print("\n(/quit leaves)", file=sys.stderr)
 
