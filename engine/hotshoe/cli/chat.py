@@ -44,8 +44,8 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument(
         "--chat-template",
         metavar="NAME|FILE",
-        help="the chat format: chatml, gemma, llama2, llama3, mistral, phi3, zephyr, one of the model file's by its "
-        "name, or a Jinja2 file. Default: the model file's",
+        help="the chat format: chatml, gemma, llama2, llama3, mistral, phi3, zephyr, the name of a template in the "
+        "model file, or a Jinja2 file. Default: the template of the model file",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr how fast each answer was")
     parser.set_defaults(run=run)
