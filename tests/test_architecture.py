@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -309,3 +310,17 @@ def test_the_levels_of_ggml() -> None:
         if level[other.split(".")[1]] > level[name.split(".")[1]]
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_engine_imports_only_public_modules_of_the_loader() -> None:
+    """Those that the docstring of hotshoe_loader lists."""
+    tree = ast.parse((packages()[LOADER] / "__init__.py").read_text(encoding="utf-8"))
+    listed = (ast.get_docstring(tree) or "").partition("Public modules")[2].partition("How load_all works")[0]
+    public = set(re.findall(r"^    (\w+)  ", listed, re.MULTILINE))
+    used = {
+        name.split(".")[1]
+        for path in packages()[ENGINE].rglob("*.py")
+        for _, name in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if name.startswith(f"{LOADER}.")
+    }
+    assert used <= public

@@ -1,4 +1,4 @@
-"""benchmarks/: the files it makes, against llama.cpp's types and gguf's numbers, and its sums over made-up engines."""
+"""benchmarks/: its files compared with llama.cpp's types and gguf's numbers; its statistics, with invented engines."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_best_setting_of_each_peer_counts_and_ratios_are_of_the_round(tiny: 
 
 
 class Told:
-    """A contender that says what it was told to, and then the last of it again."""
+    """A contender that gives the prepared answers, and then repeats the last one."""
 
     def __init__(self, *answers: float | str) -> None:
         self.answers = list(answers)

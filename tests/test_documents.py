@@ -45,8 +45,13 @@ def test_the_list_of_ops_is_current_and_whole() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
-        assert (document.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)#?([^)#:]*)\)", document.read_text(encoding="utf-8")):
+        path = document.parent / target if target else document
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            slugs = {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+            assert anchor in slugs, f"{target}#{anchor}"
 
 
 def test_every_plot_is_current_and_its_numbers_are_in_the_page() -> None:

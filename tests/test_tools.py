@@ -14,6 +14,8 @@ from tools.plain_english import complaints
         ("Refuse what is\n    # no tensor.", "unless x is a Tensor"),
         ("The graph is built anew.", '"again"'),
         ("Whoever waits", "callers who"),
+        ("the value is no integer", "is not a"),
+        ("the file beside it", "next to"),
         ("all tensors but for the last", '"except"'),
     ],
 )
@@ -23,6 +25,8 @@ def test_phrases_that_are_hard_to_read_are_found_with_a_replacement(text: str, r
     assert replacement in complaint
 
 
-@pytest.mark.parametrize("text", ["it is None", "a value that is None", "renewed"])
+@pytest.mark.parametrize(
+    "text", ["it is None", "a value that is None", "there\n  is no file", "it is no longer here", "renewed"]
+)
 def test_plain_texts_are_left_alone(text: str) -> None:
     assert complaints(text, "a.py") == []

@@ -1,7 +1,7 @@
-"""What our wheels hold: those that `make wheels` has put into dist/, and those that are installed here.
+"""The contents of our wheels: those that `make wheels` wrote to dist/, and those that are installed here.
 
-A second libggml-base, or a library under two names, is two ggmls in a process, which crash; one that looks for its base
-in a folder of the machine it was built on finds none elsewhere.
+A second libggml-base, or one library under two names, would put two ggmls into a process, which then crashes. A library
+that looks for its base in a folder of the machine where it was built does not find it on another machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENGINE = "hotshoe_ggml"
 
 
 class Contents:
-    """The files of one distribution by their names in site-packages, in a folder where they can be read."""
+    """The files of one distribution, by their names in site-packages, and a folder with these files."""
 
     def __init__(self, name: str, folder: Path, files: list[str]) -> None:
         self.package = name.replace("hotshoe-ggml-", "hotshoe_ggml_").replace("hotshoe_ggml_cpu", ENGINE)
@@ -98,7 +98,7 @@ def test_libraries_look_for_each_other_where_pip_puts_them(distributions: dict[s
 
 
 def test_all_of_them_are_of_one_ggml(distributions: dict[str, Contents]) -> None:
-    """As their manifests say, which the loader compares."""
+    """The manifests name one version and one ABI of ggml; the loader compares them."""
     told = {
         which: json.loads(each.read("hotshoe-plugin.json").read_text())["ggml"] for which, each in distributions.items()
     }

@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("core", "loader", "engine", "plugins", "benchmarks", "tools", "examples", "docs", "cmake")
+THIS = "tools/plain_english.py"  # which has the phrases
 SUFFIXES = (".py", ".md", ".c", ".h", ".cpp", ".cmake", ".toml", ".txt")
-SKIPPED = ("tools/plain_english.py", "benchmarks/NOTES.md")  # this list, and a laboratory notebook
 # Each phrase, and what to write instead. Case does not matter, and a space also matches a line break.
 PHRASES = {
     r"what (is|are) (no|(?-i:none)|not an?)\b": 'name it: "unless x is a Tensor", "a value that is not a number"',
@@ -34,7 +34,10 @@ PHRASES = {
     r"\bby and by\b": '"slowly", "over time"',
     r"\b(of|to|in|for|from|with) naught\b|\bfor nought\b": '"nothing"',
     r"\bsave for\b": '"except"',
-    r"\bbeside (one another|each other|itself)\b": '"next to each other", "together"',
+    r"\bbeside\b": '"next to", "with", "and"',
+    r"(?<!there)(?<!here)(?<!what)(?<!\s) (is|are) no (?!longer|larger|more|less|need|\w+[sthw]er\b)\w+": (
+        '"is not a …"'
+    ),
 }
 _PATTERNS = {re.compile(phrase.replace(" ", r"[\s#*/]+"), re.IGNORECASE): better for phrase, better in PHRASES.items()}
 
@@ -55,7 +58,7 @@ def files() -> list[Path]:
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     names = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
     ours = [name for name in names if name.startswith(tuple(f"{folder}/" for folder in FOLDERS)) or "/" not in name]
-    return [ROOT / name for name in ours if name.endswith(SUFFIXES) and name not in SKIPPED]
+    return [ROOT / name for name in ours if name.endswith(SUFFIXES) and name != THIS]
 
 
 def main() -> int:
@@ -63,7 +66,7 @@ def main() -> int:
     found = []
     for path in paths:
         name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
-        if path.is_file() and path.suffix in SUFFIXES and name not in SKIPPED:
+        if path.is_file() and path.suffix in SUFFIXES and name != THIS:
             found += complaints(path.read_text(encoding="utf-8"), name)
     sys.stdout.writelines(f"{line}\n" for line in found)
     if found:

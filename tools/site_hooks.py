@@ -1,6 +1,6 @@
 """The site's pages from outside docs/: MkDocs calls these functions (mkdocs.yml, `make docs`).
 
-README.md becomes index.md, and each module that has an ``__all__`` gets a page of the reference. Links between files of
+README.md becomes index.md, and each public module gets a page of the reference. Links between files of
 the repository become links between pages; a link to a file that has no page becomes its text.
 """
 
@@ -31,19 +31,17 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
 def modules() -> dict[str, str]:
-    """The file of each module with an ``__all__``, relative to the repository, and its dotted name."""
+    """The file of each module of the reference, relative to the repository, and its dotted name.
+
+    A module has a page if its name has no underscore or if it has an ``__all__``: public names may live in a private
+    module, and their package exports them.
+    """
     found = {}
     for source in SOURCES:
         for path in sorted((ROOT / source).glob("*/**/*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            names = {
-                target.id
-                for node in tree.body
-                if isinstance(node, ast.Assign)
-                for target in node.targets
-                if isinstance(target, ast.Name)
-            }
-            if "__all__" in names and ast.get_docstring(tree):
+            text = path.read_text(encoding="utf-8")
+            private = any(part.startswith("_") for part in path.parts[len(ROOT.parts) :] if part != "__init__.py")
+            if ast.get_docstring(ast.parse(text)) and (not private or "\n__all__ " in text):
                 dotted = ".".join(path.relative_to(ROOT / source).with_suffix("").parts).removesuffix(".__init__")
                 found[path.relative_to(ROOT).as_posix()] = dotted
     return found

@@ -2,16 +2,16 @@
 
     import hotshoe
 
-    hotshoe.load_all()                                    # optional: what is there, and why
+    hotshoe.load_all()                                    # optional: lists the backends, and why each is (not) used
     with hotshoe.load_model("all-MiniLM-L6-v2.gguf") as model:
         vectors = model.embed(["a text", "another"])      # float32 (2, 384)
 
-Names are imported on first use, so that ``import hotshoe`` costs nothing.
+Names are imported on first use, so that ``import hotshoe`` takes almost no time.
 """
 
 import importlib
 
-TYPE_CHECKING = False  # type checkers take it for typing's, whose import would be most of this one's cost
+TYPE_CHECKING = False  # type checkers treat it like typing.TYPE_CHECKING; importing typing would take most of the time
 if TYPE_CHECKING:
     from hotshoe.loading import load_all, load_model, load_tokenizer, plan_model
     from hotshoe.placement import PlacementParams

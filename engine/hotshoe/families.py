@@ -1,6 +1,6 @@
-"""Families: models, converters and tokenizers, from this distribution and from others, found by name.
+"""Families: find models, converters and tokenizers by name, in this distribution and in others.
 
-A distribution that offers one has an entry point; nothing of it is imported before a file asks for it by name.
+A distribution offers them with entry points. Nothing is imported until a file needs it:
 
     [project.entry-points."hotshoe.models"]        # name: general.architecture of a GGUF file
     mine = "my_package.mine:family"                # a Family
@@ -36,27 +36,31 @@ BLOCK = "HOTSHOE_BLOCK"
 
 
 class Family(NamedTuple):
-    """The models of one architecture: the class, or the rule that picks it by a file's metadata."""
+    """The models of one architecture of GGUF: what an entry point of "hotshoe.models" names.
+
+    family = Family(Model)
+    """
 
     model: type[Module] | Callable[[Metadata], type[Module]]
+    """The model class, or a function that picks the class from a file's metadata."""
 
     def model_for(self, metadata: Metadata) -> type[Module]:
-        """The class that implements the file of these metadata."""
+        """The model class for a file with this metadata."""
         if isinstance(self.model, type):
             return self.model
         return self.model(metadata)
 
 
 def names(group: str) -> list[str]:
-    """Every name that some installed distribution offers in the group."""
+    """All names that the installed distributions offer in an entry point group, sorted."""
     return sorted({entry.name for entry in _entries(group)})
 
 
 def find(group: str, name: str) -> Any:
-    """The object that the one entry point of this name names, imported now.
+    """Import and return the object of the entry point ``name`` in ``group``.
 
-    Raises UnknownArchitectureError with the nearest name; ModelError where two distributions claim the name, and for
-    an entry point that cannot be imported, whose own error is the cause.
+    Raises UnknownArchitectureError, with a similar name as hint, if no distribution offers the name; ModelError if
+    several distributions offer it, or if it cannot be imported.
     """
     found = [entry for entry in _entries(group) if entry.name == name]
     if not found:
@@ -65,18 +69,22 @@ def find(group: str, name: str) -> Any:
             hint=did_you_mean(name, names(group)),
         )
     if len(found) > 1:
-        who = " and ".join(f"{entry.origin} ({entry.value})" for entry in found)
+        claims = " and ".join(f"{entry.origin} ({entry.value})" for entry in found)
         other = next((e.distribution for e in found if normalise(e.distribution) != "hotshoe"), found[-1].distribution)
         raise ModelError(
-            f"{name!r} in {group!r} is claimed by {len(found)} distributions: {who}",
-            hint=f"choose by blocking the other: {BLOCK}={other} in the environment, or pip uninstall {other}",
+            f"{name!r} in {group!r} is claimed by {len(found)} distributions: {claims}",
+            hint=f"block one of them: {BLOCK}={other} in the environment, or pip uninstall {other}",
         )
     return _load(group, found[0])
 
 
 def find_model(metadata: Metadata) -> type[Module]:
-    """The model class for a file. Raises what ``find`` raises, and ModelDefinitionError for a family that is none."""
-    from hotshoe.nn import Module  # tokenizers and converters are found without it
+    """Return the model class for a file.
+
+    Raises UnknownArchitectureError if no distribution implements the architecture; ModelError if several do, or if the
+    entry point cannot be imported; ModelDefinitionError if the entry point is not a Family.
+    """
+    from hotshoe.nn import Module  # imported late: tokenizers and converters do not need it
 
     architecture = metadata.architecture
     try:
@@ -88,18 +96,18 @@ def find_model(metadata: Metadata) -> type[Module]:
     if not isinstance(family, Family):
         raise ModelDefinitionError(
             f"the entry point {architecture!r} of {MODELS!r} is a {type(family).__name__}; expected a Family",
-            hint="name a module attribute such as `family = Family(Model)`",
+            hint="it must name an attribute such as `family = Family(Model)`",
         )
     model = family.model_for(metadata)
     if not (isinstance(model, type) and issubclass(model, Module)):
         raise ModelDefinitionError(
-            f"the family of {architecture!r}, {family.model!r}, gives {model!r}; expected a subclass of Module"
+            f"the family of {architecture!r}, {family.model!r}, returned {model!r}; expected a subclass of Module"
         )
     return model
 
 
 def _entries(group: str) -> Iterator[PluginCandidate]:
-    """Those of distributions that are not blocked, and of each distribution the copy that Python sees."""
+    """The entry points of a group, without blocked distributions and without copies that Python does not import."""
     blocked = {normalise(name) for name in os.environ.get(BLOCK, "").split(",")}
     for entry in _scan(tuple((folder, _changed(folder)) for folder in sys.path))[group]:
         if entry.shadowed_by is None and entry.problem is None and normalise(entry.distribution) not in blocked:
@@ -108,9 +116,9 @@ def _entries(group: str) -> Iterator[PluginCandidate]:
 
 @functools.lru_cache(maxsize=1)
 def _scan(path: tuple[tuple[str, int], ...]) -> dict[str, list[PluginCandidate]]:
-    """All groups at once: each distribution's list is read for the first family asked for, and not for the others.
+    """Read the entry points of all groups at once, so that each distribution's file is read only once.
 
-    path: where Python looks, and when each folder last changed: what is installed meanwhile is found.
+    path: the folders of sys.path and their modification times, so that new installations are found.
     """
     return find_entry_points((MODELS, CONVERTERS, TOKENIZERS))
 
@@ -123,16 +131,16 @@ def _changed(folder: str) -> int:
 
 
 def _load(group: str, entry: PluginCandidate) -> Any:
-    where = f"the entry point {entry.name} = {entry.value} of {entry.origin}, group {group!r},"
+    label = f"the entry point {entry.name} = {entry.value} of {entry.origin}, group {group!r},"
     if not (entry.module and entry.attribute):
-        raise ModelError(f"{where} does not name an object; expected 'module:attribute'")
+        raise ModelError(f"{label} does not name an object; expected 'module:attribute'")
     try:
         found: Any = importlib.import_module(entry.module)
         for attribute in entry.attribute.split("."):
             found = getattr(found, attribute)
     except Exception as error:
         raise ModelError(
-            f"{where} cannot be imported: {type(error).__name__}: {error}",
-            hint=f"the traceback above is its own; pip install --upgrade {entry.distribution}, or report it there",
+            f"{label} cannot be imported: {type(error).__name__}: {error}",
+            hint=f"see the traceback above; pip install --upgrade {entry.distribution}, or report it to its authors",
         ) from error
     return found

@@ -152,13 +152,13 @@ def architecture_of(file: GGUFFile) -> type[Module]:
 def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: RunnerParams) -> None:
     if expected is not None and expected is not task:
         raise ModelError(
-            f"{file.path} is {task.words}; expected {expected.words}",
+            f"{file.path} is {task.description}; expected {expected.description}",
             hint=f"use `hotshoe {_COMMANDS[task]}`, or task={task.value!r}",
         )
     for name in _ONLY_TEXT if task is not Task.TEXT else ():
         value, default = getattr(runner, name), getattr(RunnerParams(), name)
         if value != default:
-            raise ModelError(f"{file.path}: {name} is {value!r}, but {task.words} has no key/value cache")
+            raise ModelError(f"{file.path}: {name} is {value!r}, but {task.description} has no key/value cache")
 
 
 def _config(file: GGUFFile, architecture: type[Module]) -> Config:

@@ -1,4 +1,4 @@
-"""Task: what a model is for, which decides how it is run."""
+"""Task: what a model is for. The task decides which runner runs the model."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ __all__ = ["Task"]
 
 
 class Task(enum.Enum):
-    """``task`` of a model class. Which task a file is for, its family tells from the metadata."""
+    """What a model is for: the attribute ``task`` of a model class."""
 
-    TEXT = "text"  # tokens to the logits of the next one: generate, chat, score
-    EMBEDDING = "embedding"  # texts to vectors
-    RERANK = "rerank"  # pairs of texts to scores
+    TEXT = "text"
+    """Tokens to the logits of the next token: generate, chat, score."""
+    EMBEDDING = "embedding"
+    """Texts to vectors."""
+    RERANK = "rerank"
+    """Pairs of texts to scores."""
 
     @property
-    def words(self) -> str:
-        """As messages call a model of this task: ``"an embedding model"``."""
+    def description(self) -> str:
+        """What messages call a model with this task: ``"an embedding model"``."""
         return {"text": "a text model", "embedding": "an embedding model", "rerank": "a reranker"}[self.value]
 
     @classmethod
     def parse(cls, task: Task | str) -> Task:
-        """A task by its name. Raises ModelError with the nearest name."""
+        """Return the task with this name. Raises ModelError for an unknown name; the hint has a similar name."""
         try:
             return cls(task)
         except ValueError:
             raise ModelError(
-                f"task is {task!r}; expected one of {', '.join(t.value for t in cls)}",
+                f"unknown task {task!r}; expected one of {', '.join(t.value for t in cls)}",
                 hint=did_you_mean(str(task), [t.value for t in cls]),
             ) from None

@@ -28,9 +28,9 @@ def admit_plugins(
     """Return the usable providers, and the verdicts on each plugin, its providers and its libraries."""
     usable: list[UsableProvider] = []
     verdicts: dict[PluginCandidate, list[Verdict]] = {}
-    for one in probed:
-        plugin, report = one.job.plugin, one.report
-        facts = {**facts_about(plugin), **_probe_facts(one)}
+    for result in probed:
+        plugin, report = result.job.plugin, result.report
+        facts = {**facts_about(plugin), **_probe_facts(result)}
         found = verdicts[plugin] = []
         policy.matched.update(report.matched)
         if report.rejected is not None:
@@ -38,7 +38,7 @@ def admit_plugins(
             found.append(rejected.verdict(plugin.name, "plugin", plugin.origin, report.elapsed, facts))
         for provider in report.providers:
             try:
-                admitted, verdict = _admit(provider, one, names, policy, store, facts)
+                admitted, verdict = _admit(provider, result, names, policy, store, facts)
             except Rejected as rejected:
                 about = {**facts, **_provider_facts(provider)}
                 found.append(rejected.verdict(provider.name, "plugin", plugin.origin, provider.elapsed, about))
@@ -56,18 +56,21 @@ def admit_libraries(
     policy: Policy,
     store: Cache,
 ) -> tuple[list[UsableProvider], list[Verdict]]:
-    """The same for libraries without a plugin of their own. ``libraries``: by the backend that each job drives."""
+    """Return the usable providers of libraries without a plugin, and the verdicts on these libraries.
+
+    libraries: by their backend, which is the ``driven_backend`` of a job.
+    """
     usable: list[UsableProvider] = []
     verdicts: list[Verdict] = []
-    for one in probed:
-        plugin, report, tested = one.job.plugin, one.report, libraries[one.job.driven_backend]
-        facts = {"plugin": plugin.name, "distribution": plugin.distribution, **_probe_facts(one)}
+    for result in probed:
+        plugin, report, tested = result.job.plugin, result.report, libraries[result.job.driven_backend]
+        facts = {"plugin": plugin.name, "distribution": plugin.distribution, **_probe_facts(result)}
         policy.matched.update(report.matched)
         if report.rejected is not None:
             verdicts += unusable_verdicts(None, tested, report.rejected.aged(report.age))
         for provider in report.providers:
             try:
-                admitted, verdict = _admit(provider, one, names, policy, store, facts)
+                admitted, verdict = _admit(provider, result, names, policy, store, facts)
             except Rejected as rejected:
                 verdicts += unusable_verdicts(provider, tested, rejected)
             else:

@@ -26,9 +26,7 @@ def checked_devices(listed: Any, provider: str, family: str, library: Path | Non
     for each device by ``memory_problem``.
     """
     if isinstance(listed, (str, bytes)) or not isinstance(listed, Iterable):
-        raise PluginError(
-            f"its devices() returned {_kind(listed)}; expected a list of Devices, empty if there are none"
-        )
+        raise PluginError(f"its devices() returned {_kind(listed)}; expected a list of Devices, which may be empty")
     found: dict[str, Device] = {}
     for device in listed:
         if not isinstance(device, Device):

@@ -127,15 +127,19 @@ class Registry:
         - Several names: as an iterable, or as one text separated by commas.
 
         Raises DeviceNotFoundError with the verdicts and the next step if a name matches no device, and
-        InputTypeError for another type.
+        InputTypeError if ``device`` has another type.
         """
         if device is None:
             if not self.devices:
                 raise texts.not_found("device=None", "cpu", self.devices, self.verdicts)
             return [next((item for item in self.devices if item.name not in self._lost), self.devices[0])]
-        given = [device] if isinstance(device, str) else listed("device", device, "a name or several", InputTypeError)
+        given = (
+            [device]
+            if isinstance(device, str)
+            else listed("device", device, "a name or a list of names", InputTypeError)
+        )
         if not given or not all(isinstance(token, str) for token in given):
-            raise InputTypeError(f"device= takes None, a name or several names, got {device!r:.100}")
+            raise InputTypeError(f"device= takes None, a name or a list of names, got {device!r:.100}")
         tokens = [name.strip() for token in given for name in token.split(",")]
         chosen: dict[str, Device] = {}
         for token in tokens:
@@ -236,7 +240,7 @@ class Registry:
                 f"{', '.join(families)}; expected one family",
                 hint="open a backend for each family",
             )
-        usable = {name: one for name, one in self._survey.providers.items() if name not in self._unloaded}
+        usable = {name: found for name, found in self._survey.providers.items() if name not in self._unloaded}
         for device in chosen:
             if device.provider not in usable:
                 raise BackendError(

@@ -37,7 +37,7 @@ logger = logging.getLogger("hotshoe.loader")
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is usable at one moment, and the verdict on every candidate. Each registry ranks the devices itself."""
+    """The usable providers at one moment, and the verdict on every candidate."""
 
     providers: Mapping[str, UsableProvider]
     """The usable providers, by name."""
@@ -47,6 +47,7 @@ class Survey:
 
     @property
     def devices(self) -> tuple[Device, ...]:
+        """The devices of all usable providers, not ranked."""
         return tuple(device for provider in self.providers.values() for device in provider.devices)
 
 
@@ -54,6 +55,8 @@ def take_survey(options: Options, refresh: bool = False) -> Survey:
     """Find, vet, probe and admit every candidate. ``refresh``: ignore the reports of earlier starts."""
     folders = _library_folders(options)
     policy, names = Policy(options.block, options.allow), Names()
+
+    # 1. Plugins.
     found = find_plugins()
     allowed, refused = vet_plugins(found.plugins, policy)
     paths = tuple(map(str, folders))
@@ -68,26 +71,31 @@ def take_survey(options: Options, refresh: bool = False) -> Survey:
         for verdict in (*refused.get(plugin, ()), *admitted.get(plugin, ()))
     ]
 
-    reports = [provider for one in probed for provider in one.report.providers]
-    backends = {provider.native for provider in reports if provider.native is not None}
-    searched = list(dict.fromkeys([*folders, *(Path(folder) for one in probed for folder in one.report.folders)]))
+    # 2. Libraries without a plugin.
+    reports = [result.report for result in probed]
+    natives = [provider.native for report in reports for provider in report.providers]
+    backends = {native for native in natives if native is not None}
+    searched = list(dict.fromkeys([*folders, *(Path(folder) for report in reports for folder in report.folders)]))
     driver = _driver(probed)
     libraries, rejected = vet_without_plugin(find_without_plugin(searched, backends), policy, driver is not None)
     verdicts += rejected
     if driver is not None and libraries:
-        probed = probe_all(jobs_without_plugin(driver, libraries, searched), options.timeout, store, refresh)
-        more, driven = admit_libraries(probed, libraries, names, policy, store)
+        library_jobs = jobs_without_plugin(driver, libraries, searched)
+        probed_libraries = probe_all(library_jobs, options.timeout, store, refresh)
+        more, tested = admit_libraries(probed_libraries, libraries, names, policy, store)
         usable += more
-        verdicts += driven
+        verdicts += tested
 
+    # 3. Folders, plugins that are not installed, and the reference backend.
     verdicts += folder_verdicts(folders, options.relative)
     distributions = {normalise(plugin.distribution) for plugin in found.plugins if plugin.shadowed_by is None}
     backends |= {device.name.partition(":")[0] for provider in usable for device in provider.devices}
     verdicts += not_installed(distributions, backends, found.installed)
-    last = reference(policy)
-    verdicts.append(last)
-    if last.outcome.usable:
-        usable.append(UsableProvider(last.candidate, (reference_device(),)))
+    built_in = reference(policy)
+    verdicts.append(built_in)
+    if built_in.outcome.usable:
+        usable.append(UsableProvider(built_in.candidate, (reference_device(),)))
+
     # A plugin of this project may be blocked before it is installed. Another name that matches nothing may be a typo.
     notes = [f"{option}={name!r} matched nothing" for option, name in policy.unmatched if known(name) is None]
     providers = {provider.name: provider for provider in usable}
@@ -108,7 +116,7 @@ def _library_folders(options: Options) -> dict[Path, str]:
 
 def _driver(probed: Sequence[Probed]) -> Job | None:
     """The job of the plugin that drives libraries without a plugin: the last of this project's, else the first."""
-    able = [one.job for one in probed if one.report.can_drive]
+    able = [result.job for result in probed if result.report.can_drive]
     ours = [job for job in able if by_distribution(normalise(job.plugin.distribution)) is not None]
     return next(iter([*reversed(ours), *able]), None)
 

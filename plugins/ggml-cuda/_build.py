@@ -1,4 +1,4 @@
-"""pip's build backend: scikit-build-core's, which asks for NVIDIA's wheels where no CUDA toolkit is installed."""
+"""The build backend: scikit-build-core's, which also requires NVIDIA's wheels if no CUDA toolkit is installed."""
 
 from __future__ import annotations
 

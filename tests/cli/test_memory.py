@@ -9,7 +9,9 @@ import pytest
 
 import hotshoe
 from hotshoe.cli import main
-from hotshoe_core.contract.host_memory import host_memory
+from hotshoe_core.contract.host_memory import HostMemory, host_memory
+
+VERSE = str(Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf")
 
 
 def near(free: int) -> bool:
@@ -42,3 +44,11 @@ def test_a_plan_counts_with_what_is_available(data: Path, capsys: pytest.Capture
     assert main(["plan", str(data / "bert-tiny-llamacpp.gguf"), "--device", "reference", "--json"]) == 0
     (device,) = json.loads(capsys.readouterr().out)["devices"]
     assert near(device["free"])
+
+
+def test_a_limit_below_the_model_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hotshoe_core.eager.reference.host_memory", lambda: HostMemory(16 << 30, 2 << 20))
+    assert main(["plan", VERSE, "--device", "reference"]) == 1
+    assert "It does not fit: reference lacks" in capsys.readouterr().out

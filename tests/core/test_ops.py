@@ -440,6 +440,11 @@ def test_every_row_of_the_table_says_what_it_does() -> None:
         assert repr(op).startswith(f"<{'composite' if op.composite else 'primitive'} op {op.name}(")
 
 
+def test_the_package_exports_every_op_and_no_helper() -> None:
+    assert TABLE.keys() <= {name.rstrip("_") for name in ops.__all__}
+    assert not {"np", "math", "Array", "Sizes", "primitive"} & vars(ops).keys()
+
+
 def test_help_shows_the_op() -> None:
     text = pydoc.plain(pydoc.render_doc(ops.rms_norm))
     assert "rms_norm(x, weight=None, *, eps)" in text

@@ -152,7 +152,7 @@ def _lines(error: BaseException) -> list[str]:
         (
             "mine = odd_mine:no_module",
             ModelDefinitionError,
-            r"'mine', .* gives .*dict.*; expected a subclass",
+            r"'mine', .* returned .*dict.*; expected a subclass",
         ),
     ],
 )

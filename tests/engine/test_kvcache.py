@@ -321,7 +321,10 @@ def test_what_does_not_shift() -> None:
     cache.remove(1)
     with pytest.raises(GraphError, match="negative"):
         cache.shift(0, 2, -3)
-    for spec, reason in ((attention(shiftable=False), "layer 1 says"), (attention(chunk=4), "chunks of 4 positions")):
+    for spec, reason in (
+        (attention(shiftable=False), "layer 1 does not allow"),
+        (attention(chunk=4), "chunks of 4 positions"),
+    ):
         with pytest.raises(GraphError, match=reason):
             make(open_reference(), (attention(), spec)).shift(0, 0, 1)
 
@@ -346,7 +349,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a negative window": (lambda: attention(window=-1), "window is -1"),
     "two reaches": (lambda: attention(window=4, chunk=4), "both window"),
     "more value than key": (lambda: attention(v_in_k=9), "v_in_k is 9"),
-    "rope beyond the key": (lambda: attention(rope=RoPE(8), rope_start=2), "turns elements 2 to 10"),
+    "rope beyond the key": (lambda: attention(rope=RoPE(8), rope_start=2), "rotates elements 2 to 10"),
     "no state": (lambda: RecurrentSpec({}), "no state"),
     "an empty state": (lambda: RecurrentSpec({"x": (0,)}), "'x'"),
 }

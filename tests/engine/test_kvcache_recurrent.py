@@ -181,7 +181,7 @@ def test_small_states_have_room_for_many_sequences() -> None:
 def test_wrong_steps_and_states() -> None:
     backend = open_reference()
     cache = RecurrentCache(backend, (SPEC, None))
-    with pytest.raises(GraphError, match="equal ones"):
+    with pytest.raises(GraphError, match="equal lengths"):
         cache.allocate([Allocation(0, 0, 2), Allocation(1, 0, 1)], 3)
     with pytest.raises(GraphError, match="recurrent state"):
         cache.shift(0, 1, -1)

@@ -178,5 +178,5 @@ def test_a_task_that_does_not_fit(data: Path) -> None:
         hotshoe.load_model(data / "llamacpp" / "Qwen3Embedding.gguf", "reference", task="text")
     with pytest.raises(hotshoe.errors.ModelError, match=r"a text model; expected a reranker[\s\S]*hotshoe run"):
         hotshoe.load_model(data / "llamacpp" / "LlamaForCausalLM.gguf", "reference", task="rerank")
-    with pytest.raises(hotshoe.errors.ModelError, match=r"task is 'txt'[\s\S]*did you mean 'text'"):
+    with pytest.raises(hotshoe.errors.ModelError, match=r"unknown task 'txt'[\s\S]*did you mean 'text'"):
         hotshoe.load_model(data / "llamacpp" / "LlamaForCausalLM.gguf", "reference", task="txt")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe import loading, nn
+from hotshoe import load_request, nn
 from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, submodule, tensor
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import (
@@ -145,7 +145,7 @@ class Good(nn.Decoder):
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch, data: Path) -> Callable[[Any], Any]:
     def get(model: Any) -> Any:
-        monkeypatch.setattr(loading, "find_model", lambda metadata: model)
+        monkeypatch.setattr(load_request, "find_model", lambda metadata: model)
         return hotshoe.load_model(data / "llamacpp" / "LlamaForCausalLM.gguf", "reference")
 
     return get

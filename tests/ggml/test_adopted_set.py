@@ -1,4 +1,4 @@
-"""A whole foreign set of ggml's libraries, load_all(ggml=DIR): its GPU devices too, on Mesa's software Vulkan."""
+"""A complete foreign set of ggml's libraries, load_all(ggml=DIR), with its GPU devices, on Mesa's software Vulkan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["vulkan_set"]
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
 TEXT = "In the beginning God created the heaven and the earth."
 
-# In a process of its own: there is one ggml in each, and the tests' has hotshoe's.
+# In another process: each has one ggml, and that of the tests has hotshoe's.
 PROGRAM = """
 import json, sys
 import hotshoe
@@ -46,12 +46,12 @@ print(json.dumps({
 
 def run(device: str, folder: Path, tmp_path: Path) -> dict[str, Any]:
     environment = {**os.environ, "HOTSHOE_GGML": str(folder), "HOTSHOE_CACHE_DIR": str(tmp_path)}
-    environment["GGML_VK_VISIBLE_DEVICES"] = "0"  # without it ggml lists no device that is software
+    environment["GGML_VK_VISIBLE_DEVICES"] = "0"  # without it ggml lists no software device
     command = [sys.executable, "-c", PROGRAM, str(SHIPPED), device, TEXT]
     for _ in range(4 if device.startswith("vulkan") else 1):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
         if done.returncode >= 0:
-            break  # a queue thread of Mesa 22.3 is killed by a signal in one process of five; why is not known
+            break  # in one process of five a signal kills a queue thread of Mesa 22.3; the reason is unknown
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -61,7 +61,7 @@ def test_a_model_on_the_vulkan_device_of_a_foreign_set(vulkan_set: Path, tmp_pat
     found = run("vulkan:0", vulkan_set, tmp_path)
     assert "llvmpipe" in found["devices"]["vulkan:0"]
     assert found["where"] == ["vulkan:0"]
-    # one ggml in the process, and the CPU that helps the GPU is of the same set
+    # one ggml in the process, and the CPU that helps the GPU belongs to the same set
     assert {Path(path).parent for path in found["mapped"]} == {vulkan_set}
     assert any("ggml-cpu" in path for path in found["mapped"])
     with hotshoe.load_model(SHIPPED, "cpu") as model:
@@ -69,5 +69,7 @@ def test_a_model_on_the_vulkan_device_of_a_foreign_set(vulkan_set: Path, tmp_pat
         expected = model.logits(model.tokenizer.encode(TEXT))
         written = model.generate(TEXT, max_tokens=8, temperature=0).text
     got = np.array(found["logits"])
-    assert np.abs(got - expected).max() <= 3e-2 * np.abs(expected).max()  # products of 8-bit weights, rounded otherwise
+    assert (
+        np.abs(got - expected).max() <= 3e-2 * np.abs(expected).max()
+    )  # products of 8-bit weights, which are rounded differently
     assert found["written"] == written

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Blocks:
-    """An array of a type of blocks, or of BF16: codes at random."""
+    """An array of a block type or of BF16, with random codes."""
 
     def __init__(self, type: Type, *shape: int, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
@@ -58,8 +58,10 @@ class Graphs:
         set_threads(self.backend, n_threads)
 
     def run(self, make: Any, *arrays: Array | Blocks | None, shift: int = 0) -> Array:
-        """`make(builder, *tensors)` over leaves that hold the arrays, F16 for those of float16;
-        with `shift`, views that begin that many elements into each row of an array."""
+        """The result of `make(builder, *tensors)` with leaves that hold the arrays; float16 becomes F16.
+
+        shift: the tensors are views that begin this many elements into each row.
+        """
         g = self.lib
         context = g.ggml_init({"mem_size": 1 << 20, "mem_buffer": ffi.NULL, "no_alloc": True})
         leaves = g.ggml_init({"mem_size": 1 << 16, "mem_buffer": ffi.NULL, "no_alloc": True})
@@ -155,7 +157,7 @@ def operands(
 
 
 def hides(visible: Array, dtype: type = np.float32) -> Array:
-    """0 where a query sees a key, else -inf."""
+    """A mask: 0 where a query sees a key, otherwise -inf."""
     return np.where(visible, 0, -np.inf).astype(dtype)
 
 
@@ -175,9 +177,9 @@ SHAPES = [
     (2, 17, 129, 4, 1, 128, 128),
     (1, 1, 700, 8, 2, 64, 64),  # decoding
     (1, 600, 600, 1, 1, 32, 32),  # more rows than a job has
-    (2, 5, 37, 3, 3, 33, 47),  # no multiple of any vector
+    (2, 5, 37, 3, 3, 33, 47),  # not a multiple of any vector
     (1, 9, 40, 2, 1, 512, 512),
-    (1, 1, 513, 14, 2, 64, 64),  # more heads a key than a tile has rows
+    (1, 1, 513, 14, 2, 64, 64),  # more heads for each key than a tile has rows
     (1, 20, 90, 16, 1, 64, 48),
     (1, 1, 1500, 4, 1, 256, 256),  # fewer heads than threads
     (2, 3, 800, 3, 1, 48, 32),
@@ -233,7 +235,7 @@ def test_sinks(graphs: Graphs, shape: tuple[int, ...], size: float, dtype: type)
     sinks = np.random.default_rng(3).standard_normal(heads, np.float32) * np.float32(size)
     attend(graphs, *operands(*shape, dtype=dtype), cap=5.0, sinks=sinks)
     mask = hides(np.random.default_rng(4).random((b, 1, n, m)) < 0.3, dtype)
-    mask[0, 0, 0] = -np.inf  # all that it sees is the sink
+    mask[0, 0, 0] = -np.inf  # it sees only the sink
     got = attend(graphs, *operands(*shape, dtype=dtype), mask, sinks=sinks)
     assert not got[0, 0].any()
     one_row = hides(np.arange(m) % 3 == 0, dtype).reshape(1, 1, 1, m)
@@ -241,7 +243,7 @@ def test_sinks(graphs: Graphs, shape: tuple[int, ...], size: float, dtype: type)
 
 
 @pytest.mark.parametrize("seen", [slice(0, 1), slice(1023, 1024), slice(300, 340), slice(0, 0), slice(None)], ids=str)
-def test_parts_of_the_keys_that_nobody_sees(graphs: Graphs, seen: slice, dtype: type) -> None:
+def test_parts_of_the_keys_that_no_query_sees(graphs: Graphs, seen: slice, dtype: type) -> None:
     visible = np.zeros((1, 1, 2, 1024), bool)
     visible[..., seen] = True
     attend(graphs, *operands(1, 2, 1024, 5, 1, 64, 64, dtype), hides(visible, dtype))
@@ -268,8 +270,8 @@ def test_causal_and_sliding_masks(graphs: Graphs, heads: int, dtype: type) -> No
 
 @pytest.mark.parametrize("n", [1, 9, 80])
 @pytest.mark.parametrize("heads", [2, 14])
-def test_what_others_overflowed_to_stays_with_them(graphs: Graphs, n: int, heads: int, dtype: type) -> None:
-    """Cells of several sequences lie between each other; what one has there, or had, must not reach another."""
+def test_nan_and_infinity_stay_in_their_sequence(graphs: Graphs, n: int, heads: int, dtype: type) -> None:
+    """Cells of several sequences are interleaved; values of one sequence, also old ones, must not reach another."""
     m = 470
     q, k, v = operands(1, n, m, heads, 2, 64, 64, dtype)
     owner = np.random.default_rng(2).integers(0, 5, m)
@@ -290,7 +292,7 @@ def test_a_query_that_sees_nothing_is_nan_and_large_scores_are_not(graphs: Graph
     assert np.isnan(got[1]).all()
 
 
-def test_attention_says_no_to_what_it_cannot_do() -> None:
+def test_attention_returns_none_for_operands_that_it_cannot_read() -> None:
     base, q = {"type": 0, "nb": [4]}, [32, 4, 5, 1]
     tensor = lambda ne, **kw: SimpleNamespace(**{**base, "ne": ne, **kw})  # noqa: E731
     good = [tensor(q), tensor([32, 4, 9, 1]), tensor([32, 4, 9, 1])]

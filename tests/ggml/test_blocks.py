@@ -1,4 +1,4 @@
-"""Rows to blocks and back by ggml's own functions: against the gguf package where it has them, and what is refused."""
+"""Rows to blocks and back by ggml's functions, compared with the gguf package if it has the type; invalid arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.quantized import numbers
 
 ROWS = numbers(6 * 512, 1).reshape(6, 512)
 NEED_IMPORTANCE = (DType.IQ1_S, DType.IQ2_XS, DType.IQ2_XXS)
-# of those of the smallest types, making the tables takes seconds: tests/engine/test_quantize_llamacpp.py has them
+# the tables of the smallest types take seconds: tests/engine/test_quantize_llamacpp.py has those types
 TABLES = ("IQ1_", "IQ2_", "IQ3_")
 
 
@@ -40,8 +40,8 @@ def test_every_type_that_a_file_can_hold_is_written(backend: Backend) -> None:
     assert set(written(backend)) == set(DType) - never
 
 
-def test_the_bytes_of_numpy(backend: Backend) -> None:
-    """What the reference backend writes by the gguf package is what ggml writes."""
+def test_the_bytes_are_those_of_the_gguf_package(backend: Backend) -> None:
+    """ggml writes the same bytes as the reference backend, which uses the gguf package."""
     with open_reference() as reference:
         both = [d for d in written(backend) if reference.quantizes(d)]
         assert {DType.F16, DType.BF16, DType.Q4_0, DType.Q5_1, DType.Q8_0, DType.TQ2_0, DType.MXFP4} <= set(both)
@@ -53,8 +53,8 @@ def test_the_bytes_of_numpy(backend: Backend) -> None:
             )
 
 
-def test_the_numbers_come_back(backend: Backend) -> None:
-    """Read by another reader, and as near as the bits of the type allow."""
+def test_the_numbers_survive(backend: Backend) -> None:
+    """Another reader reads them, as exactly as the type's bits allow."""
     for dtype in written(backend):
         if dtype.name.startswith(TABLES):
             continue
@@ -73,7 +73,7 @@ def _typed(blocks: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     return blocks if dtype.numpy is None else blocks.view(dtype.numpy)
 
 
-def test_importance_has_an_effect_where_it_is_said_to(backend: Backend) -> None:
+def test_importance_has_an_effect_for_the_types_that_claim_it(backend: Backend) -> None:
     importance = np.where(np.arange(512) % 8 == 0, 100, 0.01).astype(np.float32)
     for dtype in written(backend):
         if not dtype.name.startswith(TABLES):
@@ -81,7 +81,7 @@ def test_importance_has_an_effect_where_it_is_said_to(backend: Backend) -> None:
             assert (not np.array_equal(plain, weighed)) == backend.quantizes(dtype, importance=True), dtype
 
 
-def test_rows_do_not_know_of_each_other(backend: Backend) -> None:
+def test_rows_are_independent(backend: Backend) -> None:
     for dtype in (DType.Q4_K, DType.Q6_K, DType.Q4_0):
         whole = backend.quantize_rows(ROWS, dtype)
         with ThreadPoolExecutor(3) as pool:
@@ -89,7 +89,7 @@ def test_rows_do_not_know_of_each_other(backend: Backend) -> None:
         np.testing.assert_array_equal(np.concatenate(apart), whole)
 
 
-def test_a_mapped_file_may_lie_anywhere(backend: Backend) -> None:
+def test_a_mapped_file_may_have_any_address(backend: Backend) -> None:
     raw = np.zeros(ROWS.nbytes + 1, np.uint8)
     raw[1:] = ROWS.reshape(-1).view(np.uint8)
     data = raw[1:].reshape(6, -1)
@@ -97,11 +97,11 @@ def test_a_mapped_file_may_lie_anywhere(backend: Backend) -> None:
     np.testing.assert_array_equal(backend.quantize_rows(rows, DType.Q4_K), backend.quantize_rows(ROWS, DType.Q4_K))
 
 
-def test_what_ggml_would_abort_for_is_refused(backend: Backend) -> None:
+def test_arguments_for_which_ggml_would_abort_are_errors(backend: Backend) -> None:
     with pytest.raises(DTypeError, match="does not write Q8_K"):
         backend.quantize_rows(ROWS, DType.Q8_K)
     for dtype in NEED_IMPORTANCE:
-        with pytest.raises(DTypeError, match=f"{dtype.name} with the importance"):
+        with pytest.raises(DTypeError, match=f"{dtype.name} only with the importance"):
             backend.quantize_rows(ROWS, dtype)
     with pytest.raises(ShapeError, match="multiple of 256"):
         backend.quantize_rows(ROWS[:, :96].copy(), DType.Q4_K)
@@ -118,14 +118,14 @@ def test_what_ggml_would_abort_for_is_refused(backend: Backend) -> None:
     assert backend.quantize_rows(ROWS[:0], DType.Q4_K).shape == (0, 288)
 
 
-def test_after_it_was_closed() -> None:
+def test_a_closed_backend_raises() -> None:
     backend = hotshoe.load_all().open("cpu")
     backend.close()
     with pytest.raises(ClosedError):
         backend.quantize_rows(ROWS, DType.Q4_0)
 
 
-def test_a_backend_without_functions_of_its_own_has_numpys() -> None:
+def test_a_backend_without_its_own_functions_uses_numpy() -> None:
     with open_reference() as reference:
         assert not reference.quantizes(DType.Q4_K)
         assert not reference.quantizes(DType.I32)

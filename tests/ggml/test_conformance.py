@@ -1,4 +1,4 @@
-"""The ggml CPU backend against the kit, opened as a user opens it: through the loader."""
+"""The conformance kit on the ggml CPU backend, opened through the loader as a user does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestGgmlCpu(Ggml, BackendConformance):
 
 
 class TestTwoThreads(Ggml, OpConformance):
-    params = BackendParams(n_threads=2)  # not for all: threads that wait for each other are slow on a busy machine
+    params = BackendParams(n_threads=2)  # one class only: threads that wait for each other are slow on a busy machine
 
     @classmethod
     def cases(cls) -> Sequence[AnyCase]:

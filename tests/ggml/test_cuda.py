@@ -1,4 +1,4 @@
-"""The CUDA plugin as far as it goes without a GPU: the driver, NVIDIA's wheels, verdicts, and what is built for what.
+"""The CUDA plugin without a GPU: the driver, NVIDIA's wheels, verdicts, and the architectures it is built for.
 
 A library that stands in for ggml's is linked to libcudart.so.13, libcublas.so.13 and libcuda.so.1, as that is.
 """
@@ -35,7 +35,7 @@ print(json.dumps({
 
 
 class Machine:
-    """Folders that a program of the user's sees: site-packages with the plugin, and where the linker looks."""
+    """The folders that a user's program sees: site-packages with the plugin, and the linker's search path."""
 
     def __init__(self, folder: Path) -> None:
         self.site, self.linker, self.libraries = folder / "site", folder / "linker", folder / "libraries"
@@ -50,13 +50,13 @@ class Machine:
         self.library(self.linker, "libcuda.so.1")
 
     def wheels(self, *folders: str, cuda: int = 13) -> None:
-        """NVIDIA's, with their libraries in these folders under ``nvidia``: cudart in the first, cuBLAS in the last."""
+        """NVIDIA's wheels: libraries in these folders under ``nvidia``: cudart in the first, cuBLAS in the last."""
         self.library(self.site / "nvidia" / folders[0] / "lib", f"libcudart.so.{cuda}")
         for name in ("cublasLt", "cublas"):
             self.library(self.site / "nvidia" / folders[-1] / "lib", f"lib{name}.so.{cuda}")
 
     def plugin(self, cuda: int = 13, **macros: int) -> None:
-        """hotshoe-ggml-cuda as pip installs it, with the library that stands in for ggml's."""
+        """hotshoe-ggml-cuda as pip installs it, with a fake of ggml's library."""
         self.acme(self.site / "hotshoe_ggml_cuda" / "lib", cuda, **macros)
         package = self.site / "hotshoe_ggml_cuda"
         shutil.copy(PLUGIN / "src" / "hotshoe_ggml_cuda" / "__init__.py", package)
@@ -125,7 +125,7 @@ def test_a_wheel_that_is_missing_is_named(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("cuda", "folders"), [(13, ["cu13"]), (12, ["cuda_runtime", "cublas"])])
 def test_cuda_comes_from_the_wheels(machine: Machine, cuda: int, folders: list[str]) -> None:
-    """In whose folders no linker looks."""
+    """The linker does not search their folders."""
     machine.driver()
     machine.wheels(*folders, cuda=cuda)
     machine.plugin(cuda)
@@ -142,7 +142,7 @@ def test_wheels_of_another_cuda_do_not_help(machine: Machine) -> None:
     assert machine.verdict()["outcome"] == "missing-dependency"
 
 
-def test_a_driver_that_shows_no_gpu(machine: Machine) -> None:
+def test_a_driver_that_lists_no_gpu(machine: Machine) -> None:
     machine.driver()
     machine.wheels("cu13")
     machine.plugin(DEVICES=0)
@@ -151,7 +151,7 @@ def test_a_driver_that_shows_no_gpu(machine: Machine) -> None:
     assert "finds no device" in verdict["reason"]
 
 
-def test_a_library_that_others_have_built_gets_the_wheels_too(machine: Machine) -> None:
+def test_an_adopted_library_gets_the_wheels_too(machine: Machine) -> None:
     machine.driver()
     machine.wheels("cu13")
     machine.acme(machine.libraries)
@@ -163,7 +163,7 @@ def test_a_library_that_others_have_built_gets_the_wheels_too(machine: Machine) 
 
 
 def chosen(wanted: str, path: str, folder: Path) -> tuple[int, str]:
-    """What CMake makes of HOTSHOE_CUDA_ARCHITECTURES with this PATH."""
+    """The architectures that CMake derives from HOTSHOE_CUDA_ARCHITECTURES with this PATH."""
     text = (PLUGIN / "cmake" / "toolkit.cmake").read_text()
     script = folder / "choose.cmake"
     script.write_text(

@@ -1,4 +1,4 @@
-"""The cffi listing says what ggml's headers say: a C compiler checks every constant, layout and signature."""
+"""The cffi listing agrees with ggml's headers: a C compiler checks every constant, layout and signature."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADERS = native.PACKAGE_DIR / "include"
 # Each backend library exports these; ggml's headers declare them by a macro, inside a backend only.
 NOT_IN_HEADERS = {"ggml_backend_init": "ggml_backend_init_t", "ggml_backend_score": "ggml_backend_score_t"}
 
-SIZE_ONLY = {"struct ggml_backend_reg.iface"}  # a vtable that the listing gives as plain addresses
+SIZE_ONLY = {"struct ggml_backend_reg.iface"}  # a vtable that the listing declares as plain addresses
 
 FUNCTION = re.compile(r"^(?P<result>[\w ]+?[ *]+)(?P<name>ggml_\w+)\((?P<args>.*)\);$")
 ENUM = re.compile(r"^enum (?P<name>\w+) \{ (?P<members>.*) \};$")
@@ -34,7 +34,7 @@ def listing() -> list[str]:
 
 
 def layouts() -> dict[str, str]:
-    """The body, between braces, of each C type whose fields the listing gives."""
+    """The body, between braces, of each C type whose fields the listing declares."""
     text = "\n".join(listing())
     tagged = re.findall(r"^struct (\w+) \{ (.*) \};$", text, re.MULTILINE)
     aliased = re.findall(r"^typedef struct \{ (.*) \} (\w+);$", text, re.MULTILINE)
@@ -48,7 +48,7 @@ def field_names(body: str) -> list[str]:
 
 
 def checks() -> list[str]:
-    """One C line for each thing that must hold."""
+    """One C line for each fact to check."""
     lines = []
     for line in listing():
         if match := CONSTANT.match(line):
@@ -63,7 +63,7 @@ def checks() -> list[str]:
             seen = f"*({NOT_IN_HEADERS[name]}) 0" if name in NOT_IN_HEADERS else name
             lines.append(f'_Static_assert(__builtin_types_compatible_p(__typeof__(&{seen}), {signature}), "{name}");')
     for index, (ctype, body) in enumerate(layouts().items()):
-        ours = f"struct ours_{index}"  # the listing's own fields, compiled beside ggml's
+        ours = f"struct ours_{index}"  # the listing's fields, compiled together with ggml's
         lines.append(f"{ours} {{ {body} }};")
         lines.append(f'_Static_assert(sizeof({ctype}) == {ffi.sizeof(ctype)}, "sizeof {ctype}");')
         lines.append(f'_Static_assert(sizeof({ctype}) == sizeof({ours}), "sizeof {ctype}");')
@@ -98,7 +98,7 @@ def compile_checks(compiler: str, folder: Path, lines: list[str]) -> str:
 
 def test_the_listing_agrees_with_the_headers(compiler: str, tmp_path: Path) -> None:
     lines = checks()
-    # a listing that was not understood would check nothing
+    # a listing that is not parsed would check nothing
     assert sum("types_compatible" in line for line in lines) > 300
     assert sum("offsetof" in line for line in lines) > 50
     assert compile_checks(compiler, tmp_path, lines) == ""

@@ -1,4 +1,4 @@
-"""Weights in our own layout, and what is fused into their products, against the reference backend."""
+"""Packed weights and fused products, compared with the reference backend."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TOLERANCE = {DType.F32: 1e-5, DType.F16: 1e-5, DType.BF16: 1e-2, DType.Q8_0: 1e-
 
 Build = Callable[[Tensor, Tensor, Tensor, Tensor], list[Tensor]]  # of x, residual, weight, bias
 
-PATTERNS: dict[str, tuple[Build, int]] = {  # and how many products ggml's graph has afterwards, with all else in them
+PATTERNS: dict[str, tuple[Build, int]] = {  # and the number of computed nodes in ggml's graph
     "product": (lambda x, r, w, b: [ops.linear(x, w)], 1),
     "bias": (lambda x, r, w, b: [ops.linear(x, w) + b], 1),
     "bias first": (lambda x, r, w, b: [b + ops.linear(x, w)], 1),
@@ -75,7 +75,7 @@ def compute(ctx: Context, inputs: list[Tensor], outputs: list[Tensor], seed: int
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=lambda d: d.name)
 @pytest.mark.parametrize("name", PATTERNS)
-def test_fused_is_what_was_written(name: str, dtype: DType, backend: Backend) -> None:
+def test_fused_products_are_right(name: str, dtype: DType, backend: Backend) -> None:
     pattern, _ = PATTERNS[name]
     ours, expected = build(backend, dtype, pattern), build(open_reference(), dtype, pattern)
     for seed in range(2):
@@ -84,7 +84,7 @@ def test_fused_is_what_was_written(name: str, dtype: DType, backend: Backend) ->
 
 
 @pytest.mark.parametrize("name", PATTERNS)
-def test_only_what_nobody_else_reads_is_fused(name: str, backend: Backend) -> None:
+def test_values_that_other_nodes_read_are_not_fused(name: str, backend: Backend) -> None:
     require_packed(DType.F32)
     pattern, nodes = PATTERNS[name]
     ctx, _, _ = build(backend, DType.F32, pattern)
@@ -105,7 +105,7 @@ def computed(ctx: Context) -> list[str]:
 
 @pytest.mark.parametrize("repack", [True, "engine"])
 def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"]) -> None:
-    """They are ours where that is faster, with what follows; few are ggml's, and all where only its own are wanted."""
+    """Our kernels multiply many rows, with what follows; ggml multiplies few rows, and all with repack="engine"."""
     least = kernels().hotshoe_linear_stored_rows(DType.BF16.id)
     if not least:
         pytest.skip("on this CPU BF16 is multiplied as stored by ggml only")
@@ -167,7 +167,7 @@ def test_a_weight_of_few_rows_is_left_to_ggml(backend: Backend) -> None:
 @pytest.mark.parametrize("compute_bound", [False, True])
 @pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0, DType.F16], ids=lambda d: d.name)
 def test_an_embedding_that_is_the_output_too(dtype: DType, compute_bound: bool, backend: Backend) -> None:
-    """Rows are taken from the file's layout, the product may run in another."""
+    """Rows are read in the file's layout; the product may use another."""
     values = np.random.default_rng(0).standard_normal((64, 64), np.float32)
     data = quantize(values, dtype)
     data.setflags(write=False)
@@ -189,7 +189,7 @@ def test_an_embedding_that_is_the_output_too(dtype: DType, compute_bound: bool, 
 
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16], ids=lambda d: d.name)
 @pytest.mark.parametrize("name", ["product", "all"])
-def test_weights_rounded_to_bf16_where_that_is_asked_for(name: str, dtype: DType) -> None:
+def test_weights_are_rounded_to_bf16_with_matmul_precision(name: str, dtype: DType) -> None:
     if not multiplies_bf16():
         pytest.skip("this CPU has no product of BF16")
     outputs = []
@@ -201,7 +201,7 @@ def test_weights_rounded_to_bf16_where_that_is_asked_for(name: str, dtype: DType
     assert 1e-4 < np.linalg.norm(rounded - stored) / np.linalg.norm(stored) < TOLERANCE[DType.BF16]
 
 
-def test_bf16_without_effect_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_bf16_without_effect_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     if not multiplies_bf16():
         pytest.skip("this CPU has no product of BF16")
     data = weight_data(DType.F16)
@@ -253,7 +253,7 @@ GATED: dict[str, tuple[Pair, int]] = {  # and how many nodes ggml's graph has
 @pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0, DType.Q4_1, DType.MXFP4], ids=lambda d: d.name)
 @pytest.mark.parametrize("name", GATED)
 def test_a_gate_and_its_product_are_one(name: str, dtype: DType, backend: Backend) -> None:
-    """Of few rows, of several tiles, of several blocks; m is no multiple of a panel."""
+    """Few rows, several tiles, several blocks; m is not a multiple of a panel."""
     if not kernels().hotshoe_quants_has(dtype.id, K):
         pytest.skip("this CPU has no products of ours for quantized weights")
     rng, (build, nodes), m = np.random.default_rng(0), GATED[name], 520
@@ -322,8 +322,8 @@ def test_a_gate_of_experts_and_its_product_are_one(name: str, dtype: DType, back
             assert np.linalg.norm(ours - expected) <= 2e-2 * np.linalg.norm(expected)
 
 
-def test_weights_of_two_types_are_no_pair(backend: Backend) -> None:
-    """As llama.cpp mixes them in some files."""
+def test_weights_of_two_types_are_not_a_pair(backend: Backend) -> None:
+    """llama.cpp mixes types in some files."""
     rng = np.random.default_rng(0)
     weights = [
         WeightData(d.name, (M, K), d, quantize(rng.standard_normal((M, K), np.float32), d), ("linear",))
@@ -336,7 +336,7 @@ def test_weights_of_two_types_are_no_pair(backend: Backend) -> None:
         assert len(computed(ctx)) == 3
 
 
-def test_a_gate_keeps_numbers_that_are_none(backend: Backend) -> None:
+def test_a_gate_keeps_nan(backend: Backend) -> None:
     rng = np.random.default_rng(0)
     weights = [
         WeightData(part, (M, K), DType.Q8_0, quantize(rng.standard_normal((M, K), np.float32), DType.Q8_0), ("linear",))

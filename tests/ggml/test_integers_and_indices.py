@@ -1,4 +1,4 @@
-"""What the lowerings promise beyond numbers: no index reads foreign memory, and the like."""
+"""Integers and indices: they are exact, and no index reads memory outside its tensor."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def normal(*shape: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("n", [1, 255, 256, 257, 700])
-def test_the_first_largest_of_rows_that_are_looked_at_in_pieces(backend: Backend, n: int) -> None:
-    """Wherever it stands, among equal ones, infinities and NaN, which is largest."""
-    x = np.sort(normal(8, n))  # each row grows
+def test_argmax_is_the_first_of_equal_numbers_in_rows_of_several_pieces(backend: Backend, n: int) -> None:
+    """At any index, among equal numbers, infinities and NaN, which counts as the largest."""
+    x = np.sort(normal(8, n))  # each row ascends
     x[1] = x[1, ::-1]
     x[2] = 0.5
     x[3, n // 2 :] = np.inf
@@ -54,7 +54,7 @@ def test_the_first_largest_of_rows_that_are_looked_at_in_pieces(backend: Backend
 
 @pytest.mark.parametrize("shift", [-1000, -3, 0, 3, 2**30])
 def test_computed_indices_stay_within_the_tensor(backend: Backend, shift: int) -> None:
-    """An index that the graph computes is limited to the rows there are; ggml would abort, or read what lies there."""
+    """Indices that the graph computes are limited to existing rows; ggml would abort, or read other memory."""
     x, table, weight = normal(4, 7), normal(7, 8), normal(7, 5, 8)
     with backend.new_context() as ctx:
         tx, tt, tw = ctx.input("x", x.shape), ctx.input("table", table.shape), ctx.input("weight", weight.shape)
@@ -79,7 +79,7 @@ def test_computed_indices_stay_within_the_tensor(backend: Backend, shift: int) -
 
 
 @pytest.mark.parametrize("kind", ["input", "constant"])
-def test_indices_from_outside_are_compared_with_what_they_index(backend: Backend, kind: str) -> None:
+def test_fed_indices_are_checked(backend: Backend, kind: str) -> None:
     far = np.array([[0], [9]], np.int32)
     with backend.new_context() as ctx:
         x, bias = ctx.input("x", (2, 1, 4)), ctx.input("bias", (3, 4))
@@ -121,8 +121,8 @@ def test_indices_known_to_fit_cost_nothing(
         assert sum(node.op == lib().GGML_OP_CUSTOM for node in nodes) == own_nodes
 
 
-def test_what_is_not_a_number_is_sorted_last(backend: Backend) -> None:
-    """std::sort needs an order that NaN has not: it reads on beyond the row."""
+def test_nan_is_sorted_last(backend: Backend) -> None:
+    """std::sort needs a total order: with NaN it reads beyond the row."""
     x = normal(6, 300)
     x[:, ::3], x[2] = np.nan, np.nan
     with backend.new_context() as ctx:
@@ -150,7 +150,7 @@ def test_many_operands(backend: Backend, n: int) -> None:
 @pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q4_K, DType.Q8_0, DType.F32])
 @pytest.mark.parametrize("per_row", [1, 3])
 def test_experts_named_twice(backend: Backend, dtype: DType, per_row: int) -> None:
-    """ggml's repacked product keeps as many places for an expert as there are rows: one named twice wrote beyond."""
+    """ggml's repacked product has one slot for each row and expert: an expert named twice overflows it."""
     values = normal(8, 64, 256)
     data = quantize(values, dtype) if dtype is not DType.Q4_K else _blocks(values, dtype)
     w = backend.load([WeightData("w", values.shape, dtype, data, ("linear_experts",))])["w"]
@@ -172,14 +172,14 @@ def _blocks(values: np.ndarray, dtype: DType) -> np.ndarray:
     return data
 
 
-def test_an_odd_head_is_not_ggmls_to_turn() -> None:
+def test_ggml_does_not_rotate_odd_heads() -> None:
     at = Tensor("input", (), {}, (3,), I32, name="positions")
     for dim, native in ((8, True), (9, False), (10, True)):
         x = Tensor("input", (), {}, (3, 2, dim), DType.F32, name="x")
         assert can_lower(ops.rope(x, at, config=RoPE(8))) is native
 
 
-def test_what_needs_our_kernels_is_left_to_the_cpu() -> None:
+def test_nodes_that_ggml_lacks() -> None:
     x = Tensor("input", (), {}, (3, 2), DType.F32, name="x")
     i = Tensor("input", (), {}, (3, 2), I32, name="i")
     for node, elsewhere in ((x + x, True), (i + i, False), (x < 1, False), (x.round(), False), (x.clamp(0), True)):

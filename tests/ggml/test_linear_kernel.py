@@ -1,4 +1,4 @@
-"""Our matrix product, weights packed or as stored, against NumPy in float64: formats, odd shapes, epilogues."""
+"""Our product of packed and stored weights, compared with NumPy in float64: formats, odd shapes, epilogues."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def run(
     bf16: bool = False,
     **kwargs: Any,
 ) -> np.ndarray:
-    """One node on a ggml CPU backend of its own. kwargs: bias, residual, experts (arrays), activation, gate.
+    """The result of one node on a new ggml CPU backend. kwargs: bias, residual, experts (arrays), activation, gate.
 
     weight: WeightData is multiplied as stored. avx2_only, bf16: of such a one; packed ones have them themselves.
     """
@@ -118,9 +118,7 @@ KERNELS = [(f, False) for f in PackedFormat] + [(PackedFormat.F32, True), (Packe
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize(("format", "avx2_only"), KERNELS, ids=str)
-def test_the_product_and_what_is_fused_into_it(
-    format: PackedFormat, shape: tuple[int, int, int], avx2_only: bool
-) -> None:
+def test_the_product_with_its_epilogue(format: PackedFormat, shape: tuple[int, int, int], avx2_only: bool) -> None:
     need(format)
     n, _, m = shape
     x, w, product = example(*shape, format)
@@ -149,7 +147,7 @@ def test_a_weight_as_stored(dtype: DType, shape: tuple[int, int, int], avx2_only
     x, w, product = example(*shape, PackedFormat[dtype.name])
     pairs = dtype is DType.BF16 and not avx2_only and shape[1] % 2 == 0
     if not (pairs and native.kernels().hotshoe_linear_formats() >> PackedFormat.BF16 & 1):
-        product = x.astype(np.float64) @ w.astype(np.float64).T  # nobody rounds the activations
+        product = x.astype(np.float64) @ w.astype(np.float64).T  # the activations are not rounded
     rng = np.random.default_rng(1)
     bias, residual = rng.standard_normal(m, dtype=np.float32), rng.standard_normal((n, m), dtype=np.float32)
     stored = weight_data(w, dtype)
@@ -169,7 +167,7 @@ def test_f16_as_stored_that_is_rounded(shape: tuple[int, int, int]) -> None:
     product = products[0] @ products[1].T if shape[1] % 2 == 0 else exact
     got = run(weight_data(w, DType.F16), x, bias=bias, bf16=True, threads=3)
     np.testing.assert_allclose(got, product + bias, rtol=0, atol=1e-5)
-    for dtype in (DType.F32, DType.BF16):  # nothing is rounded but F16
+    for dtype in (DType.F32, DType.BF16):  # only F16 is rounded
         stored = weight_data(w, dtype)
         np.testing.assert_array_equal(run(stored, x, bf16=True), run(stored, x))
 
@@ -196,13 +194,13 @@ def test_a_weight_of_a_file(dtype: DType) -> None:
         to_float = native.lib().ggml_get_type_traits(dtype.id).to_float
         to_float(ffi.from_buffer(data.data), ffi.from_buffer("float[]", stored), stored.size)
     packed = DenseWeight(data, format).pack()
-    size = 4 if format is PackedFormat.F32 else 2  # BF16 is kept as F32 where the CPU has no product of its own for it
+    size = 4 if format is PackedFormat.F32 else 2  # BF16 is packed as F32 if the CPU has no product for it
     assert packed.nbytes == DenseWeight(data, format).nbytes == 96 * 96 * size
     got = run(packed, np.eye(96, dtype=np.float32))  # W.T itself
     np.testing.assert_array_equal(got, rounded(stored, format).T)
 
 
-def test_what_is_not_packed() -> None:
+def test_weights_that_are_not_packed() -> None:
     values = np.zeros((32, 64), np.float32)
     for data in (
         weight_data(values, uses=()),
@@ -213,7 +211,7 @@ def test_what_is_not_packed() -> None:
         assert pack_format(data) is None
 
 
-def test_not_a_number_stays_one_in_its_row() -> None:
+def test_nan_stays_in_its_row() -> None:
     need(PackedFormat.F32)
     x, w, product = example(20, 50, 40, PackedFormat.F32)
     x[3, 7], x[5, 1] = np.nan, np.inf

@@ -1,4 +1,4 @@
-"""Which ops ggml computes by itself, which core takes apart, and what must never reach ggml."""
+"""The ops that ggml computes, the ops that core decomposes, and nodes that must never reach ggml."""
 
 from __future__ import annotations
 
@@ -89,17 +89,17 @@ def places(backend: Backend, build: Callable[[Inputs], Tensor | Sequence[Tensor]
 
 
 @pytest.mark.parametrize("build", NATIVE.values(), ids=NATIVE)
-def test_what_ggml_has(backend: Backend, build: Callable[[Inputs], Tensor]) -> None:
+def test_ops_that_ggml_computes(backend: Backend, build: Callable[[Inputs], Tensor]) -> None:
     assert places(backend, build) == {"native"}
 
 
 @pytest.mark.parametrize("build", TAKEN_APART.values(), ids=TAKEN_APART)
-def test_what_ggml_gets_wrong_is_taken_apart(backend: Backend, build: Callable[[Inputs], Tensor]) -> None:
+def test_nodes_that_ggml_computes_wrong_are_decomposed(backend: Backend, build: Callable[[Inputs], Tensor]) -> None:
     assert "decomposed" in places(backend, build)
 
 
 def test_a_row_of_columns_larger_than_ggmls_workspace(backend: Backend) -> None:
-    """It kills the process, if ggml gets it: a division by zero."""
+    """ggml would end the process by a division by zero."""
     channels = 4_300_000
     x, w = (np.random.default_rng(i).standard_normal((1, channels, 1), np.float32) for i in (0, 1))
     with backend.new_context() as ctx:
@@ -123,7 +123,7 @@ FIVE_AXES: dict[str, Callable[[Backend, Context], Any]] = {
 
 @pytest.mark.parametrize("make", FIVE_AXES.values(), ids=FIVE_AXES)
 def test_five_axes_are_an_error(backend: Backend, make: Callable[[Backend, Context], Any]) -> None:
-    """ggml aborts the process on them, or leaves one out."""
+    """ggml aborts the process on them, or ignores one axis."""
     with (
         backend.new_context() as ctx,
         pytest.raises(UnsupportedOpError, match=r"at most 4 axes; got .* \(2, 1, 2, 1, 2\)"),
@@ -151,7 +151,7 @@ def test_with_more_threads_than_work(backend: Backend, case: Case) -> None:
     [lambda x: x.max(0), lambda x: x.T, lambda x: x.mean((0, 1)), lambda x: x.pad((0, 0), (0, 2**31)), lambda x: x * 2],
 )
 def test_an_axis_that_ggml_cannot_count_along_is_refused(backend: Backend, build: Callable[[Tensor], Tensor]) -> None:
-    """Permuting such a tensor aborted: ggml keeps sizes in 32 bits there. Nothing of this size is allocated."""
+    """ggml_permute keeps sizes in 32 bits and aborts. The test allocates nothing of this size."""
     with backend.new_context() as ctx:
         ctx.forward(build(ctx.input("x", (2, 2**31))))
         with pytest.raises(UnsupportedOpError):
@@ -160,8 +160,8 @@ def test_an_axis_that_ggml_cannot_count_along_is_refused(backend: Backend, build
 
 @pytest.mark.parametrize("layout", ["permuted", "sliced", "stepped"])
 @pytest.mark.parametrize("dtype", [DType.F16, DType.F32])
-def test_what_is_repeated_may_lie_in_any_order(backend: Backend, dtype: DType, layout: Any) -> None:
-    """Of a mask of F16 whose elements lie apart ggml's repeat ended the process."""
+def test_repeat_of_any_layout(backend: Backend, dtype: DType, layout: Any) -> None:
+    """ggml's repeat ends the process for F16 whose elements are not contiguous."""
     case = Case("softmax", (Arg((2, 3, 4, 5)), Arg((4, 1), dtype, layout=layout)))
     for got, expected in zip(compute(backend, case), compute(open_reference(), case)):
         np.testing.assert_allclose(got[0], expected[0], rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The Metal plugin, as far as it goes without a Mac: what is built, what it says elsewhere, what it makes of a GPU."""
+"""The Metal plugin without a Mac: its build, its messages on other systems, and its devices."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def configure(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*command, *options], capture_output=True, text=True)
 
 
-@pytest.mark.skipif(sys.platform == "darwin", reason="this is a Mac, where it is built")
+@pytest.mark.skipif(sys.platform == "darwin", reason="on a Mac it is built")
 def test_on_other_systems_the_build_says_what_to_take(tmp_path: Path) -> None:
     done = configure(tmp_path)
     assert done.returncode != 0
@@ -54,11 +54,11 @@ def test_on_other_systems_the_build_says_what_to_take(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what a Mac would do is looked at from Linux")
 def test_what_a_mac_would_build(tmp_path: Path) -> None:
-    """One module that has its shaders in itself, and looks for libggml-base where hotshoe-ggml-cpu has it."""
+    """One module that contains its shaders, and searches libggml-base in hotshoe-ggml-cpu."""
     framework = tmp_path / "framework"
     framework.touch()
     mac = {"CMAKE_SYSTEM_NAME": "Darwin", "CMAKE_SYSTEM_PROCESSOR": "arm64"}
-    # what CMake finds out on a Mac: how a linker is told where to look
+    # what CMake detects on a Mac: the linker's option for search paths
     mac |= {
         f"CMAKE_SHARED_{kind}_RUNTIME_{lang}_FLAG": "-Wl,-rpath,"
         for kind in ("LIBRARY", "MODULE")
@@ -91,7 +91,7 @@ def test_on_other_systems_there_is_no_device(provider: Any) -> None:
 
 
 class Library:
-    """What ggml's source says that its Metal library lists on a Mac with an M2 Pro."""
+    """The device that ggml's Metal library lists on a Mac with an M2 Pro, according to its source."""
 
     def devices(self) -> list[DeviceFacts]:
         free, total = 11453071360, 11453246122
@@ -121,7 +121,7 @@ def test_the_gpu_of_a_mac(provider: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """The file of libggml-python's wheel for macOS: its header, and as many bytes as it has."""
+    """The file of libggml-python's wheel for macOS: its header, filled with zeros to its size."""
     path = tmp_path / "libggml-metal.dylib"
     path.write_bytes(HEAD.read_bytes() + bytes(SIZE - HEAD.stat().st_size))
     return path
@@ -139,7 +139,7 @@ def test_a_metal_library_is_read(library: Path, monkeypatch: pytest.MonkeyPatch)
     assert "built for arm64 (Mach-O)" in found.misfit
 
 
-def test_one_that_was_cut_short_is_none(library: Path) -> None:
+def test_a_truncated_library_is_an_error(library: Path) -> None:
     library.write_bytes(library.read_bytes()[:-1])
     with pytest.raises(
         binary.BadLibrary, match=f"it is truncated: its header says {SIZE} bytes, but it has {SIZE - 1}"
@@ -151,7 +151,7 @@ def test_one_that_was_cut_short_is_none(library: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [1, 2, 10])
-def test_a_program_is_no_library(library: Path, kind: int) -> None:
+def test_a_program_is_not_a_library(library: Path, kind: int) -> None:
     data = bytearray(library.read_bytes())
     data[12:16] = kind.to_bytes(4, "little")
     library.write_bytes(data)
@@ -159,8 +159,8 @@ def test_a_program_is_no_library(library: Path, kind: int) -> None:
         binary.read_binary(library)
 
 
-def test_random_damage_ends_in_words(library: Path) -> None:
-    """Any byte of the header may be any other: an answer or BadLibrary, and neither an error nor a hang."""
+def test_random_damage_is_an_answer_or_badlibrary(library: Path) -> None:
+    """Any change of the header gives an answer or BadLibrary, no other error and no hang."""
     import random
 
     rng, data = random.Random(0), library.read_bytes()

@@ -1,4 +1,4 @@
-"""Opening ggml: variants, devices, a product on two threads, logging, and the refusals."""
+"""Opening ggml: variants, devices, a product on two threads, logging, and errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KERNELS = Path(__file__).parents[2] / "plugins/ggml-cpu/native"
 
 
 class Engine:
-    """The least that computes: one CPU backend with a pool of two threads, graphs by the scheduler."""
+    """A minimal engine: one CPU backend with a pool of two threads, and ggml's scheduler."""
 
     def __init__(self) -> None:
         self.lib = native.lib()
@@ -92,7 +92,7 @@ def test_metadata_agrees_with_the_library() -> None:
     assert info.backend_api_version == native.lib().GGML_BACKEND_API_VERSION
 
 
-def test_one_base_under_one_name_and_the_licence_beside_it() -> None:
+def test_one_base_under_one_name_and_its_licence() -> None:
     assert len([path for path in native.LIBRARY_DIR.iterdir() if "ggml-base" in path.name]) == 1
     assert "ggml authors" in (native.PACKAGE_DIR / "licenses" / "LICENSE.ggml").read_text()
 
@@ -128,7 +128,7 @@ def test_mul_mat_on_two_threads(engine: Engine) -> None:
 
 @pytest.mark.parametrize("as_output", [False, True])
 def test_an_input_keeps_its_data_between_replays_only_as_output(engine: Engine, as_output: bool) -> None:
-    # Documents ggml: `set_input` places a tensor first, and its memory is taken again after the last use.
+    # documents ggml: `set_input` allocates a tensor first, and its memory is reused after its last reader
     lib, context = engine.lib, engine.context()
     a = lib.ggml_new_tensor_2d(context, lib.GGML_TYPE_F32, 64, 4)
     lib.ggml_set_input(a)
@@ -221,13 +221,13 @@ def test_nothing_is_printed_and_exit_is_clean_with_a_pool_alive() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_an_unknown_variant_and_a_library_that_is_no_backend(tmp_path: Path) -> None:
+def test_an_unknown_variant_and_a_library_that_is_not_a_backend(tmp_path: Path) -> None:
     with pytest.raises(NativeLibraryError, match="'pentium' is not installed; installed: "):
         native.load_cpu("pentium")
     with pytest.raises(NativeLibraryError, match="is missing"):
         native.load_backend(tmp_path / "libggml-none.so")
     kernels = next(path for path in native.LIBRARY_DIR.iterdir() if "hotshoe_kernels" in path.name)
-    with pytest.raises(NativeLibraryError, match="no dynamic ggml backend"):
+    with pytest.raises(NativeLibraryError, match="not a dynamic ggml backend"):
         native.load_backend(kernels)
 
 
@@ -244,7 +244,7 @@ def test_another_ggml_in_the_process_is_refused_by_its_path(tmp_path: Path) -> N
     result = run_python(code, str(copy))
     assert result.returncode == 0
     assert str(copy) in result.stdout
-    assert "process of its own" in result.stdout
+    assert "in another process" in result.stdout
 
 
 def test_fingerprint_ignores_comments_and_white_space_only(tmp_path: Path) -> None:
@@ -261,8 +261,8 @@ def test_fingerprint_ignores_comments_and_white_space_only(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("source", sorted(KERNELS.glob("*.c")), ids=lambda path: path.stem)
-def test_clang_takes_the_kernels_as_well(source: Path) -> None:
-    """As macOS has it; not every clang can be asked for each feature of a CPU that GCC knows."""
+def test_clang_compiles_the_kernels(source: Path) -> None:
+    """macOS has clang; some versions lack options for CPU features that GCC has."""
     compiler = shutil.which("clang")
     if compiler is None:
         pytest.skip("there is no clang")

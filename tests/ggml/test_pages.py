@@ -20,7 +20,7 @@ from hotshoe_ggml.cpu import pages
 from hotshoe_ggml.memory.transfer import zeros
 from hotshoe_ggml.native.context import address
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pages are asked for in Linux's way")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="large pages are requested on Linux only")
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def large_pages(memory: np.ndarray) -> int:
-    """Bytes of the mapping of this memory that are in large pages."""
+    """The number of bytes in large pages, in the mapping of this memory."""
     start, found = address(memory), False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         words = line.split()
@@ -55,7 +55,7 @@ def test_pages_become_large_and_keep_what_is_in_them() -> None:
     np.testing.assert_array_equal(memory, np.arange(memory.size, dtype=np.uint8))
     if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 1):
         pytest.skip("this kernel makes them by and by")
-    assert large_pages(memory) >= 20 << 20  # nobody promises all of them
+    assert large_pages(memory) >= 20 << 20  # Linux does not promise all of them
 
 
 def test_memory_is_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,27 +87,27 @@ def test_large_pages_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
-    """The pages that are asked for, which are given, and whether as large ones."""
-    asked: list[tuple[int, bool]] = []
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """The requested pages, all of which are provided, and whether they are large."""
+    requested: list[tuple[int, bool]] = []
     large = []
 
     def advise(start: int, nbytes: int, advice: int) -> int:
         if advice == mmap.MADV_HUGEPAGE:
             large.append((start, nbytes))
         else:
-            asked.append((start, (start, nbytes) in large))
+            requested.append((start, (start, nbytes) in large))
         return 0
 
     monkeypatch.setattr(pages, "_advise", lambda: advise)
-    return asked
+    return requested
 
 
 LARGE = 2 << 20
 
 
-def test_each_page_is_taken_by_who_writes_its_start(
-    asked: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+def test_the_thread_that_writes_the_start_of_a_page_requests_it(
+    requested: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "_FAST", 10.0)
     memory = zeros(41 << 20)[4096:]
@@ -117,45 +117,45 @@ def test_each_page_is_taken_by_who_writes_its_start(
     for part in parts[::-1]:
         fresh.request(*part)
     first, stop = -(-address(memory) // LARGE) * LARGE, address(memory) + memory.nbytes
-    # only the last is no large one
-    assert sorted(asked) == [(page, page + LARGE <= stop) for page in range(first, stop, LARGE)]
+    # only the last one is small
+    assert sorted(requested) == [(page, page + LARGE <= stop) for page in range(first, stop, LARGE)]
 
 
 def test_after_a_slow_page_more_and_more_are_small(
-    asked: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
+    requested: list[tuple[int, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pages, "_FAST", -1.0)
     memory = zeros(200 << 20)
     pages.FreshPages(memory).request(0, memory.nbytes)
-    large = [(page - asked[0][0]) // LARGE for page, is_large in asked if is_large]
+    large = [(page - requested[0][0]) // LARGE for page, is_large in requested if is_large]
     assert large == [0, 9, 26, 59]
-    assert len(asked) >= 99
+    assert len(requested) >= 99
 
 
-def test_a_kernel_that_cannot_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_a_kernel_without_the_call_gets_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[int] = []
 
     def refuse(start: int, nbytes: int, advice: int) -> int:
-        asked.append(start)
+        requested.append(start)
         return errno.EINVAL
 
     monkeypatch.setattr(pages, "_advise", lambda: refuse)
     fresh = pages.FreshPages(memory := zeros(40 << 20))
     fresh.request(0, memory.nbytes)
     fresh.request(0, memory.nbytes)
-    assert len(set(asked)) == 1
+    assert len(set(requested)) == 1
 
 
-def test_few_bytes_are_not_worth_it() -> None:
+def test_small_memory_gets_no_thread() -> None:
     assert pages.enlarge_pages(zeros(1 << 20)) is None
 
 
-def test_few_bytes_are_left_alone(asked: list[tuple[int, bool]]) -> None:
+def test_small_memory_is_not_requested(requested: list[tuple[int, bool]]) -> None:
     pages.FreshPages(memory := zeros(10 << 20)).request(0, memory.nbytes)
-    assert not asked
+    assert not requested
 
 
-def test_where_no_thread_starts_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_thread_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("can't start new thread")
 

@@ -1,4 +1,4 @@
-"""One ggml in a process: forks, and foreign sets of libraries. Each test in a process of its own."""
+"""One ggml in each process: forks, foreign sets, threads and memory. Each test runs in a new process."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ with registry.open("cpu") as backend:
     assert lines[2].startswith(str(Path(foreign))), "its libggml-base, and no other"
 
 
-def test_after_our_own_a_foreign_set_is_too_late(foreign):
+def test_a_foreign_set_after_ours_is_an_error(foreign):
     lines = run(f"""
 hotshoe.load_all().open("cpu").close()
 registry = hotshoe.load_all(ggml={foreign!r})
@@ -105,7 +105,7 @@ print(next(v.hint for v in registry.verdicts if v.candidate == "ggml-cpu"))
 
 
 def test_threads_without_work_sleep():
-    """Of 0.5 s, beginning a while after the last graph. With ggml's own settings a thread looked for work for 3 s."""
+    """CPU time within 0.5 s, some time after the last graph. With ggml's settings a thread polls for 3 s."""
     lines = run("""
 import time
 from hotshoe_core import BackendParams
@@ -126,12 +126,12 @@ from hotshoe_core import BackendParams
 from hotshoe_core.errors import HotshoeError
 from hotshoe_core.contract.backend import WeightData
 
-spare = []  # given up for the words of an error
+spare = []  # released to make room for the error's message
 
 def limit(more):
     "Of the address space: so many bytes more than are in use."
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))  # reading takes memory, too
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))  # reading needs memory, too
     spare[:] = [bytearray(4 << 20)]
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + more, most))
@@ -139,20 +139,20 @@ def limit(more):
 def attempt(action):
     try:
         return action()
-    except (HotshoeError, MemoryError) as error:  # the second where Python itself gets none
+    except (HotshoeError, MemoryError) as error:  # MemoryError if Python itself gets no memory
         spare.clear()
         return f"{type(error).__name__}: {error}".partition("\\n")[0]
 """
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit is Linux's, and so is /proc")
 unsanitized = pytest.mark.skipif(
-    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer ends the process where it gets no memory"
+    "libasan" in os.environ.get("LD_PRELOAD", ""), reason="AddressSanitizer ends the process if it gets no memory"
 )
 
 
 @linux
 @unsanitized
 def test_a_graph_without_memory_is_an_error():
-    """Whatever part of it finds none: ggml ends the process where its contexts or its scheduler get no memory."""
+    """For any part of a graph: ggml ends the process if its contexts or its scheduler get no memory."""
     lines = run(f"""{LIMITED}
 backend = hotshoe.load_all().open("cpu", BackendParams(n_threads=1))
 def chain():
@@ -183,7 +183,7 @@ print(attempt(lambda: backend.state((64 << 20,), DType.F32, "s")))
 limit(1 << 30)
 print(len(backend.load(many)))
 """)
-    assert lines[0].startswith("InsufficientMemoryError: cpu has no ")
+    assert lines[0].startswith("InsufficientMemoryError: cpu cannot allocate ")
     assert lines[0].endswith("for the weights")
     assert lines[1:] == ["InsufficientMemoryError: cpu cannot allocate 256.0 MiB for the cache", "80000"]
 
@@ -246,7 +246,7 @@ print(np.array_equal(rows.read(next(iter(rows._outputs))), values[[3, 1000]]))
 @linux
 @pytest.mark.parametrize("how", ["mmap", "copied"])
 def test_a_file_that_is_truncated_while_it_is_in_use(how: str, tmp_path: Path):
-    """What the README says: of a mapped file the system ends the process; mmap=False holds a copy, and goes on."""
+    """See the README: the system ends the process for a mapped file; mmap=False has a copy, and goes on."""
     command = [sys.executable, "-c", DOUBLE + TRUNCATED, str(tmp_path / "weights"), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == (["truncated"] if how == "mmap" else ["truncated", "True"]), done.stderr

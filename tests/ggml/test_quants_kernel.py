@@ -1,4 +1,4 @@
-"""Our products with quantized weights against float64 on what ggml dequantizes, and against the error of ggml's own."""
+"""Our products with quantized weights, compared with float64 products of dequantized weights, and with ggml's error."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ pytestmark = pytest.mark.skipif(
 
 
 def weight_data(values: np.ndarray, dtype: DType) -> WeightData:
-    """Of a model that decodes."""
+    """A weight of a model that decodes."""
     return replace(of_an_encoder(values, dtype), compute_bound=False)
 
 
 @functools.cache
 def weight(dtype: DType, m: int, k: int) -> tuple[WeightData, np.ndarray]:
-    """A weight as a file has it, and its numbers as ggml reads them, in double precision."""
+    """A weight as in a file, and its numbers as ggml reads them, in double precision."""
     data = weight_data(np.random.default_rng(m + k).standard_normal((m, k), dtype=np.float32), dtype)
     return data, numbers(data)
 
 
 def numbers(data: WeightData) -> np.ndarray:
-    """What ggml reads in a weight."""
+    """The numbers that ggml reads from a weight."""
     stored = np.empty(data.shape, np.float32)
     to_float = native.lib().ggml_get_type_traits(data.dtype.id).to_float
     to_float(ffi.from_buffer(data.data), ffi.from_buffer("float[]", stored), stored.size)
@@ -87,7 +87,7 @@ def error(got: np.ndarray, exact: np.ndarray) -> float:
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_the_error_is_no_larger_than_that_of_ggml(dtype: DType, ggml: Backend) -> None:
-    """Over rows 1 to 70, with tails: k no multiple of 256, m none of 16, more tokens than are staged at once."""
+    """Rows 1 to 70, with remainders: k is not a multiple of 256, m not of 16, more tokens than are staged at once."""
     ks = (256, 2304) if dtype in SUPERBLOCKS else (32, 288, 2016)
     ours, theirs = [], []
     for k in ks:
@@ -98,15 +98,15 @@ def test_the_error_is_no_larger_than_that_of_ggml(dtype: DType, ggml: Backend) -
                 exact = x.astype(np.float64) @ stored.T
                 got = run(QuantizedWeight(data).pack(), x)
                 sizes = np.linalg.norm(x, axis=1)[:, None] * np.linalg.norm(stored, axis=1)
-                assert (np.abs(got - exact) <= 1e-2 * sizes).all(), (n, k, m)  # no shape by itself goes wrong
+                assert (np.abs(got - exact) <= 1e-2 * sizes).all(), (n, k, m)  # each shape is right by itself
                 ours.append(np.linalg.norm(got - exact))
                 theirs.append(np.linalg.norm(ggml_product(ggml, data, x) - exact))
-    assert math.fsum(ours) <= 1.01 * math.fsum(theirs)  # both round to 8 bits: by chance one is nearer
+    assert math.fsum(ours) <= 1.01 * math.fsum(theirs)  # both round to 8 bits; either may be nearer by chance
 
 
 @pytest.mark.parametrize("k", [2880, 2976])
 def test_tokens_that_just_fit_are_staged_whole(k: int) -> None:
-    """Features that are no multiple of 256, so many that one more superblock would not fit: several runs of panels."""
+    """A number of features that is not a multiple of 256, and the most that fit: several runs of panels."""
     data, stored = weight(DType.Q4_0, 512, k)
     x = activations(192, k)
     assert error(run(QuantizedWeight(data).pack(), x, threads=1), x @ stored.T) < 1e-2
@@ -114,8 +114,8 @@ def test_tokens_that_just_fit_are_staged_whole(k: int) -> None:
 
 @pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
-def test_a_gate_is_what_both_products_are(dtype: DType, activation: str) -> None:
-    """Of each type, in both instruction sets; activations that make the gate's ends."""
+def test_a_gated_product_is_that_of_both_products(dtype: DType, activation: str) -> None:
+    """Each type, both instruction sets, and gates of extreme values."""
     for k in (2304, 4096) if dtype in SUPERBLOCKS else (2016, 2880):
         rng = np.random.default_rng(k)
         both = [weight_data(rng.standard_normal((83, k), np.float32), dtype) for _ in range(2)]
@@ -136,8 +136,8 @@ def test_a_gate_is_what_both_products_are(dtype: DType, activation: str) -> None
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
-def test_outliers_of_an_encoder_are_kept_apart(dtype: DType) -> None:
-    """Staged whole and in pieces; rows without outliers, in the tiles of those that have some, are as in a decoder."""
+def test_outliers_of_an_encoder(dtype: DType) -> None:
+    """Staged whole and in pieces; rows without outliers equal those of a decoder, also in tiles with outliers."""
     for k, m in ((512, 83), (12288, 17)):
         data, stored = weight(dtype, m, k)
         plain, apart = QuantizedWeight(data).pack(), QuantizedWeight(replace(data, compute_bound=True)).pack()
@@ -155,7 +155,7 @@ def test_outliers_of_an_encoder_are_kept_apart(dtype: DType) -> None:
             np.testing.assert_array_equal(run(forced, x), got)
 
 
-def test_a_gate_with_outliers_kept_apart() -> None:
+def test_a_gate_with_outliers() -> None:
     rng, k = np.random.default_rng(0), 512
     both = [of_an_encoder(rng.standard_normal((83, k), np.float32), DType.Q8_0) for _ in range(2)]
     gate, up = (QuantizedWeight(w).pack() for w in both)
@@ -197,7 +197,7 @@ def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> No
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
-    """AVX2 by force against what this CPU would use: their integers are the same, and floats are added in one order."""
+    """AVX2 compared with what this CPU would use: the integers are the same, and floats are added in the same order."""
     data, _ = weight(dtype, 83, 2304)
     best, forced = QuantizedWeight(data).pack(), QuantizedWeight(data).pack()
     forced.params("none", False, False).avx2_only = True
@@ -210,7 +210,7 @@ def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
 
 @pytest.fixture(name="avx_vnni", scope="module", params=["cc", "clang"])
 def _avx_vnni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
-    """The kernels of AVX-VNNI, compiled to the same instructions as AVX-512 has them: few CPUs have both forms."""
+    """The kernels of AVX-VNNI, compiled to the AVX-512 forms of their instructions: few CPUs have both forms."""
     compiler = shutil.which(request.param)
     if compiler is None:
         pytest.skip(f"there is no {request.param}, a C compiler")
@@ -242,8 +242,8 @@ def test_avx_vnni_gives_the_same_bits(dtype: DType, avx_vnni: Any, monkeypatch: 
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
-def test_a_row_of_numbers_that_are_none_or_large_or_small(dtype: DType) -> None:
-    """Infinity and NaN stay in their row and come out as one of both; outliers, zeros and tiny numbers are right."""
+def test_rows_of_nan_infinity_large_and_small_numbers(dtype: DType) -> None:
+    """Infinity and NaN stay in their row and give one of the two; outliers, zeros and tiny numbers are right."""
     data, stored = weight(dtype, 48, 512)
     x = activations(12, 512)
     packed = QuantizedWeight(data).pack()
@@ -262,7 +262,7 @@ def test_a_row_of_numbers_that_are_none_or_large_or_small(dtype: DType) -> None:
 
 
 def test_the_bounds_of_every_sum_in_16_bits() -> None:
-    """The largest codes and activations of one sign: a sum that left its 16 bits would come back negative."""
+    """The largest codes and activations of one sign: a sum that exceeded 16 bits would be negative."""
     for dtype in TYPES:
         k = 512
         values = np.concatenate([np.full((16, k), v, np.float32) for v in (-1, 1)])
@@ -274,17 +274,17 @@ def test_the_bounds_of_every_sum_in_16_bits() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
-def test_every_code_of_every_place(dtype: DType) -> None:
-    """Random bytes are all codes and scales there are; the unit matrix reads back each number (see WeightData)."""
+def test_every_code_at_every_index(dtype: DType) -> None:
+    """Random bytes cover all codes and scales; the unit matrix reads each number back."""
     rng, k = np.random.default_rng(0), 512
     raw = rng.integers(0, 256, dtype.nbytes((40, k)), np.uint8)
     if dtype is DType.MXFP4:
-        raw[:: dtype.nbytes((32,))] %= 240  # exponents that leave room for the sum of products
+        raw[:: dtype.nbytes((32,))] %= 240  # exponents small enough for the sum of products
     data = WeightData("w", (40, k), dtype, raw, ("linear",))
     stored = numbers(data)
     got = run(QuantizedWeight(data).pack(), np.eye(k, dtype=np.float32)).T
     blocks, read = (a.reshape(40, -1, 32) for a in (stored, got))
-    finite = np.isfinite(stored).reshape(40, -1, 256).all((1, 2))  # a row with a scale that is none has no numbers
+    finite = np.isfinite(stored).reshape(40, -1, 256).all((1, 2))  # rows whose scale is not finite are left out
     largest = np.abs(blocks).max(-1, keepdims=True) * np.ones_like(blocks)
     assert finite.sum() >= 5
     assert not np.isfinite(got[~finite]).all(-1).any()
@@ -292,7 +292,7 @@ def test_every_code_of_every_place(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.Q4_0, DType.Q8_0, DType.Q6_K], ids=lambda d: d.name)
-def test_what_is_fused_into_it(dtype: DType) -> None:
+def test_the_epilogue(dtype: DType) -> None:
     data, stored = weight(dtype, 83, 512)
     rng, x = np.random.default_rng(1), activations(21, 512)
     bias, residual = rng.standard_normal(83, dtype=np.float32), rng.standard_normal((21, 83), dtype=np.float32)
@@ -310,15 +310,15 @@ def test_what_is_fused_into_it(dtype: DType) -> None:
 
 
 def choices(n: int, used: int, n_experts: int) -> np.ndarray:
-    """Experts for each of n rows; of few rows some have none, and one of many rows more than others."""
+    """Experts for each of n rows: with few rows some experts have none, with many one expert has more than others."""
     rng = np.random.default_rng(n)
     return np.minimum(rng.integers(0, n_experts, (n, used)), rng.integers(0, n_experts, (n, used))).astype(np.int32)
 
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize(("n", "used", "rows"), [(1, 3, 1), (1, 2, 2), (9, 2, 1), (40, 4, 4), (300, 2, 1)])
-def test_of_each_expert_what_its_own_product_gives(dtype: DType, n: int, used: int, rows: int) -> None:
-    """To the last bit: with 1 to 4 threads, experts that nobody names, some named twice, and 83 columns in each."""
+def test_experts_give_what_their_own_products_give(dtype: DType, n: int, used: int, rows: int) -> None:
+    """To the last bit: 1 to 4 threads, experts that no row names, experts named twice, and 83 columns in each."""
     e, m, k = 5, 83, 512
     both, _ = weight(dtype, e * m, k)
     size = both.data.nbytes // e
@@ -336,8 +336,8 @@ def test_of_each_expert_what_its_own_product_gives(dtype: DType, n: int, used: i
 
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 @pytest.mark.parametrize(("n", "used", "rows"), [(1, 3, 1), (9, 2, 1), (40, 4, 4), (300, 2, 1)])
-def test_a_gate_of_experts_is_that_of_each(dtype: DType, n: int, used: int, rows: int) -> None:
-    """To the last bit, where the tokens of one expert are more than can be staged whole."""
+def test_gated_experts_give_what_their_own_products_give(dtype: DType, n: int, used: int, rows: int) -> None:
+    """To the last bit, with more tokens for one expert than are staged at once."""
     e, m, k = 3, 83, 5632 if n == 300 else 512
     rng = np.random.default_rng(k)
     both = [weight_data(rng.standard_normal((e * m, k), np.float32), dtype) for _ in range(2)]
@@ -362,7 +362,7 @@ def test_a_gate_of_experts_is_that_of_each(dtype: DType, n: int, used: int, rows
 
 @pytest.mark.parametrize("dtype", [DType.Q4_K, DType.Q8_0, DType.MXFP4], ids=lambda d: d.name)
 def test_experts_of_a_backend(dtype: DType, ggml: Backend) -> None:
-    """Loaded as a model's are, and chosen by a graph: near to the exact product, as ggml's are."""
+    """Loaded as in a model, and chosen by a graph: as near to the exact product as ggml's."""
     e, m, k, n, used = 6, 48, 512, 37, 3
     data, _ = weight(dtype, e * m, k)
     data = WeightData("w", (e, m, k), dtype, data.data, ("linear_experts",))
@@ -391,7 +391,7 @@ def test_a_packed_weight_takes_what_the_file_takes(dtype: DType) -> None:
     read: list[int] = []
     packed = QuantizedWeight(data).pack(after=lambda part: read.append(part.nbytes))
     assert packed.nbytes == QuantizedWeight(data).nbytes == data.data.nbytes == sum(read)
-    shifted = np.empty(data.data.size + 1, np.uint8)[1:]  # a file's bytes may lie anywhere
+    shifted = np.empty(data.data.size + 1, np.uint8)[1:]  # a file's bytes may have any address
     shifted[:] = data.data
     elsewhere = QuantizedWeight(WeightData("w", data.shape, dtype, shifted, data.uses)).pack()
     x = activations(2, 512)
@@ -399,7 +399,7 @@ def test_a_packed_weight_takes_what_the_file_takes(dtype: DType) -> None:
 
 
 def test_repack_chooses_the_product(ggml: Backend) -> None:
-    """True: ours; "engine": ggml's layouts only; False: the file's. An embedding that is the output is both."""
+    """True: our layouts; "engine": ggml's only; False: the file's. An embedding that is also the output has two."""
     data = WeightData("w", (64, 256), DType.Q4_0, weight(DType.Q4_0, 64, 256)[0].data, ("take", "linear"))
     with load_all().open("cpu") as own, load_all().open("cpu", BackendParams(repack=False)) as plain:
         held = own.load([data])["w"].handle

@@ -1,4 +1,4 @@
-"""Several ggml devices at once: the CPU and devices of two RPC servers, which are processes of their own."""
+"""Several ggml devices: the CPU and the devices of two RPC servers, each in another process."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Server:
 
 @contextlib.contextmanager
 def two_servers() -> Iterator[list[Server]]:
-    """Named by HOTSHOE_RPC, and found by load_all."""
+    """The servers that HOTSHOE_RPC names, and load_all finds."""
     before = os.environ.get("HOTSHOE_RPC", "")
     running = [Server(), Server()]
     try:
@@ -149,7 +149,7 @@ def test_a_model_computes_what_it_computes_on_the_cpu(device: str | list[str]) -
     ],
     ids=str,
 )
-def test_placed_as_asked(device: str, options: dict[str, Any]) -> None:
+def test_the_placement_is_as_requested(device: str, options: dict[str, Any]) -> None:
     placement = PlacementParams(**options, fallback=False)
     with hotshoe.load_model(SHIPPED, "cpu") as model:
         assert isinstance(model, TextModel)
@@ -176,7 +176,7 @@ def test_placed_as_asked(device: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("servers")
 def test_positions_move_where_the_cache_is() -> None:
-    """Moving them is a graph of no layer, and the input is on the CPU: the keys must be turned where they are."""
+    """Moving them is a graph without a layer, and the input is on the CPU: keys are rotated on their device."""
     texts = []
     for device in ("rpc:0", "rpc:0,cpu"):
         with hotshoe.load_model(SHIPPED, device, n_ctx=24) as model:
@@ -187,7 +187,7 @@ def test_positions_move_where_the_cache_is() -> None:
 
 
 @pytest.mark.usefixtures("servers")
-def test_experts_beside_their_layers(gguf: Callable[..., Path]) -> None:  # noqa: F811
+def test_experts_on_another_device_than_their_layers(gguf: Callable[..., Path]) -> None:  # noqa: F811
     path = gguf("Qwen3MoeForCausalLM")
     logits = []
     for options, expected in (({}, {"rpc:0"}), ({"cpu_moe": 1}, {"cpu", "rpc:0"}), ({"cpu_moe": True}, {"cpu"})):
@@ -201,8 +201,8 @@ def test_experts_beside_their_layers(gguf: Callable[..., Path]) -> None:  # noqa
 
 
 @pytest.mark.usefixtures("servers")
-def test_graphs_take_turns_in_one_buffer() -> None:
-    """The memory of many is that of the largest; each has its own inputs and outputs, whoever ran last."""
+def test_graphs_share_one_buffer() -> None:
+    """Many graphs take the memory of the largest; each keeps its inputs and outputs, whichever ran last."""
     with load_all().open(["rpc:0", "cpu"]) as backend:
         state = backend.state((4, 64), DType.F32, "state")
         graphs = []
@@ -229,8 +229,8 @@ def test_graphs_take_turns_in_one_buffer() -> None:
 
 
 @pytest.mark.usefixtures("servers")
-def test_graphs_of_like_nodes_have_plans_of_their_own() -> None:
-    """To ggml's allocator, which looks at the sizes of nodes only, one is as good as the other."""
+def test_graphs_of_equal_sizes_have_separate_plans() -> None:
+    """ggml's allocator compares the sizes of nodes only, and would mistake one graph for the other."""
     with load_all().open(["rpc:0", "cpu"]) as backend:
         graphs = []
         for is_chain in (False, True):
@@ -252,7 +252,7 @@ def test_graphs_of_like_nodes_have_plans_of_their_own() -> None:
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("architecture", FAMILIES)
 def test_each_family(architecture: str, gguf: Callable[..., Path]) -> None:  # noqa: F811
-    """A part of its layers on a server, the rest here."""
+    """A model with some layers on a server and the others on the CPU."""
     require_same_as_cpu(gguf(architecture), ["rpc:0", "cpu"], 1e-3)
 
 
@@ -286,14 +286,14 @@ def test_a_server_that_ends_in_mid_generation(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(HotshoeError):
         model.generate(PROMPT, max_tokens=2)
     model.close()
-    with hotshoe.load_model(SHIPPED, "cpu") as other:  # the process is as good as before
+    with hotshoe.load_model(SHIPPED, "cpu") as other:  # the process still works
         assert isinstance(other, TextModel)
         expected = other.generate(PROMPT, max_tokens=4, temperature=0).text
         assert expected
-    again = Server(int(server.endpoint.split(":")[1]))  # as the hint says: when it is back
+    again = Server(int(server.endpoint.split(":")[1]))  # the hint: load again when the server is back
     with hotshoe.load_model(SHIPPED, "rpc:0") as back:
         assert isinstance(back, TextModel)
-        with pytest.raises(DeviceLostError):  # what it had there is gone, though the server is back
+        with pytest.raises(DeviceLostError):  # the server is back, but the model's memory there is lost
             idle.generate(PROMPT, max_tokens=2)
         idle.close()
         assert back.generate(PROMPT, max_tokens=4, temperature=0).text == expected
@@ -312,7 +312,7 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is what is missing: no driver, and nothing of this machine's hardware."""
+    """The error names the missing server, not a driver or hardware."""
     monkeypatch.delenv("HOTSHOE_RPC", raising=False)
     verdict = next(v for v in load_all(refresh=True).verdicts if v.candidate == "ggml-rpc")
     assert (verdict.outcome.value, verdict.reason) == ("no-device", "no server is named")
@@ -320,7 +320,7 @@ def test_no_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_named_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing else has to say where it is."""
+    """device="rpc://HOST:PORT" works without HOTSHOE_RPC."""
     monkeypatch.setenv("HOTSHOE_RPC", "")
     registry = load_all(refresh=True)
     server = Server()
@@ -332,7 +332,7 @@ def test_a_server_named_in_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = f"127.0.0.1:{free_port()}"
     with pytest.raises(DeviceNotFoundError, match=absent):
         registry.select(f"rpc://{absent}")
-    assert [d.name for d in registry.select(f"rpc://{server.endpoint}")] == ["rpc:0"]  # it hides no other
+    assert [d.name for d in registry.select(f"rpc://{server.endpoint}")] == ["rpc:0"]  # the others are still there
     assert os.environ["HOTSHOE_RPC"] == server.endpoint
     for wrong in ("rpc://", "rpc://host", "rpc://:1", "rpc://host:70000"):
         with pytest.raises(OptionError, match="expected rpc://host:port"):
@@ -354,5 +354,5 @@ def test_a_server_that_others_can_reach_warns(capfd: pytest.CaptureFixture[str])
             [*command, f"0.0.0.0:{taken.getsockname()[1]}"], capture_output=True, text=True, timeout=60
         )
     assert done.returncode == 2
-    assert "knows no passwords" in done.stderr
-    assert "is the port taken?" in done.stderr
+    assert "has no passwords" in done.stderr
+    assert "is the port in use?" in done.stderr

@@ -1,4 +1,4 @@
-"""ggml's selective scan takes a softplus of its own, of few digits where the steps are small: ours comes before it."""
+"""ggml's selective scan has an inexact softplus of small steps: the lowering computes it beforehand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ggml libraries that no plugin brings, driven by the ggml engine: a stranger's, a BLAS, one that finds nothing."""
+"""ggml libraries without a plugin, driven by the ggml engine: an unknown one, a BLAS, one without a device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def library_verdict(registry: Registry, name: str) -> Verdict:
     return found
 
 
-def test_a_strangers_library_computes(acme: Callable[..., Path]) -> None:
+def test_an_unknown_library_computes(acme: Callable[..., Path]) -> None:
     registry = load_all(paths=acme(DEVICES=2))
     assert [d.name for d in registry.devices if d.provider == "ggml-acme"] == ["acme:0", "acme:1"]
     assert registry.devices[0].type.value != "accel", "nothing is known of its speed: it is never the default"
@@ -82,7 +82,7 @@ def test_one_of_another_ggml_is_not_opened(tmp_path: Path) -> None:
 
 
 def test_ggmls_rpc_library_without_a_server(tmp_path: Path) -> None:
-    """A real library of ggml's that has nothing to run on: no server is named."""
+    """A real ggml library without a device: no server is named."""
     rpc = pytest.importorskip("hotshoe_ggml_rpc.provider", reason="needs hotshoe-ggml-rpc")
     library = next(rpc.LIBRARY_DIR.glob("*ggml-rpc.*"))
     (tmp_path / library.name).write_bytes(library.read_bytes())
@@ -117,15 +117,15 @@ def test_a_model_on_a_blas_computes_what_it_computes_on_the_cpu(
     with hotshoe.load_model(SHIPPED, device) as model:
         assert isinstance(model, TextModel)
         got = model.logits(ids)
-        # the CPU rounds what it multiplies by 8-bit weights to 8 bits, the BLAS does not
+        # with 8-bit weights the CPU rounds activations to 8 bits, the BLAS does not
         assert np.abs(got - expected).max() <= 3e-2 * np.abs(expected).max()
         assert [got[i].argmax() == expected[i].argmax() for i in range(-3, 0)] == [True] * 3
-        with model.sequence() as sequence:  # token by token, which is too little for a BLAS: all of it on the CPU
+        with model.sequence() as sequence:  # token by token: too small for a BLAS, so all runs on the CPU
             steps = np.stack([sequence.append(token) for token in ids[:4]])
         assert np.abs(steps - expected[:4]).max() <= 3e-2 * np.abs(expected).max()
 
 
-def test_a_blas_takes_large_products_and_the_cpu_the_rest(blas: Registry, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_blas_runs_large_products_and_the_cpu_the_rest(blas: Registry, caplog: pytest.LogCaptureFixture) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(64, 96)).astype(np.float32), rng.normal(size=(48, 96)).astype(np.float32)
     with blas.open("blas:0", BackendParams(n_threads=2)) as backend, backend.new_context() as ctx:
@@ -141,7 +141,7 @@ def test_a_blas_takes_large_products_and_the_cpu_the_rest(blas: Registry, caplog
 
 
 class TestBlas(BackendConformance):
-    """The kit's products, graphs and lifecycle: all else runs on the CPU, which has the kit for itself."""
+    """The kit's products, graphs and lifecycle: other ops run on the CPU, which has its own run of the kit."""
 
     def test_placements_name_every_node_and_a_device(self) -> None:
         pytest.skip("the kit's product is too small for a BLAS; test_a_blas_takes_large_products… looks at placements")

@@ -1,4 +1,4 @@
-"""Vulkan: a part of the conformance kit (vulkan_kit.py has all of it), models, and devices that fail."""
+"""Vulkan: a part of the conformance kit (vulkan_kit.py has the whole kit), models, and devices that fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def vulkan() -> str:
 
 
 class TestGraphs(OnVulkan, OpConformance):
-    """Several ops at once, as layers have them, and ops that ggml's shaders would get wrong or end the process for."""
+    """Several ops at once, as in layers, and ops that ggml's shaders compute wrong, or that end the process."""
 
     params = BackendParams(n_threads=1)
 
@@ -95,7 +95,7 @@ def test_an_encoder(minilm_gguf: Callable[[str], Path]) -> None:  # noqa: F811
         assert (vectors[0] * others).sum(1).min() > 0.9999
 
 
-def test_what_no_device_has_room_for_is_refused() -> None:
+def test_a_state_without_memory_is_an_error() -> None:
     with load_all().open("vulkan:0") as backend:
         for size in (1 << 20, 1 << 28):  # 4 TiB and 1 PiB
             with pytest.raises(InsufficientMemoryError, match="vulkan:0"):
@@ -107,7 +107,7 @@ def test_what_no_device_has_room_for_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stand-in for Vulkan's loader, in which a process can make a device fail: see failing_vulkan.c."""
+    """A fake of Vulkan's loader that can make a device fail: see failing_vulkan.c."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs a C compiler on Linux")
@@ -118,7 +118,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(failing: Path, test: Callable[[ctypes.CDLL], None]) -> None:
-    """A function of this module in a process of its own, with the stand-in."""
+    """Run a function of this module in a new process with the fake loader."""
     code = (
         f"import ctypes, tests.ggml.test_vulkan as t; t.{test.__name__}(ctypes.CDLL({str(failing)!r})); "
         "print('whole', flush=True)"
@@ -148,13 +148,13 @@ def lose_a_device(library: ctypes.CDLL) -> None:
     model.close()
     with pytest.raises(hotshoe.HotshoeError):  # it is not back yet
         hotshoe.load_model(SHIPPED, "vulkan:0").generate(PROMPT, max_tokens=2)
-    with hotshoe.load_model(SHIPPED, "cpu") as other:  # the process is as good as before
+    with hotshoe.load_model(SHIPPED, "cpu") as other:  # the process still works
         assert isinstance(other, TextModel)
         expected = other.generate(PROMPT, max_tokens=4, temperature=0).text
     switch(library, "lost", False)
     with hotshoe.load_model(SHIPPED, "vulkan:0") as back:
         assert isinstance(back, TextModel)
-        with pytest.raises(hotshoe.HotshoeError, match="lost"):  # what it had there is gone
+        with pytest.raises(hotshoe.HotshoeError, match="lost"):  # its memory there is lost
             idle.generate(PROMPT, max_tokens=2)
         idle.close()
         assert back.generate(PROMPT, max_tokens=4, temperature=0).text == expected
@@ -168,7 +168,7 @@ def fill_a_device(library: ctypes.CDLL) -> None:
     with load_all().open("vulkan:0") as backend:
         ctx = backend.new_context()
         x = ctx.input("x", (64, 256))
-        # a view whose rows are apart: the product takes memory of its own, in the step, for a copy
+        # a view with gaps between rows: the product allocates memory for a copy, in the step
         w = ctx.input("w", (8, 256), DType.F16)
         y = linear(x[:, :128], w[:, :128])
         ctx.forward(y).reserve()
@@ -191,7 +191,7 @@ def assert_in_a_device(library: ctypes.CDLL) -> None:
                 ctx.compute({x: np.zeros((3, 4), np.int64)}).read(y)
 
 
-def test_what_a_device_asserts_is_said(failing: Path) -> None:
+def test_a_failed_assertion_of_a_device_is_an_error(failing: Path) -> None:
     run(failing, assert_in_a_device)
 
 
@@ -206,7 +206,7 @@ def test_a_device_without_memory(failing: Path) -> None:
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VK_ICD_FILENAMES", "/nowhere.json")
     monkeypatch.setenv("VK_DRIVER_FILES", "/nowhere.json")
-    with pytest.raises(DeviceNotFoundError, match=r"Vulkan shows no device: .*IncompatibleDriver[\s\S]*apt install"):
+    with pytest.raises(DeviceNotFoundError, match=r"Vulkan lists no device: .*IncompatibleDriver[\s\S]*apt install"):
         load_all(refresh=True).open("vulkan:0")
     assert "cpu" in {d.name for d in load_all().devices}
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""A weight that lies as its product wants it: every other op gives the right numbers or a typed error, never others."""
+"""Weights in the layout of their product: every other op gives right numbers or a typed error."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _backend() -> Iterator[Backend]:
 def weight(
     backend: Backend, shape: tuple[int, ...], dtype: DType = DType.Q4_0, *uses: str
 ) -> tuple[Tensor, np.ndarray]:
-    """A weight said to be for its product only, or for ``uses``; and the numbers it holds."""
+    """A weight that is loaded for its product only, or for ``uses``; and its numbers."""
     data = quantize(np.random.default_rng(0).standard_normal(shape, np.float32), dtype)
     loaded = backend.load([WeightData("w", shape, dtype, data, uses or (PRODUCTS[len(shape)],))])["w"]
     return loaded, dequantize(data, dtype, shape)
@@ -83,10 +83,8 @@ READERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("shape", [(N, K), (E, N, K)], ids=str)
 @pytest.mark.parametrize("reader", READERS)
-def test_what_reads_a_weight_that_was_loaded_for_its_product(
-    backend: Backend, reader: str, shape: tuple[int, ...]
-) -> None:
-    """Views of ggml's rearranged layout were read as if they were the file's: other numbers, and NaN."""
+def test_ops_that_read_a_weight_loaded_for_its_product(backend: Backend, reader: str, shape: tuple[int, ...]) -> None:
+    """Views of ggml's rearranged layout, read as the file's, would give wrong numbers and NaN."""
     numbers = []
     with open_reference() as reference:
         for b in (reference, backend):
@@ -104,7 +102,7 @@ def test_what_reads_a_weight_that_was_loaded_for_its_product(
 
 
 @pytest.mark.parametrize("shape", [(N, K), (E, N, K)], ids=str)
-def test_both_uses_named_are_both_served(backend: Backend, shape: tuple[int, ...]) -> None:
+def test_both_named_uses_work(backend: Backend, shape: tuple[int, ...]) -> None:
     w, values = weight(backend, shape, DType.Q4_0, PRODUCTS[len(shape)], "take")
     with backend.new_context() as ctx:
         i = ctx.input("i", (2,), I32)
@@ -135,7 +133,7 @@ CASES = {
 
 @pytest.mark.parametrize(("op", "operand"), CASES, ids=str)
 def test_any_op_on_a_matrix_packed_for_our_product(backend: Backend, op: str, operand: int) -> None:
-    """``compute_bound`` packs it in a layout of ours; each op of the table, each operand that may be a matrix."""
+    """``compute_bound`` packs it in our layout. Each op of the table, each operand that may be a matrix."""
     case, answers = CASES[op, operand], []
     with open_reference() as reference, np.errstate(all="ignore"):
         for b in (reference, backend):
@@ -168,8 +166,8 @@ def _computed(b: Backend, ctx: Context, case: Case, operand: int) -> np.ndarray:
     return answer(ctx, TABLE[case.op](*made, **case.attrs), feeds)
 
 
-def test_the_layouts_are_used_at_all(backend: Backend) -> None:
-    """If none of these were rearranged, the tests above would try nothing."""
+def test_the_layouts_are_used(backend: Backend) -> None:
+    """If none of these were rearranged, the tests above would test nothing."""
     w, _ = weight(backend, (N, K))
     assert isinstance(w.handle, (Rearranged, PackedWeight, DualLayout))
     data = np.zeros(N * K * 4, np.uint8)
@@ -177,8 +175,8 @@ def test_the_layouts_are_used_at_all(backend: Backend) -> None:
     assert isinstance(packed.handle, PackedWeight)
 
 
-def test_operands_beside_a_packed_weight_may_be_packed_too(backend: Backend) -> None:
-    """The fused product reads x, bias and residual: those laid out otherwise were handed to ggml as they were."""
+def test_other_operands_of_a_packed_product_may_be_packed_too(backend: Backend) -> None:
+    """The fused product reads x, bias and residual, which may have other layouts than the file's."""
     data = np.random.default_rng(0).standard_normal((8, 8), np.float32)
     w = WeightData("w", (8, 8), DType.F32, quantize(data, DType.F32), ("linear",), compute_bound=True)
     shared = replace(w, name="shared", uses=("linear", "add"))
@@ -190,10 +188,8 @@ def test_operands_beside_a_packed_weight_may_be_packed_too(backend: Backend) -> 
         ctx.forward(ops.linear(loaded["w"], loaded["w"])).reserve()
 
 
-def test_progress_ends_with_the_last_weight_whichever_thread_had_it(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Here one that may not call the caller's function has them all."""
+def test_progress_ends_with_the_last_weight_in_any_thread(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here a thread that may not call the callback loads all weights."""
 
     def in_another_thread(jobs: list[Callable[[], object]], n_threads: int) -> None:
         thread = threading.Thread(target=run_all, args=(jobs, 1))
@@ -220,6 +216,6 @@ def test_without_room_for_packed_weights_nothing_is_loaded(backend: Backend, mon
     small = WeightData("a", (N, K), DType.Q4_0, quantize(np.ones((N, K), np.float32), DType.Q4_0), ("linear",), layer=2)
     large = replace(small, name="b", shape=(2 * N, K), data=np.concatenate([small.data] * 2), layer=5)
     size = re.escape(format_bytes(3 * small.data.nbytes))
-    with pytest.raises(InsufficientMemoryError, match=rf"{size}[\s\S]*layer 5"):  # that of the largest
+    with pytest.raises(InsufficientMemoryError, match=rf"{size}[\s\S]*layer 5"):  # the layer of the largest
         backend.load([small, large])
     assert backend.memory().total == before

@@ -142,7 +142,7 @@ def test_damaged_entries_do_no_harm(site, probes, count, data):
     entry.write_bytes(data)
     assert start().devices[0].name == "npu:0"
     assert count() == ["acme", "acme"]
-    assert json.loads(entry.read_text())["report"], "written anew"
+    assert json.loads(entry.read_text())["report"], "written again"
 
 
 def test_half_damaged_reports_do_no_harm(site, probes, count):

@@ -253,7 +253,7 @@ def test_the_child_sees_what_the_parent_imports(site, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
     site.install("a", "import helper_of_acme\n" + GOOD_CODE)
     assert verdict(load_all(), "acme").outcome is Outcome.AVAILABLE
-    shutil.rmtree(tmp_path / "elsewhere")  # bytecode may lie beside the module
+    shutil.rmtree(tmp_path / "elsewhere")  # bytecode may be next to the module
 
 
 def test_without_children_probes_run_here(site, monkeypatch):

@@ -247,7 +247,7 @@ def test_a_plugin_that_is_broken_is_the_reason(box):
     found = check(box.nvidia(), LOADED, BROKEN_CUDA)
     assert "is not used: ggml-cuda is crashed: it died of SIGSEGV" in text(found, "gpu")
     assert found.next.fix == "update the driver"
-    assert len(found.todo) == 1, "said once"
+    assert len(found.todo) == 1, "named once"
 
 
 def test_the_driver_comes_before_what_it_breaks(box):
@@ -306,9 +306,9 @@ def test_the_only_plugin_is_broken(box):
     assert len(found.todo) == 1
 
 
-def test_a_stranger_that_is_broken_is_something_to_do(box):
-    stranger = verdict("acme", Outcome.TIMED_OUT, "no answer in 30 s", "report it to the authors of acme")
-    found = check(box, LOADED, stranger)
+def test_a_broken_plugin_of_others_is_something_to_do(box):
+    other = verdict("acme", Outcome.TIMED_OUT, "no answer in 30 s", "report it to the authors of acme")
+    found = check(box, LOADED, other)
     assert not found.healthy
     assert found.next.about == "acme"
 

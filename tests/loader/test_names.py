@@ -23,7 +23,7 @@ def verdict(registry, origin):
 
 @pytest.mark.parametrize("installed", [True, False])
 @pytest.mark.parametrize("name", ["ggml-cpu", "ggml_cpu", "ggml-cuda", "cuda", "vulkan", "mlx"])
-def test_a_stranger_cannot_take_the_name_of_our_provider(site, caplog, name, installed):
+def test_another_plugin_cannot_take_the_name_of_our_provider(site, caplog, name, installed):
     """Whether ours is installed or not, and although the other plugin's entry point sorts first."""
     site.good("aaa", f"{name!r}, 'aaa', ('aaa:0',)", entry="aaa")
     if installed:
@@ -39,7 +39,7 @@ def test_a_stranger_cannot_take_the_name_of_our_provider(site, caplog, name, ins
 
 
 @pytest.mark.parametrize(("name", "type"), [("cpu", "CPU"), ("cuda:0", "GPU"), ("vulkan:3", "IGPU"), ("metal", "GPU")])
-def test_a_stranger_cannot_take_the_name_of_our_device(site, caplog, name, type):
+def test_another_plugin_cannot_take_the_name_of_our_device(site, caplog, name, type):
     site.good("aaa", f"'aaa', 'aaa', ({name!r}, 'aaa:1'), DeviceType.{type}")
     site.good(*OURS)
     registry = load_all()
@@ -51,7 +51,7 @@ def test_a_stranger_cannot_take_the_name_of_our_device(site, caplog, name, type)
     assert registry.select("aaa:1")[0].provider == "aaa"
 
 
-def test_a_stranger_cannot_take_our_entry_point(site, caplog):
+def test_another_plugin_cannot_take_our_entry_point(site, caplog):
     """Otherwise allow="ggml-cpu" and block="ggml-cpu" would also match it. Its code does not run."""
     site.install("aaa", "raise KeyboardInterrupt", entry="ggml-cpu")
     found = verdict(load_all(allow="ggml-cpu"), "aaa")
@@ -65,7 +65,7 @@ def test_our_plugins_may_use_each_others_names(site):
     assert load_all().devices[0].name == "cuda:0"
 
 
-def test_two_strangers_with_one_provider_name_are_both_named(site, caplog):
+def test_two_plugins_with_one_provider_name_are_both_named(site, caplog):
     site.good("zeta", "devices=('b',)")
     site.good("alpha", "devices=('a',)")
     registry = load_all()
@@ -74,7 +74,7 @@ def test_two_strangers_with_one_provider_name_are_both_named(site, caplog):
     assert "zeta 1.0 has a provider 'acme', but alpha 1.0 already has one" in warned(caplog)
 
 
-def test_two_strangers_with_one_device_name_are_both_named(site, caplog):
+def test_two_plugins_with_one_device_name_are_both_named(site, caplog):
     site.good("zeta", "'zeta', devices=('x', 'z')")
     site.good("alpha", "'alpha', devices=('x',)")
     registry = load_all()

@@ -99,7 +99,7 @@ def test_a_manifest_costs_its_own_plugin_only(site, put):
     registry = load_all()
     found = {each.candidate: each for each in registry.verdicts}
     assert found["acme"].outcome is Outcome.AVAILABLE
-    if put in (deep, large):  # what is no file at all is no manifest
+    if put in (deep, large):  # otherwise it is not a file, so there is no manifest
         assert found["bad"].outcome is Outcome.INCOMPATIBLE_API
         assert "hotshoe-plugin.json cannot be used" in found["bad"].reason
     else:

@@ -34,7 +34,7 @@ def test_no_plugins_leaves_the_reference_and_says_so(site, verdicts, caplog):
     assert "pip install hotshoe-ggml-cpu" in warnings[0].getMessage()
     assert "no plugin offers a device" in registry.why()
     load_all(prefer="reference")
-    assert len(caplog.records) == len(warnings), "said once, whatever is preferred"
+    assert len(caplog.records) == len(warnings), "logged once, whatever is preferred"
 
 
 def test_a_good_plugin(site, verdicts, caplog):

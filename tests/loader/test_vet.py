@@ -246,29 +246,29 @@ def ours(native_plugin, natives):
     return natives
 
 
-def stranger(natives, folder, **ggml):
+def foreign_library(natives, folder, **ggml):
     path = natives.variant("cpu-zen4", 9, folder=folder)
     if ggml:
         manifest(folder, ggml=ggml)
     return path
 
 
-def judged(folder):
+def verdict_and_library(folder):
     registry = load_all(paths=folder)
     return verdict(registry, "ggml-cpu-zen4"), registry.devices[0].library
 
 
 def test_a_library_of_the_same_ggml_joins(ours, tmp_path):
-    path = stranger(ours, tmp_path / "a", version="0.20.2", abi="aaaaaaaaaa")
-    assert judged(tmp_path / "a")[1] == path
-    path = stranger(ours, tmp_path / "b", version="0.20.2")
-    assert judged(tmp_path / "b")[1] == path
+    path = foreign_library(ours, tmp_path / "a", version="0.20.2", abi="aaaaaaaaaa")
+    assert verdict_and_library(tmp_path / "a")[1] == path
+    path = foreign_library(ours, tmp_path / "b", version="0.20.2")
+    assert verdict_and_library(tmp_path / "b")[1] == path
 
 
 @pytest.mark.parametrize("ggml", [{"version": "0.9.11"}, {"version": "0.20.2", "abi": "bbbbbbbbbb"}])
 def test_a_library_of_another_ggml_is_refused_with_both_versions(ours, tmp_path, ggml):
-    stranger(ours, tmp_path / "a", **ggml)
-    found, used = judged(tmp_path / "a")
+    foreign_library(ours, tmp_path / "a", **ggml)
+    found, used = verdict_and_library(tmp_path / "a")
     assert found.outcome is Outcome.ABI_MISMATCH
     assert ggml["version"] in found.reason
     assert "0.20.2 (aaaaaaaa)" in found.reason
@@ -276,19 +276,19 @@ def test_a_library_of_another_ggml_is_refused_with_both_versions(ours, tmp_path,
 
 
 def test_the_base_beside_a_library_tells_its_version(ours, tmp_path):
-    stranger(ours, tmp_path / "a")
+    foreign_library(ours, tmp_path / "a")
     for version, outcome in (("0.20.2", Outcome.AVAILABLE), ("0.21.0", Outcome.ABI_MISMATCH)):
         base = ours.library("libggml-base.so.0", f'const char version[] = "{version}";', folder=tmp_path / "a")
         assert version_in(base) == version
-        assert judged(tmp_path / "a")[0].outcome is outcome
+        assert verdict_and_library(tmp_path / "a")[0].outcome is outcome
         from hotshoe_loader import load
 
         load._surveys.clear(), load._registries.clear()
 
 
 def test_a_library_that_nothing_is_known_of_is_untrusted(ours, tmp_path):
-    stranger(ours, tmp_path / "a")
-    found, _ = judged(tmp_path / "a")
+    foreign_library(ours, tmp_path / "a")
+    found, _ = verdict_and_library(tmp_path / "a")
     assert found.outcome is Outcome.UNTRUSTED
     assert '"version": "0.20.2"' in found.hint, "what to write to vouch for it"
 

@@ -206,7 +206,7 @@ BROKEN = (
     ),
     Animal(
         "ermine",
-        "computes what is no number",
+        "computes NaN",
         ("wrong-result",),
         (),
         after=wrong("linear", "y * float('nan')"),
@@ -288,7 +288,7 @@ BROKEN = (
     ),
     Animal(
         "foundling",
-        "has a library of which nothing says with which ggml it was built",
+        "has a library whose ggml version is unknown",
         ("untrusted",),
         ("its ggml version is unknown",),
         after=GGML,

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pluggy
 
-from hotshoe_core.contract.device import API_VERSION, Provider
+from hotshoe_core.contract.device import Provider
 
-__all__ = ["API_VERSION", "ENTRY_POINT_GROUP", "HookSpecs", "hookimpl", "hookspec"]
+__all__ = ["ENTRY_POINT_GROUP", "HookSpecs", "hookimpl", "hookspec"]
 
 ENTRY_POINT_GROUP = "hotshoe.backends"
 

@@ -26,12 +26,14 @@ else:
     _OP_MODULES = (
         "arrange", "attention", "convolution", "elementwise", "matrix", "movement", "recurrent", "reduce", "resampling",
     )  # fmt: skip
+    _exported = {}
     for _name in _OP_MODULES:
         _module = importlib.import_module(f"{__name__}.{_name}")
         # a star import at run time would also export what the module imports
-        _defined = {
+        _exported |= {
             name: value
             for name, value in vars(_module).items()
             if not name.startswith("_") and getattr(value, "__module__", None) == _module.__name__
         }
-        globals().update(_defined)
+    globals().update(_exported)
+    __all__ = ["TABLE", *sorted(_exported)]

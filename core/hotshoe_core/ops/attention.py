@@ -86,7 +86,7 @@ def attention(
     to (..., heads, n, m) and added to the scores; gives (..., n, heads, v_dim). Head ``h`` reads key/value
     head ``h // (heads / kv_heads)``.
 
-    scale multiplies the scores. softcap limits them to ``±softcap`` by tanh; 0 is no limit. sinks (heads,) are logits
+    scale multiplies the scores. softcap limits them to ``±softcap`` by tanh; 0: no limit. sinks (heads,) are logits
     that take part in the softmax but have no value (gpt-oss). slopes (heads,), above 0: each head multiplies the mask
     by its slope. With a mask of ``-|i - j|`` that is ALiBi (Press et al. 2022, arXiv:2108.12409).
     """

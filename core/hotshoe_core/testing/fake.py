@@ -1,4 +1,4 @@
-"""A fake family of several devices over NumPy, to test copies between devices and the end of memory.
+"""A fake family of several devices over NumPy, to test copies between devices and out-of-memory errors.
 
     backend = open_fake(2, capacity=1 << 20)        # devices "fake:0" and "fake:1", one MiB each
 

@@ -188,7 +188,7 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
 
     task = task_of(args.model)
     if task is hotshoe.Task.RERANK:
-        raise hotshoe.HotshoeError(f"{args.model} is {task.words}; bench measures text and embedding models")
+        raise hotshoe.HotshoeError(f"{args.model} is {task.description}; bench measures text and embedding models")
     of_text = task is hotshoe.Task.TEXT
     for name, default in _TEXT_OPTIONS.items():
         if not of_text and getattr(args, name) is not None:

@@ -24,8 +24,8 @@ Converters can import from here:
 - ``FileLayout``, ``TensorLayout``: what is written. A metadata value gets the GGUF type of its Python type.
 - ``TensorSource``: how a tensor is made. ``as_is``, ``linear``, ``reshaped``, ``rope_order``, ``stacked``, ``half_of``
   and ``experts`` make one or more. ``Array``: the type of values. ``has``: whether the checkpoint has a tensor.
-- For text models: ``Sizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``outer_tensors``, ``make_layout``,
-  ``experts_used``, ``refuse_quantized``.
+- For text models: ``Sizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``outer_tensors``, ``attention_tensors``,
+  ``mlp_tensors``, ``make_layout``, ``experts_used``, ``refuse_quantized``.
 - For other models: ``match_sources`` turns TensorSources into TensorLayouts; ``match_tensors`` makes TensorLayouts from
   the name table of the gguf package; ``tokenizer_metadata`` and ``wordpiece_metadata`` read tokenizer files;
   ``checkpoint.sentence.metadata`` has the keys of a sentence-transformers folder.
@@ -54,7 +54,16 @@ if TYPE_CHECKING:
         rope_order,
         stacked,
     )
-    from hotshoe.convert._text import Sizes, linear, make_layout, outer_tensors, read_sizes, refuse_quantized
+    from hotshoe.convert._text import (
+        Sizes,
+        attention_tensors,
+        linear,
+        make_layout,
+        mlp_tensors,
+        outer_tensors,
+        read_sizes,
+        refuse_quantized,
+    )
     from hotshoe.convert._tokens import tokenizer_metadata
     from hotshoe.convert._wordpiece import wordpiece_metadata
 
@@ -67,6 +76,7 @@ __all__ = [
     "TensorLayout",
     "TensorSource",
     "as_is",
+    "attention_tensors",
     "convert",
     "experts",
     "experts_used",
@@ -76,6 +86,7 @@ __all__ = [
     "make_layout",
     "match_sources",
     "match_tensors",
+    "mlp_tensors",
     "outer_tensors",
     "read_rope",
     "read_sizes",
@@ -106,7 +117,10 @@ _MODULES = {
         "rope_order",
         "stacked",
     ),
-    "_text": ("Sizes", "linear", "make_layout", "outer_tensors", "read_sizes", "refuse_quantized"),
+    "_text": (
+        *("Sizes", "attention_tensors", "linear", "make_layout", "mlp_tensors", "outer_tensors", "read_sizes"),
+        "refuse_quantized",
+    ),
     "_tokens": ("tokenizer_metadata",),
     "_wordpiece": ("wordpiece_metadata",),
 }

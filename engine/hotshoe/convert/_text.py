@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,16 @@ from hotshoe_core.errors import ConversionError
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["Sizes", "linear", "make_layout", "outer_tensors", "read_sizes", "refuse_quantized"]
+__all__ = [
+    "Sizes",
+    "attention_tensors",
+    "linear",
+    "make_layout",
+    "mlp_tensors",
+    "outer_tensors",
+    "read_sizes",
+    "refuse_quantized",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +129,37 @@ def linear(name: str, source: str, out: int, into: int, *, bias: bool = False) -
     """A matrix of shape (out, into) and, if ``bias`` is true, its bias of shape (out,)."""
     tensors = [as_is(f"{name}.weight", f"{source}.weight", (out, into))]
     return tensors + ([as_is(f"{name}.bias", f"{source}.bias", (out,))] if bias else [])
+
+
+def attention_tensors(
+    block: str, source: str, sizes: Sizes, *, bias: bool = False, out: str = "o_proj", out_bias: bool = False
+) -> list[TensorSource]:
+    """The matrices of attention: queries, keys and values, with a bias each if ``bias``, and the output ``out``."""
+    return [
+        *linear(f"{block}.attn_q", f"{source}.q_proj", sizes.q, sizes.dim, bias=bias),
+        *linear(f"{block}.attn_k", f"{source}.k_proj", sizes.kv, sizes.dim, bias=bias),
+        *linear(f"{block}.attn_v", f"{source}.v_proj", sizes.kv, sizes.dim, bias=bias),
+        *linear(f"{block}.attn_output", f"{source}.{out}", sizes.dim, sizes.q, bias=out_bias),
+    ]
+
+
+def mlp_tensors(
+    block: str,
+    source: str,
+    dim: int,
+    ff: int,
+    *,
+    bias: bool = False,
+    names: Sequence[str] = ("gate_proj", "up_proj", "down_proj"),
+    suffix: str = "",
+) -> list[TensorSource]:
+    """The matrices of a gated MLP with ``ff`` hidden elements. ``names``: of gate, up and down in the checkpoint."""
+    gate, up, down = names
+    return [
+        *linear(f"{block}.ffn_gate{suffix}", f"{source}.{gate}", ff, dim, bias=bias),
+        *linear(f"{block}.ffn_up{suffix}", f"{source}.{up}", ff, dim, bias=bias),
+        *linear(f"{block}.ffn_down{suffix}", f"{source}.{down}", dim, ff, bias=bias),
+    ]
 
 
 def outer_tensors(

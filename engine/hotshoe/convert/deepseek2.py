@@ -14,15 +14,13 @@ import gguf
 import numpy as np
 
 from hotshoe.convert import (
-    Array,
-    Rope,
-    Sizes,
     TensorSource,
     as_is,
     experts,
     experts_used,
     linear,
     make_layout,
+    mlp_tensors,
     outer_tensors,
     read_rope,
     read_sizes,
@@ -30,7 +28,7 @@ from hotshoe.convert import (
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope, Sizes
 
 __all__ = ["describe"]
 
@@ -43,7 +41,7 @@ _GATING = {"softmax": gguf.ExpertGatingFuncType.SOFTMAX, "sigmoid": gguf.ExpertG
 class _Latent:
     """The sizes of latent attention."""
 
-    q: int | None  # rank of the queries' latent; None if there is none
+    q: int | None  # rank of the queries' latent; None if the model has no such latent
     kv: int  # rank of the latent of keys and values
     nope: int  # elements of a head that RoPE does not rotate
     rope: int  # elements of a head that RoPE rotates
@@ -95,7 +93,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
             *_attention(block, f"{layer}.self_attn", sizes, latent),
         ]
         if i < n_dense:
-            tensors += _mlp(block, f"{layer}.mlp", "", sizes.dim, sizes.ff)
+            tensors += mlp_tensors(block, f"{layer}.mlp", sizes.dim, sizes.ff)
         else:
             tensors += _mixture(checkpoint, block, f"{layer}.mlp", sizes.dim, n_experts)
     metadata = sizes.metadata(ARCH, heads=False) | {f"{ARCH}.vocab_size": sizes.vocab} | latent.metadata()
@@ -144,14 +142,6 @@ def _attention(block: str, source: str, sizes: Sizes, latent: _Latent) -> list[T
     ]
 
 
-def _mlp(block: str, source: str, kind: str, dim: int, ff: int) -> list[TensorSource]:
-    return [
-        *linear(f"{block}.ffn_gate{kind}", f"{source}.gate_proj", ff, dim),
-        *linear(f"{block}.ffn_up{kind}", f"{source}.up_proj", ff, dim),
-        *linear(f"{block}.ffn_down{kind}", f"{source}.down_proj", dim, ff),
-    ]
-
-
 def _mixture(checkpoint: Checkpoint, block: str, source: str, dim: int, n: int) -> list[TensorSource]:
     ff, n_shared = checkpoint.integer("moe_intermediate_size"), _count(checkpoint, "n_shared_experts")
     tensors = [
@@ -159,7 +149,7 @@ def _mixture(checkpoint: Checkpoint, block: str, source: str, dim: int, n: int) 
         *experts(checkpoint, block, f"{source}.experts", n, ff, dim),
     ]
     if n_shared:
-        tensors += _mlp(block, f"{source}.shared_experts", "_shexp", dim, n_shared * ff)
+        tensors += mlp_tensors(block, f"{source}.shared_experts", dim, n_shared * ff, suffix="_shexp")
     if _is_v3(checkpoint):
         tensors.append(as_is(f"{block}.exp_probs_b.bias", f"{source}.gate.e_score_correction_bias", (n,)))
     return tensors

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import TensorSource, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, TensorSource
 
 __all__ = ["describe"]
 
@@ -32,20 +32,15 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4)
     rope = read_rope(checkpoint, "linear", "yarn", theta=1_000_000.0, local_theta=10_000.0)
     tensors = outer_tensors(checkpoint, sizes, tied=True, norm_plus=1.0)
-    dim, ff, head = sizes.dim, sizes.ff, sizes.head_dim
+    dim, head = sizes.dim, sizes.head_dim
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         tensors += [
             *(_norm(f"{block}.{name}", f"{layer}.{source}", dim) for name, source in _NORMS),
             _norm(f"{block}.attn_q_norm", f"{layer}.self_attn.q_norm", head),
             _norm(f"{block}.attn_k_norm", f"{layer}.self_attn.k_norm", head),
-            *linear(f"{block}.attn_q", f"{layer}.self_attn.q_proj", sizes.q, dim),
-            *linear(f"{block}.attn_k", f"{layer}.self_attn.k_proj", sizes.kv, dim),
-            *linear(f"{block}.attn_v", f"{layer}.self_attn.v_proj", sizes.kv, dim),
-            *linear(f"{block}.attn_output", f"{layer}.self_attn.o_proj", dim, sizes.q),
-            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", ff, dim),
-            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim),
-            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff),
+            *attention_tensors(block, f"{layer}.self_attn", sizes),
+            *mlp_tensors(block, f"{layer}.mlp", dim, sizes.ff),
         ]
     metadata = sizes.metadata(ARCH) | _attention_metadata(checkpoint, head)
     return make_layout(checkpoint, ARCH, tensors, metadata | rope.metadata(ARCH), vocab=sizes.vocab)

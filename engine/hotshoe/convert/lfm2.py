@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotshoe.convert import (
-    Sizes,
-    TensorSource,
     as_is,
+    attention_tensors,
     linear,
     make_layout,
+    mlp_tensors,
     outer_tensors,
     read_rope,
     read_sizes,
@@ -18,7 +18,7 @@ from hotshoe.convert import (
 from hotshoe_core.errors import ConversionError, ModelFileError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, Sizes, TensorSource
 
 __all__ = ["describe"]
 
@@ -42,9 +42,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
             as_is(f"{block}.attn_norm.weight", f"{layer}.operator_norm.weight", (sizes.dim,)),
             as_is(f"{block}.ffn_norm.weight", f"{layer}.ffn_norm.weight", (sizes.dim,)),
             *(_convolution(block, layer, sizes.dim, kernel) if kind == "conv" else _attention(block, layer, sizes)),
-            *linear(f"{block}.ffn_gate", f"{layer}.feed_forward.w1", ff, sizes.dim),
-            *linear(f"{block}.ffn_up", f"{layer}.feed_forward.w3", ff, sizes.dim),
-            *linear(f"{block}.ffn_down", f"{layer}.feed_forward.w2", sizes.dim, ff),
+            *mlp_tensors(block, f"{layer}.feed_forward", sizes.dim, ff, names=("w1", "w3", "w2")),
         ]
     metadata = sizes.metadata(ARCH) | {
         f"{ARCH}.feed_forward_length": ff,
@@ -98,10 +96,7 @@ def _convolution(block: str, layer: str, dim: int, kernel: int) -> list[TensorSo
 def _attention(block: str, layer: str, sizes: Sizes) -> list[TensorSource]:
     source = f"{layer}.self_attn"
     return [
-        *linear(f"{block}.attn_q", f"{source}.q_proj", sizes.q, sizes.dim),
-        *linear(f"{block}.attn_k", f"{source}.k_proj", sizes.kv, sizes.dim),
-        *linear(f"{block}.attn_v", f"{source}.v_proj", sizes.kv, sizes.dim),
-        *linear(f"{block}.attn_output", f"{source}.out_proj", sizes.dim, sizes.q),
+        *attention_tensors(block, source, sizes, out="out_proj"),
         as_is(f"{block}.attn_q_norm.weight", f"{source}.q_layernorm.weight", (sizes.head_dim,)),
         as_is(f"{block}.attn_k_norm.weight", f"{source}.k_layernorm.weight", (sizes.head_dim,)),
     ]

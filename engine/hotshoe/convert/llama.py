@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import (
-    Rope,
-    Sizes,
-    TensorSource,
-    as_is,
-    linear,
-    make_layout,
-    outer_tensors,
-    read_rope,
-    read_sizes,
-    rope_order,
-)
+from hotshoe.convert import as_is, linear, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes, rope_order
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, Rope, Sizes, TensorSource
 
-__all__ = ["ARCH", "attention", "outer", "describe"]
+__all__ = ["ARCH", "attention", "describe", "outer"]
 
 ARCH = "llama"
 
@@ -28,14 +17,12 @@ ARCH = "llama"
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
     sizes, rope, tensors, metadata = outer(checkpoint, 8 if checkpoint.architecture == "MistralForCausalLM" else None)
-    dim, ff, bias = sizes.dim, sizes.ff, checkpoint.config.get("mlp_bias") is True
+    bias = checkpoint.config.get("mlp_bias") is True
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         tensors += [
             *attention(checkpoint, sizes, i),
-            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", ff, dim, bias=bias),
-            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", ff, dim, bias=bias),
-            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", dim, ff, bias=bias),
+            *mlp_tensors(block, f"{layer}.mlp", sizes.dim, sizes.ff, bias=bias),
         ]
     return make_layout(checkpoint, ARCH, tensors, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
 

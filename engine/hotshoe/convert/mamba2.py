@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.convert import Array, TensorSource, as_is, has, linear, make_layout, refuse_quantized, reshaped
+from hotshoe.convert import TensorSource, as_is, has, linear, make_layout, refuse_quantized, reshaped
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Array, Checkpoint, FileLayout
 
 __all__ = ["describe"]
 

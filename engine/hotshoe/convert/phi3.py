@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import Array, Rope, TensorSource, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import TensorSource, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope
 
 __all__ = ["describe"]
 

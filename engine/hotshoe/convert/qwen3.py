@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import Sizes, TensorSource, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout
+    from hotshoe.convert import Checkpoint, FileLayout, Sizes, TensorSource
 
 __all__ = ["attention", "describe"]
 
@@ -22,12 +22,9 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     rope = read_rope(checkpoint, "linear", "yarn")
     tensors = outer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
-        block, layer = f"blk.{i}", f"model.layers.{i}"
         tensors += [
             *attention(checkpoint, sizes, i),
-            *linear(f"{block}.ffn_gate", f"{layer}.mlp.gate_proj", sizes.ff, sizes.dim),
-            *linear(f"{block}.ffn_up", f"{layer}.mlp.up_proj", sizes.ff, sizes.dim),
-            *linear(f"{block}.ffn_down", f"{layer}.mlp.down_proj", sizes.dim, sizes.ff),
+            *mlp_tensors(f"blk.{i}", f"model.layers.{i}.mlp", sizes.dim, sizes.ff),
         ]
     return make_layout(checkpoint, ARCH, tensors, sizes.metadata(ARCH) | rope.metadata(ARCH), vocab=sizes.vocab)
 
@@ -41,8 +38,5 @@ def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[TensorSource
         as_is(f"{block}.ffn_norm.weight", f"{layer}.post_attention_layernorm.weight", (dim,)),
         as_is(f"{block}.attn_q_norm.weight", f"{layer}.self_attn.q_norm.weight", (sizes.head_dim,)),
         as_is(f"{block}.attn_k_norm.weight", f"{layer}.self_attn.k_norm.weight", (sizes.head_dim,)),
-        *linear(f"{block}.attn_q", f"{layer}.self_attn.q_proj", sizes.q, dim, bias=bias),
-        *linear(f"{block}.attn_k", f"{layer}.self_attn.k_proj", sizes.kv, dim, bias=bias),
-        *linear(f"{block}.attn_v", f"{layer}.self_attn.v_proj", sizes.kv, dim, bias=bias),
-        *linear(f"{block}.attn_output", f"{layer}.self_attn.o_proj", dim, sizes.q, bias=bias),
+        *attention_tensors(block, f"{layer}.self_attn", sizes, bias=bias, out_bias=bias),
     ]

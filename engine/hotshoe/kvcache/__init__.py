@@ -1,7 +1,7 @@
-"""What a model keeps between steps: keys and values, recurrent states, an encoder's output.
+"""Caches: what a model keeps between steps. Keys and values, recurrent states, an encoder's output.
 
-A model says what it needs with ``cache_spec()``, ``make_cache`` makes it, a model's layers call their views of it, and
-the runner the rest.
+A model's ``cache_spec()`` lists what each layer keeps, and ``make_cache`` makes the cache for it. The model's layers
+call their views of the cache; the runner calls the cache itself.
 """
 
 from __future__ import annotations
@@ -64,12 +64,11 @@ def make_cache(
     dtype: DType,
     n_scratch: int = 0,
 ) -> Cache:
-    """The cache of a model whose layers need ``spec``: for ``n_sequences`` texts of ``n_tokens`` tokens.
+    """Make the cache for a model's ``cache_spec()``: for ``n_sequences`` texts of ``n_tokens`` tokens each.
 
-    n_batch: the most rows of a step; n_scratch: the most rows of padding in one, where
-    steps are not uniform. dtype: element type of keys and values
-    (recurrent states are F32). Raises InsufficientMemoryError; DTypeError for a type whose blocks do not fit the heads;
-    ModelDefinitionError for a spec that no layer keeps anything by.
+    n_batch: the most rows of a step. n_scratch: the most rows of padding in a step, where steps are not uniform. dtype:
+    the element type of keys and values; recurrent states are F32. Raises InsufficientMemoryError; DTypeError for a type
+    whose blocks do not fit the heads; ModelDefinitionError for an invalid spec, or if no layer keeps anything.
     """
     for layer, entry in enumerate(spec):
         if not (entry is None or isinstance(entry, (AttentionSpec, RecurrentSpec, CrossSpec))):
@@ -83,12 +82,12 @@ def make_cache(
             "cache_spec: no layer keeps anything; a text model needs a cache",
             hint="a model that reads whole texts at once has task = Task.EMBEDDING or Task.RERANK",
         )
-    parts: list[Cache] = []
+    caches: list[Cache] = []
     try:
         if RecurrentSpec in kinds:
-            parts.append(RecurrentCache(backend, spec, n_sequences=n_sequences))
+            caches.append(RecurrentCache(backend, spec, n_sequences=n_sequences))
         if AttentionSpec in kinds:
-            parts.append(
+            caches.append(
                 CausalCache(
                     backend,
                     spec,
@@ -100,9 +99,9 @@ def make_cache(
                 )
             )
         if CrossSpec in kinds:
-            parts.append(CrossCache(backend, spec, n_sequences=n_sequences, dtype=dtype))
+            caches.append(CrossCache(backend, spec, n_sequences=n_sequences, dtype=dtype))
     except BaseException:
-        for part in parts:
-            part.close()
+        for cache in caches:
+            cache.close()
         raise
-    return parts[0] if len(parts) == 1 else HybridCache(parts)
+    return caches[0] if len(caches) == 1 else HybridCache(caches)

@@ -119,7 +119,7 @@ class Cache(Protocol):
     def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Take cells or states for a step; return the values of its graph's inputs by name.
 
-        n_rows: rows of the graph. Rows after those of the step are padding, which nobody reads. Raises CacheFullError.
+        n_rows: rows of the graph. Rows after those of the step are padding, which is never read. Raises CacheFullError.
         ``commit`` or ``rollback`` must follow, even after an error.
         """
 

@@ -1,7 +1,7 @@
-"""CausalCache: keys and values of several sequences, for layers that look back over all, over a window or a chunk.
+"""CausalCache: keys and values for layers that attend to all earlier tokens, to a window, or to a chunk.
 
-Layers of the same reach share their cells (kvcache/cells.py), so those of a short one need few. Positions are kept in
-keys (RoPE), so moving them turns keys: see ``shift``.
+Layers of the same reach share their cells (kvcache/cells.py), so layers of a short reach need few. Keys contain their
+positions (RoPE), so moving them means rotating them: see ``shift``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ Array = np.ndarray[Any, Any]
 
 
 class CausalCache:
-    """Keys and values of ``n_tokens`` tokens of each of ``n_sequences`` sequences, or of more that are shorter.
+    """The keys and values of ``n_sequences`` sequences of ``n_tokens`` tokens each, or of more that are shorter.
 
-    spec: of each layer; other kinds than AttentionSpec get None. n_batch: the most rows of a step, for which the cells
-    of short reaches must have room too. n_scratch: the most rows of padding. dtype: element type of keys and values.
-    Raises InsufficientMemoryError, and DTypeError for a type whose blocks do not fit.
+    spec: one entry for each layer; layers with another entry than AttentionSpec get None as their view. n_batch: the
+    most rows of a step; layers of a short reach need room for them too. n_scratch: the most rows of padding. dtype: the
+    element type of keys and values. Raises InsufficientMemoryError; DTypeError for a type whose blocks do not fit.
     """
 
     uniform = False
@@ -59,7 +59,7 @@ class CausalCache:
         self._reach = {i: Reach(s.window, s.chunk) for i, s in self._layers.items()}
         self._backend = backend
         self._mask_dtype = config.mask_dtype
-        self._mask_values = np.array([0, -np.inf], config.mask_dtype.numpy)  # of cells that are seen, and others
+        self._mask_values = np.array([0, -np.inf], config.mask_dtype.numpy)  # attended, not attended
         self._n_batch = n_batch
         total = n_tokens * n_sequences
         self.cells = {
@@ -84,7 +84,7 @@ class CausalCache:
             raise
 
     def _make(self, n_rows: int, row: int, name: str, layer: int) -> Tensor:
-        # a row of the state holds all heads: quantized types store blocks along it
+        # a row holds all heads, as quantized types store blocks along rows
         self._made.append(self._backend.state((n_rows, row), self.dtype, name, layer))
         return self._made[-1]
 
@@ -92,31 +92,31 @@ class CausalCache:
     def shift_refusal(self) -> str | None:
         for i, s in self._layers.items():
             if not s.shiftable:
-                return f"layer {i} says that its positions cannot be moved"
+                return f"layer {i} does not allow moving its positions (shiftable is False)"
             if s.chunk:
-                return f"layer {i} attends within chunks of {s.chunk} positions, which moving would cut elsewhere"
+                return f"layer {i} attends within chunks of {s.chunk} positions, whose borders would move"
         return None
 
     def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
-        """Take cells for the rows of a step. Raises CacheFullError, and then takes none."""
-        n = sum(p.n for p in step)
-        positions = np.array([i for p in step for i in range(p.start, p.start + p.n)], np.int32)
-        sequences = np.array([p.sequence for p in step for _ in range(p.n)], np.int64)
-        seen = _spans_of(step, positions)
+        """Take cells for the rows of a step. Raises CacheFullError, and takes none, if there are too few."""
+        n = sum(a.n for a in step)
+        positions = np.array([i for a in step for i in range(a.start, a.start + a.n)], np.int32)
+        sequences = np.array([a.sequence for a in step for _ in range(a.n)], np.int64)
+        spans = _spans_of(step, positions)
         feeds: dict[str, Array] = {}
         try:
             for reach, cells in self.cells.items():
                 feeds[f"cache.cells.{reach}"] = cells.allocate(positions, sequences, n_rows)
-                mask = np.where(cells.mask(positions, sequences, seen), *self._mask_values)
+                mask = np.where(cells.mask(positions, sequences, spans), *self._mask_values)
                 if n < n_rows:
                     padding = np.full((n_rows - n, mask.shape[1]), -np.inf, mask.dtype)
-                    padding[:, 0] = 0  # some cell, whichever: a softmax of nothing is NaN
+                    padding[:, 0] = 0  # any cell: a softmax of nothing is NaN
                     mask = np.concatenate((mask, padding))
                 feeds[f"cache.mask.{reach}"] = mask
                 feeds[f"cache.positions.{reach}"] = np.maximum(cells.positions[: mask.shape[1]], 0)
         except CacheFullError:
             self.rollback()
-            raise full(min(cells.room() for cells in self.cells.values()), n) from None  # not only of the first
+            raise full(min(cells.room() for cells in self.cells.values()), n) from None
         return feeds
 
     def commit(self) -> None:
@@ -146,7 +146,7 @@ class CausalCache:
         return views
 
     def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
-        bits: SequenceBits = bits_of(None if keep is None else {*keep, *(p.sequence for p in step)})
+        bits: SequenceBits = bits_of(None if keep is None else {*keep, *(a.sequence for a in step)})
         return all(cells.fits(step, bits, spare, self._n_batch) for cells in self.cells.values())
 
     def length(self, sequence: int) -> int:
@@ -174,38 +174,38 @@ class CausalCache:
         return sequences_of(bits)
 
     def shift(self, sequence: int, start: int, by: int) -> None:
-        """Move positions and turn the keys, in one graph on the device.
+        """Move positions and rotate the keys, in one graph on the device.
 
-        RoPE turns a key by its position, and turns add up: turning by the difference gives what the new position would
-        have. Raises GraphError where the spec refuses it, positions would become negative, or a cell is shared with
-        another sequence, whose positions stay.
+        RoPE rotates a key by its position, and rotations add up: a rotation by the difference gives the key of the new
+        position. Raises GraphError if a layer refuses it, a position would become negative, or a cell is shared with
+        another sequence, whose positions do not change.
         """
         if self.shift_refusal is not None:
             raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
         if self.sharing(sequence, start):
-            raise GraphError(f"positions of sequence {sequence} from {start} on are shared and cannot shift")
-        moved = {r: np.flatnonzero(c.of(sequence) & (c.positions >= start)) for r, c in self.cells.items()}
+            raise GraphError(f"positions of sequence {sequence} from {start} on are shared and cannot be moved")
+        moved = {r: np.flatnonzero(c.held_by(sequence) & (c.positions >= start)) for r, c in self.cells.items()}
         for reach, cells in self.cells.items():
             if len(moved[reach]) and cells.positions[moved[reach]].min() + by < 0:
                 raise GraphError(f"shifting by {by} would make positions negative")
         if by:
-            self._turn({r: m for r, m in moved.items() if len(m)}, by)
+            self._rotate({r: m for r, m in moved.items() if len(m)}, by)
             for reach, cells in self.cells.items():
                 cells.positions[moved[reach]] += by
 
-    def _turn(self, moved: dict[Reach, Array], by: int) -> None:
-        turned = [i for i, s in self._layers.items() if s.rope is not None and self._reach[i] in moved]
-        if not turned:
+    def _rotate(self, moved: dict[Reach, Array], by: int) -> None:
+        layers = [i for i, s in self._layers.items() if s.rope is not None and self._reach[i] in moved]
+        if not layers:
             return
         with self._backend.new_context() as ctx:
-            at = {r: ctx.input(f"cells.{r}", (len(m),), DType.I32) for r, m in moved.items()}
+            indices = {r: ctx.input(f"cells.{r}", (len(m),), DType.I32) for r, m in moved.items()}
             by_row = {r: ctx.input(f"by.{r}", (len(m),), DType.I32) for r, m in moved.items()}
-            for i in turned:
+            for i in layers:
                 spec, reach, keys = self._layers[i], self._reach[i], self._states[i][0]
-                rows = keys.take(at[reach]).reshape(-1, spec.n_kv_heads, spec.k_dim)  # (moved, kv_heads, k_dim)
-                rows = _turned(rows, by_row[reach], spec)
-                ctx.update(keys, keys.set_rows(at[reach], rows.reshape(len(moved[reach]), -1)))
-            feeds: dict[Tensor, Array] = {at[r]: m for r, m in moved.items()}
+                rows = keys.take(indices[reach]).reshape(-1, spec.n_kv_heads, spec.k_dim)  # (moved, kv_heads, k_dim)
+                rows = _rotated(rows, by_row[reach], spec)
+                ctx.update(keys, keys.set_rows(indices[reach], rows.reshape(len(moved[reach]), -1)))
+            feeds: dict[Tensor, Array] = {indices[r]: m for r, m in moved.items()}
             ctx.compute(feeds | {by_row[r]: np.full(len(m), by) for r, m in moved.items()})
 
     def close(self) -> None:
@@ -214,7 +214,7 @@ class CausalCache:
 
 
 def least_common(resumable: Sequence[Any], sequence: int, position: int) -> int:
-    """The greatest position up to this one on which all agree, each of which knows its own."""
+    """Return the greatest position, at most ``position``, that all these ``resumable`` functions return unchanged."""
     while True:
         n = min((f(sequence, position) for f in resumable), default=position)
         if n == position:
@@ -223,32 +223,32 @@ def least_common(resumable: Sequence[Any], sequence: int, position: int) -> int:
 
 
 def _spans_of(step: Sequence[Allocation], positions: Array) -> tuple[Array, Array] | None:
-    """The first and the last position of the span that each row is in; itself where it is in none."""
-    if not any(p.spans for p in step):
+    """Return the first and last position of the span that each row is in; the row's own position outside spans."""
+    if not any(a.spans for a in step):
         return None
     first, last = positions.copy(), positions.copy()
     row = 0
-    for p in step:
-        for start, stop in p.spans:
-            inside = slice(row + max(start, p.start) - p.start, row + min(stop, p.start + p.n) - p.start)
+    for a in step:
+        for start, stop in a.spans:
+            inside = slice(row + max(start, a.start) - a.start, row + min(stop, a.start + a.n) - a.start)
             first[inside], last[inside] = start, stop - 1
-        row += p.n
+        row += a.n
     return first, last
 
 
-def _turned(rows: Tensor, by: Tensor, spec: AttentionSpec) -> Tensor:
+def _rotated(rows: Tensor, by: Tensor, spec: AttentionSpec) -> Tensor:
     assert spec.rope is not None
     rope = _without_magnitude(spec.rope)
-    if rope.sections:  # what follows moves in all streams of positions alike
+    if rope.sections:  # all streams of positions move by the same distance
         by = by.reshape(1, -1).expand(len(rope.sections), by.shape[0])
     if not spec.rope_start:
         return ops.rope(rows, by, spec.rope_factors, config=rope)
-    turned = ops.rope(rows[..., spec.rope_start :], by, spec.rope_factors, config=rope)
-    return ops.concat(rows[..., : spec.rope_start], turned, axis=-1)
+    rotated = ops.rope(rows[..., spec.rope_start :], by, spec.rope_factors, config=rope)
+    return ops.concat(rows[..., : spec.rope_start], rotated, axis=-1)
 
 
 def _without_magnitude(rope: RoPE) -> RoPE:
-    """The same turns, without YaRN's scaling of the length: the key has it already."""
+    """Return the same rotation without YaRN's scaling of the length, which the key already has."""
     if not rope.ext_factor:
         return dataclasses.replace(rope, attn_factor=1.0)
     return dataclasses.replace(rope, attn_factor=rope.attn_factor / rope.magnitude())

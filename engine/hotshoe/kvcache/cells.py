@@ -1,6 +1,6 @@
-"""Which token each cell of a cache holds. Book-keeping on the host: no tensor is touched here.
+"""Cells: which token each cell of a cache holds. Records on the host: no tensor is touched here.
 
-A cell holds the keys and values of one token, which may belong to several sequences: so a prefix is shared by setting
+A cell holds the keys and values of one token, which may belong to several sequences. So a prefix is shared by setting
 bits, and a sequence is removed by clearing them.
 """
 
@@ -25,7 +25,7 @@ EVERYONE: SequenceBits = -1
 
 
 def bits_of(sequences: Collection[int] | None) -> SequenceBits:
-    """None: everyone."""
+    """Return a set of sequences as bits; None: all sequences."""
     if sequences is None:
         return EVERYONE
     bits = 0
@@ -35,10 +35,12 @@ def bits_of(sequences: Collection[int] | None) -> SequenceBits:
 
 
 def sequences_of(bits: SequenceBits) -> frozenset[int]:
+    """Return the sequences whose bits are set."""
     return frozenset(s for s in range(bits.bit_length()) if bits >> s & 1)
 
 
 def full(room: int, n: int) -> CacheFullError:
+    """Make the error for a cache that has room for fewer than ``n`` more tokens."""
     return CacheFullError(
         f"the cache has room for {room} more tokens; {n} are to be added",
         hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
@@ -46,7 +48,7 @@ def full(room: int, n: int) -> CacheFullError:
 
 
 class Reach(NamedTuple):
-    """How far layers look back: over a window (the token itself included), within a chunk, or, both 0, over all."""
+    """How far a layer attends back: a window (the token itself included), a chunk, or everything if both are 0."""
 
     window: int = 0
     chunk: int = 0
@@ -56,20 +58,20 @@ class Reach(NamedTuple):
 
     @property
     def most(self) -> int:
-        """The most tokens one can look at; 0 for all."""
+        """The most tokens that a token attends to; 0 for all."""
         return self.window or self.chunk
 
     def first_seen(self, position: int) -> int:
-        """The least position that a token at this one looks at."""
+        """Return the first position that a token at ``position`` attends to."""
         if self.window:
             return max(0, position + 1 - self.window)
         return position - position % self.chunk if self.chunk else 0
 
 
 class Cells:
-    """``n`` cells for layers of one reach, and behind them ``n_scratch`` that the padding of a step writes to.
+    """``n`` cells for layers of one reach, and after them ``n_scratch`` cells that padding writes to.
 
-    A backend reads them in multiples of ``padding``.
+    Graphs read a multiple of ``padding`` cells.
     """
 
     def __init__(self, n: int, reach: Reach, padding: int = 1, n_scratch: int = 0) -> None:
@@ -79,24 +81,24 @@ class Cells:
         self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
         self.positions = np.full(self.n_rows, _FREE, np.int32)
         self.members = np.zeros(self.n_rows, np.int64)
-        self._allocated: Array | None = None  # cells of a step that is not committed yet
+        self._allocated: Array | None = None  # the cells of a step that is not committed yet
         self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
 
     def room(self, keep: SequenceBits = EVERYONE) -> int:
-        """How many cells would be free if only the sequences of ``keep`` stayed."""
+        """Return how many cells would be free if only the sequences of ``keep`` stayed."""
         return int(self.n - np.count_nonzero(self.members & ~self._unseen() & keep))
 
     def fits(self, step: Sequence[Allocation], keep: SequenceBits, spare: int, n_batch: int) -> bool:
-        """Whether these tokens find room. Layers of a short reach hold the ends of texts only, and a step."""
+        """Whether there is room for these tokens. Layers of a short reach keep only the ends of texts, and a step."""
         most = self.reach.most
         if most:
-            alone = keep & ~bits_of([p.sequence for p in step]) == 0
-            if alone and sum(min(p.start + p.n, most) for p in step) + n_batch <= self.n:
+            alone = keep & ~bits_of([a.sequence for a in step]) == 0
+            if alone and sum(min(a.start + a.n, most) for a in step) + n_batch <= self.n:
                 return True
-        return sum(p.n for p in step) + spare <= self.room(keep)
+        return sum(a.n for a in step) + spare <= self.room(keep)
 
     def allocate(self, positions: Array, sequences: Array, n_rows: int) -> Array:
-        """A cell for each row, (n_rows,) I32: older tokens make room where none sees them. Raises CacheFullError."""
+        """Return a cell for each row, (n_rows,) I32; may free cells that no token attends to. Raises CacheFullError."""
         n = len(positions)
         free = self._free()
         if len(free) < n:
@@ -123,55 +125,55 @@ class Cells:
             self._tidy()
             self._allocated = None
 
-    def mask(self, positions: Array, sequences: Array, seen: tuple[Array, Array] | None = None) -> Array:
-        """Which of the first ``n_read`` cells each token may look at: (tokens, n_read) bool.
+    def mask(self, positions: Array, sequences: Array, spans: tuple[Array, Array] | None = None) -> Array:
+        """Return which of the first ``n_read`` cells each token attends to: (tokens, n_read) bool.
 
-        seen: the first and the last position that each looks at whatever the reach, those of the span that it is in.
+        spans: the first and last position of the span that each token is in, which it attends to beyond its reach.
         """
         n = self.n_read
         mine = (self.members[:n] >> sequences[:, None]) & 1
         cells = self.positions[:n]
-        at = positions[:, None]
-        visible: Array = cells <= at
+        rows = positions[:, None]
+        visible: Array = cells <= rows
         if self.reach.window:
-            visible &= at - cells < self.reach.window
+            visible &= rows - cells < self.reach.window
         elif self.reach.chunk:
-            visible &= cells >= at - at % self.reach.chunk
-        if seen is not None:
-            first, last = seen
+            visible &= cells >= rows - rows % self.reach.chunk
+        if spans is not None:
+            first, last = spans
             visible |= (cells >= first[:, None]) & (cells <= last[:, None])
         visible &= mine == 1
         return visible
 
     @property
     def n_read(self) -> int:
-        """How many cells a graph must read: up to the last in use, padded."""
+        """The cells that a graph must read: up to the last one in use, rounded up to ``padding``."""
         (used,) = self.members.nonzero()
         n = int(used[-1]) + 1 if len(used) else 1
         return -(-n // self.padding) * self.padding
 
     @property
     def most_read(self) -> int:
-        """``n_read`` when all are in use."""
+        """``n_read`` when all cells are in use."""
         return -(-self.n // self.padding) * self.padding
 
-    def of(self, sequence: int) -> Array:
-        """Where the tokens of a sequence are: (n_rows,) bool."""
+    def held_by(self, sequence: int) -> Array:
+        """Return which cells hold tokens of a sequence: (n_rows,) bool."""
         found: Array = (self.members >> sequence) & 1 == 1
         return found
 
     def length(self, sequence: int) -> int:
-        mine = self.of(sequence)
+        mine = self.held_by(sequence)
         return int(self.positions[mine].max()) + 1 if mine.any() else 0
 
     def share(self, source: int, target: int, n: int) -> None:
-        self.members[self.of(source) & (self.positions < n)] |= np.int64(1) << np.int64(target)
+        self.members[self.held_by(source) & (self.positions < n)] |= np.int64(1) << np.int64(target)
 
     def resumable(self, sequence: int, position: int) -> int:
-        """The greatest position up to this one at which a token would find all that it may look at."""
+        """Return the greatest position, at most ``position``, whose token would find everything that it attends to."""
         if position == 0 or self._holds(sequence, position):
             return position
-        # a window has passed, or the sequence ends earlier
+        # the window has moved past it, or the sequence is shorter
         n = min(position, self.length(sequence))
         if n < position and self._holds(sequence, n):
             return n
@@ -179,27 +181,27 @@ class Cells:
 
     def _holds(self, sequence: int, position: int) -> bool:
         first = self.reach.first_seen(position)
-        there = self.positions[self.of(sequence)]
-        return int(np.count_nonzero((there >= first) & (there < position))) == position - first
+        held = self.positions[self.held_by(sequence)]
+        return int(np.count_nonzero((held >= first) & (held < position))) == position - first
 
     def remove(self, sequence: int, start: int, stop: int | None) -> None:
-        gone = self.of(sequence) & (self.positions >= start)
+        gone = self.held_by(sequence) & (self.positions >= start)
         if stop is not None:
             gone &= self.positions < stop
         self.members[gone] &= ~(np.int64(1) << np.int64(sequence))
         self._tidy()
 
     def sharing(self, sequence: int, start: int) -> SequenceBits:
-        mine = self.of(sequence) & (self.positions >= start)
+        mine = self.held_by(sequence) & (self.positions >= start)
         return int(np.bitwise_or.reduce(self.members[mine])) & ~(1 << sequence)
 
     def _unseen(self) -> Array:
-        """For each cell, the sequences whose next token will not look at it."""
+        """Return for each cell the sequences whose next token will not attend to it."""
         short = self.reach.most > 0
         unseen = np.zeros(self.n_rows if short else 1, np.int64)
         present = int(np.bitwise_or.reduce(self.members)) if short else 0
         for s in sequences_of(present):
-            mine = self.of(s)
+            mine = self.held_by(s)
             old = mine & (self.positions < self.reach.first_seen(int(self.positions[mine].max()) + 1))
             unseen[old] |= np.int64(1) << np.int64(s)
         return unseen

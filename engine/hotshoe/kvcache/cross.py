@@ -1,7 +1,7 @@
-"""CrossCache: keys and values of an encoder's output, one block of cells a sequence, the same at every step.
+"""CrossCache: keys and values of an encoder's output, one block of cells for each sequence.
 
-The encoder's graph puts them (``encoder_layers``, ``encoder_feeds``); every later step of the sequence reads them.
-Sequences that begin alike share a block.
+The encoder's graph stores them (``encoder_layers``, ``encoder_feeds``); every later step of the sequence reads them.
+Forks of a sequence share its block.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Array = np.ndarray[Any, Any]
 class CrossCache:
     """The encoder's keys and values for ``n_sequences`` sequences. All layers have the same number of positions.
 
-    spec: of each layer; other kinds than CrossSpec get None. Raises InsufficientMemoryError, DTypeError, and
-    ModelDefinitionError for layers that differ.
+    spec: one entry for each layer; layers with another entry than CrossSpec get None as their view. Raises
+    InsufficientMemoryError; DTypeError; ModelDefinitionError if layers have different numbers of positions.
     """
 
     uniform = False
-    shift_refusal = None  # positions of the text are not in it
+    shift_refusal = None  # it holds no positions of the text
 
     def __init__(
         self, backend: Backend, spec: Sequence[LayerSpec], *, n_sequences: int = 1, dtype: DType = DType.F16
@@ -71,12 +71,12 @@ class CrossCache:
     # The encoder's graph
 
     def encoder_layers(self, ctx: Context) -> list[LayerView]:
-        """Views of a graph that puts one sequence's keys and values."""
+        """Return the views for a graph that stores one sequence's keys and values."""
         cells = ctx.input("cross.cells", (self.n_positions,), DType.I32)
         return self._views(ctx, lambda i: _CrossLayer(ctx, i, self._layers[i], *self._states[i], cells=cells))
 
     def encoder_feeds(self, sequence: int) -> dict[str, Array]:
-        """Give the sequence a block of its own; the feeds of its encoder's graph. Raises CacheFullError."""
+        """Give a sequence its own block; return the values of the encoder graph's inputs. Raises CacheFullError."""
         _require_sequence(sequence)
         self._block.pop(sequence, None)
         free = sorted(set(range(self.n_blocks)) - set(self._block.values()))
@@ -99,7 +99,7 @@ class CrossCache:
         return ()
 
     def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
-        """Raises GraphError for a sequence whose encoder has not run."""
+        """Return the mask. Raises GraphError for a sequence whose encoder has not run."""
         missing = [p.sequence for p in step if p.sequence not in self._block]
         if missing:
             raise GraphError(f"sequence {missing[0]} has no encoder output yet", hint="compute the encoder first")
@@ -108,7 +108,7 @@ class CrossCache:
         for p in step:
             mask[row : row + p.n, self._block[p.sequence]] = 0
             row += p.n
-        mask[row:, 0] = 0  # padding: some block, for a softmax of nothing is NaN
+        mask[row:, 0] = 0  # padding attends to some block, as a softmax of nothing is NaN
         return {"cross.mask": mask.reshape(n_rows, -1)}
 
     def commit(self) -> None: ...
@@ -144,7 +144,7 @@ class CrossCache:
             self._block.pop(sequence, None)
 
     def sharing(self, sequence: int, start: int) -> frozenset[int]:
-        return frozenset()  # reading it changes nothing
+        return frozenset()  # steps only read it, so sharing needs no care
 
     def shift(self, sequence: int, start: int, by: int) -> None: ...
 
@@ -154,7 +154,7 @@ class CrossCache:
 
 
 class _CrossLayer:
-    """One layer's CrossView, of the encoder's graph (cells) or of a step (mask)."""
+    """The CrossView of one layer, for the encoder's graph (cells) or for a step (mask)."""
 
     def __init__(
         self,
@@ -174,13 +174,17 @@ class _CrossLayer:
     @property
     def mask(self) -> Tensor:
         if self._mask is None:
-            raise GraphError(f"layer {self._layer} reads what the graph of its encoder puts", hint="call put(k, v)")
+            raise GraphError(
+                f"layer {self._layer} reads keys in the encoder's graph, which only stores them", hint="call put(k, v)"
+            )
         return self._mask
 
     def put(self, k: Tensor, v: Tensor) -> None:
         spec = self._spec
         if self._cells is None:
-            raise GraphError(f"layer {self._layer} puts keys in a step; only the encoder's graph does", hint="read()")
+            raise GraphError(
+                f"layer {self._layer} stores keys in a step; only the encoder's graph may", hint="call read()"
+            )
         require_rows(f"layer {self._layer}: keys", k, (spec.n_positions, spec.n_kv_heads, spec.k_dim))
         require_rows(f"layer {self._layer}: values", v, (spec.n_positions, spec.n_kv_heads, spec.v_dim))
         for state, rows in ((self._keys, k), (self._values, v)):

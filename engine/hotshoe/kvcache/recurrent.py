@@ -1,6 +1,6 @@
-"""RecurrentCache: states of a fixed size, one row a sequence (Mamba, short convolutions, delta nets, RWKV).
+"""RecurrentCache: states of fixed size, one row for each sequence (Mamba, short convolutions, delta nets, RWKV).
 
-A graph reads rows and writes rows at indices that are inputs; kvcache/recurrent_rows.py chooses them.
+A graph reads and writes rows at indices that are inputs; kvcache/recurrent_rows.py chooses them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ __all__ = ["RecurrentCache"]
 
 Array = np.ndarray[Any, Any]
 
-_CHECKPOINTS = 3  # rows besides the one that a sequence is at
-_GENEROUS = 64 << 20  # bytes: while the rows are small, every sequence may have some
+_CHECKPOINTS = 3  # rows for earlier states of a sequence, in addition to its current one
+_SMALL = 64 << 20  # bytes: if all rows are no larger than this, every sequence number has its own
 
 
 class RecurrentCache:
-    """States of ``n_sequences`` sequences, with checkpoints; of more sequences, where states are small.
+    """The states of ``n_sequences`` sequences with their checkpoints; of more sequences if states are small.
 
-    spec: of each layer; other kinds than RecurrentSpec get None. Raises InsufficientMemoryError.
+    spec: one entry for each layer; layers with another entry than RecurrentSpec get None as their view. Raises
+    InsufficientMemoryError.
     """
 
     uniform = True
@@ -44,8 +45,8 @@ class RecurrentCache:
         self._layers = {i: s for i, s in enumerate(spec) if isinstance(s, RecurrentSpec)}
         self._n_layers = len(spec)
         row = 4 * sum(s.n_elements for s in self._layers.values())
-        n = max(n_sequences * (1 + _CHECKPOINTS), min(MAX_SEQUENCES, _GENEROUS // row))
-        self.rows = Rows(n, first=1)  # row 0 stays zero: a sequence that starts reads it
+        n = max(n_sequences * (1 + _CHECKPOINTS), min(MAX_SEQUENCES, _SMALL // row))
+        self.rows = Rows(n, first=1)  # row 0 stays zero, for sequences that start
         self._made: list[Tensor] = []
         self._states: dict[int, dict[str, Tensor]] = {}
         try:
@@ -71,12 +72,12 @@ class RecurrentCache:
         return ()
 
     def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
-        """Choose the rows to read and to write. Raises CacheFullError, and GraphError for steps of unequal lengths."""
+        """Choose the rows to read and to write. Raises CacheFullError; GraphError if sequences differ in length."""
         n = step[0].n
-        if any(p.n != n for p in step) or n_rows != n * len(step):
+        if any(a.n != n for a in step) or n_rows != n * len(step):
             raise GraphError(
-                f"sequences of {[p.n for p in step]} tokens in {n_rows} rows; "
-                "a recurrent cache takes equal ones, without padding"
+                f"sequences of {[a.n for a in step]} tokens in {n_rows} rows; "
+                "a recurrent cache needs equal lengths without padding"
             )
         reads, writes = self.rows.allocate(step)
         return {"cache.read": np.maximum(np.array(reads, np.int32), 0), "cache.write": np.array(writes, np.int32)}
@@ -96,7 +97,7 @@ class RecurrentCache:
         return views
 
     def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
-        return self.rows.fits([p.sequence for p in step], keep)
+        return self.rows.fits([a.sequence for a in step], keep)
 
     def length(self, sequence: int) -> int:
         return self.rows.length(sequence)
@@ -112,7 +113,7 @@ class RecurrentCache:
         return self.rows.resumable(sequence, position)
 
     def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
-        """States that have seen ``start`` are forgotten, and with them all that came after ``stop``."""
+        """Forget the states that contain the token at ``start``, and so all later ones, whatever ``stop`` is."""
         self.rows.remove(sequence, start)
 
     def sharing(self, sequence: int, start: int) -> frozenset[int]:
@@ -127,7 +128,7 @@ class RecurrentCache:
 
 
 class StateView:
-    """One layer's RecurrentView."""
+    """The RecurrentView of one layer."""
 
     def __init__(
         self, ctx: Context, layer: int, spec: RecurrentSpec, states: Mapping[str, Tensor], read: Tensor, write: Tensor
@@ -143,7 +144,9 @@ class StateView:
 
     def split(self, x: Tensor) -> Tensor:
         if x.shape[0] % self.n_sequences:
-            raise ShapeError(f"layer {self._layer}: {x.shape[0]} rows are not of {self.n_sequences} equal sequences")
+            raise ShapeError(
+                f"layer {self._layer}: {x.shape[0]} rows cannot be divided into {self.n_sequences} equal sequences"
+            )
         return x.reshape(self.n_sequences, x.shape[0] // self.n_sequences, *x.shape[1:])
 
     def merge(self, x: Tensor) -> Tensor:
@@ -157,12 +160,12 @@ class StateView:
         if new.shape != shape:
             raise ShapeError(f"layer {self._layer}: the new state {name!r} is {new.shape}; expected {shape}")
         if name in self._written:
-            raise GraphError(f"layer {self._layer} writes its state {name!r} twice; expected once for a step")
+            raise GraphError(f"layer {self._layer} writes its state {name!r} twice in a step; expected once")
         self._written.add(name)
         self._ctx.update(state, state.set_rows(self._write, new.reshape(self.n_sequences, -1)))
 
     def require_written(self) -> None:
-        """Raises GraphError for a state that the layer left as it was: the row it goes on from would hold anything."""
+        """Raise GraphError if the layer has not written a state: the row for the next step would be undefined."""
         missing = self._states.keys() - self._written
         if missing:
             raise GraphError(

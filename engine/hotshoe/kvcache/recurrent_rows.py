@@ -1,8 +1,8 @@
-"""Which state each row of a recurrent cache holds. Book-keeping on the host: no tensor is touched here.
+"""Rows: which state each row of a recurrent cache holds. Records on the host: no tensor is touched here.
 
-A state cannot be cut back: it is the sum of all tokens before it. So a row is a *checkpoint*, the state after exactly
-so many tokens, and a sequence may be resumed only where one was kept. Sequences that begin alike share rows; whoever
-goes on writes another one, unless nobody else needs the old one.
+A state is the sum of all tokens before it, so it cannot be shortened. A row is a *checkpoint*: the state after a
+certain number of tokens. A sequence can be resumed only at a checkpoint. Sequences that begin alike share rows. A step
+writes a new row, unless no other sequence needs the old one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Rows"]
 @dataclass(slots=True, eq=False)
 class _Row:
     number: int
-    position: int = 0  # tokens that the state has seen
-    members: set[int] = field(default_factory=set)  # sequences that begin with those tokens
-    written: int = 0  # when: the oldest checkpoints go first
+    position: int = 0  # how many tokens the state contains
+    members: set[int] = field(default_factory=set)  # the sequences that begin with those tokens
+    written: int = 0  # when it was written: the oldest checkpoints are overwritten first
 
 
 class _Write(NamedTuple):
@@ -33,29 +33,29 @@ class _Write(NamedTuple):
 
 
 class Rows:
-    """Rows ``first`` to ``first + n``: at most ``n`` states at once."""
+    """Rows ``first`` to ``first + n``, one state each."""
 
     def __init__(self, n: int, first: int) -> None:
         self.n = n
         self._rows = [_Row(first + i) for i in range(n)]
-        self._zero = _Row(-1)  # what a sequence starts from; its number is the cache's business
+        self._zero = _Row(-1)  # the state of a sequence that starts; the cache replaces the number
         self._clock = itertools.count(1)
-        self._writing: list[_Write] = []  # of a step that is not committed yet
+        self._writing: list[_Write] = []  # writes of a step that is not committed yet
 
     def allocate(self, step: Sequence[Allocation]) -> tuple[list[int], list[int]]:
-        """For each sequence of a step the row to read, -1 for zeros, and the row to write."""
-        sequences = [p.sequence for p in step]
+        """Return the row that each sequence reads, -1 for zeros, and the one that it writes. Raises CacheFullError."""
+        sequences = [a.sequence for a in step]
         if not self.fits(sequences):
             raise CacheFullError(
-                f"the cache has {self.n} states; {len(step)} sequences and those that stay need more",
+                f"the cache has {self.n} states; {len(step)} sequences of the step and the others need more",
                 hint="load the model with a larger n_sequences, or remove a sequence",
             )
-        old = [self._at(p.sequence, p.start) for p in step]
+        old = [self._row_at(a.sequence, a.start) for a in step]
         reads = [row.number for row in old]
-        for p, row in zip(step, old, strict=True):
-            target = self._target(p, row)
-            self._writing.append(_Write(target, p.sequence, p.start + p.n))
-            target.members = set()  # until the step is committed, it holds nothing that counts
+        for a, row in zip(step, old, strict=True):
+            target = self._target(a, row)
+            self._writing.append(_Write(target, a.sequence, a.start + a.n))
+            target.members = set()  # its content is undefined until the step is committed
         return reads, [write.row.number for write in self._writing]
 
     def commit(self) -> None:
@@ -64,11 +64,11 @@ class Rows:
         self._writing = []
 
     def rollback(self) -> None:
-        # the rows were emptied when they were placed: what the step has written of them is not known
+        # allocate emptied the records of these rows: what the step has written is unknown
         self._writing = []
 
     def fits(self, step: Collection[int], keep: Collection[int] | None = None) -> bool:
-        """Whether each of these sequences can have a row of its own, and the others (of ``keep``) what they are at."""
+        """Whether each sequence of a step can have its own row, and the others (of ``keep``) keep theirs."""
         others = {s for row in self._rows for s in row.members} - set(step)
         if keep is not None:
             others &= set(keep)
@@ -87,7 +87,7 @@ class Rows:
                 row.members.add(target)
 
     def remove(self, sequence: int, start: int) -> None:
-        """Forget states that have seen a token at ``start`` or later."""
+        """Forget states that contain a token at ``start`` or later."""
         for row in self._of(sequence):
             if row.position > start:
                 row.members.discard(sequence)
@@ -102,31 +102,31 @@ class Rows:
     def _current(self, sequence: int) -> _Row | None:
         return max(self._of(sequence), key=lambda row: row.position, default=None)
 
-    def _at(self, sequence: int, position: int) -> _Row:
+    def _row_at(self, sequence: int, position: int) -> _Row:
         if position == 0:
             return self._zero
         for row in self._of(sequence):
             if row.position == position:
                 return row
         raise CacheFullError(
-            f"no state of sequence {sequence} after {position} tokens is kept; it can be resumed after "
+            f"the cache has no state of sequence {sequence} after {position} tokens; it can be resumed after "
             f"{self.resumable(sequence, position)}"
         )
 
-    def _target(self, p: Allocation, old: _Row) -> _Row:
-        """One token overwrites its own row; more, or a row that others need, go to another where there is one.
+    def _target(self, allocation: Allocation, old: _Row) -> _Row:
+        """Choose the row to write: the old row for one token that no other sequence needs, else another if possible.
 
-        All rows are read before any is written, so even the rows that this step reads may be taken.
+        A graph reads all rows before it writes any, so rows that this step reads may be chosen too.
         """
-        if p.n == 1 and old.members == {p.sequence}:
+        if allocation.n == 1 and old.members == {allocation.sequence}:
             return old
         taken = {write.row.number for write in self._writing}
         free = next((r for r in self._rows if not r.members and r.number not in taken), None)
         if free is not None:
             return free
         moved_on = {write.sequence for write in self._writing}
-        at = {self._current(s) for row in self._rows for s in row.members if s not in moved_on}
-        checkpoints = [r for r in self._rows if r.members and r not in at]
+        current = {self._current(s) for row in self._rows for s in row.members if s not in moved_on}
+        checkpoints = [r for r in self._rows if r.members and r not in current]
         if checkpoints:
             return min(checkpoints, key=lambda r: r.written)
-        return old  # nobody else is at it, or there would be a row: see fits
+        return old  # no other sequence is at it: fits made sure of that

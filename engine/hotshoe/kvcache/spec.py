@@ -1,4 +1,4 @@
-"""What a model says it needs of a cache: ``cache_spec()`` gives one entry a layer, and the cache is made from them."""
+"""Cache specs: what each layer of a model keeps. A model's ``cache_spec()`` returns one entry for each layer."""
 
 from __future__ import annotations
 
@@ -18,26 +18,36 @@ __all__ = ["AttentionSpec", "CrossSpec", "LayerSpec", "RecurrentSpec"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """A layer that keeps keys and values of the tokens before.
-
-    n_kv_heads, k_dim, v_dim: heads, and elements of a head's key and value (v_dim 0: as many as the key's).
-    v_in_k: above 0 the value is the key's first so many elements and is not stored by itself (multi-head latent
-    attention, arXiv:2405.04434). window: positions it looks back, itself included; 0 for all. chunk: above 0 it sees
-    only its own chunk of so many positions (Llama 4). rope, rope_factors: how positions turn keys; None: keys hold no
-    positions, and moving them needs nothing. rope_start: a key's turned elements begin here. shiftable: False for
-    positions that cannot be moved at all.
-    """
+    """A layer that keeps the keys and values of earlier tokens. Raises ModelDefinitionError for invalid values."""
 
     n_kv_heads: int
     k_dim: int
+    """Elements of a head's key."""
+
     v_dim: int = 0
+    """Elements of a head's value; 0: as many as the key has."""
+
     v_in_k: int = 0
+    """Above 0: the value is not stored; it is the first ``v_in_k`` elements of the key.
+
+    For multi-head latent attention (arXiv:2405.04434).
+    """
+
     window: int = 0
+    """How many positions a token attends to, its own included; 0 for all."""
+
     chunk: int = 0
+    """Above 0: a token attends only to earlier tokens of its own chunk of so many positions (Llama 4)."""
+
     rope: RoPE | None = None
+    """The rotation of keys by their positions. None: keys do not depend on positions, so moving them is free."""
+
     rope_factors: Tensor | None = None
     rope_start: int = 0
+    """The first element of a key that ``rope`` rotates."""
+
     shiftable: bool = True
+    """False: positions of this layer cannot be moved."""
 
     def __post_init__(self) -> None:
         _positive("AttentionSpec", n_kv_heads=self.n_kv_heads, k_dim=self.k_dim)
@@ -47,38 +57,39 @@ class AttentionSpec:
         if self.v_in_k and (self.v_dim or self.v_in_k > self.k_dim):
             raise ModelDefinitionError(
                 f"AttentionSpec: v_in_k is {self.v_in_k} with v_dim {self.v_dim} and k_dim {self.k_dim}; "
-                "expected at most k_dim elements, and no v_dim beside it"
+                "expected at most k_dim elements, and no v_dim"
             )
         if self.window and self.chunk:
             raise ModelDefinitionError(
                 f"AttentionSpec: both window ({self.window}) and chunk ({self.chunk}) are given",
-                hint="a layer looks back either over a window or over its chunk",
+                hint="a layer attends either to a window or to its chunk",
             )
         if self.rope is not None and self.rope_start + self.rope.dim > self.k_dim:
             raise ModelDefinitionError(
-                f"AttentionSpec: rope turns elements {self.rope_start} to {self.rope_start + self.rope.dim} "
+                f"AttentionSpec: rope rotates elements {self.rope_start} to {self.rope_start + self.rope.dim} "
                 f"of keys that have {self.k_dim}"
             )
 
     @property
     def value_dim(self) -> int:
-        """Elements of a head's value, wherever it is stored."""
+        """Elements of a head's value, stored or part of the key."""
         return self.v_in_k or self.v_dim or self.k_dim
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentSpec:
-    """A layer that keeps a state of fixed size for each sequence, F32, zero at its start.
+    """A layer that keeps states of fixed size for each sequence: F32, zero when the sequence starts.
 
-    states: by name the shape of one sequence's: ``{"conv": (channels, 3), "ssm": (heads, head_dim, 128)}``.
+    Raises ModelDefinitionError for invalid values.
     """
 
     states: Mapping[str, Shape]
+    """The shape of one sequence's state by name: ``{"conv": (channels, 3), "ssm": (heads, head_dim, 128)}``."""
 
     def __post_init__(self) -> None:
         if not self.states:
             raise ModelDefinitionError(
-                "RecurrentSpec: no state is named", hint="a layer that keeps nothing has the entry None"
+                "RecurrentSpec: no state is named", hint="the entry of a layer that keeps nothing is None"
             )
         for name, shape in self.states.items():
             if not shape or any(d < 1 for d in shape):
@@ -88,18 +99,22 @@ class RecurrentSpec:
 
     @property
     def n_elements(self) -> int:
-        """Of all states of one sequence together."""
+        """The elements of all states of one sequence together."""
         return sum(math.prod(shape) for shape in self.states.values())
 
 
 @dataclass(frozen=True, slots=True)
 class CrossSpec:
-    """A layer that attends to an encoder's output: keys and values of ``n_positions``, the same at every step."""
+    """A layer that attends to an encoder's output, which is the same at every step of a sequence.
+
+    Raises ModelDefinitionError for invalid values.
+    """
 
     n_kv_heads: int
     k_dim: int
     v_dim: int
     n_positions: int
+    """Positions of the encoder's output."""
 
     def __post_init__(self) -> None:
         _positive(
@@ -112,7 +127,7 @@ class CrossSpec:
 
 
 LayerSpec = AttentionSpec | RecurrentSpec | CrossSpec | None
-"""What one layer keeps; None: nothing."""
+"""What one layer keeps; None if it keeps nothing."""
 
 
 def _positive(what: str, **sizes: int) -> None:

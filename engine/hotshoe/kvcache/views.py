@@ -1,4 +1,4 @@
-"""What a model's layer sees of a cache that is made of cells: its keys and values, and what may be looked at."""
+"""Attention views: how a model's layer reads and updates its keys and values, with and without a cache."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["CellInputs", "KeyValueView", "UncachedView", "require_rows"]
 
 
 class CellInputs:
-    """A graph's inputs that say where its rows go and what they see; layers of the same reach share them.
+    """The inputs of a graph for one kind of cells; layers of the same reach share them.
 
-    cells: (n,) I32, a cell for each row. mask: (n, m). positions: (m,) I32, made if a model asks for it.
+    cells: (n,) I32, the cell of each row. mask: (n, m), what each row attends to.
     """
 
     def __init__(self, ctx: Context, name: str, n_rows: int, size: int, mask_dtype: DType) -> None:
@@ -28,11 +28,12 @@ class CellInputs:
 
     @functools.cached_property
     def positions(self) -> Tensor:
+        """(m,) I32: the position of the token in each cell. An input only of graphs whose model reads it."""
         return self._ctx.input(f"cache.positions.{self._name}", (self.size,), DType.I32)
 
 
 class KeyValueView:
-    """One layer's AttentionView of a CausalCache."""
+    """The AttentionView of one layer of a CausalCache."""
 
     def __init__(
         self, ctx: Context, layer: int, spec: AttentionSpec, inputs: CellInputs, keys: Tensor, values: Tensor | None
@@ -56,7 +57,7 @@ class KeyValueView:
     def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
         spec = self._spec
         if self._updated:
-            raise GraphError(f"layer {self._layer} updates its keys and values twice; expected once for a step")
+            raise GraphError(f"layer {self._layer} updates its keys and values twice in a step; expected once")
         if (v is None) != (spec.v_in_k > 0):
             raise GraphError(
                 f"layer {self._layer}: update got {'no values' if v is None else 'values'}; its cache_spec says "
@@ -78,7 +79,7 @@ class KeyValueView:
 
 
 class UncachedView:
-    """An AttentionView over nothing kept: a batch of whole texts. The mask broadcasts to (b, heads, n, n)."""
+    """An AttentionView without a cache, for a batch of whole texts. The mask broadcasts to (b, heads, n, n)."""
 
     def __init__(self, mask: Tensor, positions: Tensor, v_in_k: int = 0) -> None:
         self.mask = mask
@@ -86,18 +87,18 @@ class UncachedView:
         self._v_in_k = v_in_k
 
     def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Keys and values of the batch itself."""
+        """Return the keys and values of the batch itself."""
         if v is not None:
             return k, v
         if not self._v_in_k:
-            raise GraphError("update got no values, and no cache_spec of the layer says v_in_k")
+            raise GraphError("update got no values, and the layer's cache_spec does not set v_in_k")
         return k, k[..., : self._v_in_k]
 
 
 def require_rows(what: str, x: Tensor, shape: tuple[int, ...]) -> None:
-    """Raises ShapeError: what a layer hands over is not what its ``cache_spec`` says."""
+    """Raise ShapeError unless ``x`` has the shape that the layer's ``cache_spec`` gives."""
     if x.shape != shape:
         raise ShapeError(
             f"{what} are {x.shape}; the layer's cache_spec says {shape}",
-            hint="mend the numbers of heads or their sizes in cache_spec, or the reshape before update",
+            hint="correct the number or the size of heads in cache_spec, or the reshape before update",
         )

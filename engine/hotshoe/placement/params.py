@@ -91,16 +91,16 @@ class PlacementParams:
     @property
     def asks_for_devices(self) -> tuple[str, ...]:
         """The options that need a device other than the CPU."""
-        asked = [] if self.gpu_layers in ("auto", 0) else [f"gpu_layers={self.gpu_layers!r}"]
-        asked += [f"{n}={v}" for n in ("tensor_split", "main_gpu") if (v := getattr(self, n)) is not None]
-        return tuple(asked)
+        options = [] if self.gpu_layers in ("auto", 0) else [f"gpu_layers={self.gpu_layers!r}"]
+        options += [f"{n}={v}" for n in ("tensor_split", "main_gpu") if (v := getattr(self, n)) is not None]
+        return tuple(options)
 
     @property
     def asks_for_cpu(self) -> tuple[str, ...]:
         """The options that put something on the CPU."""
-        asked = [f"gpu_layers={self.gpu_layers}"] if isinstance(self.gpu_layers, int) else []
-        asked += [f"cpu_moe={self.cpu_moe}"] if self.cpu_moe else []
-        return (*asked, *(() if self.kv_offload else ("kv_offload=False",)))
+        options = [f"gpu_layers={self.gpu_layers}"] if isinstance(self.gpu_layers, int) else []
+        options += [f"cpu_moe={self.cpu_moe}"] if self.cpu_moe else []
+        return (*options, *(() if self.kv_offload else ("kv_offload=False",)))
 
     @property
     def advice(self) -> str:

@@ -126,7 +126,7 @@ def _n_cores() -> int:
 
 
 def _open(kinds: set[tuple[DType, DType, bool]]) -> Backend:
-    """Open the first CPU backend that can do all of ``kinds``. Raises ConversionError if there is none."""
+    """Open the first CPU backend that can do all of ``kinds``. Raises ConversionError if no backend can."""
     from hotshoe_loader import load_all
 
     registry = load_all()

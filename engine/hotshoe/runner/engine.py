@@ -435,7 +435,7 @@ class Engine:
                 active = [job for job in self._jobs if job.active]
             try:
                 events = self.step()
-            except Exception as error:  # the jobs' callers get it: nobody called this method
+            except Exception as error:  # the jobs' callers get it, as this thread has no caller
                 events = self._fail(active, error)
             if listener is not None and events:
                 listener(events)

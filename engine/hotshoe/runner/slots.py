@@ -79,7 +79,7 @@ class Slots:
         """Give a sequence a slot that holds as many of its first ``n_reusable`` rows as any slot does.
 
         Later rows are to be computed (again). If all slots are owned, the longest unused one, whose owner is not among
-        ``keep``, is evicted. Raises CacheFullError if there is none.
+        ``keep``, is evicted. Raises CacheFullError if no slot can be evicted.
         """
         sequence.edited = False
         slot = self._slot_of(sequence)

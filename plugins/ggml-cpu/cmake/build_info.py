@@ -1,4 +1,4 @@
-"""Build-time: writes `_build_info.json`, for the plugin itself, and beside it `hotshoe-plugin.json`, for the loader."""
+"""At build time: write ``_build_info.json`` for the plugin itself, and ``hotshoe-plugin.json`` for the loader."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 import sys
 from pathlib import Path
 
-from manifest import manifest, write  # type: ignore[import-not-found,unused-ignore]  # the script beside this one
+from manifest import manifest, write  # type: ignore[import-not-found,unused-ignore]  # the script next to this one
 
-# the bindings pass `HOTSHOE_GGML=folder pytest tests/ggml/test_conformance.py` with these, and with their own
+# Versions with which the bindings pass `HOTSHOE_GGML=folder pytest tests/ggml/test_conformance.py`, besides their own.
 ADOPTS = ("0.25.1",)
 
 
 def main() -> int:
-    """Writes the file named by --output."""
+    """Write the file that --output names."""
     parser = argparse.ArgumentParser()
     for option in ("ggml", "variants", "openmp", "compiler", "system", "output"):
         parser.add_argument(f"--{option}", required=True)
@@ -22,12 +22,12 @@ def main() -> int:
     root = Path(args.ggml)
     api = re.search(r"#define GGML_BACKEND_API_VERSION (\d+)", (root / "src" / "ggml-backend-impl.h").read_text())
     last_sync = root / "scripts" / "sync-llama.last"  # the llama.cpp commit this tree was last synced from
-    told = manifest(root, ["GGML_", "HOTSHOE_GGML_"], ADOPTS)
+    loader_manifest = manifest(root, ["GGML_", "HOTSHOE_GGML_"], ADOPTS)
     info = {
-        "ggml_version": told["ggml"]["version"],
+        "ggml_version": loader_manifest["ggml"]["version"],
         "llama_cpp_commit": last_sync.read_text().strip() if last_sync.is_file() else None,
         "backend_api_version": int(api.group(1)) if api else None,
-        "abi_fingerprint": told["ggml"]["abi"],
+        "abi_fingerprint": loader_manifest["ggml"]["abi"],
         "variants": [name for name in args.variants.split(";") if name],
         "openmp": args.openmp.upper() in ("ON", "TRUE", "1", "YES"),
         "compiler": args.compiler,
@@ -35,7 +35,7 @@ def main() -> int:
     }
     output = Path(args.output)
     write(output, info)
-    write(output.with_name("hotshoe-plugin.json"), told)
+    write(output.with_name("hotshoe-plugin.json"), loader_manifest)
     return 0
 
 

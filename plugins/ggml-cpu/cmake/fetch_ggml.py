@@ -1,8 +1,8 @@
-"""Build-time: finds ggml's source tree and prints its path for CMake.
+"""At build time: find ggml's source tree and print its path for CMake.
 
-ggml's source is not in this repository. It comes from the pinned source distribution below, fetched by pip
-(so mirrors, proxies and credentials a user has set up for pip work here too) and kept in the user's cache,
-where its hash is checked at each use.
+ggml's source is not in this repository. pip downloads the pinned source distribution below, so that the mirrors,
+proxies and credentials that a user has set up for pip work here too. The archive stays in the user's cache, and its
+hash is checked at each use.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SHA256 = "e47ff53506342959ffb3ce15380b82828fea10ec5f208f9ef6915895f1a7a176"
 
 
 class FetchError(Exception):
-    """The source could not be had; the message says what to do."""
+    """The source is not available. The message says what to do."""
 
 
 def cache_dir() -> Path:
-    """The user's cache folder for this platform."""
+    """Return the user's cache folder for this platform."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "darwin":
@@ -41,7 +41,7 @@ def cache_dir() -> Path:
 
 
 def sha256(path: Path) -> str:
-    """The file's sha256 in hexadecimal."""
+    """Return the file's sha256 in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
@@ -50,9 +50,9 @@ def sha256(path: Path) -> str:
 
 
 def download(folder: Path) -> Path:
-    """Lets pip download the archive into `folder`.
+    """Download the archive into ``folder`` with pip.
 
-    The hash is given to pip as well: it checks it before it runs the archive's own metadata hook.
+    pip gets the hash too, and checks it before it runs the archive's own metadata hook.
     """
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{NAME}=={VERSION} --hash=sha256:{SHA256}\n")
@@ -71,7 +71,7 @@ def download(folder: Path) -> Path:
 
 
 def cached_archive() -> Path:
-    """The verified archive, downloaded if the cache has none or a damaged one."""
+    """Return the verified archive. Download it if the cache has no archive or a damaged one."""
     folder = cache_dir()
     archive = folder / ARCHIVE
     if archive.is_file() and sha256(archive) == SHA256:
@@ -79,7 +79,7 @@ def cached_archive() -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.mkdtemp(prefix="download-", dir=folder)
-    except OSError:  # a read-only home, as on some build machines: do without a cache
+    except OSError:  # the home is read-only, as on some build machines: use no cache
         folder = Path(tempfile.mkdtemp(prefix="hotshoe-"))
         archive, scratch = folder / ARCHIVE, str(folder)
     try:
@@ -90,7 +90,7 @@ def cached_archive() -> Path:
                 f"{ARCHIVE} has sha256 {found}, expected {SHA256}.\n"
                 "It is not the file this build was written for: check your package index or mirror."
             )
-        os.replace(fresh, archive)  # atomic: two builds at once leave one whole file
+        os.replace(fresh, archive)  # atomic: two builds at the same time leave one whole file
     finally:
         if Path(scratch) != folder:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -98,7 +98,7 @@ def cached_archive() -> Path:
 
 
 def unpacked(into: Path) -> Path:
-    """The source tree under `into`, unpacked once for each archive hash."""
+    """Return the source tree under ``into``, unpacked once for each archive hash."""
     tree = into / SHA256[:12]
     if not tree.is_dir():
         into.mkdir(parents=True, exist_ok=True)
@@ -113,18 +113,18 @@ def unpacked(into: Path) -> Path:
 
 
 def ggml_root(tree: Path) -> Path:
-    """The folder with ggml's own CMakeLists.txt in `tree`: itself or its `ggml` folder."""
+    """Return the folder with ggml's own CMakeLists.txt: ``tree`` itself, or its folder ``ggml``."""
     for root in (tree, tree / "ggml"):
         if (root / "include" / "ggml-backend.h").is_file() and (root / "CMakeLists.txt").is_file():
             return root
     raise FetchError(
-        f"{tree} is no ggml source tree: it has no CMakeLists.txt beside include/ggml-backend.h.\n"
+        f"{tree} is not a ggml source tree: CMakeLists.txt or include/ggml-backend.h is missing.\n"
         "HOTSHOE_GGML_SOURCE must name the folder of ggml's CMakeLists.txt (or its parent)."
     )
 
 
 def main() -> int:
-    """Prints the path of the source tree; on failure the reason on stderr, and 1."""
+    """Print the path of the source tree. On failure, print the reason to stderr and return 1."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--into", type=Path, required=True)
     parser.add_argument("--source", default="")

@@ -1,5 +1,12 @@
-# ggml's source tree in `ggml_dir`, as every ggml plugin takes it, and the settings that they share. Before it is included:
-# Python found, the languages enabled, HOTSHOE_GGML_SOURCE set.
+# Gets ggml's source tree (the variable ggml_dir) and makes the settings that all ggml plugins share. Before it is
+# included, Python must be found, the languages enabled and HOTSHOE_GGML_SOURCE set.
+
+# As many compilers as cores: ninja's default is two more, which only costs memory, and one nvcc takes a gigabyte or
+# more.
+cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+set_property(GLOBAL PROPERTY JOB_POOLS compile=${cores})
+set(CMAKE_JOB_POOL_COMPILE compile)
+
 execute_process(
   COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/fetch_ggml.py"
           --into "${CMAKE_CURRENT_BINARY_DIR}/ggml-source" --source "${HOTSHOE_GGML_SOURCE}"
@@ -10,7 +17,7 @@ if(fetch_result)
 endif()
 message(STATUS "ggml source: ${ggml_dir}")
 
-# Assertions carry __FILE__: keep the build machine's paths out of the libraries.
+# Assertions contain __FILE__: keep the build machine's paths out of the libraries.
 include(CheckCXXCompilerFlag)
 check_cxx_compiler_flag("-ffile-prefix-map=a=b" HAVE_FILE_PREFIX_MAP)
 if(HAVE_FILE_PREFIX_MAP)
@@ -19,12 +26,13 @@ endif()
 
 set(BUILD_SHARED_LIBS ON)
 set(GGML_BACKEND_DL ON CACHE BOOL "" FORCE)
-foreach(option NATIVE CCACHE BUILD_TESTS BUILD_EXAMPLES METAL BLAS ACCELERATE) # native and BACKEND_DL refuse each other
+# NATIVE and BACKEND_DL exclude each other.
+foreach(option NATIVE CCACHE BUILD_TESTS BUILD_EXAMPLES METAL BLAS ACCELERATE)
   set(GGML_${option} OFF CACHE BOOL "" FORCE)
 endforeach()
-set(GGML_AVAILABLE_BACKENDS "" CACHE INTERNAL "") # ggml appends to it: a second configure must not double it
+set(GGML_AVAILABLE_BACKENDS "" CACHE INTERNAL "") # ggml appends to it: a second configure must not add the same again
 
-# After add_subdirectory(ggml): libggml-base has one name, that by which every other library asks for it at run time.
+# Call this after add_subdirectory(ggml): libggml-base then has one name only, the one by which other libraries load it.
 macro(hotshoe_name_ggml_base)
   set(major 0)
   if(DEFINED GGML_VERSION_MAJOR)
@@ -33,7 +41,7 @@ macro(hotshoe_name_ggml_base)
   set_target_properties(ggml-base PROPERTIES VERSION ${major} SOVERSION ${major})
 endmacro()
 
-# Where a library looks for the others, from its own folder.
+# Makes a library look for others in a folder, relative to its own.
 function(hotshoe_look_in target folder)
   if(APPLE)
     set_target_properties(${target} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "@loader_path${folder}")

@@ -1,6 +1,6 @@
-"""Build-time: writes a `hotshoe-plugin.json`, which the loader reads before it lets a ggml plugin's native code run.
+"""At build time: write ``hotshoe-plugin.json``, which the loader reads before it runs native code of a ggml plugin.
 
-Each plugin whose libraries call ggml-base has one; it says which ggml they were built from.
+Each plugin whose libraries call ggml-base has this file. It says which ggml they were built from.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any
 
 
 def ggml_version(cmake_lists: Path) -> str:
-    """The version ggml's CMakeLists.txt sets."""
+    """Return the version that ggml's CMakeLists.txt sets."""
     text = cmake_lists.read_text(encoding="utf-8")
     parts = []
     for part in ("MAJOR", "MINOR", "PATCH"):
         match = re.search(rf"set\(GGML_VERSION_{part}\s+(\d+)\)", text)
         if match is None:
-            raise SystemExit(f"{cmake_lists} sets no GGML_VERSION_{part}: not a ggml this build knows")
+            raise SystemExit(f"{cmake_lists} does not set GGML_VERSION_{part}: this build does not know that ggml")
         parts.append(match.group(1))
     return ".".join(parts)
 
 
 def manifest(root: Path, environment: Sequence[str], adopts: Sequence[str] = ()) -> dict[str, Any]:
-    """What the manifest of libraries built from this ggml tree says.
+    """Return the manifest of libraries that are built from the ggml tree ``root``.
 
-    environment: variables, or how their names start, that change what the plugin finds. adopts: versions of foreign
-    libraries that its bindings can drive.
+    environment: environment variables, or the beginnings of their names, that change what the plugin finds. adopts:
+    versions of foreign libraries that the plugin's bindings can drive.
     """
     # By path, not by import: the package is not installed while it is being built.
     abi_file = Path(__file__).parents[1] / "src" / "hotshoe_ggml" / "abi.py"
@@ -53,7 +53,7 @@ def write(path: Path, value: dict[str, Any]) -> None:
 
 
 def main() -> int:
-    """Writes the file named by --output."""
+    """Write the file that --output names."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--ggml", type=Path, required=True)
     parser.add_argument("--environment", nargs="*", default=[])

@@ -1,7 +1,7 @@
 # Which of ggml's CPU variants to build.
 #
-# "native" asks ggml's own scoring code, so that no table of CPU flags has to be kept here: every variant's
-# scoring source is compiled with that variant's definitions into one small program, which prints the scores.
+# "native" uses ggml's own scoring code, so that this file needs no table of CPU flags: every variant's scoring source
+# is compiled with that variant's definitions into one small program, which prints the scores.
 
 function(_hotshoe_all_variants out)
   set(names "")
@@ -59,7 +59,7 @@ endfunction()
 
 function(hotshoe_choose_variants wanted ggml_dir out)
   _hotshoe_all_variants(names)
-  list(GET names 0 baseline) # ggml lists the one that runs everywhere first
+  list(GET names 0 baseline) # the first in ggml's list runs everywhere
   if(wanted STREQUAL "all")
     set(${out} "${names}" PARENT_SCOPE)
     return()
@@ -87,7 +87,7 @@ function(hotshoe_choose_variants wanted ggml_dir out)
       if(NOT name IN_LIST names)
         list(JOIN names ", " known)
         message(FATAL_ERROR
-          "HOTSHOE_GGML_VARIANTS=${wanted}: there is no CPU variant \"${name}\" for this platform.\n"
+          "HOTSHOE_GGML_VARIANTS=${wanted}: unknown CPU variant \"${name}\" for this platform.\n"
           "Expected native, all, or a comma-separated list of: ${known}")
       endif()
     endforeach()

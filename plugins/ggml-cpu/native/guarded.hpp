@@ -1,16 +1,29 @@
 // Turns failures of a ggml backend into errors that the caller gets.
 //
-// ggml ends the process if a device fails, and throws exceptions through functions in C. A file that includes a source
-// file of ggml with GGML_ABORT defined as `throw_failure` gives ggml-base `guarded<function>::call` in place of each
-// function: it catches exceptions, passes the text to `note_failure`, and returns nothing, zero or GGML_STATUS_FAILED.
+// ggml ends the process if a device fails, and throws exceptions through functions in C. A file that includes this
+// header, and after it a source file of ggml, replaces that: GGML_ABORT throws in ggml's file, and ggml-base gets
+// `guarded<function>::call` in place of each function. It catches exceptions, passes their text to `note_failure`, and
+// returns nothing, zero or GGML_STATUS_FAILED. The including file defines `note_failure` for the types that a function
+// may have first, and ggml_backend_init, which ggml would define by a macro.
 #pragma once
 
 #include "ggml.h"
+#include "ggml-backend-impl.h"
 
 #include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <type_traits>
+
+#undef GGML_ABORT
+#define GGML_ABORT(...) throw_failure(__VA_ARGS__)
+#undef GGML_BACKEND_DL_IMPL
+#define GGML_BACKEND_DL_IMPL(reg)
+
+static void note_failure(ggml_backend_dev_t device, const char * why);
+static void note_failure(ggml_backend_t backend, const char * why);
+static void note_failure(ggml_backend_buffer_type_t type, const char * why);
+static void note_failure(ggml_backend_buffer_t buffer, const char * why);
 
 struct backend_failure : std::runtime_error {
     using std::runtime_error::runtime_error;
@@ -30,7 +43,7 @@ template <typename R, typename T, typename... A, R (*function)(T, A...)> struct 
         try {
             return function(first, arguments...);
         } catch (const std::exception & error) {
-            note_failure(first, error.what()); // the including file defines it for each type of a first argument
+            note_failure(first, error.what());
             if constexpr (std::is_same_v<R, enum ggml_status>) {
                 return GGML_STATUS_FAILED;
             } else if constexpr (!std::is_void_v<R>) {

@@ -23,10 +23,12 @@ if(WIN32)
 endif()
 if(CMAKE_C_COMPILER_ID MATCHES "GNU|Clang")
   # -O3 vectorises. No -ffast-math: it would "simplify" the rounding by 1.5 * 2^23 away.
-  target_compile_options(hotshoe_kernels PRIVATE -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra)
+  target_compile_options(hotshoe_kernels PRIVATE
+    -O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -Wall -Wextra)
 endif()
 if(HOTSHOE_SANITIZE)
-  # The first report ends the process: a test that only prints a report passes. -O1 keeps the vector code and the stacks.
+  # The first report ends the process, because a test with a printed report alone would pass. -O1 keeps the vector code
+  # and the stacks.
   target_compile_options(hotshoe_kernels PRIVATE -O1 -g -fno-omit-frame-pointer -fsanitize=${HOTSHOE_SANITIZE}
                          -fno-sanitize-recover=all)
   target_link_options(hotshoe_kernels PRIVATE -fsanitize=${HOTSHOE_SANITIZE})

@@ -1,10 +1,10 @@
-"""Makes `src/hotshoe_ggml/_gen_ffi.py` from `tools/ggml_cdef.h` (cffi, out-of-line ABI mode: 3 ms to import).
+"""Make `src/hotshoe_ggml/_gen_ffi.py` from `tools/ggml_cdef.h` (cffi, out-of-line ABI mode: 3 ms to import).
 
     python tools/gen_ffi.py                      # after editing the listing
     python tools/gen_ffi.py --headers DIR...     # for a new ggml: list the declarations again, then generate
 
-With --headers, DIR are the folders with ggml.h and ggml-backend-impl.h (the installed `hotshoe_ggml/include`
-has both). It needs cffi and pycparser and a C preprocessor. `tests/ggml/test_declarations.py` checks the result.
+With --headers, DIR are the folders with ggml.h and ggml-backend-impl.h (the installed `hotshoe_ggml/include` has both).
+This needs cffi, pycparser and a C preprocessor. `tests/ggml/test_declarations.py` checks the result.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MODULE = HERE.parent / "src" / "hotshoe_ggml" / "_gen_ffi.py"
 
 HEADERS = ("ggml.h", "ggml-alloc.h", "ggml-backend.h", "ggml-cpu.h", "ggml-backend-impl.h")
 
-# Not ours: training, printing to stdout, C varargs and FILE*, scalar accessors, and functions that live in ggml's
-# own registry library, which hotshoe does not load (or, as threadpool_get_n_threads, in none).
+# Functions that hotshoe does not use: training, printing to stdout, C varargs and FILE*, scalar accessors, and
+# functions of ggml's own registry library, which hotshoe does not load. No library defines threadpool_get_n_threads.
 SKIP = re.compile(
     r"""_back(ward)?(_\w+)?$ | print | opt_step | cross_entropy | dump_dot | ggml_fopen | ggml_abort$ | format_name
     | ggml_(set|get)_[if]32 | ggml_new_[if]32$ | ggml_set_(param|loss|zero)$ | graph_get_grad
@@ -41,13 +41,13 @@ SKIP = re.compile(
     """,
     re.VERBOSE,
 )
-# Structs whose fields we read or write; every other one stays opaque.
+# Structs whose fields we read or write; all others stay opaque.
 LAYOUTS = {
     *("ggml_init_params", "ggml_tensor", "ggml_type_traits", "ggml_type_traits_cpu", "ggml_threadpool_params"),
     *("ggml_tallocr", "ggml_cplan", "ggml_backend_dev_caps", "ggml_backend_dev_props", "ggml_backend_feature"),
 }
-# Its vtable is four addresses to us. Spelt out, its functions take the struct that holds them, and cffi 2.1.1 aborts
-# on such a circle ("realize_c_type_or_func_lock_held: Assertion").
+# We declare its vtable as four addresses. Its functions take the struct that has the vtable, and cffi 2.1.1 aborts on
+# such a circle ("realize_c_type_or_func_lock_held: Assertion").
 REG = "struct ggml_backend_reg { int api_version; void *iface[4]; void *context; };\n"
 CONSTANTS = re.compile(r"GGML_(MAX_|ROPE_TYPE_|MROPE_SECTIONS|DEFAULT_GRAPH_SIZE|N_TASKS_MAX|BACKEND_API_VERSION)")
 
@@ -65,7 +65,7 @@ typedef unsigned long size_t; typedef struct FILE FILE;
 
 
 def preprocess(folders: list[Path], *flags: str) -> str:
-    """The headers through the C preprocessor, with empty system headers."""
+    """Return the headers, preprocessed with empty system headers."""
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("stdbool.h", "stddef.h", "stdint.h", "stdio.h"):
             (Path(scratch) / name).write_text("")
@@ -82,7 +82,7 @@ def preprocess(folders: list[Path], *flags: str) -> str:
 
 
 def list_declarations(folders: list[Path]) -> str:
-    """The text of the listing for the headers in `folders`."""
+    """Return the text of the listing for the headers in `folders`."""
     from pycparser import c_ast, c_generator, c_parser  # type: ignore[import-untyped]
 
     lines: list[str] = []
@@ -102,7 +102,7 @@ def list_declarations(folders: list[Path]) -> str:
         return int(eval(expression.replace("/", "//"), {"__builtins__": {}}, dict(enums)))
 
     class Constants(c_ast.NodeVisitor):  # type: ignore[misc]
-        """Array lengths become numbers: cffi does not compute `64 / sizeof(int32_t)`."""
+        """Replace array lengths by numbers: cffi does not compute `64 / sizeof(int32_t)`."""
 
         def visit_ArrayDecl(self, node: c_ast.ArrayDecl) -> None:
             if node.dim is not None:
@@ -141,13 +141,13 @@ def list_declarations(folders: list[Path]) -> str:
 
 
 def kernel_declarations() -> str:
-    """Our own kernels' headers, as cffi reads them."""
+    """Return the declarations of our own kernels as cffi reads them: without comments and macros."""
     text = "".join((HERE.parent / "native" / name).read_text(encoding="utf-8") for name in KERNELS)
     return re.sub(r"(?s:/\*.*?\*/)|^#.*$", "", text, flags=re.MULTILINE).replace("HOTSHOE_API", "")
 
 
 def generate() -> None:
-    """Writes the cffi module."""
+    """Write the cffi module."""
     from cffi import FFI  # type: ignore[import-untyped]
 
     ffi = FFI()
@@ -158,7 +158,7 @@ def generate() -> None:
 
 
 def main() -> int:
-    """Runs the command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--headers", nargs="+", type=Path, help="list the declarations again from these folders")
     args = parser.parse_args()

@@ -1,4 +1,5 @@
-# nvcc and the libraries to link to; the driver's library, which no build machine has; and which GPUs to build for.
+# Finds nvcc and the libraries to link to, stands in for the driver's library, which build machines lack, and chooses
+# the GPUs to build for.
 execute_process(
   COMMAND "${Python_EXECUTABLE}" "${CMAKE_CURRENT_LIST_DIR}/toolkit.py"
   OUTPUT_VARIABLE toolkit ERROR_VARIABLE toolkit_error RESULT_VARIABLE toolkit_result OUTPUT_STRIP_TRAILING_WHITESPACE)
@@ -8,17 +9,18 @@ endif()
 list(GET toolkit 0 nvcc)
 list(LENGTH toolkit parts)
 if(parts GREATER 1)
-  # Wheels: pip unpacks them into another folder for each build, and a build that goes on must find what it began with.
+  # Wheels: pip unpacks them into a new folder for each build, and a continued build must find the same paths.
   list(GET toolkit 1 root)
   set(CUDAToolkit_ROOT "${CMAKE_CURRENT_BINARY_DIR}/toolkit")
   file(REMOVE "${CUDAToolkit_ROOT}")
   file(CREATE_LINK "${root}" "${CUDAToolkit_ROOT}" SYMBOLIC)
   set(nvcc "${CUDAToolkit_ROOT}/bin/nvcc")
-  # Their libraries have no names without a version, which CMake looks for.
+  # CMake looks for names without a version, which their libraries do not have.
   foreach(name cudart cublas cublasLt)
     file(GLOB found "${CUDAToolkit_ROOT}/lib/lib${name}.so.*")
     if(NOT found)
-      message(FATAL_ERROR "${root}/lib has no lib${name}.so.*: a wheel is missing. pip install nvidia-cublas nvidia-cuda-runtime")
+      message(FATAL_ERROR
+        "${root}/lib has no lib${name}.so.*: a wheel is missing. pip install nvidia-cublas nvidia-cuda-runtime")
     endif()
     set(CUDA_${name}_LIBRARY "${found}" CACHE FILEPATH "")
   endforeach()
@@ -27,15 +29,15 @@ endif()
 set(CMAKE_CUDA_COMPILER "${nvcc}")
 message(STATUS "nvcc: ${nvcc}")
 
-# The memory pool of ggml-cuda calls the driver, libcuda.so.1, which comes with the GPU. This stands in for it where the
-# library is linked, as the toolkit's own stub does; the wheels have none.
+# The memory pool of ggml-cuda calls the driver, libcuda.so.1, which is installed with the GPU. This stub stands in for
+# it when the library is linked, as the toolkit's own stub does; the wheels have no stub.
 if(UNIX AND NOT TARGET CUDA::cuda_driver)
   add_library(hotshoe_cuda_driver SHARED EXCLUDE_FROM_ALL "${CMAKE_CURRENT_LIST_DIR}/../native/driver_stub.c")
   set_target_properties(hotshoe_cuda_driver PROPERTIES OUTPUT_NAME cuda SOVERSION 1)
   add_library(CUDA::cuda_driver ALIAS hotshoe_cuda_driver)
 endif()
 
-# Turing and later, which is what CUDA 13 knows. PTX for 75 and 90 is what GPUs compile that are not named.
+# Turing and later: CUDA 13 knows no older ones. Other GPUs compile the PTX of 75 or 90.
 set(HOTSHOE_RELEASE_ARCHITECTURES 75-virtual 80-real 86-real 89-real 90 120a-real)
 
 function(hotshoe_choose_architectures wanted result)
@@ -55,10 +57,11 @@ function(hotshoe_choose_architectures wanted result)
   if(chosen STREQUAL "release")
     set(chosen ${HOTSHOE_RELEASE_ARCHITECTURES})
   endif()
-  foreach(each IN LISTS chosen)
-    if(NOT each MATCHES "^[0-9]+[af]?(-real|-virtual)?$")
+  foreach(architecture IN LISTS chosen)
+    if(NOT architecture MATCHES "^[0-9]+[af]?(-real|-virtual)?$")
       message(FATAL_ERROR
-        "HOTSHOE_CUDA_ARCHITECTURES names '${each}'; expected native, release, or architectures as 86 or 90-real;120a-real")
+        "HOTSHOE_CUDA_ARCHITECTURES names '${architecture}'; expected native, release, or architectures such as 86 or "
+        "90-real;120a-real")
     endif()
   endforeach()
   set(${result} "${chosen}" PARENT_SCOPE)

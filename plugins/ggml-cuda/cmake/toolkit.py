@@ -1,6 +1,6 @@
-"""Build-time: finds nvcc and prints it for CMake, and after it the folder of NVIDIA's wheels if it is theirs.
+"""At build time: find nvcc and print its path for CMake, followed by the folder of NVIDIA's wheels if it is from there.
 
-A toolkit counts if cuBLAS' headers are with it. It is looked for where CUDACXX says, in the PATH, and in wheels.
+The search goes through CUDACXX, PATH and wheels. A toolkit counts only if it has the headers of cuBLAS.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ WHEELS = (
     "nvidia-cuda-runtime",
     "nvidia-cublas",
 )
-"""What pip fetches where no toolkit is installed. Before CUDA 13 there was no nvcc in wheels."""
+"""The wheels that pip fetches if no toolkit is installed. Before CUDA 13 no wheel had nvcc."""
 
 _RANGE = ">=13,<14"
 
 
 def requirements() -> list[str]:
-    """What a build needs of the wheels: nothing where a toolkit is installed."""
+    """Return the requirements of a build: the wheels, or nothing if a toolkit is installed."""
     return [] if installed() else [f"{name}{_RANGE}" for name in WHEELS]
 
 
 def installed() -> Path | None:
-    """The nvcc of an installed toolkit that has all that a build needs. CUDACXX is taken as it is."""
+    """Return the nvcc of an installed toolkit that has all that a build needs. CUDACXX is not checked."""
     given = os.environ.get("CUDACXX")
     if given:
         return Path(shutil.which(given) or given)
@@ -43,7 +43,7 @@ def _complete(nvcc: Path) -> bool:
 
 
 def in_wheels() -> Path | None:
-    """The nvcc of NVIDIA's wheels, which share a folder."""
+    """Return the nvcc of NVIDIA's wheels, which share a folder."""
     for entry in sys.path:
         for nvcc in sorted(Path(entry).glob("nvidia/cu*/bin/nvcc*"), reverse=True):
             if nvcc.stem == "nvcc" and nvcc.suffix in ("", ".exe") and _complete(nvcc):

@@ -1,5 +1,5 @@
-// What ggml-cuda calls of NVIDIA's driver, for the linker: the library that is opened comes with the driver.
-// With a type for the result only, as nobody calls these.
+// The functions of NVIDIA's driver that ggml-cuda calls, for the linker only. At run time the driver's own library is
+// opened, so nothing calls these, and their parameters are left out.
 int cuDeviceGet(void) { return 999; } // CUDA_ERROR_UNKNOWN
 int cuDeviceGetAttribute(void) { return 999; }
 int cuGetErrorString(void) { return 999; }

@@ -1,11 +1,8 @@
-// ggml's RPC client, whose failures come back as failures.
+// ggml's RPC client, with failures as errors.
 //
-// As ggml has it, a server that is gone aborts the process that uses it. Here GGML_ABORT throws in that file, every
-// function that ggml-base or a caller may enter catches it, and hotshoe_backend_failure says what happened: a step on a
-// lost server is an error like any other.
-
-#include "ggml.h"
-#include "ggml-backend-impl.h"
+// In ggml, a server that is gone aborts the process that uses it. Here GGML_ABORT throws, every function that ggml-base
+// or a caller may enter catches the exception, and hotshoe_backend_failure tells what happened: a step on a lost server
+// is an error like any other (see guarded.hpp).
 
 #include <map>
 #include <memory>
@@ -13,30 +10,20 @@
 #include <string>
 
 static void note_failure(const char * endpoint, const char * why);
-static void note_failure(ggml_backend_dev_t device, const char * why);
-static void note_failure(ggml_backend_t backend, const char * why);
-static void note_failure(ggml_backend_buffer_type_t type, const char * why);
-static void note_failure(ggml_backend_buffer_t buffer, const char * why);
-
 #include "guarded.hpp"
-
-#undef GGML_ABORT
-#define GGML_ABORT(...) throw_failure(__VA_ARGS__)
-#undef GGML_BACKEND_DL_IMPL
-#define GGML_BACKEND_DL_IMPL(reg)
 
 #include "transport.h"
 
 static std::shared_ptr<socket_t> require_socket(const std::string & endpoint);
-static void (*rpc_free_buffer)(ggml_backend_buffer_t); // by which ggml knows a buffer of RPC's
+static void (*rpc_free_buffer)(ggml_backend_buffer_t); // by this function ggml recognizes RPC's buffers
 static bool is_on_this_server(ggml_backend_buffer_t buffer);
 
-#include "ggml-rpc-checked.cpp" // ggml-rpc.cpp, with these in the place of its own: see CMakeLists.txt
+#include "ggml-rpc-checked.cpp" // ggml-rpc.cpp with these functions in place of its own: see CMakeLists.txt
 
 static thread_local const socket_t * computing_on = nullptr;
 
-// A graph is sent with all that its nodes come from, also what other servers computed: of that a server gets no
-// address.
+// A graph is sent with all sources of its nodes, including tensors that other servers computed. A server must not get
+// the addresses of those.
 static bool is_on_this_server(ggml_backend_buffer_t buffer) {
     if (!ggml_backend_buffer_is_rpc(buffer)) {
         return false;
@@ -55,12 +42,12 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * cgra
     return ggml_backend_rpc_graph_compute(backend, cgraph);
 }
 
-// Of each server: the connection in use, and how many were lost. A lost one is never used again, though buffers that
-// hold it live on: the next use of the server connects anew, and finds it restarted, if it was.
+// A server: the connection in use, and the connections that were lost. A lost connection is never used again, although
+// buffers that hold it live on. The next use of the server connects again, and finds it if it was restarted.
 struct server {
     std::weak_ptr<socket_t> sock;
-    uint64_t failures = 0;
-    std::string why;
+    uint64_t failures = 0; // lost connections
+    std::string why;       // reason of the last loss
 };
 static std::mutex servers_mutex;
 static std::map<std::string, server> servers;
@@ -82,8 +69,8 @@ static std::shared_ptr<socket_t> require_socket(const std::string & endpoint) {
     return sock;
 }
 
-// A connection that was given up before says nothing about the one that took its place. sock: of what failed, if it is
-// bound to one.
+// Notes the loss of a server's connection. sock: the connection that failed, or NULL if the failed object has none. The
+// failure of an earlier connection says nothing about the current one.
 static void note(const std::string & endpoint, const socket_t * sock, const char * why) {
     std::lock_guard<std::mutex> lock(servers_mutex);
     server & known = servers[endpoint];
@@ -112,14 +99,14 @@ static void note_failure(ggml_backend_buffer_t buffer, const char * why) {
 static void free_buffer(ggml_backend_buffer_t buffer) {
     try {
         ggml_backend_rpc_buffer_free_buffer(buffer);
-    } catch (const std::exception & error) { // the server forgot it already
+    } catch (const std::exception & error) { // the server no longer has it
         note_failure(buffer, error.what());
         delete (ggml_backend_rpc_buffer_context *) buffer->context;
     }
 }
 
-// How many connections to this server were lost, and why the last one; NULL if none. The text stays until the thread's
-// next call.
+// Sets *failures to the number of lost connections to this server. Returns why the last one was lost, or NULL if none
+// was. The text is valid until the thread's next call.
 static const char * hotshoe_backend_failure(const char * endpoint, uint64_t * failures) {
     static thread_local std::string why;
     std::lock_guard<std::mutex> lock(servers_mutex);

@@ -1,5 +1,6 @@
-// What ggml's Vulkan backend takes from headers newer than some distributions have (Debian 12: 1.3.239). It is all for
-// a validation layer, which a release build does not use. ggml itself says what it lacks besides.
+// Declares what ggml's Vulkan backend uses and the headers of some distributions lack (Debian 12: 1.3.239). All of it
+// is for a validation layer, which a release build does not use. If other declarations are missing, ggml's own build
+// says so.
 #pragma once
 
 #ifndef VK_EXT_layer_settings

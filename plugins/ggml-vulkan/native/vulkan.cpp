@@ -1,11 +1,12 @@
-// ggml's Vulkan backend, whose failures come back as failures, and which offers software devices as what they are.
+// ggml's Vulkan backend, with failures as errors, and with software devices reported as such.
 //
-// As ggml has it, a device that is lost or out of memory throws through C, which ends the process. Here every function
-// that ggml-base or a caller may enter catches it, and hotshoe_backend_failure says what happened.
+// In ggml, a device that is lost or out of memory throws through C, which ends the process. Here every function that
+// ggml-base or a caller may enter catches the exception, and hotshoe_backend_failure tells what happened (see
+// guarded.hpp).
 
-#include "ggml.h"
-#include "ggml-backend-impl.h"
 #include "ggml-impl.h"
+
+#include "guarded.hpp"
 
 #include <map>
 #include <mutex>
@@ -13,19 +14,7 @@
 #include <sstream>
 #include <string>
 
-static void note_failure(ggml_backend_dev_t device, const char * why);
-static void note_failure(ggml_backend_t backend, const char * why);
-static void note_failure(ggml_backend_buffer_type_t type, const char * why);
-static void note_failure(ggml_backend_buffer_t buffer, const char * why);
-
-#include "guarded.hpp"
-
-#undef GGML_ABORT
-#define GGML_ABORT(...) throw_failure(__VA_ARGS__)
-#undef GGML_BACKEND_DL_IMPL
-#define GGML_BACKEND_DL_IMPL(reg)
-
-// In the place of std::cerr: each line goes to ggml's log.
+// Replaces std::cerr: each line goes to ggml's log.
 static std::ostream & messages() {
     struct lines : std::stringbuf {
         int sync() override {
@@ -41,11 +30,11 @@ static std::ostream & messages() {
 
 #include "ggml-vulkan-checked.cpp" // ggml-vulkan.cpp, with messages() and older_headers.hpp: see CMakeLists.txt
 
-// Of each device, by ggml's name for it: how often it failed, why the last time, and whether it is unusable since.
+// What happened to a device, by ggml's name for it.
 struct device_state {
     uint64_t failures = 0;
-    std::string why;
-    bool lost = false;
+    std::string why;   // reason of the last failure
+    bool lost = false; // it must be opened again
 };
 static std::mutex states_mutex;
 static std::map<std::string, device_state> states;
@@ -61,8 +50,8 @@ static void note_failure(ggml_backend_t backend, const char * why) { note_failur
 static void note_failure(ggml_backend_buffer_type_t type, const char * why) { note_failure(type->device, why); }
 static void note_failure(ggml_backend_buffer_t buffer, const char * why) { note_failure(buffer->buft->device, why); }
 
-// How often this device failed, and why the last time; NULL if it never did. Without a device: why there is none. The
-// text stays until the thread's next call.
+// Sets *failures to the number of times that this device failed. Returns why it failed the last time, or NULL if it
+// never did. device "": why there is no device. The text is valid until the thread's next call.
 static const char * hotshoe_backend_failure(const char * device, uint64_t * failures) {
     static thread_local std::string why;
     std::lock_guard<std::mutex> lock(states_mutex);
@@ -77,8 +66,8 @@ static bool is_software(ggml_backend_dev_t device) {
     return ggml_backend_vk_get_device_type(int(context->device)) == vk::PhysicalDeviceType::eCpu;
 }
 
-// ggml shows a device that is neither a discrete nor an integrated GPU only if GGML_VK_VISIBLE_DEVICES names it. Here
-// those that compute on the CPU come after all others, unless the variable chooses.
+// ggml lists a device that is neither a discrete nor an integrated GPU only if GGML_VK_VISIBLE_DEVICES names it. This
+// adds the devices that compute on the CPU after all others, unless that variable is set.
 static void add_software_devices() {
     if (getenv("GGML_VK_VISIBLE_DEVICES") != nullptr) {
         return;
@@ -93,8 +82,9 @@ static void add_software_devices() {
     }
 }
 
-// Mesa's software driver (22.3) refers to all buffers of a descriptor set when it is bound, also to those that the
-// shader does not use. ggml writes those only that it does: the others may be of a graph that was freed since.
+// When Mesa's software driver (22.3) binds a descriptor set, it uses all buffers of the set, even those that the shader
+// does not use. ggml writes only those that the shader uses: the others may belong to a graph that was freed in the
+// meantime.
 static PFN_vkUpdateDescriptorSets update_descriptor_sets;
 
 static bool is_llvmpipe(VkDevice device) {
@@ -128,7 +118,7 @@ static enum ggml_backend_dev_type device_type(ggml_backend_dev_t device) {
                                : ggml_backend_vk_device_get_type(device); // never the default
 }
 
-// ggml's shaders that copy blocks read rows that begin between two of the device's alignments from the wrong place.
+// ggml's shaders that copy blocks read rows from the wrong address if the rows do not start at the device's alignment.
 static bool supports_op(ggml_backend_dev_t device, const ggml_tensor * op) {
     const bool copies = op->op == GGML_OP_CPY || op->op == GGML_OP_DUP || op->op == GGML_OP_CONT;
     if (copies && ggml_is_quantized(op->src[0]->type)) {
@@ -146,27 +136,27 @@ static void device_props(ggml_backend_dev_t device, ggml_backend_dev_props * pro
     props->type = device_type(device);
 }
 
-// A device that was lost is opened anew; what it held stays lost.
+// Opens a lost device again. What was in its memory stays lost.
 static ggml_backend_t init_backend(ggml_backend_dev_t device, const char * params) {
     const size_t index = ((ggml_backend_vk_device_context *) device->context)->device;
     std::unique_lock<std::mutex> lock(states_mutex);
     device_state & state = states[ggml_backend_vk_device_get_name(device)];
-    const bool anew = state.lost;
+    const bool was_lost = state.lost;
     state.lost = false;
     lock.unlock();
     const vk_device before = vk_instance.devices[index];
     try {
-        if (anew) {
+        if (was_lost) {
             vk_instance.devices[index] = nullptr;
         }
         return ggml_backend_vk_device_init(device, params);
     } catch (...) {
-        vk_instance.devices[index] = before; // and not one that was opened by half
+        vk_instance.devices[index] = before; // not one that is half open
         throw;
     }
 }
 
-// After a graph for which there was no memory: what was recorded is dropped, and another graph can run.
+// Drops what was recorded of a graph that did not get its memory, so that another graph can run.
 static void abandon_graph(ggml_backend_vk_context * context) {
     context->device->device.waitIdle();
     if (context->almost_ready_fence_pending) {
@@ -189,7 +179,7 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * grap
     auto * context = (ggml_backend_vk_context *) backend->context;
     try {
         return ggml_backend_vk_graph_compute(backend, graph);
-    } catch (const vk::SystemError & error) { // ggml throws its base again, so that only the code tells
+    } catch (const vk::SystemError & error) { // ggml throws its base class again: only the code tells them apart
         if (error.code() != vk::make_error_code(vk::Result::eErrorOutOfDeviceMemory) &&
             error.code() != vk::make_error_code(vk::Result::eErrorOutOfHostMemory)) {
             throw;
@@ -199,8 +189,8 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * grap
     }
 }
 
-// ggml moves nodes past others that they do not read. A node that writes in place must stay behind those that read
-// what was there before, which no edge of the graph says: such graphs keep their order.
+// ggml moves nodes past others that they do not read. A node that writes in place must stay behind the nodes that read
+// the memory before; no edge of the graph says so. Such graphs keep their order.
 static void graph_optimize(ggml_backend_t backend, ggml_cgraph * graph) {
     const auto root = [](const ggml_tensor * t) { return t->view_src != nullptr ? t->view_src : t; };
     for (int i = 0; i < graph->n_nodes; ++i) {
@@ -228,7 +218,7 @@ static void free_backend(ggml_backend_t backend) {
     try {
         ggml_vk_cleanup(context);
     } catch (const std::exception &) {
-        return; // of a lost device nothing can be taken back: a second try would only fail elsewhere
+        return; // nothing of a lost device can be freed: a second attempt would only fail elsewhere
     }
     delete context;
     delete backend;
@@ -279,7 +269,7 @@ static void guard_interfaces() {
     i.event_wait = guarded<ggml_backend_vk_event_wait>::call;
 }
 
-// With no device, and why, where there is no driver or a broken one.
+// If the driver is missing or broken, the registry has no device, and hotshoe_backend_failure tells why.
 extern "C" __attribute__((visibility("default"))) ggml_backend_reg_t ggml_backend_init(void) {
     static const ggml_backend_reg_i none = {
         /* .get_name         = */ ggml_backend_vk_reg_get_name,

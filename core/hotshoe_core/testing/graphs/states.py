@@ -33,7 +33,7 @@ cases += [_state(d) for d in (F32, F16, Q8_0, DType.BF16)]
 
 
 @graph()
-def an_update_nobody_reads(m: Maker) -> Sequence[Tensor]:
+def an_update_without_readers(m: Maker) -> Sequence[Tensor]:
     state, other, x = m.state((4, 3)), m.state((4, 3)), m.input((2, 3))
     m.update(state, state.set_rows(m.indices(2, 4), x))
     new = m.update(other, other.set_rows(m.indices(2, 4), x * 2.0))
@@ -86,7 +86,7 @@ def a_state_read_before_and_after_its_update(m: Maker) -> Sequence[Tensor]:
 
 
 @graph(DType.BF16)
-def answers_that_are_all_of_a_state(m: Maker) -> Sequence[Tensor]:
+def results_equal_to_a_state(m: Maker) -> Sequence[Tensor]:
     """An op that changes nothing still gives a value with its own memory: it stays when the state is overwritten."""
     half, plain = m.state((4, 3), DType.BF16), m.state((4, 3))
     halves, ids = [half.cast(F32)], m.indices(2, 4)
@@ -157,7 +157,7 @@ def states_that_trade_their_values(m: Maker) -> Sequence[Tensor]:
 
 
 @graph()
-def a_state_that_takes_what_another_was(m: Maker) -> Sequence[Tensor]:
+def a_state_that_takes_the_old_value_of_another(m: Maker) -> Sequence[Tensor]:
     a, b = m.operand((3, 4), kind="state"), m.operand((3, 4), kind="state")
     m.update(a, a.set_rows(m.indices(2, 3), m.input((2, 4))))
     m.update(b, a)
@@ -184,14 +184,14 @@ def rows_of_a_state_computed_from_other_rows_of_it(m: Maker) -> Sequence[Tensor]
 
 
 @graph()
-def rows_of_a_state_that_are_other_rows_of_it(m: Maker) -> Sequence[Tensor]:
+def rows_of_a_state_copied_to_other_rows(m: Maker) -> Sequence[Tensor]:
     state = m.operand((6, 4), kind="state")
     m.update(state, state.set_rows(m.indices(2, 6), state[1:3]))
     return [state.sum(0)]
 
 
 @graph(F16)
-def keys_turned_where_they_lie(m: Maker) -> Sequence[Tensor]:
+def keys_rotated_in_place(m: Maker) -> Sequence[Tensor]:
     """A context shift: RoPE turns some rows of a cache, in one graph."""
     keys, ids, by = m.operand((8, 32), F16, kind="state"), m.indices(3, 8), m.indices(3, 50)
     turned = rope(keys.take(ids).reshape(3, 2, 16), by, config=RoPE(16))

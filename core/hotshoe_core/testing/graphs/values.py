@@ -80,7 +80,7 @@ def a_repackable_weight_used_by_several_ops(m: Maker) -> Sequence[Tensor]:
 
 
 @graph()
-def inputs_nobody_reads(m: Maker) -> Sequence[Tensor]:
+def inputs_without_readers(m: Maker) -> Sequence[Tensor]:
     x, _ = m.input((3,)), m.input((1000,))
     m.input((2, 2), I32, lambda rng, shape: rng.integers(0, 9, shape))
     return [x + 1.0]

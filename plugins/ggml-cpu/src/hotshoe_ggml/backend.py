@@ -51,7 +51,7 @@ class GgmlBackend(Backend):
             self.honours = self.honours | {"matmul_precision"}
         self.rounds_to_bf16 = self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
-        self._held: dict[Tensor, tuple[str, Stored]] = {}  # with the device
+        self._stored: dict[Tensor, tuple[str, Stored]] = {}  # with the device
         self._executables: set[GgmlExecutable] = set()
         # With the CPU alone, each graph has its own and keeps its addresses: untouched memory costs nothing.
         self.scheduler = Scheduler(self.units) if len(self.units) > 1 else None
@@ -88,7 +88,7 @@ class GgmlBackend(Backend):
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-                loaded[w.key] = self._hold(tensor, placement.device_of_weight(w.layer, w.uses), stored[w.key])
+                loaded[w.key] = self._register(tensor, placement.device_of_weight(w.layer, w.uses), stored[w.key])
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -102,25 +102,25 @@ class GgmlBackend(Backend):
             except OutOfMemory as e:
                 raise self._insufficient(unit.name, "cache", e.size, layer) from None
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            return self._hold(tensor, unit.name, stored)
+            return self._register(tensor, unit.name, stored)
 
-    def _hold(self, tensor: Tensor, device: str, stored: Stored) -> Tensor:
+    def _register(self, tensor: Tensor, device: str, stored: Stored) -> Tensor:
         tensor.owner, tensor.handle = self, stored.handle
-        self._held[tensor] = (device, stored)
+        self._stored[tensor] = (device, stored)
         return tensor
 
     def device_of_tensor(self, tensor: Tensor) -> str:
-        return self._held[tensor][0]
+        return self._stored[tensor][0]
 
     def release(self, tensors: Sequence[Tensor]) -> None:
         if self.foreign:
             return  # a forked child has none of the threads that this would end
         with self.lock:
             for t in tensors:
-                if t in self._held:
+                if t in self._stored:
                     for executable in self._executables:
                         executable.invalidate(t)
-                    for buffer in self._held.pop(t)[1].buffers:
+                    for buffer in self._stored.pop(t)[1].buffers:
                         buffer.release_one()
                     t.handle = None
 
@@ -176,7 +176,7 @@ class GgmlBackend(Backend):
             report = BackendMemory()
             for unit in self.units:
                 report.on(unit.name)
-            for tensor, (name, stored) in self._held.items():
+            for tensor, (name, stored) in self._stored.items():
                 device = report.on(name)
                 amounts = device.weights if tensor.op == "weight" else device.cache
                 amounts[tensor.layer] = Memory(amounts.get(tensor.layer, Memory()).size + stored.nbytes, status)
@@ -221,7 +221,7 @@ class GgmlBackend(Backend):
             self._closed = True
             for executable in list(self._executables):
                 executable.close()
-            self.release(list(self._held))
+            self.release(list(self._stored))
             for unit in self.units:
                 unit.close()
 

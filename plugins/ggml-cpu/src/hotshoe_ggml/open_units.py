@@ -34,7 +34,7 @@ def open_units(devices: Sequence[Device], params: BackendParams) -> list[Unit]:
     if not devices or len(others) >= _MAX_DEVICES or len(hosts) > 1:
         raise NativeError(
             f"got {len(devices)} devices ({', '.join(d.name for d in devices)}); "
-            f"expected 1 to {_MAX_DEVICES}, of which one may be a CPU"
+            f"expected 1 to {_MAX_DEVICES}, with at most one CPU"
         )
     opened: list[Unit] = []
     try:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hotshoe_core.contract.device import BackendParams, Device, DeviceType
-from hotshoe_core.contract.host_memory import host_memory
 from hotshoe_core.contract.plugin import hookimpl
 from hotshoe_core.errors.text import printable
 from hotshoe_ggml.quirks import nvidia
@@ -62,7 +61,6 @@ class GgmlProvider:
         variant = library.name.split(".")[0].partition(f"ggml-{self._library}-")[2]
         features = ", ".join(k for k, v in opened.features().items() if v == "1")
         facts = opened.devices()
-        host = host_memory() if self._library == "cpu" else None  # ggml says that all of it is free
         return [
             Device(
                 name=self._device_name if self._device_name == "cpu" else f"{self._device_name}:{i}",
@@ -70,8 +68,8 @@ class GgmlProvider:
                 provider=self.name,
                 family=self.family,
                 description=printable(f.description, 256),
-                memory_total=host.total if host else f.memory_total,
-                memory_free=host.available if host else f.memory_free,
+                memory_total=f.memory_total,
+                memory_free=f.memory_free,
                 pci_id=None if f.device_id is None else printable(f.device_id, 64),
                 library=library,
                 properties={"index": i, "variant": variant, "features": features},

@@ -56,13 +56,13 @@ def load_weights(
     Raises OutOfMemory; then no memory stays allocated.
     """
     groups: dict[tuple[str, int], tuple[Any, list[_Part]]] = {}
-    own: list[_Part] = []
+    to_pack: list[_Part] = []
     buffer_types = unit.buffer_types() if repack else []
     split = bool(buffer_types) or (repack is True and unit.has_own_layouts)
     for part in (part for w in weights for part in _parts(w, split=split)):
         w = part.weight
         if repack is True and unit.packs(w):
-            own.append(part)
+            to_pack.append(part)
             continue
         kind = next((t for t in buffer_types if _fits(unit.handle, t, w)), unit.buffer_type)
         plain = kind is unit.buffer_type
@@ -76,10 +76,10 @@ def load_weights(
             buffers |= {part.key: buffer for part in parts}
             with _on(unit, parts):
                 _fill(unit, buffer, how, kind, parts, dry, meter)
-        if own:
-            with _on(unit, own):
-                layouts = unit.pack([part.weight for part in own], dry=dry, meter=meter)
-            buffers |= {part.key: OwnBuffer(layout) for part, layout in zip(own, layouts)}
+        if to_pack:
+            with _on(unit, to_pack):
+                layouts = unit.pack([part.weight for part in to_pack], dry=dry, meter=meter)
+            buffers |= {part.key: OwnBuffer(layout) for part, layout in zip(to_pack, layouts)}
     except BaseException:
         for allocated in buffers.values():
             allocated.free()

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, by ggml's CUDA library. What is done before it is opened: hotshoe_ggml.quirks.nvidia."""
+"""NVIDIA's GPUs, by ggml's CUDA library. hotshoe_ggml.quirks.nvidia opens what that library needs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class MetalProvider(GgmlProvider):
         super().__init__("ggml-metal", "metal", LIBRARY_DIR, "metal")
 
     def native(self) -> dict[str, object] | None:
-        """What the loader's room for ggml takes. Raises DeviceNotFoundError on other systems than macOS."""
+        """See GgmlProvider.native. Raises DeviceNotFoundError on other systems than macOS."""
         if sys.platform != "darwin":
             raise DeviceNotFoundError(
                 f"wrong platform: Metal is part of macOS, and this is {sys.platform}",

@@ -1,4 +1,4 @@
-"""Devices of other machines, by ggml's RPC: ``HOTSHOE_RPC=host:port,host:port``, and there `hotshoe-rpc-serve`."""
+"""Devices of other machines, by ggml's RPC: ``HOTSHOE_RPC=host:port``, where `hotshoe-rpc-serve` runs on that host."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ LIBRARY_DIR = Path(__file__).resolve().parent / "lib"
 
 
 def endpoints() -> list[str]:
-    """``host:port`` of each server that the variable names. Raises NativeError for what is none."""
-    found = [each.strip() for each in os.environ.get(VARIABLE, "").split(",") if each.strip()]
+    """``host:port`` of each server that HOTSHOE_RPC names. Raises NativeError if one is invalid."""
+    found = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     for endpoint in found:
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
@@ -32,16 +32,16 @@ def endpoints() -> list[str]:
 
 
 class RpcProvider(GgmlProvider):
-    """Devices ``rpc:0``, ``rpc:1``, … in the order of the servers named. They are never the default: see ``type``."""
+    """Devices ``rpc:0``, ``rpc:1``, … in the order of the servers. They are of type ACCEL, so never the default."""
 
     def __init__(self) -> None:
         super().__init__("ggml-rpc", "rpc", LIBRARY_DIR, "rpc")
 
     def native(self) -> dict[str, object] | None:
-        return super().native() if endpoints() else None  # nothing is opened while no server is named
+        return super().native() if endpoints() else None  # without a server, no library is opened
 
     def devices(self, library: Path | None) -> Sequence[Device]:
-        """Raises DeviceNotFoundError where no server is named: that is what is missing, not a driver."""
+        """The devices of all servers. Raises DeviceNotFoundError if HOTSHOE_RPC names no server."""
         if library is None:
             raise DeviceNotFoundError(
                 "no server is named",
@@ -54,7 +54,7 @@ class RpcProvider(GgmlProvider):
                 found.append(
                     Device(
                         name=f"rpc:{len(found)}",
-                        type=DeviceType.ACCEL,  # behind a network: not what anybody means who asks for a GPU
+                        type=DeviceType.ACCEL,  # device="gpu" does not mean one behind a network
                         provider=self.name,
                         family=self.family,
                         description=f"a device of {endpoint}",

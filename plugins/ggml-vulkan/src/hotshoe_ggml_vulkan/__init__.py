@@ -1,4 +1,4 @@
-"""GPUs of any vendor, by ggml's Vulkan backend."""
+"""GPUs of any vendor, by ggml's Vulkan library."""
 
 from __future__ import annotations
 

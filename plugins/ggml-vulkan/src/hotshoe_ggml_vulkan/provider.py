@@ -1,4 +1,4 @@
-"""VulkanProvider: the GPUs that Vulkan shows, and what stands in for one on the CPU, as what it is."""
+"""VulkanProvider: the GPUs that Vulkan lists, and software devices, which are marked as such."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class VulkanProvider(GgmlProvider):
         super().__init__("ggml-vulkan", "vulkan", LIBRARY_DIR, "vulkan")
 
     def devices(self, library: Path | None) -> Sequence[Device]:
-        """Raises DeviceNotFoundError, which says why, where Vulkan shows none."""
+        """Vulkan's devices. Raises DeviceNotFoundError, with the reason, if Vulkan lists none."""
         found = super().devices(library)
         if library is not None and not found:
             why = load_backend(library).failures()
             raise DeviceNotFoundError(
-                f"Vulkan shows no device: {why[1] if why and why[1] else 'no driver offers one'}",
+                f"Vulkan lists no device: {why[1] if why and why[1] else 'no driver offers one'}",
                 hint="install the GPU's driver (AMD and Intel: apt install mesa-vulkan-drivers; NVIDIA: its own); "
                 "`vulkaninfo --summary` lists what Vulkan finds",
             )
         return [
             dataclasses.replace(device, description=f"{device.description}, a software device: it computes on the CPU")
-            if device.type is DeviceType.ACCEL  # what the library says of a device that is no GPU
+            if device.type is DeviceType.ACCEL  # the library's type for a device that is not a GPU
             else device
             for device in found
         ]

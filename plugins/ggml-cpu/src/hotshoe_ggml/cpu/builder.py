@@ -86,7 +86,7 @@ class CpuBuilder(Builder):
         return self._multiplies_stored and builds(node) and multiplies_stored(operands(node)[1], n_rows, bf16=self.bf16)
 
     def _pattern(self, node: Tensor, pattern: Pattern, read: Read) -> Ptr:
-        """The ggml node of a whole pattern, of which ``node`` is the last."""
+        """The ggml node of a whole pattern. ``node`` is its last one."""
         op = pattern.linear.op
         x, weight = (read(op, t, i) for i, t in enumerate(operands(pattern.linear)))
         gate = None if pattern.gate is None else read(op, operands(pattern.gate)[1], 1)
@@ -152,7 +152,7 @@ class CpuBuilder(Builder):
         return self.one_choice_at_a_time(x, weight, experts)
 
     def _is_repacked(self, weight: Ptr) -> bool:
-        """Whether the weight has the layout of ggml's CPU_REPACK, a buffer that is no memory for the host to read."""
+        """Whether the weight has the layout of ggml's CPU_REPACK, a buffer that the host cannot read as memory."""
         return weight.buffer != ffi.NULL and not self.g.ggml_backend_buffer_is_host(weight.buffer)
 
     def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:
@@ -192,16 +192,16 @@ class CpuBuilder(Builder):
             if not _has_rows(mask, mask_types()):
                 return None
         n_parts = self._n_parts_of_keys(q, k)
-        rest = [] if sinks is None else [sinks]
-        shown = [q, k, v] if mask is None else [q, k, v, mask]
-        flags = (mask is not None, bool(rest) and n_parts == 1)
+        sink_args = [] if sinks is None else [sinks]
+        args = [q, k, v] if mask is None else [q, k, v, mask]
+        flags = (mask is not None, bool(sink_args) and n_parts == 1)
         params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, *flags))
         _, heads, n, batch = q.ne
         if n_parts == 1:
-            return self._kernel("hotshoe_attention", [v.ne[0], heads, n, batch], shown + rest, params)
-        of_parts = self._kernel("hotshoe_attention", [v.ne[0] + 2, heads, n, batch * n_parts], shown, params)
-        has_sinks = ffi.new("int32_t *", bool(rest))
-        return self._kernel("hotshoe_attention_merge", [v.ne[0], heads, n, batch], [of_parts, *rest], has_sinks)
+            return self._kernel("hotshoe_attention", [v.ne[0], heads, n, batch], args + sink_args, params)
+        partial = self._kernel("hotshoe_attention", [v.ne[0] + 2, heads, n, batch * n_parts], args, params)
+        has_sinks = ffi.new("int32_t *", bool(sink_args))
+        return self._kernel("hotshoe_attention_merge", [v.ne[0], heads, n, batch], [partial, *sink_args], has_sinks)
 
     def _n_parts_of_keys(self, q: Ptr, k: Ptr) -> int:
         """The number of parts that the keys are cut into, so that all threads have the same amount of work.
@@ -227,13 +227,13 @@ class CpuBuilder(Builder):
 
     def _norm(self, name: str, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr | None:
         """The node, or None unless all operands are F32 with contiguous rows, and weight and bias are [ne0]."""
-        given = [t for t in (x, weight, bias) if t is not None]
-        if not all(map(_has_rows, given)):
+        args = [t for t in (x, weight, bias) if t is not None]
+        if not all(map(_has_rows, args)):
             return None
         if any(t is not None and list(t.ne) != [x.ne[0], 1, 1, 1] for t in (weight, bias)):
             return None
         flags = (weight is not None, bias is not None)
-        return self._kernel(name, list(x.ne), given, ffi.new("struct hotshoe_norm_params *", (eps, *flags)))
+        return self._kernel(name, list(x.ne), args, ffi.new("struct hotshoe_norm_params *", (eps, *flags)))
 
     # Elements and rows
 
@@ -298,9 +298,9 @@ def _layout(node: Tensor) -> Any:
 
 def _is_gated_pair(gate: Tensor, up: Tensor) -> bool:
     """Whether ``act(gate) * up`` of these two products of ours is one product."""
-    of_gate, own = _layout(gate), _layout(up)
-    if not isinstance(own, QuantizedWeight) or not isinstance(of_gate, QuantizedWeight):
+    gate_layout, up_layout = _layout(gate), _layout(up)
+    if not isinstance(up_layout, QuantizedWeight) or not isinstance(gate_layout, QuantizedWeight):
         return False
     same_input = operands(gate)[0] is operands(up)[0]
     same_experts = all(a is b for a, b in zip(gate.sources[2:], up.sources[2:]))
-    return same_input and same_experts and own.takes_gate(of_gate)
+    return same_input and same_experts and up_layout.takes_gate(gate_layout)

@@ -111,7 +111,7 @@ def multiplies_stored(weight: Tensor, n_rows: int, *, bf16: bool = False) -> boo
 def rounds_stored(dtype: DType, k: int) -> bool:
     """Whether our products with a weight of k columns, as the file has it, may round it to BF16.
 
-    F32 is not rounded: a weight that is F32 among others, such as the one that chooses experts, needs its precision.
+    F32 is not rounded: a matrix that is F32 among smaller types, such as the router of experts, needs its precision.
     """
     return dtype is DType.F16 and k % 2 == 0 and multiplies_bf16()
 

@@ -72,8 +72,8 @@ def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
 
     A token reads all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two tables,
     and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs. Requesting all large pages
-    beforehand would delay loading if memory is fragmented, or a host has yet to provide it. So those that
-    ``FreshPages`` did not get come later, at the cost of a twentieth of a core while they are slow.
+    beforehand would delay loading if memory is fragmented, or a host has yet to provide it. So large
+    pages that ``FreshPages`` did not get come later, at the cost of a twentieth of a core while they are slow.
 
     The thread does not keep the memory alive. If Linux has no large pages, nothing changes.
     """

@@ -1,4 +1,4 @@
-"""Builder: makes ggml nodes. Its second half are the ops that a unit may make in a way of its own."""
+"""Builder: makes ggml nodes. Its second half is the ops that a unit may make with its own kernels."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ class Builder:
         return x if list(x.ne) == ne else self.call("repeat_4d", self.rows(x), *ne)
 
     def indices(self, node: Tensor, native: Ptr, which: int = 0) -> Ptr:
-        """Operand ``which`` of those that ``node`` uses as indices, contiguous and within what it indexes.
+        """The ``which``-th operand that ``node`` uses as indices, contiguous and within the axis that it indexes.
 
         ggml aborts on an index out of range, or reads beyond the tensor. Indices that are fed are checked when they
-        are fed; those that the graph computes are proved to fit, or limited.
+        are fed; indices that the graph computes are proved to fit, or limited.
         """
         source, indices, axis = TABLE[node.op].indexed[which]
         x, index = node.sources[source], node.sources[indices]
@@ -111,8 +111,8 @@ class Builder:
         n = x.shape[axis]
         return self.cont(native) if are_within(index, n) else self.limit(native, n)
 
-    # Ops that a unit may make in a way of its own. Operands are as lowerings prepare them: F32 with contiguous rows,
-    # unless the op says otherwise.
+    # Ops that a unit may make with its own kernels. Lowerings pass operands of F32 with contiguous rows, unless the op
+    # says otherwise.
 
     def limit(self, indices: Ptr, n: int) -> Ptr:
         """I32 indices, limited to 0 … n - 1."""
@@ -153,8 +153,8 @@ class Builder:
         """The first index of the largest element of each row."""
         n, n_rows = x.ne[0], x.ne[1] * x.ne[2] * x.ne[3]
         x = self.reshape(x, (n_rows, n))
-        # A GPU's argmax gives any of equal elements. With n, n - 1, …, 1 for those and 0 for smaller elements, the
-        # first has the largest value.
+        # A GPU's argmax returns the index of any of equal elements. With n, n - 1, …, 1 for those and 0 for smaller
+        # elements, the first has the largest value.
         largest = self.reshape(self.row_max(x), (n_rows, 1))
         less = self.call("step", self.call("neg", self.call("sub", x, largest)))
         left = self.call("mul", self.call("scale_bias", less, 1.0, -1.0), self.call("arange", -float(n), 0.0, 1.0))

@@ -48,8 +48,8 @@ def _convolves(dims: int) -> Callable[[Tensor], bool]:
 def _geometry(node: Tensor, dims: int) -> list[int]:
     """Stride, padding and dilation, each from the last axis to the first. A single axis is the width of an image."""
     flat = ((1,), (0,), (1,)) if dims == 1 else ((), (), ())
-    given = (node.attrs[name] for name in ("stride", "padding", "dilation"))
-    return [i for more, values in zip(flat, given) for i in (*reversed(values), *more)]
+    attrs = (node.attrs[name] for name in ("stride", "padding", "dilation"))
+    return [i for more, values in zip(flat, attrs) for i in (*reversed(values), *more)]
 
 
 def _image(shape: Shape, dims: int) -> Shape:

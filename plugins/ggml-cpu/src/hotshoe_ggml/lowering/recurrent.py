@@ -34,8 +34,8 @@ def _plain(b: Builder, x: Ptr) -> Ptr:
 
 @lowers("ssm_conv")
 def _ssm_conv(b: Builder, node: Tensor, x: Ptr, state: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
-    seen = b.call("concat", _plain(b, state), _plain(b, x), 1)  # (n_seqs, kernel - 1 + t, channels)
-    y = b.call("ssm_conv", b.cont(b.swap(seen, 0, 1)), _plain(b, weight))
+    steps = b.call("concat", _plain(b, state), _plain(b, x), 1)  # (n_seqs, kernel - 1 + t, channels)
+    y = b.call("ssm_conv", b.cont(b.swap(steps, 0, 1)), _plain(b, weight))
     return y if bias is None else b.call("add", y, _plain(b, bias))
 
 

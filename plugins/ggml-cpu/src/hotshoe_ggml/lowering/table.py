@@ -50,8 +50,8 @@ def lowers(
 ) -> Callable[[Lowering], Lowering]:
     """Enter the function as the lowering of these ops.
 
-    when: the nodes that it covers, of those that ggml can represent. ggml_lacks: the nodes that ggml has no op for, so
-    that the unit's builder must make them. nodes: the most ggml nodes that it makes.
+    when: whether it covers a node that ggml can represent. ggml_lacks: whether ggml has no op for the node, so that the
+    unit's builder must make it. nodes: the most ggml nodes that it makes.
     """
 
     def add(function: Lowering) -> Lowering:

@@ -89,7 +89,7 @@ class TensorBuffer:
     def map_pages(self, device: Any, pairs: Sequence[tuple[Any, WeightData]]) -> None:
         """Let each tensor use its weight's pages, all of one mapping. Raises OutOfMemory if the device refuses."""
         self.use_memory(device, [(tensor, w.data) for tensor, w in pairs])
-        # those that every token reads whole; a token reads only a part of an embedding or of experts
+        # weights that every token reads whole; a token reads only a part of an embedding or of experts
         whole = [w.data for _, w in pairs if w.uses == ("linear",)]
         if whole:
             self._ahead = ReadAhead(np.frombuffer(memory_owner(whole[0]), np.uint8), whole)

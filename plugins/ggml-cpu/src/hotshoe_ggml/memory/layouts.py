@@ -70,8 +70,8 @@ class OwnLayout(Handle):
 class DualLayout(Handle):
     """A weight with a layout for ``linear`` and, for other ops, the layout of the file.
 
-    An embedding that is also the output's weight has both: its rows are taken from the mapped file, of which only
-    those pages are read, and the product over the whole vocabulary runs in the fast layout.
+    An embedding that is also the output's weight has both: its rows are taken from the mapped file, so that only
+    the pages of these rows are read, and the product over the whole vocabulary runs in the fast layout.
     """
 
     __slots__ = ("linear", "other")

@@ -124,7 +124,7 @@ def copy_all(pairs: list[tuple[Any, np.ndarray[Any, Any]]], meter: Meter, n_thre
 def run_all(jobs: Sequence[Callable[[], object]], n_threads: int) -> None:
     """Run the jobs in their order, ``n_threads`` at a time.
 
-    If one raises, no further one starts; raises its exception after those that run are finished.
+    If a job raises, no further job starts. Raises its exception after the running jobs are finished.
     """
     waiting = iter(jobs)
     failed: list[BaseException] = []

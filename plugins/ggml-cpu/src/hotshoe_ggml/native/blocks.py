@@ -1,7 +1,7 @@
-"""Block formats by ggml's own functions: rows of float32 to blocks and back, without a graph or a device.
+"""Block formats by ggml's functions: rows of float32 to blocks and back, without a graph or a device.
 
-All are functions of libggml-base without state but tables that are made once, under a lock of ggml's. cffi gives
-Python's lock back while they run, so several threads quantize at once.
+The functions of libggml-base have no state except tables, which ggml makes once under a lock. cffi releases Python's
+lock while they run, so several threads can quantize at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _I = (
     *(DType.IQ1_S, DType.IQ1_M, DType.IQ2_XXS, DType.IQ2_XS, DType.IQ2_S),
     *(DType.IQ3_XXS, DType.IQ3_S, DType.IQ4_NL, DType.IQ4_XS),
 )
-# those of ggml_quantize_chunk, which aborts or does nothing for any other
+# the types of ggml_quantize_chunk, which aborts or does nothing for others
 _WEIGHED = frozenset({*_LEGACY, *_K, *_I})
 _UNWEIGHED = frozenset(
     {*_PLAIN, DType.Q8_0, DType.TQ1_0, DType.TQ2_0, DType.MXFP4, DType.NVFP4, DType.Q1_0, DType.Q2_0}
@@ -33,12 +33,12 @@ _UNWEIGHED = frozenset(
 
 
 def writes(dtype: DType, *, importance: bool = False) -> bool:
-    """Whether ``quantize_rows`` writes this type, and with ``importance`` whether that has an effect."""
+    """Whether ``quantize_rows`` writes this type. importance: whether it also makes use of an importance."""
     return dtype in _WEIGHED or (not importance and dtype in _UNWEIGHED)
 
 
 def quantize_rows(rows: Array, dtype: DType, importance: Array | None = None) -> Array:
-    """See Backend.quantize_rows. What ggml would abort for is refused here."""
+    """See Backend.quantize_rows. Raises DTypeError or ShapeError where ggml would abort."""
     if not writes(dtype):
         raise DTypeError(f"ggml does not write {dtype.name}")
     if rows.ndim != 2 or rows.dtype != np.float32 or not rows.flags.c_contiguous:
@@ -48,10 +48,10 @@ def quantize_rows(rows: Array, dtype: DType, importance: Array | None = None) ->
     if importance is not None and (importance.dtype != np.float32 or importance.shape != (columns,)):
         raise ShapeError(f"importance is {importance.dtype}{list(importance.shape)}; expected float32 ({columns},)")
     if importance is None and lib().ggml_quantize_requires_imatrix(dtype.id):
-        raise DTypeError(f"ggml writes {dtype.name} with the importance of each column only")
+        raise DTypeError(f"ggml writes {dtype.name} only with the importance of each column")
     if not out.size:
         return out
-    # copies that live until the call is over; a file may align its tensors to single bytes
+    # aligned copies if necessary, which live until the call returns: a file may align its tensors to single bytes
     rows = np.require(rows, requirements="A")
     weights = None if importance is None else np.require(importance, requirements=["C", "A"])
     written = lib().ggml_quantize_chunk(

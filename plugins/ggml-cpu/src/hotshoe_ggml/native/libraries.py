@@ -1,8 +1,8 @@
-"""Opens ggml's native libraries: the base once a process, backends by path.
+"""Opens ggml's native libraries: the base once in each process, backends by path.
 
-ggml's own registry (`libggml`) is never used: it searches the interpreter's directory and the current one. A
-backend library exports `ggml_backend_init` and perhaps `ggml_backend_score`; these two and the base are all we need.
-Nothing is ever closed: a ggml backend that was closed crashes later.
+ggml's own registry (`libggml`) is not used: it searches the interpreter's directory and the current one. A backend
+library exports `ggml_backend_init` and perhaps `ggml_backend_score`; these two and the base are sufficient. Libraries
+are never closed: a ggml backend that was closed crashes later.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotshoe_core.contract.device import Device
+from hotshoe_core.contract.host_memory import host_memory
 from hotshoe_core.contract.mapped_libraries import is_same_file, mapped_libraries
 from hotshoe_core.errors import NativeError
 from hotshoe_ggml._gen_ffi import ffi
@@ -54,7 +55,7 @@ _lock = threading.RLock()
 
 
 def _new_lock() -> None:
-    """In a forked child: a thread of the parent may have held the old one."""
+    """Replace the lock in a forked child: a thread of the parent may have held it."""
     global _lock
     _lock = threading.RLock()
 
@@ -64,15 +65,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class NativeLibraryError(NativeError, ImportError):
-    """A native library cannot be used; the message says which, why, and what to do."""
+    """A native library cannot be used. The message says which, why, and what to do."""
 
 
 class NothingToRunOnError(NativeLibraryError):
-    """A library was opened and finds no driver, or no device."""
+    """A library was opened, but found no driver or no device."""
 
 
 class BuildInfo(NamedTuple):
-    """What `_build_info.json`, written at build time, says about the libraries beside it."""
+    """The contents of `_build_info.json`: what the build recorded about the libraries of this package."""
 
     ggml_version: str
     backend_api_version: int
@@ -92,13 +93,13 @@ class Variant(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """What a ggml device says of itself; memory in bytes."""
+    """What a ggml device reports about itself. Memory is in bytes."""
 
     handle: Any  # ggml_backend_dev_t
     name: str
     description: str
     type: int  # GGML_BACKEND_DEVICE_TYPE_*
-    device_id: str | None  # PCI id, where the device has one
+    device_id: str | None  # PCI id, if the device has one
     memory_free: int
     memory_total: int
     host_buffer: bool
@@ -107,7 +108,7 @@ class DeviceFacts(NamedTuple):
 
 @functools.cache
 def build_info() -> BuildInfo:
-    """The metadata of this installation's build. Opens no library."""
+    """The metadata of this installation's build. Opens no library. Raises NativeLibraryError if it was not built."""
     path = PACKAGE_DIR / "_build_info.json"
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
@@ -121,10 +122,10 @@ def build_info() -> BuildInfo:
 
 
 def _file_name(stem: str) -> str:
-    """The file name of the library `stem`, such as "ggml-cpu-x64", on this platform."""
+    """The file name, on this platform, of a library such as "ggml-cpu-x64"."""
     if sys.platform == "win32":
         return f"{stem}.dll"
-    # CMake calls modules, which are opened and never linked to, ".so" on macOS too.
+    # for modules, which are opened and never linked to, CMake uses ".so" on macOS too
     return f"lib{stem}.so"
 
 
@@ -132,42 +133,41 @@ _adopted: Path | None = None
 
 
 def adopt(folder: Path) -> None:
-    """Use the libggml-base in ``folder`` from now on, in place of this package's. The loader compared their versions.
+    """Use the libggml-base in ``folder`` from now on instead of this package's. The loader compares their versions.
 
-    Raises:
-        NativeLibraryError: there is none, or this process has opened a base already.
+    Raises NativeLibraryError if the folder has no libggml-base, or this process has opened another one already.
     """
     global _adopted
     names = re.compile(r"(lib)?ggml-base(\.\d+)*\.(so(\.\d+)*|dylib|dll)")
     found = sorted((p for p in folder.iterdir() if names.fullmatch(p.name)), key=lambda p: (len(p.name), p.name))
     if not found:
-        raise NativeLibraryError(f"{folder} has no libggml-base. Name a folder with a whole set of ggml libraries.")
+        raise NativeLibraryError(f"{folder} has no libggml-base. Name a folder with a complete set of ggml libraries.")
     if _open_base.cache_info().currsize and base_path() != found[0]:
         raise NativeLibraryError(
-            f"{base_path()} is open in this process already, and {found[0]} cannot join it. Call load_all(ggml=...) "
-            "before any backend is opened."
+            f"{base_path()} is open in this process already, so {found[0]} cannot be used. Call load_all(ggml=...) "
+            "before you open a backend."
         )
     _adopted = found[0]
 
 
 def base_path() -> Path:
-    """The libggml-base of this process: an adopted one, or that of this package."""
+    """The path of this process's libggml-base: an adopted one, or that of this package."""
     if _adopted is not None:
         return _adopted
     names = {"win32": "ggml-base.dll", "darwin": "libggml-base.0.dylib"}
     return LIBRARY_DIR / names.get(sys.platform, "libggml-base.so.0")
 
 
-@functools.cache  # cffi closes a library nobody refers to, and a closed ggml backend crashes later
+@functools.cache  # cffi closes a library without references, and a closed ggml backend crashes later
 def _open(path: Path) -> Any:
     if not path.is_file():
         raise NativeLibraryError(
             f"{path} is missing from the installation of hotshoe-ggml-cpu. Reinstall it: "
             "`pip install --force-reinstall --no-deps hotshoe-ggml-cpu`."
         )
-    # RTLD_LOCAL, not GLOBAL: a backend names libggml-base as its dependency and the linker finds the one already
-    # open by its SONAME; global symbols would besides capture the calls of any other ggml loaded after us.
-    # RTLD_NODELETE, because cffi closes at exit too, while the threads of a pool may still run in the library.
+    # RTLD_LOCAL, not GLOBAL: a backend names libggml-base as its dependency, and the linker finds the open one by its
+    # SONAME; global symbols would also capture the calls of any other ggml that is loaded later.
+    # RTLD_NODELETE: cffi closes libraries at exit, while threads of a pool may still run in them.
     flags = 0 if sys.platform == "win32" else os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_NODELETE
     try:
         return ffi.dlopen(str(path), flags)
@@ -187,7 +187,7 @@ def _open_base() -> Any:
         if found != expected and _adopted is None:
             raise NativeLibraryError(
                 f"{base_path()} is ggml {found}, but this installation was built with {expected}. "
-                "Another package wrote over it: reinstall hotshoe-ggml-cpu."
+                "Another package overwrote it: reinstall hotshoe-ggml-cpu."
             )
         log.install(base, ffi.addressof(kernels(), "hotshoe_log_discard"))
         base.ggml_time_init()
@@ -197,31 +197,30 @@ def _open_base() -> Any:
 def lib() -> Any:
     """libggml-base, opened at the first call.
 
-    Raises:
-        NativeLibraryError: another ggml is already in this process, or the installation is damaged.
+    Raises NativeLibraryError if another ggml is loaded in this process, or the installation is damaged.
     """
     return _open_base()
 
 
 @functools.cache
 def kernels() -> Any:
-    """hotshoe's own kernels, `libhotshoe_kernels`. Needs no ggml library to be open."""
+    """hotshoe's own kernels, `libhotshoe_kernels`. They need no open ggml library."""
     return _open(LIBRARY_DIR / _file_name("hotshoe_kernels"))
 
 
 def _refuse_foreign_base() -> None:
-    # Every ggml 0.x calls its base library libggml-base.so.0: structs of two versions would meet in one call.
+    # every ggml 0.x names its base library libggml-base.so.0: structs of two versions would meet in one call
     foreign = [path for path in mapped_libraries("ggml-base") if not is_same_file(path, base_path())]
     if foreign:
         raise NativeLibraryError(
             f"another ggml is already loaded in this process: {', '.join(foreign)}. Its libggml-base has the same "
-            f"name as ours ({base_path()}), so our backends would call into it. Import hotshoe first, or use "
-            "the other package (llama-cpp-python, whisper bindings, ...) in a process of its own."
+            f"name as hotshoe's ({base_path()}), so our backends would call into it. Import hotshoe first, or use "
+            "the other package (llama-cpp-python, whisper bindings, ...) in another process."
         )
 
 
 def variants() -> tuple[Variant, ...]:
-    """The CPU libraries of the set in use, of this installation's the baseline first. Opens none of them."""
+    """The CPU libraries of the set in use; of this installation's, the baseline is first. Opens no library."""
     if _adopted is not None:
         names = re.compile(r"(?:lib)?ggml-cpu(?:-(.+))?\.(?:so|dylib|dll)")
         found = [(names.fullmatch(path.name), path) for path in _adopted.parent.iterdir()]
@@ -230,9 +229,9 @@ def variants() -> tuple[Variant, ...]:
 
 
 def score(path: Path) -> int:
-    """How well the backend library at `path` suits this machine, by its own account; 0: it cannot run here.
+    """The score that the backend library at ``path`` gives itself for this machine. 0: it cannot run here.
 
-    A library without `ggml_backend_score` scores 1: ggml gives one only to libraries that come in variants.
+    A library without `ggml_backend_score` scores 1: only libraries that come in variants have that function.
     """
     lib()
     try:
@@ -243,24 +242,23 @@ def score(path: Path) -> int:
 
 
 def best_variant() -> Variant:
-    """The CPU library that suits this machine best.
+    """The CPU library with the best score on this machine.
 
-    Raises:
-        NativeLibraryError: none of those installed runs here.
+    Raises NativeLibraryError if none of the installed libraries runs here.
     """
     scored = [(score(variant.path), variant) for variant in variants()]
     best, variant = max(scored, key=lambda pair: pair[0])
     if best <= 0:
         names = ", ".join(variant.name for _, variant in scored)
         raise NativeLibraryError(
-            f"none of the installed CPU variants ({names}) runs on this machine. Build the one that does: "
+            f"none of the installed CPU variants ({names}) runs on this machine. Build one that does: "
             "`pip install --no-binary hotshoe-ggml-cpu hotshoe-ggml-cpu`."
         )
     return variant
 
 
 class BackendLibrary:
-    """An open backend library: its registration and its devices. endpoint: of the server that these are devices of."""
+    """An open backend library: its registration and its devices. endpoint: the devices' server, if any."""
 
     __slots__ = ("_functions", "endpoint", "handle", "name", "path", "registration")
 
@@ -276,23 +274,23 @@ class BackendLibrary:
         return f"BackendLibrary({self.name!r}, {str(self.path)!r})"
 
     def devices(self) -> list[DeviceFacts]:
-        """The devices of this library, with their memory as it is now."""
+        """The devices of this library, with their current free memory."""
         base = lib()
         count = base.ggml_backend_reg_dev_count(self.registration)
         return [device_facts(base.ggml_backend_reg_dev_get(self.registration, i)) for i in range(count)]
 
     def function(self, name: str, ctype: str) -> Any | None:
-        """The extra function `name` as a C function of type `ctype`, or None if this backend has none."""
+        """The extra function ``name`` as a C function of type ``ctype``, or None if the backend lacks it."""
         if name not in self._functions:
             address = lib().ggml_backend_reg_get_proc_address(self.registration, name.encode())
             self._functions[name] = ffi.cast(ctype, address) if address != ffi.NULL else None
         return self._functions[name]
 
     def failures(self, device: str = "") -> tuple[int, str] | None:
-        """How often the device that ggml calls so, or its server, was lost, and why the last time.
+        """How often a device, by ggml's name, or its server was lost, and why the last time.
 
-        Without a device: why there is none. None if the library cannot lose them. ggml's interface has no place for
-        it: a library that can exports a function of hotshoe's own.
+        Without a name: why the library has no device. None if the library cannot lose devices. ggml's interface has no
+        such call: libraries that can lose devices export a function that hotshoe added.
         """
         ask = self.function("hotshoe_backend_failure", "const char *(*)(const char *, uint64_t *)")
         if ask is None:
@@ -302,7 +300,7 @@ class BackendLibrary:
         return int(count[0]), why or ""
 
     def extra_buffer_types(self, device: Any) -> list[Any]:
-        """Buffer types beside the default one, such as CPU_REPACK (weights laid out for this CPU)."""
+        """Buffer types in addition to the default one, such as CPU_REPACK (weights laid out for this CPU)."""
         get = self.function("ggml_backend_dev_get_extra_bufts", "ggml_backend_dev_get_extra_bufts_t")
         listed = get(device) if get is not None else ffi.NULL
         found: list[Any] = []
@@ -322,19 +320,22 @@ class BackendLibrary:
 
 
 def device_facts(device: Any) -> DeviceFacts:
-    """Asks a `ggml_backend_dev_t` for its properties."""
-    # Room to spare: a library of another version clears its own sizeof(props), which may be more than ours.
-    room = ffi.new("char[]", ffi.sizeof("struct ggml_backend_dev_props") + 256)
-    props = ffi.cast("struct ggml_backend_dev_props *", room)
+    """The properties of a `ggml_backend_dev_t`. The CPU's memory is from ``host_memory``: ggml reports all as free."""
+    # 256 bytes more: a library of another version clears its own sizeof(props), which may be larger
+    memory = ffi.new("char[]", ffi.sizeof("struct ggml_backend_dev_props") + 256)
+    props = ffi.cast("struct ggml_backend_dev_props *", memory)
     lib().ggml_backend_dev_get_props(device, props)
+    total, free = int(props.memory_total), int(props.memory_free)
+    if props.type == lib().GGML_BACKEND_DEVICE_TYPE_CPU:
+        total, free = host_memory() or (total, free)
     return DeviceFacts(
         handle=device,
         name=_text(props.name) or "",
         description=(_text(props.description) or "").strip(),
         type=int(props.type),
         device_id=_text(props.device_id),
-        memory_free=int(props.memory_free),
-        memory_total=int(props.memory_total),
+        memory_free=free,
+        memory_total=total,
         host_buffer=bool(props.caps.host_buffer),
         buffer_from_host_ptr=bool(props.caps.buffer_from_host_ptr),
     )
@@ -348,23 +349,23 @@ _loaded: dict[Path, BackendLibrary] = {}
 
 
 def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
-    """Opens the backend library at `path`; a second call returns the first one's object.
+    """Open the backend library at ``path``. Further calls return the same object.
 
-    Raises:
-        NativeLibraryError: no such file, not a dynamic ggml backend, wrong API version, or nothing to run it on.
+    Raises NativeLibraryError if the file is missing, is not a dynamic ggml backend, or has another API version;
+    NothingToRunOnError if it finds no driver or no device.
     """
     resolved = Path(path).resolve()
     with _lock:
         if resolved in _loaded:
             return _loaded[resolved]
         lib()
-        _refuse_foreign_base()  # one may have come since the base was opened
+        _refuse_foreign_base()  # one may have been loaded since the base was opened
         handle = _open(resolved)
         try:
             init = handle.ggml_backend_init
         except ffi.error:
             raise NativeLibraryError(
-                f"{resolved} is no dynamic ggml backend: it does not export ggml_backend_init. "
+                f"{resolved} is not a dynamic ggml backend: it does not export ggml_backend_init. "
                 "It must be built with GGML_BACKEND_DL=ON."
             ) from None
         registration = init()
@@ -373,7 +374,7 @@ def load_backend(path: str | os.PathLike[str]) -> BackendLibrary:
         version, expected = int(registration.api_version), build_info().backend_api_version
         if version != expected:
             raise NativeLibraryError(
-                f"{resolved} speaks version {version} of ggml's backend interface, this process {expected}. "
+                f"{resolved} has version {version} of ggml's backend interface; expected {expected}. "
                 "Install a build of it for this version of hotshoe-ggml-cpu."
             )
         _loaded[resolved] = BackendLibrary(resolved, handle, registration)
@@ -384,10 +385,9 @@ _servers: dict[str, BackendLibrary] = {}
 
 
 def server(path: Path, endpoint: str) -> BackendLibrary:
-    """The devices of an RPC server at ``host:port``, as a library of their own.
+    """The devices of an RPC server at ``host:port``, as a library. path: of ggml's RPC library.
 
-    Raises:
-        NativeLibraryError: no server answers there, or it speaks another version of the protocol.
+    Raises NativeLibraryError if no server answers there, or it has another version of the protocol.
     """
     with _lock:
         if endpoint not in _servers:
@@ -397,24 +397,23 @@ def server(path: Path, endpoint: str) -> BackendLibrary:
             if registration == ffi.NULL:
                 failed = BackendLibrary(path, library.handle, library.registration, endpoint).failures()
                 why = failed[1] if failed else ""
-                why = why or "its answer was not understood: is it of the same version of ggml?"
-                raise NativeLibraryError(f"no RPC server can be used at {endpoint}: {why}")
+                why = why or "its answer is invalid: is its ggml the same version?"
+                raise NativeLibraryError(f"the RPC server at {endpoint} cannot be used: {why}")
             _servers[endpoint] = BackendLibrary(path, library.handle, registration, endpoint)
         return _servers[endpoint]
 
 
 def library_of(device: Device) -> BackendLibrary:
-    """The open library that a device belongs to; of one of another machine, its server."""
+    """The open library of a device, or its server if the device is on another machine."""
     assert device.library is not None
     endpoint = device.properties.get("endpoint")
     return load_backend(device.library) if endpoint is None else server(device.library, str(endpoint))
 
 
 def load_cpu(variant: str | None = None) -> BackendLibrary:
-    """Opens the CPU library `variant`, by default the one that suits this machine best.
+    """Open the CPU library ``variant``, by default the one with the best score on this machine.
 
-    Raises:
-        NativeLibraryError: this installation has no such variant, or it cannot run on this machine.
+    Raises NativeLibraryError if this variant is not installed, or cannot run on this machine.
     """
     if variant is None:
         return load_backend(best_variant().path)
@@ -426,6 +425,6 @@ def load_cpu(variant: str | None = None) -> BackendLibrary:
         )
     if score(known[variant]) <= 0:
         raise NativeLibraryError(
-            f"CPU variant {variant!r} needs instructions this machine lacks; the best here: {best_variant().name}."
+            f"CPU variant {variant!r} needs instructions that this machine lacks; use {best_variant().name}."
         )
     return load_backend(known[variant])

@@ -1,7 +1,7 @@
-"""ggml's messages go to the logger `hotshoe.ggml`; nothing is printed.
+"""Passes ggml's messages to the logger `hotshoe.ggml`. Nothing is printed.
 
-ggml calls back from any thread, also while the interpreter shuts down. So the Python callback never raises, and before
-the interpreter goes it is exchanged for a C function that drops the text.
+ggml calls back from any thread, also while the interpreter shuts down. So the Python callback never raises, and a C
+function that drops the text replaces it before the interpreter ends.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LEVELS = {
     3: logging.WARNING,
     4: logging.ERROR,
 }
-_CONTINUED = 5  # GGML_LOG_LEVEL_CONT: more of the line before
+_CONTINUED = 5  # GGML_LOG_LEVEL_CONT: continues the previous line
 _pending = threading.local()
-_callbacks: list[Any] = []  # cffi frees a callback nobody refers to, while C still holds its address
+_callbacks: list[Any] = []  # cffi frees a callback without references, while C still has its address
 
 
 def _emit(level: int, text: str) -> None:
-    """Logs whole lines; a part of a line waits, per thread, for its end."""
+    """Log whole lines. A part of a line waits for its end, in each thread."""
     if level != _CONTINUED:
         _flush()
         _pending.level = _LEVELS.get(level, logging.INFO)
@@ -53,18 +53,16 @@ def _on_log(level: int, text: Any, _user_data: Any) -> None:
 def _on_abort(message: Any) -> None:
     with contextlib.suppress(Exception):
         _flush()
-        # The process ends when this returns: ggml has no other way to report a broken invariant.
+        # ggml ends the process when this returns: it has no other way to report a broken invariant
         logger.critical("ggml aborts the process: %s", ffi.string(message).decode("utf-8", "replace").strip())
         for handler in logging.getLogger().handlers:
             handler.flush()
 
 
 def install(base: Any, discard: Any) -> None:
-    """Connects ggml's log to `logging`.
+    """Connect ggml's log to `logging`.
 
-    Args:
-        base: libggml-base.
-        discard: a C function with the signature of `ggml_log_callback` that does nothing.
+    base: libggml-base. discard: a C function with the signature of `ggml_log_callback` that does nothing.
     """
     on_log = ffi.callback("ggml_log_callback", _on_log)
     on_abort = ffi.callback("ggml_abort_callback_t", _on_abort)

@@ -20,7 +20,7 @@ _NEEDED = ("cudart", "cublasLt", "cublas")  # each needs those before it
 def prepare() -> None:
     """Open CUDA's libraries in NVIDIA's wheels: the linker does not search there, but knows open libraries by name.
 
-    The loader says where to get those that are still missing. Raises DeviceNotFoundError if there is no driver.
+    The loader says where to get libraries that are still missing. Raises DeviceNotFoundError if there is no driver.
     """
     if sys.platform != "linux":
         return

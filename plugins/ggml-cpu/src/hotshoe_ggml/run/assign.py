@@ -67,8 +67,8 @@ def _address(pointer: Any) -> int:
 def _unsupported(node: Any, units: Sequence[Unit], *, in_place: bool) -> UnsupportedOpError:
     g = lib()
     types = [ffi.string(g.ggml_type_name(s.type)).decode() for s in node.src if s != ffi.NULL]
-    where = " or ".join(unit.name for unit in units)
+    names = " or ".join(unit.name for unit in units)
     return UnsupportedOpError(
-        f"{ffi.string(node.name).decode()}: ggml's {ffi.string(g.ggml_op_desc(node)).decode()} does not run on {where}"
+        f"{ffi.string(node.name).decode()}: ggml's {ffi.string(g.ggml_op_desc(node)).decode()} does not run on {names}"
         f"{', in whose memory it writes,' if in_place else ''} for operands of type {', '.join(types)}"
     )

@@ -81,14 +81,14 @@ class GgmlExecutable(Executable):
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
         self._context = NativeContext(n_nodes, n_nodes)
         try:
-            self._hold_constants()
+            self._load_constants()
             self._cgraph = self._build(n_nodes)
             self._allocate()
         except BaseException:
             self.close()
             raise
 
-    def _hold_constants(self) -> None:
+    def _load_constants(self) -> None:
         """Load each constant on the device of its layer."""
         by_unit: dict[Unit, list[Tensor]] = {}
         for t in self._graph.leaves:
@@ -195,7 +195,7 @@ class GgmlExecutable(Executable):
             self._sizes = {name: Memory(size) for name, size in self._scheduler.measure(graph).items()}
             return
         sizes: Mapping[str, int] = self._scheduler.measure(graph) if self._shares else {}
-        self._scheduler.hold(graph)
+        self._scheduler.allocate(graph)
         require_memory(sum(unit.work_size(self._cgraph) for unit in units))
         sizes = sizes or self._scheduler.sizes()
         self._sizes = {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
@@ -224,7 +224,7 @@ class GgmlExecutable(Executable):
             if self._dry:
                 raise GraphError("the backend was opened for a dry run and cannot compute", hint="allocate=True")
             self._backend.require_devices()  # a device that was lost and came back has lost its memory
-            self._hold()
+            self._acquire()
             for tensor, array in self._fed.items():
                 native = self._native.get(tensor)
                 if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
@@ -240,11 +240,11 @@ class GgmlExecutable(Executable):
                 raise NativeError(f"ggml: {ffi.string(lib().ggml_status_to_string(status)).decode()}")
             self._ran = True
 
-    def _hold(self) -> None:
+    def _acquire(self) -> None:
         """Get the memory of the temporaries. Raises InsufficientMemoryError."""
         assert self._scheduled is not None
         try:
-            self._scheduler.hold(self._scheduled)
+            self._scheduler.allocate(self._scheduled)
         except OutOfMemory:
             raise self._backend.exhausted() from None
 
@@ -272,7 +272,7 @@ class GgmlExecutable(Executable):
     def placements(self) -> Sequence[NodePlacement]:
         with self._backend.lock:
             if not self._dry and not self._closed:
-                self._hold()
+                self._acquire()
             return self._placements()
 
     def _placements(self) -> Sequence[NodePlacement]:
@@ -283,21 +283,21 @@ class GgmlExecutable(Executable):
         chosen = {
             int(ffi.cast("uintptr_t", n)): u.backend for n, u in self._scheduled.chosen if not is_view(n)
         }  # in a dry run the scheduler does not know it
-        placed = []
+        placements = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)
             wanted = self._devices.get(node) or self._backend.units[0].name
             if native == ffi.NULL or is_view(native):  # fused into another product, or a view
-                where = ffi.NULL
+                backend = ffi.NULL
             elif self._dry:
-                where = chosen.get(int(ffi.cast("uintptr_t", native)), ffi.NULL)
+                backend = chosen.get(int(ffi.cast("uintptr_t", native)), ffi.NULL)
             else:
-                where = g.ggml_backend_sched_get_tensor_backend(self._scheduler.native, native)
-            device = names.get(int(ffi.cast("uintptr_t", where)), wanted)
+                backend = g.ggml_backend_sched_get_tensor_backend(self._scheduler.native, native)
+            device = names.get(int(ffi.cast("uintptr_t", backend)), wanted)
             how = "decomposed" if node.name.startswith(decomposed) else "native"
             how = how if device == wanted else "fallback"
-            placed.append(NodePlacement(node.name, node.op, device, how, node.layer))
-        return placed
+            placements.append(NodePlacement(node.name, node.op, device, how, node.layer))
+        return placements
 
     def close(self) -> None:
         with self._backend.lock:

@@ -80,20 +80,20 @@ class Scheduler:
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self.native: Any = ffi.NULL
-        self.holder: ScheduledGraph | None = None
+        self.current: ScheduledGraph | None = None
         self._units = units
         self._n_tensors = 0
 
     def measure(self, graph: ScheduledGraph) -> dict[str, int]:
         """Bytes by unit that the graph needs by itself. Allocates nothing, and drops the current assignment."""
-        self._give_up()
+        self._displace()
         self._make_room(graph)
         sizes = ffi.new("size_t[]", len(self._units))
         lib().ggml_backend_sched_reserve_size(self.native, graph.cgraph, sizes)
         graph.restore()
-        own = [unit.buffer_type for unit in self._units]
+        types = [unit.buffer_type for unit in self._units]
         # units with one buffer type share a buffer: it counts for the first of them
-        return {u.name: 0 if t in own[:i] else int(sizes[i]) for i, (u, t) in enumerate(zip(self._units, own))}
+        return {u.name: 0 if t in types[:i] else int(sizes[i]) for i, (u, t) in enumerate(zip(self._units, types))}
 
     def sizes(self) -> Mapping[str, int]:
         """Bytes of the buffers by unit."""
@@ -102,12 +102,12 @@ class Scheduler:
         size = lib().ggml_backend_sched_get_buffer_size
         return {unit.name: int(size(self.native, unit.backend)) for unit in self._units}
 
-    def hold(self, graph: ScheduledGraph) -> None:
+    def allocate(self, graph: ScheduledGraph) -> None:
         """Give the graph its memory, unless it has it. Raises OutOfMemory; then no graph has memory."""
-        if self.holder is graph:
+        if self.current is graph:
             return
         g = lib()
-        self._give_up()
+        self._displace()
         self._make_room(graph)
         # Reserving reports a lack of memory; allocating without it crashes, and uses the plan of the previous graph if
         # that has as many nodes of sufficient size.
@@ -117,25 +117,25 @@ class Scheduler:
         self._prepare(graph)
         if not g.ggml_backend_sched_alloc_graph(self.native, graph.cgraph):
             raise self._no_memory(graph)
-        self.holder = graph
+        self.current = graph
 
     def forget(self, graph: ScheduledGraph) -> None:
         """Forget a graph that does not run any more."""
-        if self.holder is graph:
-            self.holder = None
+        if self.current is graph:
+            self.current = None
 
     def free(self) -> None:
         """Free all buffers. The next graph allocates them again. Further calls do nothing."""
-        self._give_up()
+        self._displace()
         if self.native != ffi.NULL:
             lib().ggml_backend_sched_free(self.native)
             self.native = ffi.NULL
             self._n_tensors = 0
 
-    def _give_up(self) -> None:
-        if self.holder is not None:
-            holder, self.holder = self.holder, None
-            holder.displaced()
+    def _displace(self) -> None:
+        if self.current is not None:
+            previous, self.current = self.current, None
+            previous.displaced()
 
     def _prepare(self, graph: ScheduledGraph) -> None:
         """Splitting a graph replaces sources on other devices by copies: restore the graph before."""

@@ -1,0 +1,50 @@
+"""What single libraries of ggml's need in addition, without these libraries."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hotshoe_core.contract.device import Device, DeviceType
+from hotshoe_core.tensors.dtypes import DType
+
+pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
+
+from hotshoe_ggml import open_units
+from hotshoe_ggml.cpu.unit import CpuUnit
+from hotshoe_ggml.native import lib
+from hotshoe_ggml.native.context import NativeContext
+from hotshoe_ggml.quirks.vulkan import VulkanUnit
+from hotshoe_ggml.unit import Unit
+
+
+@pytest.mark.parametrize(
+    ("name", "type", "expected"),
+    [("CPU", 0, CpuUnit), ("Vulkan", 1, VulkanUnit), ("Vulkan", 3, VulkanUnit), ("CUDA", 1, Unit), ("RPC", 1, Unit)],
+)
+def test_the_unit_of_a_library(name: str, type: int, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name that the library registers decides, so that an adopted library gets the same unit."""
+    library = SimpleNamespace(name=name, devices=lambda: [SimpleNamespace(type=type)])
+    monkeypatch.setattr(open_units, "library_of", lambda device: library)
+    device = Device("x:0", DeviceType.GPU, "x", "ggml", properties={"index": 0})
+    assert open_units._kind(device) is expected
+
+
+def test_nodes_that_vulkan_cannot_bind() -> None:
+    """A source that begins between two aligned addresses: some shaders handle it, but not for quantized types."""
+    g, context = lib(), NativeContext(16)
+    unit = object.__new__(VulkanUnit)
+    unit._alignment = 64
+    x = g.ggml_new_tensor_2d(context.pointer, DType.F32.id, 64, 8)
+    aligned, between = (g.ggml_view_1d(context.pointer, x, 64, offset) for offset in (64, 4))
+    blocks = g.ggml_view_1d(context.pointer, g.ggml_new_tensor_1d(context.pointer, DType.Q8_0.id, 96), 32, 34)
+    try:
+        assert not unit._is_misaligned(between), "a view computes nothing"
+        assert not unit._is_misaligned(g.ggml_soft_max(context.pointer, aligned))
+        assert unit._is_misaligned(g.ggml_soft_max(context.pointer, between))
+        assert not unit._is_misaligned(g.ggml_add(context.pointer, between, aligned))
+        assert unit._is_misaligned(g.ggml_cast(context.pointer, blocks, DType.F32.id))
+    finally:
+        context.free()
