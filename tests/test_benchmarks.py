@@ -42,7 +42,7 @@ def test_each_tensor_has_the_type_that_llama_cpp_gives_it(name: str) -> None:
 def test_a_made_file_gives_finite_logits_and_weights_around_zero(name: str, dtype: str, tmp_path: Path) -> None:
     shape = replace(NARROW[name], layers=1)
     path = synthetic.make(tmp_path / "x.gguf", dtype, shape)
-    assert [p.name for p in tmp_path.iterdir()] == ["x.gguf"], "nothing is left beside it"
+    assert [p.name for p in tmp_path.iterdir()] == ["x.gguf"], "nothing else is left"
     for tensor in gguf.GGUFReader(path).tensors:
         if len(tensor.shape) > 1:
             rows = tensor.data.reshape(-1, tensor.data.shape[-1])[:64]

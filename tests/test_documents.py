@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import plots
+from hotshoe.cli import all_commands
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.options import PROBE_VARIABLE
 from tests.support.smollm2 import require_smollm2
@@ -92,21 +94,16 @@ def test_the_readmes_code_runs_as_it_stands(
         assert start in printed
 
 
-def test_the_readmes_commands_exist() -> None:
-    known = set(
-        re.findall(
-            r"^ {4}([a-z-]+)",
-            subprocess.run(
-                [sys.executable, "-m", "hotshoe", "--help"], capture_output=True, text=True, check=True
-            ).stdout,
-            re.MULTILINE,
-        )
-    )
-    used = set(re.findall(r"\bhotshoe ([a-z-]+) [^`\n]*[./]", README)) | set(
-        re.findall(r"^hotshoe ([a-z-]+)", README, re.MULTILINE)
-    )
-    assert used
-    assert used <= known
+_BLOCK = re.compile(r"^```sh\n(.*?)^```|^((?: {4}[^\n]*\n)+)", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^ *(?:HOTSHOE_\w+=\S+ )*(?:\.venv/bin/)?hotshoe ([^&|\n]*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_commands_in_documents_have_options_that_exist(document: Path) -> None:
+    parser, _ = all_commands()
+    for block in _BLOCK.finditer(document.read_text(encoding="utf-8")):
+        for command in _COMMAND.findall((block[1] or block[2]).replace("\\\n", " ")):
+            parser.parse_args(shlex.split(command, comments=True))
 
 
 def test_the_site_lists_every_page() -> None:

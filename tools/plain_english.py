@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("core", "loader", "engine", "plugins", "benchmarks", "tools", "examples", "docs", "cmake")
-THIS = "tools/plain_english.py"  # which has the phrases
+FOLDERS = ("core", "loader", "engine", "plugins", "benchmarks", "tools", "examples", "docs", "tests", "cmake")
+SKIPPED = ("tools/plain_english.py", "tests/test_tools.py", "tests/data/")  # they contain the phrases; texts of others
 SUFFIXES = (".py", ".md", ".c", ".h", ".cpp", ".cmake", ".toml", ".txt")
 # Each phrase, and what to write instead. Case does not matter, and a space also matches a line break.
 PHRASES = {
@@ -54,11 +54,12 @@ def complaints(text: str, name: str) -> list[str]:
 
 
 def files() -> list[Path]:
-    """The tracked and new files of the product and its documents; not tests, whose data may hold any text."""
+    """The tracked and new files of the product, its documents and its tests."""
     command = ["git", "ls-files", "-co", "--exclude-standard"]
     names = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.splitlines()
-    ours = [name for name in names if name.startswith(tuple(f"{folder}/" for folder in FOLDERS)) or "/" not in name]
-    return [ROOT / name for name in ours if name.endswith(SUFFIXES) and name != THIS]
+    folders = tuple(f"{folder}/" for folder in FOLDERS)
+    ours = sorted({name for name in names if name.startswith(folders) or "/" not in name})
+    return [ROOT / name for name in ours if name.endswith(SUFFIXES) and not name.startswith(SKIPPED)]
 
 
 def main() -> int:
@@ -66,7 +67,7 @@ def main() -> int:
     found = []
     for path in paths:
         name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
-        if path.is_file() and path.suffix in SUFFIXES and name != THIS:
+        if path.is_file() and path.suffix in SUFFIXES and not name.startswith(SKIPPED):
             found += complaints(path.read_text(encoding="utf-8"), name)
     sys.stdout.writelines(f"{line}\n" for line in found)
     if found:

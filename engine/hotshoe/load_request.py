@@ -165,7 +165,7 @@ def _config(file: GGUFFile, architecture: type[Module]) -> Config:
     """Read the config of a file, as an instance of the class that the model annotates ``config`` with."""
     config = architecture.config_type().from_metadata(file.metadata)
     where = f"{architecture.__module__}.{architecture.__qualname__}"
-    if architecture.task is Task.TEXT and not hasattr(architecture, "cache_spec"):
+    if architecture.task is Task.TEXT and getattr(architecture, "cache_spec", None) is None:
         raise ModelDefinitionError(
             f"{where} has no cache_spec(), which says what each layer keeps between steps",
             hint="write `def cache_spec(self): return tuple(block.attention.cache_spec() for block in self.blocks)`",

@@ -41,8 +41,8 @@ _MAX_PARALLEL = 16
 _TICK = 0.02  # seconds between two checks of a child's memory and time
 _MAX_LINES = 40  # of the output of a child that ended early
 _EXIT_DELAY = 1.0  # seconds that may pass between the end of a process's pipe and its exit status
-_TOTAL_FACTOR = 6  # all probes together may take so many times the limit of one, however many there are
-_MIN_TOTAL_LIMIT = 5.0  # seconds; the least limit of one that this factor is applied to
+_TOTAL_FACTOR = 6  # all probes together may take this many times the limit of one, however many there are
+_MIN_TOTAL_LIMIT = 5.0  # seconds; a smaller limit of one counts as this for the total
 _START_LIMIT = 30.0  # seconds an interpreter may take to start; the plugin's own limit counts from then on
 _MEMORY = 4 << 30
 _MAX_REPORT, _MAX_OUTPUT = 8 << 20, 8 << 10  # bytes
@@ -92,7 +92,7 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
         while waiting or running:
             if waiting and time.monotonic() - began > _TOTAL_FACTOR * max(limit, _MIN_TOTAL_LIMIT):
                 for child in waiting:
-                    child.report = Report(_not_tried(time.monotonic() - began, len(children)), tried=False)
+                    child.report = Report(_not_tested(time.monotonic() - began, len(children)), tested=False)
                 waiting.clear()
             while waiting and len(running) < parallel:
                 try:
@@ -118,7 +118,7 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
     return [child.report for child in children]
 
 
-def _not_tried(elapsed: float, jobs: int) -> Rejected:
+def _not_tested(elapsed: float, jobs: int) -> Rejected:
     return Rejected(
         Outcome.TIMED_OUT,
         f"it was not tested: the other plugins took {elapsed:.3g} s, and there are {jobs} plugins",
@@ -308,7 +308,7 @@ class _Channel:
     """One pipe, read to its end by its own thread, because a full pipe would stop the child."""
 
     def __init__(self, pipe: Any, wake: threading.Event, limit: int, keep_end: bool) -> None:
-        """limit: bytes to keep, from the end of the data or from its beginning."""
+        """limit: bytes to keep. keep_end: keep the last bytes, not the first."""
         self._pipe = pipe
         self._wake = wake
         self._limit = limit

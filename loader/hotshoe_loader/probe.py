@@ -31,7 +31,7 @@ def probe_all(jobs: Sequence[Job], limit: float, store: Cache, refresh: bool) ->
     fresh = [job for job in jobs if id(job) not in reports]
     for job, report in zip(fresh, _probe_now(fresh, limit) if fresh else ()):
         reports[id(job)] = report
-        if report.tried:
+        if report.tested:
             store.put(job, report)
     return [Probed(job, reports[id(job)]) for job in jobs]
 

@@ -162,7 +162,7 @@ class Report:
     elapsed: float = 0.0
     age: float | None = None
     """Seconds since the probe; None if it was made just now."""
-    tried: bool = True
+    tested: bool = True
     """False if no time was left for a probe. Such a report is not kept."""
 
     @property

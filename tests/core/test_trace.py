@@ -170,7 +170,7 @@ def test_non_finite_values_come_back(tmp_path: Path) -> None:
     assert statistics is not None
     assert (statistics.n_nan, statistics.n_inf) == (1, 1)
     assert np.array_equal(statistics.first, [np.nan, np.inf, 1.0], equal_nan=True)
-    assert "NaN" not in (tmp_path / "t.jsonl").read_text()  # which is no JSON
+    assert "NaN" not in (tmp_path / "t.jsonl").read_text()  # JSON has no NaN
 
 
 def test_types_that_numpy_lacks(backend: Backend, tmp_path: Path) -> None:

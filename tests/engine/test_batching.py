@@ -1,4 +1,4 @@
-"""Several texts at once: shared prefixes, shared steps, and what happens when they do not all fit."""
+"""Several texts at once: shared prefixes, shared steps, and a cache that is too small for all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GREEDY = {"temperature": 0.0, "max_tokens": 12}
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The tokens of each graph that was computed."""
+    """Record the number of tokens of each graph that is computed."""
     counted: list[int] = []
     compute = Context.compute
 
@@ -204,7 +204,7 @@ def test_a_prompt_of_several_pieces(device: str, gguf: Callable[..., Path]) -> N
 
 
 def test_long_texts_of_windowed_layers_go_together(gguf: Callable[..., Path], steps: list[int]) -> None:
-    """A window of 16 keeps few of the 60 tokens of each text; there is room for two of them, and for no third."""
+    """A window of 16 keeps few of the 60 tokens of each text; there is room for two texts, but not for three."""
     prompts = [RNG.integers(0, 250, 60).tolist() for _ in range(3)]
     options = {"temperature": 0.0, "max_tokens": 20, "logit_bias": {1: -100.0}}
     with load(gguf("Gemma3ForCausalLM"), "reference", n_ctx=100, n_batch=8) as model:

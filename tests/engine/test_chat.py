@@ -322,7 +322,7 @@ def test_roles_a_template_names_are_known() -> None:
 
 
 @pytest.mark.parametrize("given", [{"tools": TOOLS}, {"documents": [{}]}, {"enable_thinking": False}])
-def test_what_would_be_ignored_is_an_error(given: dict[str, Any]) -> None:
+def test_an_argument_that_the_template_ignores(given: dict[str, Any]) -> None:
     with pytest.raises(ChatTemplateError, match=f"does not use '{next(iter(given))}'"):
         ChatTemplate(STYLES["chatml"]).render([U | {"content": "x"}], **given)
     with pytest.raises(ChatTemplateError, match="'bos_token' cannot be passed"):

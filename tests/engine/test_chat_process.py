@@ -70,7 +70,7 @@ def test_memory_is_bounded(source: str) -> None:
     began = time.monotonic()
     with pytest.raises(ChatTemplateError, match=r"takes more than (256\.0 MiB of memory|2 s)"):
         ChatTemplate(source).render([U | {"content": "x"}])
-    assert time.monotonic() - began < 60  # a bound, not a speed: what is not stopped takes hours
+    assert time.monotonic() - began < 60  # a limit, not a speed: without the limit of time it takes hours
     assert ChatTemplate("{{ messages[0].content }}").render([U | {"content": "still here"}]) == "still here"
 
 
@@ -136,7 +136,7 @@ def test_a_frozen_program_renders_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on POSIX only")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_has_a_process_of_its_own() -> None:
+def test_a_forked_process_starts_its_own_renderer() -> None:
     """Also while another thread of the parent waits for an answer, and holds the lock."""
     template = ChatTemplate("{{ messages[0].content }}")
     with _process._renderer._lock:

@@ -1,4 +1,4 @@
-"""A full context that goes on: tokens in the middle are forgotten, and keys turn to their new positions."""
+"""Context shift: tokens in the middle are removed, and later keys are rotated to their new positions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHIFTED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def hidden_logits(folder: Path, window: int | None) -> np.ndarray:
-    """Of transformers, where tokens after BEFORE do not see the first GONE. RoPE tells only of distances."""
+    """Return transformers' logits if tokens after BEFORE do not attend to the first GONE. RoPE depends on distances."""
     torch = pytest.importorskip("torch", reason="the reference logits need torch")
     transformers = pytest.importorskip("transformers", reason="the reference logits need transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -77,7 +77,7 @@ def test_with_one_layer_a_shift_is_as_if_the_tokens_had_never_been(device: str, 
         assert_close(after, model.logits([*IDS[:3], *IDS[3 + GONE :]])[-1])
 
 
-def test_shared_tokens_are_computed_anew(model: TextModel) -> None:
+def test_shared_tokens_are_computed_again(model: TextModel) -> None:
     first = model.sequence(IDS[:BEFORE])
     first.append()
     other = first.fork()
@@ -103,8 +103,8 @@ def test_generation_goes_on(kv_dtype: str, device: str, gguf: Callable[..., Path
             model.generate(IDS[:20], context_shift=-1)
 
 
-def test_a_shifted_sequence_is_nobodys_prefix(device: str, gguf: Callable[..., Path]) -> None:
-    """Its keys were turned, and took part in what is gone: a text of the same tokens is computed by itself."""
+def test_a_shifted_sequence_is_no_prefix_for_others(device: str, gguf: Callable[..., Path]) -> None:
+    """Its keys were rotated and contain removed tokens, so a text of the same tokens is computed again."""
     left = [*IDS[:3], *IDS[3 + GONE :]]
     with load(gguf("LlamaForCausalLM"), device) as fresh:
         expected = fresh.logits([*left, 5])

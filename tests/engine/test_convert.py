@@ -331,7 +331,7 @@ def test_a_reranker_keeps_its_pooler_and_its_labels(
 
 
 @pytest.mark.parametrize("labels", [{}, [], {"0": 1}, {"1": "yes"}, {"yes": "0"}, {"0": "a", "2": "b"}])
-def test_labels_that_are_none(tmp_path: Path, labels: Any) -> None:
+def test_invalid_labels(tmp_path: Path, labels: Any) -> None:
     with pytest.raises(ModelFileError, match=r"id2label.*expected an object of labels, numbered from 0"):
         convert(reranker(tmp_path / "m", 1, id2label=labels), tmp_path / "m.gguf")
 

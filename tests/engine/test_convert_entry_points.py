@@ -142,14 +142,16 @@ def test_ours_never_silently_win(site: Site, tmp_path: Path, monkeypatch: pytest
         ("MineForCausalLM", "no_such_module:describe", "No module named 'no_such_module'"),
     ],
 )
-def test_a_converter_that_is_none(site: Site, tmp_path: Path, name: str, value: str, message: str) -> None:
+def test_an_entry_point_that_is_not_a_converter(
+    site: Site, tmp_path: Path, name: str, value: str, message: str
+) -> None:
     folder = llama(tmp_path / "m", architectures=[name])
     site.install("mine", families.CONVERTERS, name, value)
     with pytest.raises(ModelError, match=message):
         convert(folder, tmp_path / "m.gguf")
 
 
-def test_a_tokenizer_that_is_none(site: Site) -> None:
+def test_an_entry_point_that_is_not_a_tokenizer(site: Site) -> None:
     site.install("mine", families.TOKENIZERS, "words", "mine_hotshoe:nothing")
     with pytest.raises(
         TokenizerError, match=r"'words' of 'hotshoe.tokenizers' returned a NoneType; expected a function of"

@@ -285,7 +285,7 @@ def _zeros(path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no FIFOs")
 @pytest.mark.parametrize("make", [_pipe, _zeros])
 @pytest.mark.parametrize("name", ["1_Pooling/config.json", "vocab.txt"])
-def test_what_is_no_file_is_not_read(make: Callable[[Path], None], name: str, tiny: Path, tmp_path: Path) -> None:
+def test_only_regular_files_are_read(make: Callable[[Path], None], name: str, tiny: Path, tmp_path: Path) -> None:
     """In a child, which would hang, or take all memory."""
     (tiny / "tokenizer.json").unlink()  # then vocab.txt is read
     (tiny / name).unlink()

@@ -209,7 +209,7 @@ def test_xlm_roberta_for_embeddings(copied: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("padding", [-1, 65, 66, None, "1", True])
-def test_padding_that_is_no_position(copied: Any, tmp_path: Path, padding: Any) -> None:
+def test_padding_that_is_not_a_position(copied: Any, tmp_path: Path, padding: Any) -> None:
     with pytest.raises(ModelFileError, match=r"pad_token_id.*expected the id of the padding, from 0 to 64"):
         convert(copied("XLMRobertaForSequenceClassification", pad_token_id=padding), tmp_path / "m.gguf")
 

@@ -36,7 +36,7 @@ MEANT: dict[str, dict[str, Any]] = {
 # Tensors that theirs leaves out. Without the pooler a reranker's scores are not those of transformers; llama.cpp reads
 # these names, which its converter writes for other architectures.
 LEFT_OUT = {"BertForSequenceClassification": {"cls.weight", "cls.bias"}}
-# Tensors of which theirs leaves out the rows of ids that no token has
+# llama.cpp's converter omits the rows of these tensors for ids without a token
 CUT = {("Gemma3ForCausalLM", "token_embd.weight")}
 
 

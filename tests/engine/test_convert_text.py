@@ -303,7 +303,7 @@ def test_element_types(
         assert error <= (0 if small else tolerance), name
 
 
-def test_rows_that_are_no_whole_blocks_are_f16(tmp_path: Path) -> None:
+def test_rows_that_are_not_a_multiple_of_a_block_are_f16(tmp_path: Path) -> None:
     folder = make_tiny("Qwen2ForCausalLM", tmp_path / "m", intermediate_size=80)
     found = tensors(convert(folder, tmp_path / "m.gguf", "q4_0"))
     assert found["blk.0.ffn_down.weight"][0] == "F16"

@@ -46,14 +46,14 @@ def device(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=DEVICES)
 def tiny(request: pytest.FixtureRequest, data: Path) -> Iterator[EmbeddingModel]:
-    """A BERT of random weights in a file that llama.cpp's converter wrote."""
+    """A BERT with random weights, in a file that llama.cpp's converter wrote."""
     with hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", require(request.param)) as model:
         yield model
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "q8_0"])
 def test_minilm_is_transformers(device: str, dtype: str, minilm_gguf: Callable[[str], Path]) -> None:
-    """All texts; of them the slow reference embeds a third, and where only the weights are others a ninth."""
+    """All texts; a third of them for the slow reference backend, a ninth if only the weights differ."""
     record, chosen = load_record(), load_texts()
     assert len(chosen) >= 50
     if device == "reference":
@@ -102,7 +102,7 @@ def test_the_same_shapes_again_build_and_lower_nothing(tiny: EmbeddingModel) -> 
 
 
 def test_many_shapes_keep_the_memory_of_few(tiny: EmbeddingModel) -> None:
-    """Graphs weigh as much as they have tokens, small ones as many as 256."""
+    """A graph counts its tokens, and at least 256."""
     assert [_n_counted(EncoderSignature(*shape)) for shape in ((32, 64), (1, 5))] == [2048, 256]
     tiny._contexts._capacity = 8 * 256
     for n in range(1, 25):
@@ -130,7 +130,7 @@ def test_threads_share_a_model(tiny: EmbeddingModel) -> None:
 
 @pytest.mark.parametrize(("pooling", "name"), [(1, "mean"), (2, "CLS"), (3, "last")])
 def test_pooling_of_the_file(pooling: int, name: str, data: Path, tmp_path: Path, device: str) -> None:
-    """Each pooling is checked against the mean over one token: a text cut to the token that it takes."""
+    """Check each pooling against the mean over one token: a text cut to the token that the pooling takes."""
     path = rewrite(data / "bert-tiny-llamacpp.gguf", tmp_path / "m.gguf", {"bert.pooling_type": pooling})
     with hotshoe.load_model(path, device) as model:
         states = model.hidden_states("the cat and the dog")  # (n, dim)

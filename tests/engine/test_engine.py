@@ -41,12 +41,12 @@ class Work:
 
 
 def next_token(rows: Sequence[Any]) -> int:
-    """What follows a text: it depends on all of it."""
+    """Return the token after a text. It depends on all rows."""
     return (sum((i + 1) * int(r) for i, r in enumerate(rows)) + len(rows)) % N_VOCAB
 
 
 class FakeForward:
-    """Logits by arithmetic. ``gate``: called in each graph with its number of rows, while nobody holds the lock."""
+    """Logits by arithmetic. ``gate``: called in each graph with its number of rows, while no thread holds the lock."""
 
     def __init__(self) -> None:
         self.gate: Callable[[int], None] = lambda n: None
@@ -115,7 +115,7 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 
 @pytest.fixture
 def held() -> Iterator[tuple[Rig, threading.Event, threading.Event]]:
-    """An engine whose third graph of 32 rows waits until it is let go: rig, "it is there", "go on"."""
+    """An engine whose third graph waits: (rig, event "the graph has begun", event that lets it continue)."""
     rig, there, go = Rig(), threading.Event(), threading.Event()
 
     def gate(n: int) -> None:
@@ -131,7 +131,7 @@ def held() -> Iterator[tuple[Rig, threading.Event, threading.Event]]:
 PROMPT = [i % N_VOCAB for i in range(512)]
 
 
-def test_nobody_waits_while_a_long_prompt_is_computed(held: tuple[Rig, threading.Event, threading.Event]) -> None:
+def test_no_thread_waits_for_the_graph_of_a_long_prompt(held: tuple[Rig, threading.Event, threading.Event]) -> None:
     rig, there, go = held
     other = rig.sequence([9] * 9)
     other.append(3)
@@ -257,7 +257,7 @@ def test_a_worker_runs_the_steps_for_all() -> None:
     assert len(threads) == 2
 
 
-def test_an_error_in_the_worker_reaches_who_waits() -> None:
+def test_an_error_in_the_worker_reaches_the_waiting_threads() -> None:
     rig = Rig()
 
     def fail(n: int) -> None:
@@ -289,7 +289,10 @@ def test_the_cache_admits_jobs_in_order_while_they_fit() -> None:
 
 
 def interrupted_at(k: int, work: Callable[[], object]) -> bool:
-    """Run ``work`` and raise KeyboardInterrupt at the k-th line of the runner or the cache. False: it ended before."""
+    """Run ``work`` and raise KeyboardInterrupt at the k-th line of the runner or the cache.
+
+    Return False if it ended before.
+    """
     count = 0
 
     def trace(frame: FrameType, event: str, arg: object) -> Any:
@@ -318,18 +321,18 @@ def interrupted_at(k: int, work: Callable[[], object]) -> bool:
 
 @functools.cache
 def never_interrupted(path: str, line: int) -> bool:
-    """Where a tracer may raise and a signal never does: it is looked at in calls, and when a loop goes back.
+    """Whether a tracer may raise at a line, but a signal cannot: Python handles signals in calls and loops.
 
-    ``with`` is met again at the end of its block, and belongs to it no more; ``try`` does nothing.
+    The tracer visits ``with`` again after its block; ``try`` executes nothing.
     """
     return linecache.getline(path, line).lstrip().startswith(("with ", "try:"))
 
 
 @pytest.mark.parametrize("uniform", [False, True])
 def test_an_interrupt_anywhere_leaves_nothing_behind(uniform: bool) -> None:
-    """At every line of a step that reads two prompts in pieces and writes: no cell, row, turn or lock stays taken.
+    """Interrupt every line of a step that computes two prompts in chunks and decodes. Nothing stays locked or taken.
 
-    A uniform cache has few lines of its own: there at every third.
+    A uniform cache has few lines of its own, so only every third line is interrupted.
     """
     rig = Rig(n_batch=8, n_ubatch=4, n_ctx=64, uniform=uniform)
     k = 1
@@ -369,7 +372,7 @@ def interrupted_once(rig: Rig, k: int) -> bool:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on POSIX only")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_is_refused_at_once_though_a_lock_is_held() -> None:
-    """Also while another thread of the parent computes, and holds the short lock as well."""
+    """Even if another thread of the parent computes and holds the lock."""
     rig = Rig()
     sequence, generation = rig.sequence([1, 2]), rig.generation([3])
     sequence.append(3)

@@ -156,7 +156,7 @@ def _lines(error: BaseException) -> list[str]:
         ),
     ],
 )
-def test_entries_that_are_no_family(
+def test_entry_points_that_are_not_a_family(
     entry: str, error: type[Exception], words: str, add: Add, llama: Path, tmp_path: Path
 ) -> None:
     code = "from hotshoe.families import Family\nnumber = 3\nno_module = Family(lambda metadata: dict)\n"

@@ -127,14 +127,14 @@ def test_states_are_copied_and_rolled_back(vocabulary: GrammarVocabulary) -> Non
     other.accept(ord("b"))
     assert (allowed(state), allowed(other)) == ({ord("b")}, {ord("c")})
     other.rollback(2)
-    assert allowed(other) == {257}  # "ab": where there is no choice, the longest token
+    assert allowed(other) == {257}  # "ab": without a choice of characters, the longest token
     with pytest.raises(GrammarError, match="5 tokens cannot be taken back"):
         state.rollback(5)
 
 
 def test_the_sampler_counts_only_what_the_grammar_accepts(vocabulary: GrammarVocabulary) -> None:
     sampler = Sampler(SamplingParams(presence_penalty=1), 262, Grammar.from_regex("abc").start(vocabulary))
-    sampler.observe([ord("z")])  # a prompt is no part of the text
+    sampler.observe([ord("z")])  # the prompt does not belong to the text
     with pytest.raises(GrammarError):
         sampler.accept(ord("z"))
     assert sampler.sample(np.zeros(262, np.float32)).id in (ord("a"), 257)
@@ -147,7 +147,7 @@ def test_a_byte_level_vocabulary() -> None:
     pytest.importorskip("llguidance")
     tokenizer = load_tokenizer(byte_bpe(merges=["a b"], special=["<|im_end|>"], pre="qwen2", eos_token_id=257))
     pieces = [tokenizer.piece(i) for i in range(tokenizer.vocab_size)]
-    state = Grammar.from_regex("(ab|é){3} <").start(GrammarVocabulary.of(tokenizer))
+    state = Grammar.from_regex("(ab|é){3} <").start(GrammarVocabulary.from_tokenizer(tokenizer))
     ids: list[int] = []
     while not state.complete:
         best = min(allowed(state), key=lambda i: (len(pieces[i]), i))
@@ -162,7 +162,7 @@ def test_a_vocabulary_of_words_and_bytes() -> None:
     types = [2, 3, 3, *[6] * 256, 1, 1, 1]
     metadata = keys(model="llama", tokens=tokens, scores=[0.0] * len(tokens), token_type=types, eos_token_id=2)
     tokenizer = load_tokenizer(metadata)
-    state = Grammar.from_regex(" a").start(GrammarVocabulary.of(tokenizer))
+    state = Grammar.from_regex(" a").start(GrammarVocabulary.from_tokenizer(tokenizer))
     assert allowed(state) == {tokens.index("\u2581a")}  # as the tokenizer cuts it inside a text
 
 
@@ -170,7 +170,7 @@ def test_a_large_vocabulary() -> None:
     pytest.importorskip("llguidance")
     tokenizer = recorded("qwen2")
     text = '{"name": "Zoé", "n": 7, "tags": ["a"]}'
-    state = Grammar.from_json_schema(SCHEMA).start(GrammarVocabulary.of(tokenizer))
+    state = Grammar.from_json_schema(SCHEMA).start(GrammarVocabulary.from_tokenizer(tokenizer))
     for id in tokenizer.encode(text, add_special=False):
         assert not state.forbidden()[id]
         state.accept(id)

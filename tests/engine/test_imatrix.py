@@ -120,7 +120,7 @@ def test_experts_against_transformers(folder: Callable[..., Path], gguf: Callabl
 def test_latent_attention_counts_each_head(gguf: Callable[..., Path], device: str) -> None:
     ours = collect(gguf("DeepseekV2ForCausalLM"), device)
     weight = ours.weights["blk.0.attn_k_b.weight"]
-    assert weight.sums.shape == (1, 4 * 16)  # heads, and what is not turned of a key
+    assert weight.sums.shape == (1, 4 * 16)  # heads, and the elements of a key that RoPE does not rotate
     assert weight.counts == ours.n_chunks * CHUNK
     assert (weight.sums > 0).all()
 
@@ -169,10 +169,9 @@ def test_chunks_begin_as_texts_do(pre: str, begins: bool, folder: Callable[..., 
         model.engine.forget = lambda: None  # type: ignore[method-assign]
         extend = model.engine.extend
 
-        def extended(pairs: Any) -> Any:
-            pairs = [(sequence, list(items)) for sequence, items in pairs]
-            seen.extend(items for _, items in pairs)
-            return extend(pairs)
+        def extended(sequences: Any, items: Any) -> Any:
+            seen.extend(list(added) for added in items)
+            return extend(sequences, items)
 
         model.engine.extend = extended  # type: ignore[method-assign]
         ids = model.tokenizer.encode(TEXT)
@@ -182,7 +181,7 @@ def test_chunks_begin_as_texts_do(pre: str, begins: bool, folder: Callable[..., 
     assert len(seen) > 2
 
 
-def test_texts_that_do_not_do(gguf: Callable[..., Path]) -> None:
+def test_invalid_texts(gguf: Callable[..., Path]) -> None:
     with hotshoe.load_model(gguf("LlamaForCausalLM"), "reference") as model:
         with pytest.raises(InputTooLongError, match=r"the text has \d+ tokens; expected at least 200"):
             collect_importance(model, "short", chunk_size=200)
@@ -210,7 +209,7 @@ def matrix() -> ImportanceMatrix:
     return ImportanceMatrix(weights, ("a text.txt",), 3, 512)
 
 
-def test_what_is_written_is_read(matrix: ImportanceMatrix, tmp_path: Path) -> None:
+def test_a_file_that_is_written_can_be_read(matrix: ImportanceMatrix, tmp_path: Path) -> None:
     matrix.write(tmp_path / "m.gguf")
     found = ImportanceMatrix.read(tmp_path / "m.gguf")
     assert (found.datasets, found.n_chunks, found.chunk_size) == (("a text.txt",), 3, 512)
@@ -297,7 +296,7 @@ BAD_FILES: list[tuple[Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(("make", "message"), BAD_FILES, ids=[m for _, m in BAD_FILES])
-def test_what_is_no_importance_matrix(make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
+def test_files_that_are_not_an_importance_matrix(make: Callable[[Path], object], message: str, tmp_path: Path) -> None:
     make(tmp_path / "m.gguf")
     with pytest.raises(ModelFileError, match=rf"m.gguf(.|\n)*{message}(.|\n)*hint: make one: hotshoe imatrix"):
         ImportanceMatrix.read(tmp_path / "m.gguf")

@@ -1,4 +1,4 @@
-"""Caches of keys and values against a naive model of them: a set of (sequence, position) and what each may look at."""
+"""CausalCache against a naive model: a set of (sequence, position), and what each token attends to."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def put(cache: Cache, *step: Allocation, n_rows: int = 0) -> dict[str, np.ndarra
 
 
 def visible(cache: CausalCache, sequence: int, position: int, reach: Reach) -> set[int]:
-    """Positions a token may look at."""
+    """Return the positions that a token attends to."""
     cells = cache.cells[reach]
     mask = cells.mask(np.array([position]), np.array([sequence]))[0]
     return {int(p) for p in cells.positions[: len(mask)][mask]}
@@ -76,7 +76,7 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
         return {p for p in positions if first <= p <= at}
 
     def seen_next(sequence: int, reach: Reach) -> set[int]:
-        """Positions that the token which comes next looks at."""
+        """Return the positions that the next token attends to."""
         return seen(set(naive[sequence]), max(naive[sequence]) + 1, reach) if naive[sequence] else set()
 
     def room() -> int:
@@ -99,7 +99,7 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
                 continue
             before = [cells.members.copy() for cells in cache.cells.values()]
             cache.allocate([Allocation(sequence, start, n)], n)
-            cache.rollback()  # as if Ctrl-C had come: nothing that anybody may look at is lost
+            cache.rollback()  # as after Ctrl-C: nothing is lost that a token attends to
             assert cache.length(sequence) == start
             assert cache.can_resume(sequence, start)
             assert all(np.count_nonzero(c.members) <= np.count_nonzero(m) for c, m in zip(cache.cells.values(), before))
@@ -108,7 +108,7 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
                 assert cells.positions[feeds[f"cache.cells.{reach}"]].tolist() == list(positions)
                 mask = feeds[f"cache.mask.{reach}"]
                 assert set(np.unique(mask)) <= {0, -np.inf}
-                for row, p in zip(mask, positions, strict=True):  # all that it may look at is still there
+                for row, p in zip(mask, positions, strict=True):  # everything that it attends to is still there
                     expected = seen({*naive[sequence], *positions}, p, reach)
                     assert {int(q) for q in cells.positions[: len(row)][row == 0]} == expected
                     assert set(feeds[f"cache.positions.{reach}"][row == 0].tolist()) == expected
@@ -206,7 +206,7 @@ SIZES = {
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.Q8_0])
 def test_rows_come_back(sizes: str, backend: Backend, dtype: DType) -> None:
-    """Layers of other sizes lie in the same cells."""
+    """Layers of different sizes share cells."""
     spec = SIZES[sizes]
     cache = make(backend, (AttentionSpec(1, 32), spec), dtype, n_tokens=8)
     rng = np.random.default_rng(0)
@@ -312,7 +312,7 @@ def read_keys(backend: Backend, cache: CausalCache, layer: int, dim: int) -> np.
         return rows.read().reshape(n, HEADS, dim)
 
 
-def test_what_does_not_shift() -> None:
+def test_impossible_shifts() -> None:
     cache = make(open_reference(), (attention(rope=RoPE(DIM)),))
     put(cache, Allocation(0, 0, 4))
     cache.copy_prefix(0, 1, 4)
@@ -356,13 +356,13 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_specs_that_make_no_sense(wrong: str) -> None:
+def test_invalid_specs(wrong: str) -> None:
     make_it, message = WRONG[wrong]
     with pytest.raises(ModelDefinitionError, match=message):
         make_it()
 
 
-def test_make_cache_refuses_what_is_no_spec() -> None:
+def test_make_cache_refuses_invalid_specs() -> None:
     sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_batch": 4, "dtype": DType.F32}
     with pytest.raises(ModelDefinitionError, match="layer 1 is a tuple"):
         make_cache(open_reference(), (attention(), (1, 2)), **sizes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Recurrent, hybrid and cross-attention caches: a state must be the sum of all tokens before, whatever was done."""
+"""Recurrent, hybrid and cross-attention caches: a state is always the sum of all tokens before it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
 
 
 def with_rows(backend: Backend, n: int) -> RecurrentCache:
-    """A cache of exactly ``n`` states, fewer than states so small would get."""
+    """Make a cache of exactly ``n`` states; states this small would get more by default."""
     cache = RecurrentCache(backend, (RecurrentSpec({"sum": (2, 3)}),), n_sequences=1)
     assert cache.rows.n >= n
     cache.rows = Rows(n, first=1)
@@ -48,7 +48,7 @@ def with_rows(backend: Backend, n: int) -> RecurrentCache:
 
 
 def feed(cache: RecurrentCache, step: list[Allocation], tokens: list[list[float]]) -> np.ndarray:
-    """Compute a step: the state of each sequence becomes the sum of its tokens. Returns what was read before."""
+    """Compute a step: the state of each sequence becomes the sum of its tokens. Return the states before it."""
     backend, n = cache._backend, step[0].n
     feeds = cache.allocate(step, n * len(step))
     with backend.new_context() as ctx:
@@ -80,7 +80,7 @@ def test_a_state_is_the_sum_of_all_tokens_before(steps: list[Any], n_rows: int) 
     draw = np.random.default_rng(0)
 
     def resume() -> None:
-        """A text is as long as the cache can go on with it."""
+        """Cut each text to the length at which the cache can resume it."""
         for s, text in texts.items():
             del text[cache.resumable(s, len(text)) :]
             cache.remove(s, len(text))
@@ -205,7 +205,7 @@ def test_wrong_steps_and_states() -> None:
 # Layers of several kinds
 
 
-def test_a_hybrid_asks_all() -> None:
+def test_a_hybrid_asks_all_its_caches() -> None:
     backend = open_reference()
     spec = (SPEC, AttentionSpec(1, 4), None, AttentionSpec(1, 4, window=4))
     cache = make_cache(backend, spec, n_tokens=32, n_sequences=1, n_batch=8, dtype=DType.F32)

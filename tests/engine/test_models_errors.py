@@ -47,7 +47,7 @@ def test_no_annotation() -> None:
     assert "class Attention" in author_line(e)
 
 
-def test_a_class_may_declare_anew_what_its_base_annotates() -> None:
+def test_a_class_may_declare_an_attribute_that_its_base_annotates() -> None:
     class Other(MLP):
         up = tensor("ffn_up_proj")
 
@@ -97,7 +97,7 @@ def test_layers_without_their_number() -> None:
         Mine(object())
 
 
-def test_a_kind_that_is_no_module() -> None:
+def test_a_kind_that_is_not_a_module() -> None:
     @dataclass
     class Config:
         n_layers: int = 2

@@ -1,4 +1,4 @@
-"""Models on several devices: what each holds, that the numbers do not notice, and what happens where memory ends."""
+"""Models on several devices: what each device holds, equal results, and what happens when memory runs out."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Open = Callable[..., LoadedModel]
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeRegistry]:
-    """Makes these devices the machine's."""
+    """Replace the machine's devices by these."""
 
     def install(*devices: Device, **more: Any) -> FakeRegistry:
         registry = FakeRegistry(*devices, **more)
@@ -79,7 +79,7 @@ def same_logits(model: LoadedModel, expected_of: TextModel) -> None:
 
 
 def layers_of(model: LoadedModel) -> str:
-    """The last digit of each layer's device; "c" is the CPU."""
+    """Return the last digit of each layer's device; "c" is the CPU."""
     p = model.backend.placement
     names = [p.input, *p.layers, p.device(len(p.layers))]
     return "".join("c" if name == CPU.name else name[-1] for name in names)
@@ -101,7 +101,7 @@ def layers_of(model: LoadedModel) -> str:
     ],
     ids=str,
 )
-def test_layers_go_where_they_were_asked_to(
+def test_layers_go_to_the_requested_devices(
     load: Open,
     reference: TextModel,
     devices: tuple[Device, ...],
@@ -119,7 +119,7 @@ def test_layers_go_where_they_were_asked_to(
     same_logits(model, reference)
 
 
-def test_the_cpu_joins_only_where_it_was_asked_for_or_nothing_was(fakes: Callable[..., FakeRegistry]) -> None:
+def test_the_cpu_joins_only_on_request_or_by_default(fakes: Callable[..., FakeRegistry]) -> None:
     registry = fakes(*TWO, CPU)
     for device, options in (("gpu:0", {}), (None, {}), ("gpu:0", {"kv_offload": False})):
         hotshoe.load_model(MODEL, device, n_ctx=128, placement=PlacementParams(**options)).close()
@@ -158,7 +158,7 @@ def test_experts_on_the_cpu(load: Open, gguf: Callable[..., Path], option: int |
         np.testing.assert_allclose(model.logits(ids), whole.logits(ids), atol=1e-4)
 
 
-def test_a_cache_that_is_not_there(load: Open, minilm_gguf: Callable[[str], Path]) -> None:
+def test_a_model_without_a_cache(load: Open, minilm_gguf: Callable[[str], Path]) -> None:
     with pytest.raises(PlacementError, match="no cache of keys, values or states"):
         load((*TWO, CPU), None, minilm_gguf("f32"), kv_offload=False)
 
@@ -167,13 +167,13 @@ def test_devices_may_come_from_a_generator(load: Open) -> None:
     assert layers_of(load((*TWO, CPU), (name for name in ("gpu:1", "host:0")))) == "c11111"
 
 
-def test_experts_that_are_not_there(load: Open) -> None:
+def test_a_model_without_experts(load: Open) -> None:
     with pytest.raises(PlacementError, match="cpu_moe=True: the model has no experts"):
         load((*TWO, CPU), None, cpu_moe=True)
 
 
 def test_what_all_layers_read_is_on_each_of_their_devices(load: Open, gguf: Callable[..., Path]) -> None:
-    """Llama 3's factors of the rotation: they would cross in every layer else."""
+    """Llama 3's RoPE factors are on each device; otherwise every layer would copy them."""
     scaling = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0}
     scaling |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
     path = gguf("LlamaForCausalLM", rope_parameters=scaling)
@@ -191,7 +191,7 @@ def test_what_all_layers_read_is_on_each_of_their_devices(load: Open, gguf: Call
 
 
 def test_positions_move_where_the_cache_is(load: Open) -> None:
-    """Moving positions is a graph of no layer; the keys it turns are each on their device."""
+    """The graph that moves positions belongs to no layer; it rotates each key on the key's device."""
     for options in ({"gpu_layers": 2}, {"kv_offload": False}):
         model = load((*TWO, CPU), "gpu:0", n_ctx=24, **options)
         assert isinstance(model, TextModel)
@@ -221,7 +221,7 @@ def test_an_encoder_over_devices(load: Open, minilm_gguf: Callable[[str], Path])
 def test_layers_are_moved_where_memory_runs_out(
     load: Open, reference: TextModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The device says that it has a GiB, and has 8 MiB: of four layers of 2.9 MiB each it takes two."""
+    """The device reports a GiB, but has 8 MiB: it takes two of four layers of 2.9 MiB each."""
     with caplog.at_level(logging.INFO, "hotshoe.placement"):
         model = load((fake("gpu:0", capacity=8 * MIB), CPU))
     assert layers_of(model) == "ccc00c"
@@ -237,8 +237,8 @@ def test_layers_are_moved_where_memory_runs_out(
 
 
 @pytest.mark.parametrize("n", range(N_LAYERS + 1))
-def test_memory_that_ends_at_any_layer(load: Open, n: int) -> None:
-    """With as many bytes as the last ``n`` layers take and the largest graph, no more than those are there."""
+def test_memory_that_runs_out_at_any_layer(load: Open, n: int) -> None:
+    """With the bytes of the last ``n`` layers and the largest graph, a device holds at most those layers."""
     whole = load((fake("gpu:0"), CPU), gpu_layers="all")
     there = whole.memory().on("gpu:0")
     layers = sum(there.weights[i].size + there.cache[i].size for i in range(N_LAYERS - n, N_LAYERS))
@@ -281,7 +281,7 @@ def test_another_device_takes_over(load: Open) -> None:
     ],
     ids=str,
 )
-def test_what_was_asked_for_is_not_changed(
+def test_explicit_options_are_not_changed(
     fakes: Callable[..., FakeRegistry], device: Any, options: dict[str, Any], hint: str
 ) -> None:
     registry = fakes(fake("gpu:0", capacity=8 * MIB), CPU)
@@ -291,7 +291,7 @@ def test_what_was_asked_for_is_not_changed(
     assert len(registry.opened) == 1
 
 
-def test_a_cpu_that_has_no_memory_is_the_end(fakes: Callable[..., FakeRegistry]) -> None:
+def test_a_cpu_without_memory_is_an_error(fakes: Callable[..., FakeRegistry]) -> None:
     registry = fakes(fake("gpu:0"), fake("host:0", 1 << 30, DeviceType.CPU, capacity=1000))
     with pytest.raises(InsufficientMemoryError, match="host:0 cannot allocate"):
         hotshoe.load_model(MODEL, n_ctx=128)
@@ -317,7 +317,7 @@ def test_an_op_that_would_leave_its_device(fakes: Callable[..., FakeRegistry]) -
     hotshoe.load_model(MODEL, "gpu:0", n_ctx=128, placement=PlacementParams(gpu_layers=4, fallback=False)).close()
 
 
-def test_every_graph_is_held_to_it(load: Open) -> None:
+def test_every_graph_is_checked(load: Open) -> None:
     model = load((*TWO, CPU), fallback=False)
     assert isinstance(model, TextModel)
     assert model.backend.strict
@@ -353,7 +353,7 @@ def test_on_one_device_nothing_crosses(reference: TextModel) -> None:
 
 
 def amounts(memory: BackendMemory) -> dict[str, Any]:
-    """Weights and caches in bytes by device and layer."""
+    """Return the bytes of weights and caches by device and layer."""
     return {
         d.device: ({i: m.size for i, m in d.weights.items()}, {i: m.size for i, m in d.cache.items()})
         for d in memory.devices
@@ -398,7 +398,7 @@ def test_a_plan_on_the_devices_of_this_machine(name: str, minilm_gguf: Callable[
 
 
 def test_a_plan_moves_layers_as_loading_does(fakes: Callable[..., FakeRegistry]) -> None:
-    """The file's weights would fit into 8 MiB; on these devices they take four times as much, and that is known."""
+    """The weights of the file fit into 8 MiB; on these devices they take four times as much, and the plan knows it."""
     fakes(fake("gpu:0", 8 * MIB), CPU)
     plan = plan_model(MODEL, n_ctx=128)
     assert plan.moved
@@ -419,7 +419,7 @@ def planned_on(*devices: Device, **options: Any) -> Plan:
     return plan_model(MODEL, n_ctx=128, placement=PlacementParams(**options), simulate=devices)
 
 
-def test_a_plan_for_devices_that_are_not_here() -> None:
+def test_a_plan_for_simulated_devices() -> None:
     plan = planned_on(fake("gpu:0", 4 * MIB), CPU)
     assert plan.fits
     assert 0 < plan.placement.layers.count("gpu:0") < N_LAYERS
@@ -439,6 +439,6 @@ def test_arguments_of_other_types() -> None:
         hotshoe.load_model(MODEL, "reference", placement={"gpu_layers": 1})  # type: ignore[arg-type]
 
 
-def test_params_say_nothing_by_default() -> None:
+def test_default_params() -> None:
     assert PlacementParams().adapts
     assert not dataclasses.replace(PlacementParams(), gpu_layers=3).adapts

@@ -1,4 +1,4 @@
-"""The fit: which layers go where, for devices that are not here; and what must hold whatever they are."""
+"""Fit: which layers go to which device, and properties that hold for any devices. No device is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {"c": DeviceType.CPU, "i": DeviceType.IGPU, "g": DeviceType.GPU}
 
 
 def device(name: str, free: float) -> Device:
-    """Its type by the first letter of its name: cpu, igpu, gpu."""
+    """Make a device; the first letter of its name gives its type: cpu, igpu or gpu."""
     return Device(name, TYPES[name[0]], "test", "test", memory_total=int(free), memory_free=int(free))
 
 
@@ -33,7 +33,7 @@ def placed(sizes: ModelSizes, *devices: tuple[str, float], **options: Any) -> Fi
 
 
 def drawn(fitted: Fitted) -> str:
-    """Input, layers and output by the last letters of the devices' names: ``"c ccgg g"``."""
+    """Draw input, layers and output by the last letters of the devices' names: ``"c ccgg g"``."""
     p = fitted.placement
     return f"{p.input[-1]} {''.join(name[-1] for name in p.layers)} {p.device(len(p.layers))[-1]}"
 
@@ -107,7 +107,7 @@ def test_an_embedding_that_is_the_output_too_is_on_both_devices() -> None:
     ],
     ids=str,
 )
-def test_what_was_asked_for(options: dict[str, Any], expected: str) -> None:
+def test_explicit_options(options: dict[str, Any], expected: str) -> None:
     assert drawn(placed(model(), ("g0", 40 * GIB), ("g1", 40 * GIB), CPU, **options)) == expected
 
 
@@ -116,12 +116,12 @@ def test_the_main_device_is_filled_first() -> None:
     assert drawn(placed(model(output=1), *devices, main_gpu=0)) == "c 11100000 0"
 
 
-def test_what_was_asked_for_is_planned_though_it_does_not_fit() -> None:
+def test_explicit_options_are_planned_even_if_they_do_not_fit() -> None:
     asked = placed(model(), ("g", GIB), CPU, gpu_layers=8)
     assert (drawn(asked), asked.fits) == ("c gggggggg c", False)
 
 
-def test_experts_and_caches_apart() -> None:
+def test_experts_and_caches_on_the_cpu() -> None:
     sizes = ModelSizes((LayerSizes(GIB, cache=GIB, experts=10 * GIB),) * 4)
     tight = placed(sizes, ("g", 9 * GIB), CPU)
     assert drawn(tight) == "c cccc c"
@@ -186,7 +186,7 @@ def test_impossible_options_are_refused(
         ({"tensor_split": (1, 1), "main_gpu": 1}, "tensor_split and main_gpu"),
     ],
 )
-def test_values_that_make_no_sense(options: dict[str, Any], message: str) -> None:
+def test_invalid_values(options: dict[str, Any], message: str) -> None:
     with pytest.raises(PlacementError, match=message):
         PlacementParams(**options)
 
@@ -204,8 +204,8 @@ def some_devices(draw: random.Random) -> list[Device]:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_whatever_the_devices(seed: int) -> None:
-    """Each layer is somewhere once, in runs in the order of the devices; and what is said to fit does."""
+def test_properties_for_any_devices(seed: int) -> None:
+    """Each layer is on one device, in the order of the devices; and a fit that claims to fit does fit."""
     draw = random.Random(seed)
     sizes, devices = some_model(draw), some_devices(draw)
     fitted = fit(sizes, devices, PlacementParams())
@@ -227,7 +227,7 @@ def test_whatever_the_devices(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_more_memory_never_places_fewer_layers_on_devices(seed: int) -> None:
+def test_more_memory_never_puts_fewer_layers_on_devices(seed: int) -> None:
     draw = random.Random(seed)
     sizes, devices = some_model(draw), some_devices(draw)
     known = [d for d in devices if d.memory_free]

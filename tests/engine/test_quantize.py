@@ -136,7 +136,7 @@ def test_converting_to_a_mix_is_converting_and_then_quantizing(
 # --- what is refused
 
 
-def test_what_is_quantized_already(tmp_path: Path) -> None:
+def test_a_quantized_file(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match=r"27 of its tensors, such as .*, are q8_0(.|\n)*--allow-requantize"):
         quantize_model(KJV, tmp_path / "out.gguf")
     assert list(tmp_path.iterdir()) == []
@@ -149,7 +149,7 @@ def test_what_is_quantized_already(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["q4_k_m", "q8_0", "f16", "f32"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["blk.0.attn_q.weight", "blk.0.attn_norm.weight"])
-def test_weights_that_are_no_numbers(kind: str, value: float, name: str, tmp_path: Path) -> None:
+def test_weights_that_are_not_numbers(kind: str, value: float, name: str, tmp_path: Path) -> None:
     values = numbers(1024, 0).reshape(4, 256)
     values[3, 200] = value
     source = one(tmp_path / "in.gguf", values if "norm" not in name else values[3], name)
@@ -204,7 +204,7 @@ def test_a_type_that_was_asked_for_is_not_replaced(tmp_path: Path) -> None:
         quantize_model(source, tmp_path / "out.gguf", params=QuantizeParams(output_type="q6_k"))
 
 
-def test_the_output_of_a_model_that_has_none(tmp_path: Path) -> None:
+def test_options_for_an_output_that_the_model_lacks(tmp_path: Path) -> None:
     source = make("grouped-tied-bf16", tmp_path / "in.gguf")
     path = quantize_model(source, tmp_path / "out.gguf", params=QuantizeParams(output_type="q5_k"))
     assert tensors(path)["token_embd.weight"][0] == "Q5_K"
@@ -231,7 +231,7 @@ def test_where_it_may_be_written(dense: Path, tmp_path: Path) -> None:
         quantize_model(tmp_path, tmp_path / "out.gguf")
 
 
-def test_bfloat16_that_is_no_number_and_stays_bfloat16(tmp_path: Path) -> None:
+def test_bfloat16_that_is_not_a_number_and_stays_bfloat16(tmp_path: Path) -> None:
     values = numbers(1024, 0).reshape(4, 256)
     values[2, 3] = np.inf
     raw = gguf_package.quants.quantize(values, gguf_package.GGMLQuantizationType.BF16)
@@ -271,7 +271,7 @@ def test_without_a_plugin_that_can(dense: Path, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_what_is_interrupted_leaves_nothing(dense: Path, tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_interruption_leaves_nothing(dense: Path, tmp_path: Path, error: type[BaseException]) -> None:
     target = tmp_path / "out.gguf"
     target.write_bytes(b"mine")
 
@@ -363,9 +363,9 @@ def test_importance_makes_the_columns_it_names_better(tmp_path: Path) -> None:
 
 
 def test_every_type_of_ggml_is_offered() -> None:
-    """Those that the gguf package knows as types of whole files, but for guesses and what was removed."""
+    """The types of whole files in the gguf package, except guesses and removed ones."""
     names = {t.name.lower().removeprefix("mostly_").removeprefix("all_"): t.value for t in gguf_package.LlamaFileType}
     known = {name: kind.number for name, kind in FILE_TYPES.items()}
     missing = {name for name, number in names.items() if number not in known.values()}
-    assert missing <= {"guessed", "nvfp4"}  # of the second, llama.cpp's tool makes no files
+    assert missing <= {"guessed", "nvfp4"}  # llama.cpp's tool does not make files of nvfp4
     assert all(names[name] == number for name, number in known.items() if name in names)

@@ -85,7 +85,7 @@ def test_the_same_types(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_file(name: str, tmp_path: Path) -> None:
-    """But for the types of the next test, whose tables take ggml longer to make than all the rest."""
+    """All types except those of the next test, whose tables take ggml longer to make than all the rest."""
     source = make(name, tmp_path / "in.gguf")
     n = 0
     for key, kind, params, recorded in kinds_of(name):
@@ -129,7 +129,7 @@ def test_the_same_file_with_options(what: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_dry_run_says_what_is_written(name: str, tmp_path: Path) -> None:
+def test_a_dry_run_shows_what_is_written(name: str, tmp_path: Path) -> None:
     source = make(name, tmp_path / "in.gguf")
     plan = plan_quantization(source, "q4_k_m")
     with GGUFFile(quantize_model(source, tmp_path / "out.gguf", "q4_k_m")) as file:

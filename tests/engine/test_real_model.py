@@ -131,7 +131,9 @@ def test_a_grammar_gives_json(fastest: TextModel) -> None:
     pytest.importorskip("llguidance")
     properties = {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 99}}
     schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-    grammar = Grammar.from_json_schema(schema, whitespace=False).start(GrammarVocabulary.of(fastest.tokenizer))
+    grammar = Grammar.from_json_schema(schema, whitespace=False).start(
+        GrammarVocabulary.from_tokenizer(fastest.tokenizer)
+    )
     message = {"role": "user", "content": "Describe a person, Anna, who is 31 years old, as JSON."}
     value = json.loads("".join(fastest.chat([message], grammar=grammar, temperature=0, max_tokens=60)))
     assert set(value) == set(properties)

@@ -41,7 +41,7 @@ def reranker(path: Path, device: str) -> Iterator[RerankModel]:
 
 
 def logits_of(folder: Path, reranker: RerankModel) -> np.ndarray:
-    """transformers' logit of each document, one by one."""
+    """Return transformers' logit of each document, computed one by one."""
     torch = pytest.importorskip("torch", reason="the reference scores need torch")
     transformers = pytest.importorskip("transformers", reason="the reference scores need transformers")
     oracle = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
@@ -147,7 +147,7 @@ TEMPLATE = "judge: {query}\nby {document}\nnow"
 
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A folder of a text model, and the reranker that llama.cpp's converter makes of such a one (Qwen3-Reranker)."""
+    """Make the folder of a text model, and the reranker that llama.cpp's converter makes of it (Qwen3-Reranker)."""
     safetensors = pytest.importorskip("safetensors.numpy")
     folder = make_recorded("Qwen3ForCausalLM", tmp_path_factory.mktemp("causal") / "hf")
     head = safetensors.load_file(folder / "model.safetensors")["lm_head.weight"].astype(np.float32)

@@ -1,4 +1,4 @@
-"""The runner's edges: graphs that are found again, parameters, model authors' and users' mistakes, and forks."""
+"""The runner: reuse of graphs, parameters, errors of users and of model authors, and forks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IDS = np.random.default_rng(5).integers(2, 250, 120).tolist()
 
 
 def test_mixed_steps_find_their_graphs_again(gguf: Callable[..., Path]) -> None:
-    """200 steps of texts that come and go, with prompts of any length."""
+    """200 steps of texts that start and end, with prompts of any length."""
     rng = np.random.default_rng(0)
     with load(gguf("LlamaForCausalLM"), "reference", n_ctx=256, n_batch=64, n_sequences=4) as model:
         running: list[Any] = []

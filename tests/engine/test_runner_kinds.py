@@ -1,4 +1,4 @@
-"""Every kind of cache through the runner, against transformers: pieces, forks, prefixes, batches, shifts."""
+"""Every kind of cache through the runner, against transformers: chunks, forks, prefixes, batches, shifts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 6, "logit_bias": {1:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, list[int]], np.ndarray]:
-    """What transformers says after the last of these tokens: (vocab,)."""
+    """Return transformers' logits after the last of these tokens: (vocab,)."""
     folders: dict[str, Path] = {}
     known: dict[tuple[str, tuple[int, ...]], np.ndarray] = {}
 
@@ -108,7 +108,7 @@ def test_a_state_cannot_be_shifted_and_says_why(name: str, data: Path) -> None:
 
 
 def test_a_latent_is_shifted_behind_its_start(device: str, data: Path) -> None:
-    """With one layer a shift is as if the tokens had never been; here only the last part of a key is turned."""
+    """With one layer, a shift is exact: as if the tokens had never been there. Only part of a key is rotated here."""
     with load(data / "llamacpp" / "DeepseekV3ForCausalLM.gguf", device, n_ctx=64) as model:
         cut_to_one_layer(model)
         with model.sequence() as sequence:

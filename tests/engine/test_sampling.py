@@ -431,7 +431,7 @@ def test_parameters_must_fit_the_vocabulary() -> None:
 @pytest.mark.parametrize(
     ("value", "says"), [(math.nan, "NaN, the first at id 499"), (math.inf, "the logit of id 499 is inf")]
 )
-def test_logits_that_are_no_numbers_are_named(params: dict[str, Any], value: float, says: str) -> None:
+def test_logits_that_are_not_numbers(params: dict[str, Any], value: float, says: str) -> None:
     logits = random_logits()
     logits[499] = value
     with pytest.raises(SamplingError, match=says):
@@ -493,6 +493,6 @@ def test_stop_strings_are_checked(stops: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("grammar", [False, "x", 1.5, [None]])
-def test_what_is_no_grammar_is_refused(grammar: Any) -> None:
+def test_a_grammar_of_another_type(grammar: Any) -> None:
     with pytest.raises(SamplingError, match=r"grammar is .*; expected a GrammarState"):
         Sampler(SamplingParams(), 8, grammar)

@@ -65,7 +65,7 @@ def test_continuations_are_llama_cpps(
     path = MODEL if dtype == "q8_0" else as_f16(MODEL, tmp_path / "f16.gguf")
     same = 0
     for prompt in prompts:
-        # loaded anew: what other texts left in the cache changes the order that attention sums in
+        # loaded again: what other texts left in the cache changes the order of attention's sums
         with load(path, "cpu", flash_attention) as model:
             expected, settled = prompt[dtype]["tokens"], prompt[dtype]["settled"]
             assert len(expected) >= 128

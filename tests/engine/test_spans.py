@@ -1,4 +1,4 @@
-"""Spans of embeddings among tokens: what an image or a sound is to a text model."""
+"""Spans of embeddings among tokens, as for an image or a sound."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DIM = 64
 
 @pytest.fixture(scope="module")
 def table(folder: Callable[..., Path]) -> np.ndarray:
-    """What the tiny llama's tokens are embedded as: (vocab, dim)."""
+    """The token embeddings of the tiny llama: (vocab, dim)."""
     return state_dict(folder("LlamaForCausalLM"))["model.embed_tokens.weight"]
 
 
@@ -83,16 +83,16 @@ def test_prefixes_match_by_content(table: np.ndarray, model: TextModel) -> None:
     assert n_cached(items(same, 5, 6)) == 0
     assert n_cached(items(same.copy(), 5, 7)) == 11
     assert n_cached(items(other, 5, 6)) == 4
-    assert n_cached([*IDS[:10], 5, 6]) == 4  # tokens are no embeddings
+    assert n_cached([*IDS[:10], 5, 6]) == 4  # tokens are not embeddings
     assert n_cached(items(same, 5, 6, hash=b"mine")) == 4
-    assert n_cached(items(other, 5, 6, hash=b"mine")) == 11  # who gives a hash answers for it
+    assert n_cached(items(other, 5, 6, hash=b"mine")) == 11  # an explicit hash decides
     assert n_cached(items(same, 5, 6, bidirectional=True)) == 4
-    assert n_cached(items(same, bidirectional=True)) == 4  # its last row is wanted, so all of it is computed
+    assert n_cached(items(same, bidirectional=True)) == 4  # its last row is needed, so the whole span is computed
     assert n_cached(items(same, 5, 8, bidirectional=True)) == 11
 
 
 def test_positions_of_a_spans_own(table: np.ndarray, device: str, gguf: Callable[..., Path]) -> None:
-    """What follows a span goes on after its largest position; RoPE tells only of distances."""
+    """The item after a span continues after its largest position. RoPE depends only on distances."""
     with load(gguf("LlamaForCausalLM", num_hidden_layers=1), device) as model:
         one_place = EmbeddingSpan(table[[7, 8, 9]], positions=np.zeros(3, int))
         logits = model.sequence([*IDS[:3], one_place, *IDS[6:9]]).append()

@@ -58,7 +58,7 @@ def table(*units: int, strings: bytes = b"", size: int | None = None) -> bytes:
         (7, "not an array of bytes"),
     ],
 )
-def test_a_table_that_leads_out_of_itself(values: Any, message: str) -> None:
+def test_a_character_map_that_points_outside(values: Any, message: str) -> None:
     metadata = unigram(precompiled_charsmap=list(values) if isinstance(values, bytes) else values)
     with pytest.raises(
         TokenizerError, match=f"precompiled_charsmap is not a character map of SentencePiece(.|\n)*{message}"
@@ -144,7 +144,7 @@ def test_types_beyond_their_range(make: Callable[..., dict[str, Any]], kind: int
 
 
 @pytest.mark.parametrize("kind", [1.0, 1.5, "1", None, float("nan")])
-def test_types_that_are_no_integers(kind: Any) -> None:
+def test_types_that_are_not_integers(kind: Any) -> None:
     metadata = spaced_bpe({"a": -1.0})
     types = [*metadata["tokenizer.ggml.token_type"][:-1], kind]
     with pytest.raises(TokenizerError, match=r"token_type is an array of 260; expected an array of 260 integers"):

@@ -101,7 +101,7 @@ def test_pairs_as_xlm_roberta_has_them(a: str, b: str, max_length: int) -> None:
     assert len(got.ids) <= max_length
 
 
-def test_what_is_refused(bert: Path, tmp_path: Path) -> None:
+def test_invalid_pairs(bert: Path, tmp_path: Path) -> None:
     tokenizer = load(convert(bert, tmp_path / "m.gguf"))
     with pytest.raises(ValueError, match="max_length is 2; expected at least 3, the number of special tokens"):
         tokenizer.encode_pair("a", "b", max_length=2)

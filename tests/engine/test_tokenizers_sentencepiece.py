@@ -128,7 +128,7 @@ def test_bytes_stand_for_what_has_no_token() -> None:
     assert load_tokenizer(few).encode("a\u00e9\u00e9a") == [1, 3, 0, 3]
 
 
-def test_tokens_of_letters_that_are_no_tokens() -> None:
+def test_tokens_of_letters_that_are_not_tokens() -> None:
     words = {"a": -9.0, "\u6f22\u5b57": -1.0, "a\u6f22": -3.0}
     tokenizer = load_tokenizer(spaced_bpe(words, add_space_prefix=False, add_bos_token=False))
     assert tokenizer.encode("\u6f22\u5b57a\u6f22") == [260, 261]

@@ -41,7 +41,7 @@ def test_bytes_that_become_no_character(level: Tokenizer) -> None:
     assert level.decode([97, 0xF0, 0x9F]) == "a\ufffd"
 
 
-def test_special_tokens_are_no_text(level: Tokenizer) -> None:
+def test_special_tokens_are_not_text(level: Tokenizer) -> None:
     assert pieces(level.stream(), [97, 257, 98]) == ["a", "", "b", ""]
     assert pieces(level.stream(skip_special=False), [97, 257]) == ["a", "<|im_end|>", ""]
     # not even in the middle of a character

@@ -59,7 +59,7 @@ def minilm(minilm_gguf: Callable[[str], Path]) -> Tokenizer:
 # --- against recorded and live oracles
 
 
-@pytest.mark.skipif(not BGE.exists(), reason="llama.cpp's recorded vocabularies are not beside this checkout")
+@pytest.mark.skipif(not BGE.exists(), reason="llama.cpp's recorded vocabularies are not next to this checkout")
 def test_recorded_ids_of_llama_cpp() -> None:
     with GGUFFile(BGE) as file:
         tokenizer = load_tokenizer(file.metadata)

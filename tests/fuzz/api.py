@@ -370,7 +370,7 @@ def after_close(rng: random.Random, world: World) -> str:
 
 
 def of_an_op(rng: random.Random, world: World) -> str:
-    """An op over tensors, some of which are none."""
+    """An op over tensors, and over some objects that are not tensors."""
     name = rng.choice([n for n in ops.__all__ if n not in ("RoPE", "Recurrence")])
     x = _tensor(rng, world)
     args = [x if rng.random() < 0.6 else _tensor(rng, world) for _ in range(rng.randint(1, 4))]

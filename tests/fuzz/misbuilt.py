@@ -69,7 +69,7 @@ class Plan:
 
 def run(seed: int) -> str:
     plan = _plan(random.Random(seed))
-    with np.errstate(all="ignore"):  # numbers that are none are part of it
+    with np.errstate(all="ignore"):  # NaN and infinity are part of it
         answers = [_attempt(backend, plan, seed) for backend in _backends]
     computed = [a for a in answers if a is not None]
     if len(computed) == 2 and computed[0] != computed[1]:
@@ -177,7 +177,7 @@ def _layout(rng: random.Random, plan: Plan) -> str:
 
 
 def _values(rng: random.Random, plan: Plan) -> str:
-    """Indices out of range, and numbers that are none."""
+    """Indices out of range, NaN and infinity."""
     i = _one_operand(rng, plan)
     if i is None:
         return "the same values"

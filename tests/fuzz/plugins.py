@@ -1,4 +1,4 @@
-"""Hostile plugins beside a healthy one: lying reports, kept probes, manifests, metadata, ELF headers, odd files."""
+"""Hostile plugins next to a healthy one: lying reports, kept probes, manifests, metadata, ELF headers, odd files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def run(seed: int) -> str:
 
 
 class Case:
-    """A folder with a healthy plugin, ``good``, beside which ``bad`` is installed."""
+    """A folder with a healthy plugin, ``good``, and with ``bad``."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder

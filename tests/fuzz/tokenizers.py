@@ -1,7 +1,7 @@
 """Tokenizers: vocabularies with something changed, and random texts there and back through sound ones.
 
 A changed vocabulary is refused in words, or encodes and decodes. Of a sound one is asked what its kind promises:
-byte-level BPE gives back every text, SentencePiece's every text but for its own sign of a space, WordPiece and unigram,
+byte-level BPE gives back every text, SentencePiece's every text except its own sign for a space, WordPiece and unigram,
 which normalize, what they gave before; and of all, that a text alone and one in a batch have the same ids.
 """
 

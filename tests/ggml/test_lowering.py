@@ -68,7 +68,7 @@ TAKEN_APART: dict[str, Callable[[Inputs], Tensor | Sequence[Tensor]]] = {
     "no softplus": lambda x: ops.ssm_scan(
         x(2, 5, 6, 8), x(2, 5, 6), x(6), x(2, 5, 2, 16), x(2, 5, 2, 16), x(2, 6, 8, 16)
     ),
-    "a state that is no whole vector of SVE": lambda x: ops.ssm_scan(
+    "a state that is not a whole vector of SVE": lambda x: ops.ssm_scan(
         x(2, 5, 6, 1), x(2, 5, 6), x(6, 5), x(2, 5, 1, 5), x(2, 5, 1, 5), x(2, 6, 1, 5), dt_softplus=True
     ),
     "keys and values of two sizes": lambda x: ops.gated_delta_rule(

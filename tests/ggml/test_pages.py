@@ -54,7 +54,7 @@ def test_pages_become_large_and_keep_what_is_in_them() -> None:
     thread.join()
     np.testing.assert_array_equal(memory, np.arange(memory.size, dtype=np.uint8))
     if tuple(map(int, os.uname().release.split(".")[:2])) < (6, 1):
-        pytest.skip("this kernel makes them by and by")
+        pytest.skip("this kernel makes them slowly")
     assert large_pages(memory) >= 20 << 20  # Linux does not promise all of them
 
 

@@ -32,7 +32,7 @@ class TestVulkan(OnVulkan, BackendConformance):
 
     def tolerance(self, case: AnyCase) -> float:
         if case.id.startswith("layer_norm F32[4,64]-offset"):
-            return 5e-2  # the variance is E[x²] - E[x]², of which few digits are left beside a mean of 1000
+            return 5e-2  # the variance is E[x²] - E[x]², of which few digits are left with a mean of 1000
         return max(super().tolerance(case), HALF if case.op != "cast" else 0.0)
 
     def xfail(self, case: AnyCase) -> str | None:

@@ -57,7 +57,7 @@ static enum ggml_status compute(ggml_backend_t backend, struct ggml_cgraph * gra
     for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
         const struct ggml_tensor * node = ggml_graph_node(graph, i);
         if (node->op != GGML_OP_ADD && node->op != GGML_OP_MUL) {
-            continue;  // views, which come to whoever has what they view
+            continue;  // views: they come to the device that has the viewed tensor
         }
         const float * a = node->src[0]->data, * b = node->src[1]->data;
         float * y = node->data;

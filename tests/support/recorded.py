@@ -1,4 +1,4 @@
-"""The tiny models whose files by llama.cpp's converter are in tests/data/llamacpp, made anew and always the same."""
+"""The tiny models whose files by llama.cpp's converter are in tests/data/llamacpp, the same in each run."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ def _bytes(pre: str) -> Any:
 
 
 def _spaces() -> Any:
-    """As Llama 2's tokenizer.json: spaces are U+2581, letters that are no token are bytes."""
+    """Like Llama 2's tokenizer.json: spaces are U+2581, letters without a token are bytes."""
     from tokenizers import Tokenizer, decoders, models, normalizers
 
     tokens = [*_SPECIAL, "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]

@@ -20,7 +20,7 @@ _FOLDER = Path(__file__).parents[3] / "shared" / "data" / "vocab"
 
 @cache
 def recorded(name: str) -> Tokenizer:
-    """The tokenizer of a recorded vocabulary; skips the test where there is none."""
+    """The tokenizer of a recorded vocabulary; skips the test if it is missing."""
     return fresh(name)
 
 
@@ -50,7 +50,7 @@ def recorded_scores(name: str) -> tuple[list[str], list[float], list[int]]:
 def _path(name: str) -> Path:
     path = _FOLDER / f"ggml-vocab-{name}.gguf"
     if not path.exists():
-        pytest.skip("llama.cpp's recorded vocabularies are not beside this checkout")
+        pytest.skip("llama.cpp's recorded vocabularies are not next to this checkout")
     return path
 
 

@@ -1,4 +1,4 @@
-"""The Vulkan device that tests run on: any, and be it software."""
+"""The Vulkan device that tests run on, which may be a software device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HALF = 2e-3
 
 
 def require_vulkan() -> str:
-    """``vulkan:0``; skips, and says why, where there is none."""
+    """``vulkan:0``; skips the test with the reason if it is missing."""
     pytest.importorskip("hotshoe_ggml_vulkan", reason="needs hotshoe-ggml-vulkan: make test VULKAN=1")
     os.environ.setdefault("HOTSHOE_PROBE_TIMEOUT", "300")  # a software device compiles shaders for many seconds
     registry = load_all()

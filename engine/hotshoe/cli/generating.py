@@ -90,7 +90,7 @@ def constraints(grammar: Grammar | None, model: TextModel) -> Callable[[], Const
         return lambda: None
     from hotshoe.sampling import GrammarVocabulary
 
-    vocabulary = GrammarVocabulary.of(model.tokenizer)
+    vocabulary = GrammarVocabulary.from_tokenizer(model.tokenizer)
     return lambda: grammar.start(vocabulary)
 
 

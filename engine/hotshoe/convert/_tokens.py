@@ -89,14 +89,14 @@ def _roles(files: TextTokenizer, vocab: Vocab, n_tokens: int) -> dict[str, Any]:
             found = found[0] if isinstance(found, list) and found else found
         if type(found) is int and 0 <= found < n_tokens:
             roles[role] = found
-    add = _around(files, roles)
+    add = _added_tokens(files, roles)
     return {
         **{f"{PREFIX}{_ROLES.get(role, role)}_token_id": i for role, i in roles.items()},
         **{f"{PREFIX}add_{role}_token": flag for role, flag in add.items()},
     }
 
 
-def _around(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
+def _added_tokens(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
     """Whether each of bos, eos and sep is added to a text. Adds roles that config.json does not name to ``roles``."""
     stated = {
         role: flag for role in ("bos", "eos") if isinstance(flag := files.settings.get(f"add_{role}_token"), bool)
@@ -110,8 +110,8 @@ def _around(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
         add = {"bos": False, "eos": False} | ({} if has_template else stated)
         return {role: flag and role in roles for role, flag in add.items()}
     start = next((i for i in range(len(whole)) if whole[i : i + len(middle)] == middle), 0)
-    around = {"bos": whole[:start], "eos": whole[start + len(middle) :]}
-    for role, tokens in around.items():
+    added = {"bos": whole[:start], "eos": whole[start + len(middle) :]}
+    for role, tokens in added.items():
         if len(tokens) > 1 or (role == "bos" and tokens and roles.get("bos", tokens[0]) != tokens[0]):
             raise ConversionError(
                 f"{files.path}: the tokenizer puts the tokens {tokens} {'before' if role == 'bos' else 'after'} a "
@@ -120,11 +120,11 @@ def _around(files: TextTokenizer, roles: dict[str, int]) -> dict[str, bool]:
         if tokens and roles.setdefault(role, tokens[0]) != tokens[0]:
             # in embedding models made from chat models, one token ends a text and another ends a turn
             roles["eot"], roles["eos"] = roles["eos"], tokens[0]
-    add = {role: bool(tokens) for role, tokens in around.items()}
-    between = _between(files, middle, around["bos"], around["eos"])
+    add = {role: bool(tokens) for role, tokens in added.items()}
+    between = _between(files, middle, added["bos"], added["eos"])
     if between:
         # a separator is what follows the end of the first text
-        add["sep"] = between != around["eos"]
+        add["sep"] = between != added["eos"]
         if add["sep"]:
             roles.setdefault("sep", between[-1])
     return add

@@ -13,7 +13,7 @@ from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
-_LAYERS_27B = 62  # only the 27B scales scores by dim / n_heads; files do not say so
+_LAYERS_27B = 62  # only the 27B scales scores by (dim / n_heads) ** -0.5; files do not say so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

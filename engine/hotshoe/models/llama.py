@@ -1,8 +1,4 @@
-"""Llama 1 to 3 (Touvron et al. 2023, arXiv:2302.13971; arXiv:2407.21783), and Mistral, which has the same architecture.
-
-A model file declares what differs between architectures. Attribute names follow the code; the strings are names of
-tensors in the file. docs/models.md explains every declaration.
-"""
+"""Llama 1 to 3 (Touvron et al. 2023, arXiv:2302.13971; arXiv:2407.21783) and Mistral, one architecture."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
 
 
+# The strings name keys and tensors of the GGUF file; docs/models.md explains all declarations.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
     rope: RoPE = rope_key(interleaved=True)  # rotates pairs (2i, 2i + 1)

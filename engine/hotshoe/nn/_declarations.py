@@ -100,11 +100,10 @@ def declarations(cls: type, module: type) -> dict[str, tuple[Declaration, Any]]:
 def config_type(cls: type, config: type) -> Any:
     """The class that the annotation of ``cls.config`` names: a subclass of ``config``.
 
-    Raises ModelDefinitionError if it is another type, or if no class in the MRO annotates ``config``.
+    Raises ModelDefinitionError if the annotation is missing, cannot be evaluated, or names another type.
     """
     owner, annotation = _all_annotations(cls)["config"]
-    kinds = vars(owner)["_kinds"]
-    kind = kinds["config"] if "config" in kinds else _evaluate_later(owner, "config", annotation, config)
+    kind = vars(owner).get("_kinds", {}).get("config") or _evaluate_later(owner, "config", annotation, config)
     if not _is_subclass(kind, config):
         found = "has no annotation" if kind is Any else f"is annotated {getattr(kind, '__name__', repr(kind))}"
         raise definition_error(

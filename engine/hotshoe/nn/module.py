@@ -46,7 +46,7 @@ def tensor(
 
     alternatives: other names to try, in this order, if ``name`` is missing.
     optional: the attribute becomes None if the file has none of the module's tensors.
-    when: ``(config, layer) -> bool``. If it returns False, the attribute is None and the file may not have the tensor.
+    when: ``(config, layer) -> bool``. If it returns False, the attribute is None and the file must not have the tensor.
     shape: ``(config, layer) -> shape`` that the weight must have; None in it allows any size.
     of_model: the name has no prefix, because all layers share the tensor.
     """
@@ -100,7 +100,7 @@ class Parameter:
     use: str
     """The op that reads the tensor."""
     layer: int
-    """The layer it belongs to; -1 if it belongs to the input or to the whole model."""
+    """The layer it belongs to; -1 for the input and the whole model, ``n_layers`` for the output."""
     read_in: int
     """The layer that reads it; differs from ``layer`` for a tensor that all layers share."""
     shape: Sizes | None = None

@@ -52,16 +52,16 @@ def fit(
     n = len(sizes.layers)
     if params.layers is not None:
         layers = list(params.layers)
-        where = Placement(layers[0], tuple(layers), layers[-1])
+        placement = Placement(layers[0], tuple(layers), layers[-1])
     elif not others:
         assert host is not None  # there is at least one device
-        where = Placement(host.name, (host.name,) * n, host.name)
+        placement = Placement(host.name, (host.name,) * n, host.name)
     else:
-        where = _shared(sizes, others, host, params, free)
-    where = _with_cpu_parts(where, sizes, host, params)
-    planned = usage(sizes, where)
+        placement = _shared(sizes, others, host, params, free)
+    placement = _with_cpu_parts(placement, sizes, host, params)
+    planned = usage(sizes, placement)
     on_host = host.name if host is not None else ""
-    return Fitted(where, planned, fits(planned, devices, free), sum(name != on_host for name in where.layers))
+    return Fitted(placement, planned, fits(planned, devices, free), sum(name != on_host for name in placement.layers))
 
 
 def fits(planned: Mapping[str, int], devices: Sequence[Device], free: Mapping[str, int]) -> bool:

@@ -177,7 +177,8 @@ class EncoderModel(LoadedModel):
 
 def _reaches(model: Any) -> list[Reach | None]:
     """Return how far each layer of a causal model attends back."""
-    spec = model.cache_spec() if hasattr(model, "cache_spec") else [None] * model.config.n_layers
+    cache_spec = getattr(model, "cache_spec", None)  # optional for embedding models
+    spec = [None] * model.config.n_layers if cache_spec is None else cache_spec()
     return [Reach(s.window, s.chunk) if isinstance(s, AttentionSpec) else Reach() for s in spec]
 
 

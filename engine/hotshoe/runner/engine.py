@@ -11,14 +11,15 @@ Two things exclude threads from each other:
 =========  ================================================  ========================================================
 protects   the list of jobs, job states, items, slots, the   the device: building and computing graphs, weights, the
            cache's records on the host                       contents of the cache
-held by    every thread, whenever it reads or changes these  one thread: the one that runs a step, shifts a sequence,
+held by    every thread that changes these                   one thread: the one that runs a step, shifts a sequence,
                                                              reserves memory or closes the model
-for        microseconds; no graph is computed under it       a whole step, which may take seconds
+for        microseconds; only the graph of a shift, which    a whole step, which may take seconds
+           is short, is computed under it
 waiting    blocks                                            on a condition of the lock, which is free meanwhile
 order      may be taken inside the turn                      never requested while the lock is held
 =========  ================================================  ========================================================
 
-So adding, cancelling, forking and truncating never wait for a graph.
+So adding, cancelling, forking and truncating never wait for the graph of a step.
 """
 
 from __future__ import annotations
@@ -194,7 +195,7 @@ class Engine:
                 self.remove(job, detach=False)
 
     def all_logits(self, sequence: CachedSequence) -> Iterator[Array]:
-        """Yield the logits after every row of a sequence, in arrays (rows, vocab). Every row is computed again."""
+        """Yield the logits after every row, in arrays (rows, vocab). Rows that the cache has are computed too."""
         job = AllLogitsJob(sequence)
         try:
             while (rows := self.next(job)) is not None:

@@ -106,7 +106,7 @@ class Stream:
         self._engine.add(self._generation)
 
     def advance(self) -> str:
-        """Generate one token; return the new complete text, which may be empty.
+        """Generate one token; return the text that it completes, which may be empty.
 
         ``completion.finish_reason`` is set at the end of the text.
         """

@@ -155,7 +155,7 @@ class LogitsJob(Job[Array]):
 
 
 class AllLogitsJob(Job[Array]):
-    """The logits after every row of a sequence, in arrays (rows, vocab). None is taken from other sequences' rows."""
+    """The logits after every row of a sequence, in arrays (rows, vocab). Rows that the cache has are computed too."""
 
     all_outputs = True
     max_results = _ARRAYS_AHEAD

@@ -182,15 +182,15 @@ class Slots:
     def rollback(self) -> None:
         """Undo a graph or a shift that was begun and not finished. Idempotent: it may be interrupted itself."""
         self.cache.rollback()
-        for slot in self._slots:
-            if slot.busy:
-                owner = slot.owner
-                n = self.cache.resumable(slot.number, len(slot.rows))
-                self._trim(slot, n)
-                if owner is not None:
-                    owner.n_computed = min(owner.n_computed, n)
-                slot.pending = []
-        for slot in self._slots:
+        busy = [slot for slot in self._slots if slot.busy]
+        for slot in busy:
+            owner = slot.owner
+            n = self.cache.resumable(slot.number, len(slot.rows))
+            self._trim(slot, n)
+            if owner is not None:
+                owner.n_computed = min(owner.n_computed, n)
+            slot.pending = []
+        for slot in busy:
             slot.busy = False
 
     # Shifts

@@ -1,6 +1,6 @@
 """Grammars: restrict the next token, so that the text matches a JSON schema, a regular expression or a grammar.
 
-    vocabulary = GrammarVocabulary.of(tokenizer)                 # make it once for each model: it reads every token
+    vocabulary = GrammarVocabulary.from_tokenizer(tokenizer)     # make it once for each model: it reads every token
     grammar = Grammar.from_json_schema({"type": "object"})       # checked when made
     sampler = Sampler(params, vocab_size, grammar.start(vocabulary))
 
@@ -76,7 +76,7 @@ class GrammarVocabulary:
             raise GrammarError(f"llguidance cannot use the vocabulary: {e}") from e
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Self:
+    def from_tokenizer(cls, tokenizer: Tokenizer) -> Self:
         """Make the vocabulary of a tokenizer. Raises GrammarError if the tokenizer has no token that ends a text."""
         ids = range(tokenizer.vocab_size)
         # special tokens are those that decode() skips by default, although they have a name

@@ -10,7 +10,7 @@ found by entry point, in any installed distribution, and imported when a file ne
     mine = "my_package.tokenizer:build"
 
 Such a function can import from here: ``Vocabulary`` and ``TokenType`` (the checked keys of the file), ``find_roles``
-(tokens with a role), ``find_around`` (tokens around a text), ``add_tokens`` (tokens that are searched for in a text),
+(tokens with a role), ``find_affixes`` (tokens around a text), ``add_tokens`` (tokens that are searched for in a text),
 ``hidden_ids``, and for decoding a ``TokenDecoder``, such as ``ByteLevelDecoder`` or ``SentencePieceDecoder``.
 """
 
@@ -22,13 +22,13 @@ from typing import Any
 from hotshoe import families
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
 from hotshoe.tokenizers._decoding import ByteLevelDecoder, SentencePieceDecoder, StreamDecoder, TokenDecoder
-from hotshoe.tokenizers._roles import Roles, find_around, find_roles
-from hotshoe.tokenizers._tokenizer import Around, EncodedPair, SpecialIds, Tokenizer
+from hotshoe.tokenizers._roles import Roles, find_affixes, find_roles
+from hotshoe.tokenizers._tokenizer import Affixes, EncodedPair, SpecialIds, Tokenizer
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError, UnknownArchitectureError
 
 __all__ = [
-    "Around",
+    "Affixes",
     "ByteLevelDecoder",
     "EncodedPair",
     "TokenDecoder",
@@ -40,7 +40,7 @@ __all__ = [
     "Tokenizer",
     "Vocabulary",
     "add_tokens",
-    "find_around",
+    "find_affixes",
     "find_roles",
     "hidden_ids",
     "load_tokenizer",

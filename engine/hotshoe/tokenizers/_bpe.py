@@ -14,7 +14,7 @@ from hotshoe.tokenizers._added import add_tokens, hidden_ids, unusual_ids
 from hotshoe.tokenizers._decoding import ByteLevelDecoder, SentencePieceDecoder, TokenDecoder, byte_letters
 from hotshoe.tokenizers._lazy_bpe import LazyBPE
 from hotshoe.tokenizers._pretokenizers import PRE_TOKENIZERS, PreTokenizer
-from hotshoe.tokenizers._roles import find_around, find_roles
+from hotshoe.tokenizers._roles import find_affixes, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError, did_you_mean
@@ -44,10 +44,10 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     lowercase = pre.drop_spaces and vocabulary.flag(PREFIX + "normalizer.lowercase", False)
     added = _with_newlines(tokens, types) if pre.newline_runs else types
 
-    def model(ids: dict[str, int], merges: list[tuple[str, str]]) -> models.BPE:
+    def make_model(ids: dict[str, int], merges: list[tuple[str, str]]) -> models.BPE:
         return models.BPE(ids, merges, byte_fallback=fallback, ignore_merges=pre.ignore_merges)
 
-    def around(model: models.Model) -> tokenizers.Tokenizer:
+    def wrap(model: models.Model) -> tokenizers.Tokenizer:
         inner = tokenizers.Tokenizer(model)
         if pre.escape_spaces:
             inner.normalizer = normalizers.Replace(" ", SPACE)
@@ -73,14 +73,14 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     always = [tokens[i] for i in unusual_ids(added)]
     if fallback:
         always += [token for token in map("<0x{:02X}>".format, range(256)) if token in ids]
-    inner = LazyBPE(ids, merges, always, first=first, model=model, around=around, symbols=symbols)
+    inner = LazyBPE(ids, merges, always, first=first, make_model=make_model, wrap=wrap, symbols=symbols)
 
     decoder: TokenDecoder
     decoder = ByteLevelDecoder(tokens, types) if pre.bytes else SentencePieceDecoder(tokens, types, strip=False)
-    ends = find_around(vocabulary, roles.special, bos=pre.add_bos and roles.special.bos is not None)
+    affixes = find_affixes(vocabulary, roles.special, bos=pre.add_bos and roles.special.bos is not None)
     if pre.always_bos:
         # even if the file says otherwise
-        ends = ends._replace(prefix=[vocabulary.require("bos", roles.special.bos)])
+        affixes = affixes._replace(prefix=[vocabulary.require("bos", roles.special.bos)])
     return Tokenizer(
         inner,
         tokens,
@@ -88,7 +88,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         decoder,
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
-        around=ends,
+        affixes=affixes,
     )
 
 

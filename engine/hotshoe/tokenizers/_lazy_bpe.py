@@ -34,8 +34,8 @@ class LazyBPE:
         always: Collection[str],
         *,
         first: int | None,
-        model: Callable[[dict[str, int], list[tuple[str, str]]], models.BPE],
-        around: Callable[[models.Model], tokenizers.Tokenizer],
+        make_model: Callable[[dict[str, int], list[tuple[str, str]]], models.BPE],
+        wrap: Callable[[models.Model], tokenizers.Tokenizer],
         symbols: Callable[[str], str],
     ) -> None:
         """Keep what is needed to build models.
@@ -44,8 +44,8 @@ class LazyBPE:
         merges: "a b", best first; each makes a token. A merge whose parts are not tokens never applies.
         always: tokens that every model contains.
         first: the id of the token that the first merge makes, if each next merge makes the next token; else None.
-        model: makes a model from tokens and merges.
-        around: makes a tokenizer from a model.
+        make_model: makes a model from tokens and merges.
+        wrap: makes a tokenizer from a model.
         symbols: converts a piece of text to the alphabet that tokens are written in.
         """
         from tokenizers import models
@@ -55,9 +55,9 @@ class LazyBPE:
         self._first = first
         # takes 40 ms and 10 MB, so it is made only if ranks do not follow from ids
         self._ranks = dict(zip(merges, range(len(merges)))) if first is None else {}
-        self._model, self._around, self._symbols = model, around, symbols
+        self._make_model, self._wrap, self._symbols = make_model, wrap, symbols
         # These give every word the id 0. Without special tokens, a text has other words, so there are two.
-        self._splitter = around(models.WordLevel({"": 0}, ""))
+        self._splitter = wrap(models.WordLevel({"": 0}, ""))
         self._plain_splitter = without_special(self._splitter)
         self._words: set[str] = set()
         self._parts: set[str] = set()  # parts of these words that are tokens
@@ -65,7 +65,7 @@ class LazyBPE:
         self._used: dict[int, tuple[str, str]] = {}  # merges by rank
         self._lock = threading.Lock()
         self._whole = False
-        self._made = around(model(self._tokens, []))
+        self._made = wrap(make_model(self._tokens, []))
 
     def made_for(self, texts: Sequence[str], parse_special: bool) -> tokenizers.Tokenizer:
         """Return a tokenizer that is correct for these texts. It is never changed later: other texts get new ones."""
@@ -87,7 +87,7 @@ class LazyBPE:
                 for word in spelled:
                     self._learn(word)
                 self._words |= new
-                self._made = self._around(self._model(self._tokens, [self._used[r] for r in sorted(self._used)]))
+                self._made = self._wrap(self._make_model(self._tokens, [self._used[r] for r in sorted(self._used)]))
                 return self._made
         return self._make_whole()
 
@@ -117,7 +117,7 @@ class LazyBPE:
             if not self._whole:
                 ids = self._ids
                 merges = [(a, b) for a, _, b in (line.partition(" ") for line in self._merges) if a in ids and b in ids]
-                self._made = self._around(self._model(dict(ids), merges))
+                self._made = self._wrap(self._make_model(dict(ids), merges))
                 self._whole = True
                 self._merges, self._ranks = (), {}
             return self._made

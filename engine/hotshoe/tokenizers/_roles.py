@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from hotshoe.tokenizers._tokenizer import Around, SpecialIds
+from hotshoe.tokenizers._tokenizer import Affixes, SpecialIds
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 
-__all__ = ["Roles", "find_around", "find_roles"]
+__all__ = ["Roles", "find_affixes", "find_roles"]
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "eot": (
@@ -102,7 +102,7 @@ def find_roles(vocabulary: Vocabulary, ids: Mapping[str, int], defaults: Mapping
     return Roles(special, types, frozenset(stops))
 
 
-def find_around(vocabulary: Vocabulary, special: SpecialIds, *, bos: bool, eos: bool = False) -> Around:
+def find_affixes(vocabulary: Vocabulary, special: SpecialIds, *, bos: bool, eos: bool = False) -> Affixes:
     """Find the tokens around a text. bos, eos: whether these are added if the file does not say.
 
     Raises TokenizerError if a token is to be added but the file does not name it.
@@ -111,7 +111,7 @@ def find_around(vocabulary: Vocabulary, special: SpecialIds, *, bos: bool, eos: 
     def added(name: str, default: bool, id: int | None) -> list[int]:
         return [vocabulary.require(name, id)] if vocabulary.flag(f"{PREFIX}add_{name}_token", default) else []
 
-    return Around(added("bos", bos, special.bos), added("eos", eos, special.eos), added("sep", False, special.sep))
+    return Affixes(added("bos", bos, special.bos), added("eos", eos, special.eos), added("sep", False, special.sep))
 
 
 def _correct(stops: set[int], types: bytearray, ids: Mapping[str, int]) -> None:

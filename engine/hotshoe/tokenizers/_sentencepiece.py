@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
 from hotshoe.tokenizers._decoding import SentencePieceDecoder
-from hotshoe.tokenizers._roles import find_around, find_roles
+from hotshoe.tokenizers._roles import find_affixes, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 
@@ -73,7 +73,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         SentencePieceDecoder(tokens, types, strip=space_prefix),
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
-        around=find_around(vocabulary, roles.special, bos=roles.special.bos is not None),
+        affixes=find_affixes(vocabulary, roles.special, bos=roles.special.bos is not None),
         expand=expand or None,
     )
 

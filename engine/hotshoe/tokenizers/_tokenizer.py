@@ -13,7 +13,7 @@ from hotshoe_core.errors.arguments import described, flag, integer, listed
 if TYPE_CHECKING:
     import tokenizers
 
-__all__ = ["Around", "EncodedPair", "SpecialIds", "Tokenizer"]
+__all__ = ["Affixes", "EncodedPair", "SpecialIds", "Tokenizer"]
 
 
 class SpecialIds(NamedTuple):
@@ -51,7 +51,7 @@ class SpecialIds(NamedTuple):
     """Between files of a repository."""
 
 
-class Around(NamedTuple):
+class Affixes(NamedTuple):
     """Special tokens that a model expects around a text, and between two texts."""
 
     prefix: Sequence[int] = ()
@@ -64,7 +64,7 @@ class Around(NamedTuple):
     """The token type of the second text and its suffix. All other tokens have type 0."""
 
 
-_NOTHING = Around()
+_NO_AFFIXES = Affixes()
 
 
 class EncodedPair(NamedTuple):
@@ -87,7 +87,7 @@ class Tokenizer:
     """
 
     __slots__ = (
-        *("_around", "_expand", "_hidden", "_ordinary", "_parsing", "_decoder", "_tokens"),
+        *("_affixes", "_expand", "_hidden", "_ordinary", "_parsing", "_decoder", "_tokens"),
         *("special", "stop_ids"),
     )
 
@@ -100,7 +100,7 @@ class Tokenizer:
         *,
         hidden: Collection[int],
         stop_ids: Collection[int] = (),
-        around: Around = _NOTHING,
+        affixes: Affixes = _NO_AFFIXES,
         expand: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         """Make a tokenizer. ``build`` functions call this; use ``load_tokenizer`` otherwise.
@@ -111,7 +111,7 @@ class Tokenizer:
         decoder: the bytes that each token adds to a text.
         hidden: ids that ``decode`` skips.
         stop_ids: ids that end a generation.
-        around: special tokens that ``add_special`` puts around a text, and between two.
+        affixes: special tokens that ``add_special`` puts around a text, and between two.
         expand: maps ids of ``parsing`` that the vocabulary does not have to ids that replace them.
         """
         self._parsing = parsing
@@ -119,7 +119,7 @@ class Tokenizer:
         self._tokens = tokens
         self._decoder = decoder
         self._hidden = frozenset(hidden)
-        self._around = around
+        self._affixes = affixes
         self._expand = expand
         self.special = special
         self.stop_ids = frozenset(stop_ids)
@@ -225,7 +225,7 @@ class Tokenizer:
             if len(two) != 2 or not all(isinstance(text, str) for text in two):
                 raise InputTypeError(f"pairs[{i}] is {described(pair)}; expected two texts")
             texts += two
-        before, after, between, second_type = self._around
+        before, after, between, second_type = self._affixes
         n_special = len(before) + 2 * len(after) + len(between)
         room = None if max_length is None else integer("max_length", max_length, 0, InputTypeError) - n_special
         if room is not None and room < 0:
@@ -272,9 +272,9 @@ class Tokenizer:
     def _encode(
         self, texts: list[str], add_special: bool, parse_special: bool, max_length: int | None
     ) -> list[list[int]]:
-        around = self._around if flag("add_special", add_special) else _NOTHING
+        affixes = self._affixes if flag("add_special", add_special) else _NO_AFFIXES
         parse_special = flag("parse_special", parse_special)
-        prefix, suffix = list(around.prefix), list(around.suffix)
+        prefix, suffix = list(affixes.prefix), list(affixes.suffix)
         room = None
         if max_length is not None:
             room = integer("max_length", max_length, 0, InputTypeError) - len(prefix) - len(suffix)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hotshoe.tokenizers._added import add_tokens, hidden_ids
 from hotshoe.tokenizers._charsmap import checked_charsmap
 from hotshoe.tokenizers._decoding import SentencePieceDecoder
-from hotshoe.tokenizers._roles import find_around, find_roles
+from hotshoe.tokenizers._roles import find_affixes, find_roles
 from hotshoe.tokenizers._tokenizer import Tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError
@@ -67,7 +67,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
         SentencePieceDecoder(tokens, types, strip=space_prefix or trim),
         hidden=hidden_ids(types),
         stop_ids=roles.stop_ids,
-        around=find_around(vocabulary, roles.special, bos=False, eos=roles.special.eos is not None),
+        affixes=find_affixes(vocabulary, roles.special, bos=False, eos=roles.special.eos is not None),
         expand={number: [ids[token.content]] for number, token in found.items()},
     )
 

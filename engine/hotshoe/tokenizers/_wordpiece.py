@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
-from hotshoe.tokenizers._tokenizer import Around, SpecialIds, Tokenizer
+from hotshoe.tokenizers._tokenizer import Affixes, SpecialIds, Tokenizer
 from hotshoe.tokenizers._vocabulary import TokenType, Vocabulary
 from hotshoe_core.errors import TokenizerError, did_you_mean
 
@@ -132,13 +132,13 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     inner.add_special_tokens([added(tokens[i], special=True, normalized=False) for i in sorted(control)])
     inner.add_tokens([added(tokens[i], special=False, normalized=i not in verbatim) for i in user])
     decoder = _WordPieceDecoder(tokens, decoders.WordPiece(prefix=INSIDE, cleanup=True))
-    return Tokenizer(inner, tokens, special, decoder, hidden=control, around=_around(vocabulary, cls, sep))
+    return Tokenizer(inner, tokens, special, decoder, hidden=control, affixes=_affixes(vocabulary, cls, sep))
 
 
-def _around(vocabulary: Vocabulary, cls: int, sep: int) -> Around:
+def _affixes(vocabulary: Vocabulary, cls: int, sep: int) -> Affixes:
     has_types = vocabulary.integer("tokenizer.ggml.token_type_count", 2) > 1
     separator = [sep] if vocabulary.flag("tokenizer.ggml.add_sep_token", False) else []
-    return Around((cls,), (sep,), separator, second_type=int(has_types))
+    return Affixes((cls,), (sep,), separator, second_type=int(has_types))
 
 
 @final

@@ -313,12 +313,12 @@ void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     /* Blocks of tokens of nearly one size, each with all panels. */
     const int64_t n = p.x->ne[1], panels = ceil_div(p.m, PANEL), parts = token_parts(n, panels, nth, 0.2, 4.0);
     const int64_t room = !p.stored ? BLOCK : p.wide ? BLOCK_STORED / MAX_ROWS * MAX_ROWS : BLOCK_STORED;
-    const int64_t most = min64(room, ceil_div(n, parts)), blocks = n ? ceil_div(n, most) : 0;
-    const int64_t least = most > SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
+    const int64_t block_tokens = min64(room, ceil_div(n, parts)), blocks = n ? ceil_div(n, block_tokens) : 0;
+    const int64_t min_units = block_tokens > SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
     _Alignas(64) char staged[STAGED_DEPTHS * BLOCK_STORED * STRIDE];
     int64_t unit, end, next_unit, staged_block = -1;
     int32_t * position = position_in(dst);
-    while (take_units(position, blocks * panels, least, nth, &unit, &end)) {
+    while (take_units(position, blocks * panels, min_units, nth, &unit, &end)) {
         for (; unit < end; unit = next_unit) { /* a unit is a panel of a block */
             const int64_t block = unit / panels, before = block * panels;
             next_unit = min64(end, before + panels);

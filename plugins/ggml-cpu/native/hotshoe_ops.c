@@ -8,9 +8,9 @@
 /* --- arithmetic as NumPy's ------------------------------------------------------------------------- */
 
 static float float_mod(float a, float b) {
-    const float rest = fmodf(a, b);
-    if (rest != 0.0f) { /* true for NaN too */
-        return (b < 0.0f) != (rest < 0.0f) ? rest + b : rest;
+    const float rem = fmodf(a, b);
+    if (rem != 0.0f) { /* true for NaN too */
+        return (b < 0.0f) != (rem < 0.0f) ? rem + b : rem;
     }
     return copysignf(0.0f, b);
 }
@@ -19,9 +19,9 @@ static float float_floor_divide(float a, float b) {
     if (b == 0.0f) {
         return a / b;
     }
-    const float rest = fmodf(a, b);
-    float quotient = (a - rest) / b;
-    if (rest != 0.0f && (b < 0.0f) != (rest < 0.0f)) {
+    const float rem = fmodf(a, b);
+    float quotient = (a - rem) / b;
+    if (rem != 0.0f && (b < 0.0f) != (rem < 0.0f)) {
         quotient -= 1.0f;
     }
     if (quotient == 0.0f) {
@@ -47,8 +47,8 @@ static int32_t int_mod(int32_t a, int32_t b) {
     if (b == 0 || b == -1) {
         return 0;
     }
-    const int32_t rest = a % b;
-    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+    const int32_t rem = a % b;
+    return rem != 0 && (rem < 0) != (b < 0) ? rem + b : rem;
 }
 
 #define MINIMUM(x, y) ((x) != (x) || (x) < (y) ? (x) : (y))

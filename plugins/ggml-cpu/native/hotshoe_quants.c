@@ -35,7 +35,7 @@ enum {
     SMALL_BLOCK = 16,
     SMALL_STEP = 512, /* elements */
     PREFETCH_AHEAD = 8192,
-    MOST_SPANS = STAGED / 2 / STAGED_RECORD(32, FORM_DOT), /* of all tokens that are staged with their rests */
+    MAX_SPANS = STAGED / 2 / STAGED_RECORD(32, FORM_DOT), /* of all tokens that are staged with their rests */
 };
 
 int hotshoe_quants_has(int type, int64_t k) {
@@ -79,7 +79,7 @@ struct block {
  * the spans that have outliers. */
 struct staged {
     _Alignas(64) char tokens[STAGED];
-    uint8_t has_outliers[MOST_SPANS]; /* for each span, tile by tile */
+    uint8_t has_outliers[MAX_SPANS]; /* for each span, tile by tile */
 };
 
 static int64_t span_of(const struct quant * q) { return q->elements == SUPERBLOCK ? SPAN : q->elements; }
@@ -94,7 +94,7 @@ static int64_t token_bytes_of(const struct block * b) {
 }
 static int all_staged(const struct block * b) { return b->n_tokens * token_bytes_of(b) <= STAGED; }
 
-static int64_t most_tokens(const struct block * b) {
+static int64_t max_tokens(const struct block * b) {
     const int64_t n = STAGED / token_bytes_of(b);
     return n < LEAST_TOKENS ? MAX_TOKENS : min64(n / b->set->in_tile * b->set->in_tile, MAX_TOKENS);
 }
@@ -140,19 +140,19 @@ static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t 
     static const float zeros[SPAN];
     const struct quant * q = b->quant;
     const int64_t span = span_of(q), bytes = span / q->block * rows * STAGED_RECORD(q->block, q->form);
-    float most[MOST_IN_TILE], scales[MOST_IN_TILE];
+    float max_scales[MAX_IN_TILE], scales[MAX_IN_TILE];
     for (int r = 0; r < rows; ++r) {
-        most[r] = b->set->most_scale(b->x[first_token + r], b->k);
+        max_scales[r] = b->set->max_scale(b->x[first_token + r], b->k);
     }
     for (int64_t k = k0; k < k1; k += span, ++has_outliers) {
         staged += bytes;
         memcpy(scales, staged - rows * 12, (size_t) rows * sizeof(float));
         *has_outliers = 0;
         for (int r = 0; r < rows; ++r) {
-            *has_outliers |= scales[r] > most[r];
+            *has_outliers |= scales[r] > max_scales[r];
         }
         for (int r = 0; r < rows && *has_outliers; ++r) {
-            const float * numbers = scales[r] > most[r] ? b->x[first_token + r] + k : zeros;
+            const float * numbers = scales[r] > max_scales[r] ? b->x[first_token + r] + k : zeros;
             q->stage_rest(q->zero, numbers, span, rows, r, rests);
         }
         rests += *has_outliers ? bytes : 0;
@@ -339,11 +339,11 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     b.bias = params->has_bias ? (const float *) dst->src[1]->data : 0;
     /* Blocks of tokens of nearly one size, as their tiles are; each with all panels. */
     const int64_t n = x->ne[1], panels = ceil_div(b.m, ROWS), parts = token_parts(n, panels, nth, 1.5, 4.0);
-    const int64_t most = min64(most_tokens(&b), ceil_div(n, parts)), blocks = n ? ceil_div(n, most) : 0;
-    const int64_t least = most > SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
+    const int64_t block_tokens = min64(max_tokens(&b), ceil_div(n, parts)), blocks = n ? ceil_div(n, block_tokens) : 0;
+    const int64_t min_units = block_tokens > SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
     int64_t staged_block = -1, unit, end;
     int32_t * position = position_in(dst);
-    while (take_units(position, blocks * panels, least, nth, &unit, &end)) {
+    while (take_units(position, blocks * panels, min_units, nth, &unit, &end)) {
         for (; unit < end; unit += b.last_panel - b.first_panel) { /* a unit is a panel of a block */
             const int64_t block = unit / panels;
             const int is_same = block == staged_block;
@@ -398,20 +398,20 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
     const int64_t used = experts->ne[0], n = used * experts->ne[1];
     const size_t weight_bytes = hotshoe_quants_size(params->format, params->k, params->m);
     struct block b = block_of(params);
-    const int64_t panels = ceil_div(b.m, ROWS), most = most_tokens(&b);
+    const int64_t panels = ceil_div(b.m, ROWS), block_tokens = max_tokens(&b);
     int64_t total = 0;
     for (int32_t e = 0; e < params->n_experts; ++e) {
-        total += ceil_div(count_of(chosen, n, e), most) * panels;
+        total += ceil_div(count_of(chosen, n, e), block_tokens) * panels;
     }
     int32_t expert = -1; /* that of the panels [expert_begin, expert_end): */
     int64_t rows = 0, blocks = 0, expert_begin = 0, expert_end = 0, staged_block = -1, unit, end;
     int32_t * position = position_in(dst);
-    const int64_t least = n * panels > total * SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
-    while (take_units(position, total, least, nth, &unit, &end)) {
+    const int64_t min_units = n * panels > total * SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
+    while (take_units(position, total, min_units, nth, &unit, &end)) {
         for (; unit < end; unit += b.last_panel - b.first_panel) {
             while (unit >= expert_end) {
                 rows = count_of(chosen, n, ++expert);
-                blocks = ceil_div(rows, most);
+                blocks = ceil_div(rows, block_tokens);
                 expert_begin = expert_end;
                 expert_end += blocks * panels;
                 staged_block = -1;

@@ -99,7 +99,7 @@ INLINE ints stream(struct sink * s, const char * p, int word, int half) {
     if (word % PARTS == 0) {
         prefetch_lines(s, 1);
     }
-    return words(p + word * GROUP + half * 4 * LANES);
+    return load_words(p + word * GROUP + half * 4 * LANES);
 }
 
 INLINE const char * staged_at(const struct sink * s, int record) {

@@ -14,7 +14,7 @@ enum {
     ROWS = 16,                            /* rows of a panel */
     GROUP = 4 * ROWS,                     /* bytes of a group of codes of 8 bits: four elements of each row */
     NUMBERS = ROWS * (int) sizeof(float), /* bytes of one number for each row */
-    MOST_IN_TILE = 8,                     /* tokens */
+    MAX_IN_TILE = 8,                      /* tokens */
     /* Elements of a token with one scale, for weights in superblocks of 256. For others it is their block, 32. */
     SPAN = 128,
 };
@@ -39,7 +39,7 @@ typedef void (*finish_fn)(const float * sums, int64_t n, int n_columns, int64_t 
 
 /* The largest scale that a span of the row x can have without an outlier: an outlier is ten times as large as the root
  * mean square of the row's k numbers. k: a multiple of 32. */
-typedef float (*most_scale_fn)(const float * x, int64_t k);
+typedef float (*max_scale_fn)(const float * x, int64_t k);
 
 /* sums[i] *= act(gates[i]) for n tokens of 16 numbers; activation: enum hotshoe_linear_activation. */
 typedef void (*gate_fn)(int activation, const float * gates, int64_t n, float * sums);
@@ -66,7 +66,7 @@ struct quant_set {
     int n_quants;
     int in_tile; /* the most tokens of a tile */
     int direct;  /* up to this number of tokens, each is multiplied by the packed blocks themselves */
-    most_scale_fn most_scale;
+    max_scale_fn max_scale;
     finish_fn finish;
     gate_fn gate;
 };

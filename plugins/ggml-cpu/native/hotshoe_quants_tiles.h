@@ -23,13 +23,13 @@ INLINE __m128i rounded(__m256 a, __m256 b, float scale) {
 /* The largest magnitude of n numbers, a multiple of 16. */
 INLINE float largest_of(const float * x, int n) {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    __m256i most[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    __m256i largest[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     UNROLL_FOR(int j = 0; j < n / 8; ++j) { /* as integers, NaN > infinity > all numbers */
         const __m256i v = _mm256_castps_si256(_mm256_loadu_ps(x + 8 * j));
-        most[j % 2] = _mm256_max_epi32(most[j % 2], _mm256_and_si256(v, magnitude));
+        largest[j % 2] = _mm256_max_epi32(largest[j % 2], _mm256_and_si256(v, magnitude));
     }
-    most[0] = _mm256_max_epi32(most[0], most[1]);
-    __m128i top = _mm_max_epi32(_mm256_castsi256_si128(most[0]), _mm256_extracti128_si256(most[0], 1));
+    largest[0] = _mm256_max_epi32(largest[0], largest[1]);
+    __m128i top = _mm_max_epi32(_mm256_castsi256_si128(largest[0]), _mm256_extracti128_si256(largest[0], 1));
     top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0x4e));
     top = _mm_max_epi32(top, _mm_shuffle_epi32(top, 0xb1));
     return _mm_cvtss_f32(_mm_castsi128_ps(top));
@@ -56,21 +56,21 @@ INLINE void stage(int block, int span, int form, int zero, const float * x, int6
         UNROLL_FOR(int j = 0; j < block / 16; ++j) {
             const int wide = form == FORM_S16;
             const __m128i even = _mm_srai_epi16(_mm_slli_epi16(codes[j], 8), 8), odd = _mm_srai_epi16(codes[j], 8);
-            int32_t four[4], other[4]; /* one group in each number */
-            _mm_storeu_si128((__m128i *) four, wide ? even : codes[j]);
-            _mm_storeu_si128((__m128i *) other, odd);
+            int32_t groups[4], odd_groups[4]; /* one group in each number */
+            _mm_storeu_si128((__m128i *) groups, wide ? even : codes[j]);
+            _mm_storeu_si128((__m128i *) odd_groups, odd);
             UNROLL_FOR(int g = 0; g < 4; ++g) {
                 char * codes_out = out + (4 * j + g) * tokens * width;
-                memcpy(codes_out, &four[g], 4);
+                memcpy(codes_out, &groups[g], 4);
                 if (wide) {
-                    memcpy(codes_out + tokens * 4, &other[g], 4);
+                    memcpy(codes_out + tokens * 4, &odd_groups[g], 4);
                 }
             }
         }
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
         /* The sum of elements 0 and 1 of each group, and that of 2 and 3. */
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1));
-        const int32_t two = _mm_cvtsi128_si32(pairs), all = (int16_t) two + (two >> 16);
+        const int32_t both = _mm_cvtsi128_si32(pairs), all = (int16_t) both + (both >> 16);
         const int32_t in_pairs = _mm_cvtsi128_si32(_mm_mullo_epi16(pairs, _mm_set1_epi16((short) -zero)));
         const int32_t start = form == FORM_DOT ? -zero * all : in_pairs;
         const float sum = scale * (float) all;
@@ -96,7 +96,7 @@ INLINE void stage_rest(int block, int span, int form, int zero, const float * x,
     stage(block, span, form, zero, rest, span, tokens, token, out);
 }
 
-ISA static float most_scale(const float * x, int64_t k) {
+ISA static float max_scale(const float * x, int64_t k) {
     __m256 sums[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
     for (int64_t i = 0; i < k; i += 32) { /* the same order for each instruction set */
         UNROLL_FOR(int j = 0; j < 4; ++j) {
@@ -129,7 +129,7 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
     const int staged = tokens * STAGED_RECORD(block, form), wide = form == FORM_S16;
     /* vpmaddwd takes pairs: elements 0 and 2 of a group, then 1 and 3. */
     const int steps = wide ? block / 2 : block / 4;
-    floats total[MOST_IN_TILE][PARTS], span_sum[MOST_IN_TILE][PARTS];
+    floats total[MAX_IN_TILE][PARTS], span_sum[MAX_IN_TILE][PARTS];
     UNROLL_FOR(int t = 0; t < tokens; ++t) {
         UNROLL_FOR(int h = 0; h < PARTS; ++h) {
             total[t][h] = V(loadu_ps)(sums + t * ROWS + h * LANES);
@@ -143,7 +143,7 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
         }
         for (int r = 0; r < span / block; ++r, x += staged, w += RECORD(block, form, mins)) {
             const char * numbers = x + staged - tokens * 12;
-            ints sum[MOST_IN_TILE][PARTS];
+            ints sum[MAX_IN_TILE][PARTS];
             UNROLL_FOR(int t = 0; t < tokens; ++t) {
                 UNROLL_FOR(int h = 0; h < PARTS; ++h) {
                     sum[t][h] = wide ? zeros() : four_bytes(numbers + (tokens + t) * 4);
@@ -156,7 +156,7 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
                 const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
                 ints rows[PARTS];
                 UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                    rows[h] = words(codes + h * (wide ? 64 : 32));
+                    rows[h] = load_words(codes + h * (wide ? 64 : 32));
                 }
                 UNROLL_FOR(int t = 0; t < tokens; ++t) {
                     const ints a = four_bytes(x + (step * tokens + t) * 4);
@@ -284,7 +284,7 @@ const struct quant_set SET = {
     .n_quants = sizeof quants / sizeof quants[0],
     .in_tile = LANES == 16 ? 8 : 4,
     .direct = 2,
-    .most_scale = most_scale,
+    .max_scale = max_scale,
     .finish = finish,
     .gate = gate,
 };

@@ -31,7 +31,7 @@ INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
     for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * GROUP) {
         open_block(s, in, 0);
         UNROLL_FOR(int half = 0; half < PARTS; ++half) {
-            const ints bits = fifth ? words(in + at_bits + half * 4 * LANES) : zeros();
+            const ints bits = fifth ? load_words(in + at_bits + half * 4 * LANES) : zeros();
             open_record(s, 0, 0);
             UNROLL_FOR(int w = 0; w < 4; ++w) {
                 const ints both = stream(s, in + at_codes, w, half);
@@ -130,7 +130,7 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
         for (int half = 0; half < PARTS; ++half) {
             const floats d = halves(in + half * 2 * LANES), d_min = halves(in + 2 * ROWS + half * 2 * LANES);
             const char * packed = in + SCALES + half * 4 * LANES;
-            const ints a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
+            const ints a = load_words(packed), b = load_words(packed + GROUP), c = load_words(packed + 2 * GROUP);
             const ints scales[2] = {low(a, 63), low(c, 15) | low(V(srli_epi16)(a, 2), 48)};
             const ints mins[2] = {low(b, 63), high(c, 4, 15) | low(V(srli_epi16)(b, 2), 48)};
             for (int j = 0; j < 4;
@@ -141,10 +141,10 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
                     const ints both = stream(s, in + at_codes, 8 * j + g, half);
                     ints first = low(both, 15), second = high(both, 4, 15);
                     if (fifth) {
-                        const ints two =
-                            V(srl_epi16)(words(in + FIFTHS + g * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(2 * j));
-                        first = first | low(V(slli_epi16)(two, 4), 16);
-                        second = second | low(V(slli_epi16)(two, 3), 16);
+                        const ints fifth_pairs = V(srl_epi16)(load_words(in + FIFTHS + g * GROUP + half * 4 * LANES),
+                                                              _mm_cvtsi32_si128(2 * j));
+                        first = first | low(V(slli_epi16)(fifth_pairs, 4), 16);
+                        second = second | low(V(slli_epi16)(fifth_pairs, 3), 16);
                     }
                     take(s, 0, 2 * j, g, half, first);
                     take(s, 1, 2 * j + 1, g, half, second);
@@ -216,11 +216,12 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
 INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int side, int part, int half) {
     UNROLL_FOR(int g = 0; g < 4; ++g) {
         const int word = 4 * part + g;
-        const ints four = stream(s, in + 8 * side * GROUP, word, half);
+        const ints packed_codes = stream(s, in + 8 * side * GROUP, word, half);
         const ints bits =
-            third ? V(srl_epi16)(words(third + word * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(4 * side)) : zeros();
+            third ? V(srl_epi16)(load_words(third + word * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(4 * side))
+                  : zeros();
         UNROLL_FOR(int j = 0; j < 4; ++j) {
-            ints code = high(four, 2 * j, 3);
+            ints code = high(packed_codes, 2 * j, 3);
             if (third) {
                 code = code | low(j < 2 ? V(slli_epi16)(bits, 2 - j) : V(srli_epi16)(bits, j - 2), 4);
             }
@@ -264,7 +265,7 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
         for (int half = 0; half < PARTS; ++half) {
             const floats d = halves(in + D + half * 2 * LANES);
             const char * packed = in + SCALES + half * 4 * LANES;
-            const ints a = words(packed), b = words(packed + GROUP), c = words(packed + 2 * GROUP);
+            const ints a = load_words(packed), b = load_words(packed + GROUP), c = load_words(packed + 2 * GROUP);
             UNROLL_FOR(int side = 0; side < 2; ++side) {
                 const ints scales[2] = {
                     /* 4 bits in a and b, two more in c; they count from -32 */
@@ -278,8 +279,8 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
                     take_two_bits(s, in + CODES, in, side, part, half);
                 }
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
-                    const floats six = V(sub_ps)(byte_of(scales[r / 4], r % 4), V(set1_ps)(32));
-                    close_record(s, r, 8 * side + r, half, V(mul_ps)(d, six), V(setzero_ps)());
+                    const floats scale = V(sub_ps)(byte_of(scales[r / 4], r % 4), V(set1_ps)(32));
+                    close_record(s, r, 8 * side + r, half, V(mul_ps)(d, scale), V(setzero_ps)());
                 }
                 close_span(s, 8 * side, half);
             }
@@ -298,16 +299,16 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
         for (int half = 0; half < PARTS; ++half) {
             const floats d = halves(in + half * 2 * LANES);
             const ints upper = shorts_widened(in + 2 * ROWS + half * 2 * LANES);
-            const ints lower = words(in + LOWER + half * 4 * LANES);
+            const ints lower = load_words(in + LOWER + half * 4 * LANES);
             for (int r = 0; r < 8; ++r) {
                 open_record(s, 0, r);
                 take_looked_up(s, r, in + CODES + r * 4 * GROUP, half, of_8_bits(table_of(iq4_codebook)));
                 const ints lower_shifted = V(srl_epi32)(lower, _mm_cvtsi32_si128(4 * r));
                 const ints upper_shifted = V(srl_epi32)(upper, _mm_cvtsi32_si128(2 * r));
-                const ints four = lower_shifted & V(set1_epi32)(15);
-                const ints two = upper_shifted & V(set1_epi32)(3);
-                const ints six = four | V(slli_epi32)(two, 4);
-                const floats scale = V(cvtepi32_ps)(V(sub_epi32)(six, V(set1_epi32)(32)));
+                const ints lower_bits = lower_shifted & V(set1_epi32)(15);
+                const ints upper_bits = upper_shifted & V(set1_epi32)(3);
+                const ints scale_bits = lower_bits | V(slli_epi32)(upper_bits, 4);
+                const floats scale = V(cvtepi32_ps)(V(sub_epi32)(scale_bits, V(set1_epi32)(32)));
                 close_record(s, 0, r, half, V(mul_ps)(d, scale), V(setzero_ps)());
                 if (r % 4 == 3) {
                     close_span(s, r, half);

@@ -48,7 +48,7 @@ INLINE ints four_bytes(const char * p) {
 
 #if LANES == 16
 INLINE ints zeros(void) { return _mm512_setzero_si512(); }
-INLINE ints words(const char * p) { return _mm512_loadu_si512((const void *) p); }
+INLINE ints load_words(const char * p) { return _mm512_loadu_si512((const void *) p); }
 INLINE void store_words(char * p, ints v) { _mm512_store_si512((void *) p, v); }
 INLINE ints bytes_widened(const char * p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p)); }
 INLINE ints shorts_widened(const char * p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p)); }
@@ -57,7 +57,7 @@ INLINE floats as_floats(ints v) { return _mm512_castsi512_ps(v); }
 INLINE ints in_each_lane(__m128i v) { return _mm512_broadcast_i32x4(v); } /* a lane: 128 bits */
 #else
 INLINE ints zeros(void) { return _mm256_setzero_si256(); }
-INLINE ints words(const char * p) { return _mm256_loadu_si256((const __m256i *) p); }
+INLINE ints load_words(const char * p) { return _mm256_loadu_si256((const __m256i *) p); }
 INLINE void store_words(char * p, ints v) { _mm256_store_si256((__m256i *) p, v); }
 INLINE ints bytes_widened(const char * p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
 INLINE ints shorts_widened(const char * p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p)); }

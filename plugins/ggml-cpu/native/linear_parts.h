@@ -41,11 +41,11 @@ static inline int token_parts(int64_t n, int64_t panels, int nth, double stage, 
 static inline int32_t * position_in(struct ggml_tensor * dst) {
     return dst->op_params + GGML_MAX_OP_PARAMS / sizeof(int32_t) - 2;
 }
-/* Takes units [first, last) of `total`, at least `least` of them and fewer and fewer. Returns 0 if none is left. */
-static inline int take_units(int32_t * position, int64_t total, int64_t least, int nth, int64_t * first,
+/* Takes units [first, last) of `total`, at least `min_units` of them and fewer and fewer. Returns 0 if none is left. */
+static inline int take_units(int32_t * position, int64_t total, int64_t min_units, int nth, int64_t * first,
                              int64_t * last) {
     const int64_t seen = __atomic_load_n(position, __ATOMIC_RELAXED);
-    const int64_t share = (total - seen) / (2 * nth), size = share > least ? share : least;
+    const int64_t share = (total - seen) / (2 * nth), size = share > min_units ? share : min_units;
     *first = seen < total ? __atomic_fetch_add(position, (int32_t) size, __ATOMIC_RELAXED) : total;
     *last = min64(*first + size, total);
     return *first < total;

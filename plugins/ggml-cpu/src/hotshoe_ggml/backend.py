@@ -51,9 +51,10 @@ class GgmlBackend(Backend):
             self.honours = self.honours | {"matmul_precision"}
         self.rounds_to_bf16 = self.params.matmul_precision == "bf16" and "matmul_precision" in self.honours
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
-        self._stored: dict[Tensor, tuple[str, Stored]] = {}  # with the device
+        self._stored: dict[Tensor, tuple[str, Stored]] = {}  # device and memory
         self._executables: set[GgmlExecutable] = set()
-        # With the CPU alone, each graph has its own and keeps its addresses: untouched memory costs nothing.
+        # Several units share one. With the CPU alone, each graph has its own, and keeps its addresses: memory that was
+        # never written costs nothing.
         self.scheduler = Scheduler(self.units) if len(self.units) > 1 else None
 
     def load(

@@ -1,4 +1,4 @@
-"""Unit: one opened device, and what it can do. ``cpu`` and ``quirks`` have units of their own."""
+"""Unit: one opened device, and what it can do. ``cpu`` and ``quirks`` define other units."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Unit", "is_view"]
 
 
 class Unit:
-    """A device with its library and its ggml backend, driven by what ggml has.
+    """A device with its library and its ggml backend. Its nodes are ggml's own ops.
 
     Raises NativeError if ggml cannot initialise the device.
     """
@@ -59,7 +59,7 @@ class Unit:
             set_threads(self.backend, n_threads)
 
     def builder(self, context: Any, keep: list[Any]) -> Builder:
-        """Makes this unit's nodes in a ggml context. keep: see Builder."""
+        """A builder of this unit's nodes in a ggml context. keep: see Builder."""
         return Builder(context, keep, flash=self.params.flash_attention)
 
     def supports(self, node: Any) -> bool:
@@ -77,11 +77,11 @@ class Unit:
         return False
 
     def packs(self, weight: WeightData) -> bool:
-        """Whether this weight should be kept in a layout of the unit's own."""
+        """Whether this weight should be kept in the unit's own layout."""
         return False
 
     def pack(self, weights: Sequence[WeightData], *, dry: bool, meter: Meter) -> Sequence[OwnLayout]:
-        """Keep these weights in a layout of the unit's own. dry: only say what they take.
+        """Load these weights in the unit's own layout. dry: without memory, to know their sizes.
 
         Raises OutOfMemory.
         """

@@ -1,7 +1,7 @@
 """Loading weights and making states: where each is kept on its device, and in which layout.
 
 A weight that the device may read in place stays in the mapped file. One that the unit multiplies faster in another
-layout is rearranged, by ggml or in a layout of the unit's own. Others are copied. Weights of one kind share a buffer.
+layout is rearranged, by ggml or in the unit's own layout. Others are copied. Weights of one kind share a buffer.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def load_weights(
         for (how, _), (kind, parts) in groups.items():
             buffer = TensorBuffer(len(parts))
             buffers |= {part.key: buffer for part in parts}
-            with _on(unit, parts):
+            with _locate_errors(unit, parts):
                 _fill(unit, buffer, how, kind, parts, dry, meter)
         if to_pack:
-            with _on(unit, to_pack):
+            with _locate_errors(unit, to_pack):
                 layouts = unit.pack([part.weight for part in to_pack], dry=dry, meter=meter)
             buffers |= {part.key: OwnBuffer(layout) for part, layout in zip(to_pack, layouts)}
     except BaseException:
@@ -88,7 +88,7 @@ def load_weights(
 
 
 def make_state(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> Stored:
-    """A zeroed tensor in a buffer of its own. Raises OutOfMemory.
+    """A zeroed tensor in a new buffer. Raises OutOfMemory.
 
     If the device computes in the host's memory, Linux provides the pages when they are written: only those of the part
     of a long context that is used.
@@ -133,7 +133,7 @@ def _parts(w: WeightData, *, split: bool) -> list[_Part]:
 
 
 @contextlib.contextmanager
-def _on(unit: Unit, parts: list[_Part]) -> Iterator[None]:
+def _locate_errors(unit: Unit, parts: list[_Part]) -> Iterator[None]:
     """Complete an OutOfMemory: it names the device, and the layer of the largest weight."""
     try:
         yield
@@ -163,7 +163,7 @@ def _is_mappable(w: WeightData) -> bool:
 
 
 def _fits(device: Any, buffer_type: Any, w: WeightData) -> bool:
-    """Whether every use of the weight works from this buffer type. The device is asked with a node that is not run."""
+    """Whether every use of the weight works from this buffer type. It asks the device with a node that does not run."""
     if not w.uses or any(use != PRODUCTS.get(len(w.shape)) for use in w.uses):
         return False  # ggml aborts on shapes that do not fit the op
     g = lib()

@@ -91,9 +91,7 @@ class CpuBuilder(Builder):
         x, weight = (read(op, t, i) for i, t in enumerate(operands(pattern.linear)))
         gate = None if pattern.gate is None else read(op, operands(pattern.gate)[1], 1)
         if op == "linear_experts":
-            experts = pattern.linear.sources[2]
-            assert experts is not None
-            chosen = self.indices(pattern.linear, read(op, experts, 2))
+            chosen = self.indices(pattern.linear, read(op, pattern.linear.source(2), 2))
             return self.experts_product(x, weight, chosen, pattern.activation, gate)
         bias = None if pattern.bias is None else read(op, pattern.bias, 0)
         residual = None if pattern.residual is None else self.cont(read(op, pattern.residual, 0))

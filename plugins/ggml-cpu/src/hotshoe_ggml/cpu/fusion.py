@@ -73,10 +73,7 @@ def find_patterns(
 
 def operands(node: Tensor) -> tuple[Tensor, Tensor]:
     """The first two sources: of a product x and the weight, of a gated activation the gate and what it multiplies."""
-    a, b = node.sources[:2]
-    assert a is not None
-    assert b is not None
-    return a, b
+    return node.source(0), node.source(1)
 
 
 def _activation_of_gate(node: Tensor) -> str | None:
@@ -98,7 +95,7 @@ def _only_readers(graph: Graph) -> dict[Tensor, Tensor]:
 
 
 def _other(reader: Tensor, operand: Tensor) -> Tensor | None:
-    """The other operand of an addition."""
+    """The other operand of an addition; None if ``reader`` is another op."""
     if reader.op != "add":
         return None
     a, b = reader.sources

@@ -94,7 +94,7 @@ def _enlarge(memory: weakref.ref[np.ndarray[Any, Any]]) -> None:
             return
         before = time.perf_counter()
         if advise(page, _LARGE, _COLLAPSE) == errno.EINVAL:  # an older kernel, or forbidden
-            # then Linux does it, some time
+            # Linux replaces them later, by itself
             advise(page, (start + array.nbytes - page) // _LARGE * _LARGE, mmap.MADV_HUGEPAGE)
             return
         took = time.perf_counter() - before

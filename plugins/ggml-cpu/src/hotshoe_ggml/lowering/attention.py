@@ -29,8 +29,7 @@ _LAYOUTS = {"contiguous": "MROPE", "interleaved": "IMROPE", "restarting": "VISIO
 
 @lowers("rope", when=_can_rotate)
 def _rope(b: Builder, node: Tensor, x: Ptr, positions: Ptr, factors: Ptr | None) -> Ptr:
-    c, source = node.attrs["config"], node.sources[1]
-    assert source is not None
+    c, source = node.attrs["config"], node.source(1)
     x, positions = b.f32(x), b.cont(positions)
     n_streams = len(c.sections) or 1
     rows = node.size // (node.shape[-1] * node.shape[-2])
@@ -55,7 +54,7 @@ def _rope(b: Builder, node: Tensor, x: Ptr, positions: Ptr, factors: Ptr | None)
 
 
 def _four_streams(b: Builder, positions: Ptr, rows: int, n: int) -> Ptr:
-    """The positions, with the first stream repeated: ggml turns what interleaved sections leave over by the last."""
+    """Four streams, the rest equal to the first: ggml rotates elements outside interleaved sections by the last."""
     first = b.call("view_1d", positions, rows, 0)
     for _ in range(_STREAMS - n):
         positions = b.call("concat", positions, first, 0)

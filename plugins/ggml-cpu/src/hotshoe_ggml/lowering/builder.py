@@ -25,7 +25,7 @@ Read = Callable[[str, Tensor, int], Any]
 
 
 class Fusion(NamedTuple):
-    """Nodes of a graph that are built otherwise than by their lowerings."""
+    """Nodes of a graph that a builder makes without their lowerings."""
 
     nodes: dict[Tensor, Callable[[], Ptr]]
     """For the last node of each pattern, what builds the whole pattern."""
@@ -48,7 +48,7 @@ class Builder:
         self.keep = keep
 
     def fuse(self, graph: Graph, builds: Callable[[Tensor], bool], read: Read) -> Fusion:
-        """Which nodes this builder builds together. builds: whether it is this builder that builds a node."""
+        """The nodes that this builder makes together. builds: whether this builder makes a node."""
         return Fusion({}, set())
 
     def new(self, shape: Shape, dtype: DType) -> Ptr:
@@ -105,11 +105,8 @@ class Builder:
         are fed; indices that the graph computes are proved to fit, or limited.
         """
         source, indices, axis = TABLE[node.op].indexed[which]
-        x, index = node.sources[source], node.sources[indices]
-        assert x is not None
-        assert index is not None
-        n = x.shape[axis]
-        return self.cont(native) if are_within(index, n) else self.limit(native, n)
+        n = node.source(source).shape[axis]
+        return self.cont(native) if are_within(node.source(indices), n) else self.limit(native, n)
 
     # Ops that a unit may make with its own kernels. Lowerings pass operands of F32 with contiguous rows, unless the op
     # says otherwise.
@@ -126,20 +123,25 @@ class Builder:
         raise UnsupportedOpError(f"ggml has no {op} for these types")
 
     def softplus(self, x: Ptr) -> Ptr:
+        """log(1 + exp(x)). x is contiguous."""
         return self.call("softplus", x)
 
     def gelu(self, x: Ptr, approximate: str) -> Ptr:
+        """gelu(x), by erf ("none"), tanh ("tanh") or a sigmoid ("quick"). x is contiguous."""
         return self.call({"none": "gelu_erf", "tanh": "gelu", "quick": "gelu_quick"}[approximate], x)
 
     def geglu(self, gate: Ptr, up: Ptr, approximate: str) -> Ptr:
+        """gelu(gate) * up. Both are contiguous."""
         name = {"none": "geglu_erf_split", "tanh": "geglu_split", "quick": "geglu_quick_split"}
         return self.call(name[approximate], gate, up)
 
     def rms_norm(self, x: Ptr, weight: Ptr | None, eps: float) -> Ptr:
+        """x / sqrt(mean(x²) + eps) * weight over rows. weight: [ne0]."""
         y = self.call("rms_norm", x, eps)
         return y if weight is None else self.call("mul", y, self.f32(weight))
 
     def layer_norm(self, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr:
+        """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias over rows. weight, bias: [ne0]."""
         y = self.call("norm", x, eps)
         y = y if weight is None else self.call("mul", y, self.f32(weight))
         return y if bias is None else self.call("add", y, self.f32(bias))
@@ -161,6 +163,7 @@ class Builder:
         return self.call("argmax", left)
 
     def argsort(self, x: Ptr, *, descending: bool) -> Ptr:
+        """The indices that sort each row."""
         order = self.g.GGML_SORT_ORDER_DESC if descending else self.g.GGML_SORT_ORDER_ASC
         return self.call("argsort", self.cont(x), order)
 

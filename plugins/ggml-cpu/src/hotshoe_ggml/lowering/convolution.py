@@ -21,22 +21,15 @@ __all__: list[str] = []
 _WORKSPACE = 16 * 1024 * 1024  # bytes that ggml has for columns of a convolution; if none fits, it divides by zero
 
 
-def _operands(node: Tensor) -> tuple[Tensor, Tensor]:
-    x, weight = node.sources[0], node.sources[1]
-    assert x is not None
-    assert weight is not None
-    return x, weight
-
-
 def _is_depthwise(node: Tensor, dims: int) -> bool:
-    """One kernel for each channel."""
-    x, weight = _operands(node)
+    """Whether there is one kernel for each channel."""
+    x, weight = node.source(0), node.source(1)
     return bool(node.attrs["groups"] == x.shape[-dims - 1] == weight.shape[0])
 
 
 def _convolves(dims: int) -> Callable[[Tensor], bool]:
     def covers(node: Tensor) -> bool:
-        x, weight = _operands(node)
+        x, weight = node.source(0), node.source(1)
         if dims < 3 and _is_depthwise(node, dims):
             return True
         row = x.shape[-dims - 1] * math.prod(weight.shape[-dims:]) + node.shape[-dims - 1]
@@ -63,13 +56,13 @@ def _with_bias(b: Builder, node: Tensor, y: Ptr, bias: Ptr | None, dims: int) ->
 
 
 def _kernel(b: Builder, weight: Ptr, shape: Shape) -> Ptr:
-    """ggml multiplies in the kernel's type, F32 or F16."""
+    """The kernel, contiguous, as F32 or F16: ggml multiplies in its type."""
     return b.cont(b.reshape(weight if weight.type == DType.F16.id else b.f32(weight), shape))
 
 
 def _conv(dims: int) -> Lowering:
     def lower(b: Builder, node: Tensor, x: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
-        source, w = _operands(node)
+        source, w = node.source(0), node.source(1)
         image = b.cont(b.reshape(b.f32(x), _image(source.shape, dims)))
         name = "conv_2d_dw_direct" if _is_depthwise(node, dims) else "conv_2d_direct"
         y = b.call(name, _kernel(b, weight, _image(w.shape, dims)), image, *_geometry(node, dims))
@@ -84,8 +77,8 @@ lowers("conv2d", when=_convolves(2))(_conv(2))
 
 @lowers("conv3d", when=_convolves(3))
 def _conv3d(b: Builder, node: Tensor, x: Ptr, weight: Ptr, bias: Ptr | None) -> Ptr:
-    """Without a batch axis: ggml's four axes are channels, depth, height and width."""
-    source, w = _operands(node)
+    """Lower conv3d, without a batch axis: ggml's four axes are channels, depth, height and width."""
+    source, w = node.source(0), node.source(1)
     sizes = (source.shape[0], 1, node.shape[0])  # channels, batch, channels of the output
     y = b.call("conv_3d_direct", _kernel(b, weight, w.shape), b.cont(b.f32(x)), *_geometry(node, 3), *sizes)
     return _with_bias(b, node, y, bias, 3)
@@ -93,8 +86,7 @@ def _conv3d(b: Builder, node: Tensor, x: Ptr, weight: Ptr, bias: Ptr | None) -> 
 
 @lowers("im2col")
 def _im2col(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    (source,) = node.sources
-    assert source is not None
+    source = node.source(0)
     kernel = node.attrs["kernel_size"]
     dims = len(kernel)
     channels = source.shape[-dims - 1]
@@ -112,8 +104,7 @@ def _im2col(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 
 def _pools(dims: int) -> Callable[[Tensor], bool]:
     def covers(node: Tensor) -> bool:
-        (x,) = node.sources
-        assert x is not None
+        x = node.source(0)
         attrs = node.attrs
         if set(attrs.get("dilation", ())) - {1}:
             return False

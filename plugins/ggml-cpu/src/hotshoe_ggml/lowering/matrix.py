@@ -23,9 +23,7 @@ def _matmul(b: Builder, node: Tensor, x: Ptr, y: Ptr) -> Ptr:
 @lowers("linear_experts", when=indices_are_i32(1, 2), nodes=lambda node: 16 + 4 * node.shape[1])
 def _linear_experts(b: Builder, node: Tensor, x: Ptr, weight: Ptr, experts: Ptr) -> Ptr:
     x, weight, experts = b.cont(b.f32(x)), b.rows(weight), b.indices(node, experts)
-    chosen = node.sources[2]
-    assert chosen is not None
-    return b.linear_experts(x, weight, experts, distinct=are_distinct(chosen))
+    return b.linear_experts(x, weight, experts, distinct=are_distinct(node.source(2)))
 
 
 @lowers("add_experts", when=indices_are_i32(1, 2))

@@ -28,9 +28,7 @@ _REPEATED = frozenset({DType.F32, DType.F16, DType.BF16, DType.I16, DType.I32})
 
 
 def _can_expand(node: Tensor) -> bool:
-    (x,) = node.sources
-    assert x is not None
-    return node.dtype in _REPEATED or node.size == x.size
+    return node.dtype in _REPEATED or node.size == node.source(0).size
 
 
 @lowers("expand", when=_can_expand)
@@ -51,15 +49,14 @@ def _cut(b: Builder, node: Tensor, x: Ptr, shape: Shape) -> Ptr:
     for i, s in enumerate(slices):
         nb[i] *= s[2]
     view = b.call("view_4d", x, *extents(shape), nb[1], nb[2], nb[3], offset)
-    view.nb[0] = nb[0]  # ggml_view assumes dense rows; a transposed or stepped tensor has others
+    view.nb[0] = nb[0]  # ggml_view assumes dense rows; those of a transposed or stepped tensor are not
     return view
 
 
 @lowers("set_slice")
 def _set_slice(b: Builder, node: Tensor, x: Ptr, values: Ptr) -> Ptr:
-    """Writes in place: the executable passes a copy if the old value of ``x`` is still needed."""
-    source = node.sources[1]
-    assert source is not None
+    """Write in place: the executable passes a copy if the old value of ``x`` is still needed."""
+    source = node.source(1)
     x = b.cont(x)
     written = b.call("cpy", values, _cut(b, node, x, source.shape))
     whole = b.call("view_4d", x, *x.ne, x.nb[1], x.nb[2], x.nb[3], 0)
@@ -87,17 +84,14 @@ def _pad(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 
 @lowers("take", when=indices_are_i32(0, 1))
 def _take(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
-    source, index = node.sources[0], node.sources[1]
-    assert source is not None
-    assert index is not None
+    source, index = node.source(0), node.source(1)
     rows = b.reshape(x, (len(source), source.size // len(source)))
     return b.reshape(b.call("get_rows", b.rows(rows), b.reshape(b.indices(node, indices), (index.size,))), node.shape)
 
 
 @lowers("take_along", when=indices_are_i32(0, 1))
 def _take_along(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
-    source = node.sources[0]
-    assert source is not None
+    source = node.source(0)
     n = source.size // source.shape[-1]
     columns = b.reshape(b.f32(x), (n, source.shape[-1], 1))  # rows of one element: ggml gathers rows
     indices = b.reshape(b.indices(node, indices), (n, node.shape[-1]))
@@ -106,7 +100,7 @@ def _take_along(b: Builder, node: Tensor, x: Ptr, indices: Ptr) -> Ptr:
 
 @lowers("set_rows", when=indices_are_i32(0, 1))
 def _set_rows(b: Builder, node: Tensor, x: Ptr, indices: Ptr, rows: Ptr) -> Ptr:
-    """Writes in place: the executable passes a copy if the old value of ``x`` is still needed."""
+    """Write in place: the executable passes a copy if the old value of ``x`` is still needed."""
     n, width = node.shape[0], node.size // node.shape[0]
     flat = b.reshape(x, (n, width))
     values = b.reshape(b.f32(rows), (indices.ne[0], width))

@@ -19,13 +19,11 @@ def _nodes(node: Tensor) -> int:
 
 
 def _shape(node: Tensor, operand: int) -> tuple[int, ...]:
-    source = node.sources[operand]
-    assert source is not None
-    return source.shape
+    return node.source(operand).shape
 
 
 def _plain(b: Builder, x: Ptr) -> Ptr:
-    """F32 and contiguous: ggml's recurrences need their operands so."""
+    """``x`` as F32 in contiguous memory, which ggml's recurrences require."""
     return b.cont(b.f32(x))
 
 

@@ -12,8 +12,7 @@ from hotshoe_ggml.native.context import MAX_AXES
 
 @lowers("sum", "mean", "max")
 def _reduce(b: Builder, node: Tensor, x: Ptr) -> Ptr:
-    (source,) = node.sources
-    assert source is not None
+    source = node.source(0)
     reduced = sorted(source.ndim - 1 - axis for axis in node.attrs["axis"])
     x = b.f32(x)
     if not reduced:

@@ -92,8 +92,7 @@ def indices_are_i32(indexed: int, indices: int) -> Predicate:
     """
 
     def holds(node: Tensor) -> bool:
-        x, index = node.sources[indexed], node.sources[indices]
-        assert x is not None
+        x, index = node.source(indexed), node.sources[indices]
         return index is not None and index.dtype is DType.I32 and (not x.dtype.is_integer or x.dtype is DType.I32)
 
     return holds

@@ -11,7 +11,7 @@ from hotshoe_core.tensors.tensor import Tensor
 __all__ = ["PRODUCTS", "DualLayout", "Handle", "OwnLayout", "Plain", "Rearranged"]
 
 PRODUCTS = {2: "linear", 3: "linear_experts"}
-"""By the weight's number of axes: the op whose weight, operand 1, may have a layout of its own."""
+"""By the weight's number of axes: the op whose weight, operand 1, may have another layout than the file's."""
 
 
 class Handle(ABC):
@@ -56,7 +56,7 @@ class Rearranged(Handle):
 
 
 class OwnLayout(Handle):
-    """A weight in a layout of its unit's own. Only products that this unit's builder makes read it."""
+    """A weight in its unit's own layout. Only products that this unit's builder makes read it."""
 
     __slots__ = ("nbytes",)
 

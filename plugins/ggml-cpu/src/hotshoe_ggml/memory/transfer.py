@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import mmap
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -162,9 +163,10 @@ def zeros(nbytes: int) -> np.ndarray[Any, Any]:
     if not nbytes:
         return np.zeros(0, np.uint8)
     # not by NumPy: calloc clears memory that it reuses, and NumPy requests huge pages, which can be slow to get
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # not Windows
     try:
-        return np.frombuffer(mmap.mmap(-1, nbytes, **private), np.uint8)
+        if sys.platform == "win32":
+            return np.frombuffer(mmap.mmap(-1, nbytes), np.uint8)
+        return np.frombuffer(mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), np.uint8)
     except OSError as e:
         raise MemoryError(str(e)) from None
 
@@ -172,7 +174,7 @@ def zeros(nbytes: int) -> np.ndarray[Any, Any]:
 def drop_pages(data: np.ndarray[Any, Any]) -> None:
     """Let go of the pages of a mapped file after they were copied. The system reads them again when needed."""
     root = memory_owner(data)
-    if not isinstance(root, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+    if sys.platform == "win32" or not isinstance(root, mmap.mmap):
         return
     offset = address(data) - address(np.frombuffer(root, np.uint8))
     start = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -60,7 +60,7 @@ def _new_lock() -> None:
     _lock = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
+if sys.platform != "win32":
     os.register_at_fork(after_in_child=_new_lock)
 
 

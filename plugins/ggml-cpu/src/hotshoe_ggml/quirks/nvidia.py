@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,8 @@ def prepare() -> None:
     """
     if sys.platform != "linux":
         return
+    import ctypes  # 2 ms, and every ggml provider imports this module
+
     try:
         ctypes.CDLL(_DRIVER)
     except OSError as error:

@@ -15,7 +15,7 @@ _ANY_OFFSET = (
     "ADD", "SUB", "MUL", "DIV", "SQR", "SQRT", "SIN", "COS", "LOG", "UNARY", "GLU", "SCALE", "CLAMP", "SUM_ROWS",
     "MEAN", "CPY", "CONT", "DUP", "CONCAT", "REPEAT", "PAD", "GET_ROWS", "SET_ROWS", "RMS_NORM", "L2_NORM", "ROPE",
 )  # fmt: skip
-"""Ops whose shaders take the rest of an offset that is not aligned."""
+"""Ops whose shaders handle offsets that are not aligned."""
 
 
 class VulkanUnit(Unit):

@@ -75,7 +75,7 @@ class GgmlExecutable(Executable):
         self._keep: list[Any] = []
         self._outputs: dict[Tensor, Any] = {}  # the memory that they are read from, for some a copy
         self._sizes: dict[str, Memory] = {}
-        self._devices: dict[Tensor, str] = {}  # where each node is meant to run, if there are several units
+        self._devices: dict[Tensor, str] = {}  # the device that each node should run on, if there are several units
         self._units: list[Unit] = []  # the unit of each ggml node, if there are several, except the copies at the end
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
@@ -136,7 +136,7 @@ class GgmlExecutable(Executable):
         return self._backend.builds(node) is unit
 
     def _take_leaves(self, builder: Builder) -> None:
-        """Raises GraphError or ClosedError if a weight or state cannot be used here."""
+        """Add inputs, weights and states. Raises GraphError or ClosedError if the graph cannot use one."""
         for leaf in self._graph.leaves:
             if leaf.op == "input":
                 self._native[leaf] = builder.new(leaf.shape, leaf.dtype)

@@ -138,7 +138,7 @@ class Scheduler:
             previous.displaced()
 
     def _prepare(self, graph: ScheduledGraph) -> None:
-        """Splitting a graph replaces sources on other devices by copies: restore the graph before."""
+        """Restore the graph, in which splitting replaced sources on other devices by copies, and assign its units."""
         lib().ggml_backend_sched_reset(self.native)
         graph.restore()
         graph.assign(self.native)
