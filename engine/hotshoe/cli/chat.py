@@ -15,7 +15,7 @@ from hotshoe.cli.wording import in_options
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
-    from hotshoe.runner.generation import Stream
+    from hotshoe.runner.stream import Stream
     from hotshoe.runner.text import TextModel
     from hotshoe.sampling import Constraint
 
