@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Never
 
 import numpy  # noqa: F401 - early: deep in the import stack CPython maps a new stack chunk at each call
 
 from hotshoe.load_request import LoadRequest, architecture_of, open_file
 from hotshoe.placement.params import PlacementParams
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import DeviceType, Placement
-from hotshoe_core.errors import InsufficientMemoryError, ModelError
+from hotshoe_core import BackendParams, DeviceType, Placement
+from hotshoe_core.errors import InsufficientMemoryError, ModelError, OptionError, did_you_mean
 from hotshoe_core.errors.arguments import described
 from hotshoe_loader import load_all
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.text import TextModel
     from hotshoe.tasks import Task
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, BackendParams, Device
+    from hotshoe_core import Backend, Device
     from hotshoe_core.contract.backend import Progress
 
     AnyModel = TextModel | EmbeddingModel | RerankModel
@@ -43,6 +44,7 @@ def load_model(
     placement: PlacementParams | None = None,
     task: Task | str | None = None,
     progress: Progress | None = None,
+    **unknown: Never,
 ) -> TextModel | EmbeddingModel | RerankModel:
     """Load a model from a GGUF file onto a device. Close it, or use it as a context manager.
 
@@ -62,6 +64,8 @@ def load_model(
     that does not fit the file, DeviceNotFoundError, PlacementError or InsufficientMemoryError. Nothing stays loaded
     then.
     """
+    if unknown:
+        raise _unknown_option(next(iter(unknown)))
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function of a fraction")
     with LoadRequest.read(path, device, n_ctx, params, runner, placement, task) as request:
@@ -86,6 +90,20 @@ def load_model(
             model.why = f"{registry.why(request.device)}; {in_words(model.backend.placement)}"
         request.keep_file = True
         return model
+
+
+def _unknown_option(name: str) -> OptionError:
+    from hotshoe.runner.params import RunnerParams
+
+    options = {"params": BackendParams, "runner": RunnerParams, "placement": PlacementParams}
+    owners = {f.name: (argument, params) for argument, params in options.items() for f in fields(params)}
+    field = "gpu_layers" if name == "n_gpu_layers" else name  # llama-cpp-python's name
+    if field in owners:
+        argument, params = owners[field]
+        hint = f"{argument}={params.__name__}({field}=…)"
+    else:
+        hint = did_you_mean(name, inspect.signature(load_model).parameters.keys() - {"unknown"})
+    return OptionError(f"load_model has no option {name!r}", hint=hint)
 
 
 def _load_on_one_device(request: LoadRequest, backend: Backend, progress: Progress | None) -> AnyModel:
