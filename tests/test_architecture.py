@@ -256,12 +256,12 @@ def test_a_circle_is_seen() -> None:
 
 # The modules outside loader/hotshoe_loader/ggml that import from it, and what they import.
 KNOWS_GGML = {
-    "activate": {"libraries", "score"},
+    "activate": {"native_result", "score"},
     "admit": {"file_names", "verdicts", "without_plugin"},
     "cache": {"file_names"},
-    "child_steps": {"abi", "child_steps", "vet"},
-    "explain": {"file_names"},
+    "child_steps": {"library_abi", "probe_libraries", "vet_libraries"},
     "survey": {"known_folders", "verdicts", "without_plugin"},
+    "texts": {"file_names"},
     "vet_files": {"file_names"},
 }
 
