@@ -60,7 +60,7 @@ def bind(
     placement = placement or backend.placement
     readers: dict[tuple[str, str], list[Parameter]] = {}  # by tensor name and device
     for name, p in chosen:
-        readers.setdefault((name, placement.of_weight(p.read_in, (p.use,))), []).append(p)
+        readers.setdefault((name, placement.device_of_weight(p.read_in, (p.use,))), []).append(p)
     weights, parameters_of = [], {}
     loaded: set[str] = set()  # names
     for (name, device), parameters in readers.items():
@@ -69,7 +69,7 @@ def bind(
         first = parameters[0]
         # Layers on two devices may share a tensor, which is then loaded twice: the second copy counts as part of the
         # layer that reads it, and the variant makes its key different.
-        layer = first.layer if placement.of_weight(first.layer, uses) == device else first.read_in
+        layer = first.layer if placement.device_of_weight(first.layer, uses) == device else first.read_in
         variant = device if name in loaded else ""
         weight = WeightData(name, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
         loaded.add(name)
