@@ -2,7 +2,7 @@
 
     {
       "format": 1,
-      "api": [1, 1],                        first and last version of the plugin contract it was written for
+      "api": [2, 2],                        first and last version of the plugin contract it was written for
       "environment": ["ACME_"],             environment variables, or their prefixes, that change what it finds
       "ggml": {…}                           about its native libraries; see ggml/library_abi
     }
@@ -77,7 +77,7 @@ def _api(value: Any) -> tuple[int, int] | None:
         return None
     versions = value if isinstance(value, list) else [value, value]
     if len(versions) != 2 or not all(isinstance(version, int) and 0 <= version < 1 << 31 for version in versions):
-        raise ValueError(f'"api" is {shown(value)}; expected the first and the last version, as in [1, 1]')
+        raise ValueError(f'"api" is {shown(value)}; expected the first and the last version, as in [2, 2]')
     first, last = versions
     return int(first), int(last)
 

@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["API_VERSION", "BackendParams", "Device", "DeviceType", "Provider", "name_problem"]
 
-API_VERSION = 1
-"""Version of the plugin contract. A Provider states the version it was written for."""
+API_VERSION = 2
+"""Version of the plugin contract. A Provider states the version it was written for.
+
+2: the modules of core are in folders; ``Backend.home`` is ``device_of_tensor``, ``Placement.of_weight`` and
+``of_state`` are ``device_of_weight`` and ``device_of_state``; ``Backend.load`` returns its tensors by
+``WeightData.key``.
+"""
 
 
 class DeviceType(enum.Enum):

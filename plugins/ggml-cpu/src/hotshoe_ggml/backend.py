@@ -69,7 +69,7 @@ class GgmlBackend(Backend):
             rounded = False
             try:
                 for unit in self.units:
-                    chosen = [w for w in weights if placement.of_weight(w.layer, w.uses) == unit.name]
+                    chosen = [w for w in weights if placement.device_of_weight(w.layer, w.uses) == unit.name]
                     rounded = rounded or (self.params.repack is True and any(map(unit.rounds, chosen)))
                     stored |= load_weights(
                         unit, chosen, mmap=self.params.mmap, repack=self.params.repack,
@@ -89,7 +89,7 @@ class GgmlBackend(Backend):
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-                loaded[w.key] = self._register(tensor, placement.of_weight(w.layer, w.uses), stored[w.key])
+                loaded[w.key] = self._register(tensor, placement.device_of_weight(w.layer, w.uses), stored[w.key])
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -97,7 +97,7 @@ class GgmlBackend(Backend):
         with self.lock:
             self._require_open()
             require_leaf("state", name, shape, dtype, layer)
-            unit = self.unit(self.placement.of_state(layer))
+            unit = self.unit(self.placement.device_of_state(layer))
             try:
                 stored = make_state(unit, shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:

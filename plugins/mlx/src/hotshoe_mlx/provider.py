@@ -23,7 +23,7 @@ class MlxProvider:
 
     name = "mlx"
     family = "mlx"
-    api_version = 1  # the version this code is written for, not that of the installed hotshoe
+    api_version = 2  # the version this code is written for, not that of the installed hotshoe
 
     def native(self) -> None:
         return None
