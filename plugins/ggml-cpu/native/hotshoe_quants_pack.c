@@ -1,3 +1,7 @@
+/* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same field of 8 or 16 rows
+ * (hotshoe_quants_unpack.h describes the layout). A packed weight has as many bytes as the file's.
+ *
+ * Reading order: this file, then hotshoe_quants_set.h (struct quant: the fields of each type). */
 #include "hotshoe_quants.h"
 
 #include "isa.h"
@@ -12,7 +16,7 @@
 
 size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
     const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    return (size_t) (ceil_div(m, ROWS) * ROWS * (k / q->elements) * q->bytes);
+    return (size_t) (ceil_div(m, ROWS) * ROWS * (k / q->file_block_elements) * q->file_block_bytes);
 }
 
 /* Collects one element of a field from each of n rows: out[n], elements of `bytes` bytes. */
@@ -95,7 +99,7 @@ static void transpose_words(const char * rows, int64_t row_stride, int n, char *
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
     const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    const int64_t row_bytes = k / q->elements * q->bytes, last = min64(first_row + n_rows, m);
+    const int64_t row_bytes = k / q->file_block_elements * q->file_block_bytes, last = min64(first_row + n_rows, m);
     const int fifth_bits = type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1;
     for (int64_t row = first_row, n; row < last; row += n) {
         n = min64(ROWS - row % ROWS, last - row); /* rows of one panel */
@@ -103,8 +107,8 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
         char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
         /* The next panel. The processor itself does not foresee reads in 16 places at once. */
         const char * next = in + n * row_bytes;
-        for (int64_t b = 0; b < k / q->elements; ++b) {
-            for (int line = 0; line < ROWS * q->bytes; line += GROUP, next += GROUP) {
+        for (int64_t b = 0; b < k / q->file_block_elements; ++b) {
+            for (int line = 0; line < ROWS * q->file_block_bytes; line += CACHE_LINE, next += CACHE_LINE) {
                 __builtin_prefetch(next);
             }
             for (int f = 0; f < 2; ++f) {
