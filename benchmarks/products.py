@@ -24,9 +24,9 @@ from hotshoe_core import Backend, BackendParams, DType, ops
 from hotshoe_core.contract.backend import WeightData
 
 TYPES = "bf16,q4_0,q4_1,q5_0,q5_1,q8_0,iq4_nl,mxfp4,q2_k,q3_k,q4_k,q5_k,q6_k,iq4_xs"
-MOST_BYTES = 96 << 20
+MAX_BYTES = 96 << 20
 FEW = 16  # from this number of rows on, arithmetic is the limit, and one weight is enough
-LEAST_SECONDS = 0.5
+MIN_SECONDS = 0.5
 
 
 def main() -> int:
@@ -53,7 +53,7 @@ def main() -> int:
         data = np.random.default_rng(0).integers(0, 56, dtype.nbytes(shape), np.uint8)  # so that scales are below 1
         data.setflags(write=False)  # like the pages of a mapped file
         for rows in map(int, args.rows.split(",")):
-            n_weights = max(1, MOST_BYTES // data.nbytes) if rows < FEW else 1
+            n_weights = max(1, MAX_BYTES // data.nbytes) if rows < FEW else 1
             runs = [product(backend, dtype, shape, data, rows, n_weights, n_used) for backend in (own, ggml)]
             best = fastest(runs, time.thread_time if args.threads == 1 else time.perf_counter)
             work = 2 * rows * n_used * args.outputs * args.features * n_weights
@@ -92,7 +92,7 @@ def product(
 def fastest(runs: list[Callable[[], object]], clock: Callable[[], float]) -> list[float]:
     """The seconds of each function: the least of all rounds. The functions take turns."""
     best, spent = [np.inf] * len(runs), 0.0
-    while spent < LEAST_SECONDS * len(runs):
+    while spent < MIN_SECONDS * len(runs):
         for i, run in enumerate(runs):
             start = clock()
             run()

@@ -19,14 +19,14 @@ How load_all works. Each stage returns what passed and the verdicts on the rest;
     load      one registry for each set of options
     survey      runs the stages in this order:
     find          1. what is there, by metadata and file names only
-    vet           2. what may be used, by its names; vet_files: by its files, in the child process
+    vet           2. what may be used, by its names
     probe         3. a test of each plugin in a child process (child_process → child_main → child_steps), or the report
-                     that an earlier start kept (cache)
+                     that an earlier start kept (cache). The child process first vets the plugin's files (vet_files)
     admit         4. what this process can use: unique names (names), one ggml
     rank          5. the order of the devices
     registry  Registry: the devices and verdicts; select, open, unload, reload
     activate    imports a plugin into this process when a backend of it is opened
-    explain     texts about devices and verdicts
+    texts       texts about devices and verdicts, for people
 
     ggml/     what the loader knows about ggml's native libraries. It knows ggml by name, because every ggml calls its
               base library libggml-base.so.0: a process can load one only, and only the loader sees all plugins

@@ -228,13 +228,13 @@ def _ready_providers(providers: list[Any], plugin: PluginCandidate) -> dict[str,
 def _prepare(provider: Any, plugin: PluginCandidate) -> None:
     """Check a provider, and load the ``libggml-base`` that its libraries need. Raise Rejected if that fails."""
     from hotshoe_loader import plugin_calls
-    from hotshoe_loader.vet import Policy
+    from hotshoe_loader.policy import Policy
     from hotshoe_loader.vet_files import vet_provider
 
     vet_provider(provider, plugin, Policy())
     native = plugin_calls.native_libraries(provider, plugin)
     if native is not None:
-        from hotshoe_loader.ggml.libraries import ggml_libraries
+        from hotshoe_loader.ggml.native_result import ggml_libraries
         from hotshoe_loader.ggml.score import open_core
 
         open_core(ggml_libraries(native[1], plugin), plugin)

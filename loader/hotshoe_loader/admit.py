@@ -14,10 +14,11 @@ from hotshoe_loader.ggml.file_names import LibraryCandidate
 from hotshoe_loader.ggml.verdicts import library_verdicts, refuse_other_ggml
 from hotshoe_loader.ggml.without_plugin import unusable_verdicts
 from hotshoe_loader.names import Names
+from hotshoe_loader.policy import Policy
 from hotshoe_loader.probe import Probed
 from hotshoe_loader.report import ProviderReport
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
-from hotshoe_loader.vet import Policy, facts_about
+from hotshoe_loader.vet import facts_about
 
 __all__ = ["admit_libraries", "admit_plugins"]
 
@@ -34,7 +35,7 @@ def admit_plugins(
         found = verdicts[plugin] = []
         policy.matched.update(report.matched)
         if report.rejected is not None:
-            rejected = report.rejected.aged(report.age)
+            rejected = report.rejected.with_age(report.age)
             found.append(rejected.verdict(plugin.name, "plugin", plugin.origin, report.elapsed, facts))
         for provider in report.providers:
             try:
@@ -67,7 +68,7 @@ def admit_libraries(
         facts = {"plugin": plugin.name, "distribution": plugin.distribution, **_probe_facts(result)}
         policy.matched.update(report.matched)
         if report.rejected is not None:
-            verdicts += unusable_verdicts(None, tested, report.rejected.aged(report.age))
+            verdicts += unusable_verdicts(None, tested, report.rejected.with_age(report.age))
         for provider in report.providers:
             try:
                 admitted, verdict = _admit(provider, result, names, policy, store, facts)
@@ -88,7 +89,7 @@ def _admit(
     if report.family:
         names.refuse_taken(name, report.family, plugin)
     if report.rejected is not None:
-        raise report.rejected.aged(probed.report.age)
+        raise report.rejected.with_age(probed.report.age)
     details = {**facts, **_provider_facts(report), **refuse_other_ggml(report, job.ggml)}
     devices, dropped = names.take_devices(report.devices, plugin, policy)
     names.take_provider(name, plugin)

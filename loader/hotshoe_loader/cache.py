@@ -2,8 +2,8 @@
 
 A report is valid only while everything it depends on is unchanged: the installed distributions, the plugin's RECORD and
 files, the searched folders, Python, hotshoe, the processor, the kernel, drivers, GPUs, and their environment variables
-(see ``state``). A report of a failure is valid for ten minutes only, because its cause may be something that is not
-compared. That is long enough that a plugin which hangs does not slow down every start.
+(see ``machine_state``). A report of a failure is valid for ten minutes only, because its cause may be something that is
+not compared. That is long enough that a plugin which hangs does not slow down every start.
 
 Errors here are not fatal: if the folder is not writable or a file is damaged, the plugin is probed again. Files are
 replaced as a whole, so several processes can start at the same time.
@@ -33,14 +33,14 @@ from hotshoe_loader.find import GROUP, PluginCandidate
 from hotshoe_loader.ggml.file_names import backend_files
 from hotshoe_loader.report import Job, Report
 
-__all__ = ["Cache", "folder", "state"]
+__all__ = ["Cache", "machine_state", "reports_folder"]
 
 logger = logging.getLogger("hotshoe.loader")
 
 _FORMAT = 4
-_LARGEST = 16 << 20  # bytes of an entry
-FAILURES_KEPT = 600.0  # seconds
-_UNUSED_KEPT = 30 * 86400.0  # seconds
+_MAX_ENTRY = 16 << 20  # bytes of an entry
+MAX_FAILURE_AGE = 600.0  # seconds
+_MAX_UNUSED_AGE = 30 * 86400.0  # seconds
 _MAX_FILES = 2000  # of a plugin's package that are compared; for larger packages RECORD must suffice
 
 _CODE = tuple(
@@ -60,7 +60,7 @@ _VARIABLES = (
 )
 
 
-def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
+def reports_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     """The folder of the reports; None if HOTSHOE_CACHE_DIR is "off" or no cache folder is known."""
     given = environ.get("HOTSHOE_CACHE_DIR", "").strip()
     if given:
@@ -76,7 +76,7 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 class Cache:
-    """The reports for one state of the machine. ``machine``: the result of ``state``."""
+    """The reports for one state of the machine. ``machine``: the result of ``machine_state``."""
 
     def __init__(self, folder: Path | None, machine: Any) -> None:
         self._folder = folder
@@ -90,7 +90,7 @@ class Cache:
         if path is None or not _private(path.parent):
             return None
         try:
-            entry = load_json(read_text(path, _LARGEST))
+            entry = load_json(read_text(path, _MAX_ENTRY))
             report = Report.from_json(entry["report"])
             age = time.time() - entry["time"]
             # Through JSON, because tuples are read back as lists.
@@ -101,7 +101,7 @@ class Cache:
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
             logger.debug("cannot use %s: %s", path, printable(str(error), 500))
             return None
-        if not same or not 0 <= age < math.inf or (report.failed and age > FAILURES_KEPT):
+        if not same or not 0 <= age < math.inf or (report.failed and age > MAX_FAILURE_AGE):
             return None
         report.age = age
         return report
@@ -155,7 +155,7 @@ class Cache:
     @staticmethod
     def _prune(folder: Path) -> None:
         """Remove files that were not written for 30 days."""
-        oldest = time.time() - _UNUSED_KEPT
+        oldest = time.time() - _MAX_UNUSED_AGE
         for entry in list(os.scandir(folder)):
             try:
                 if entry.stat().st_mtime < oldest:
@@ -228,7 +228,7 @@ def _variables(starts: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(starts)}
 
 
-def state(installed: Mapping[str, str]) -> dict[str, Any]:
+def machine_state(installed: Mapping[str, str]) -> dict[str, Any]:
     """The state on which every report depends. ``installed``: the version of every distribution."""
     return {
         "hotshoe": [

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from hotshoe_core.contract.device import DeviceType
 
-__all__ = ["CATALOG", "Known", "by_distribution", "known", "owner_of_device", "owner_of_provider"]
+__all__ = ["CATALOG", "CatalogEntry", "by_distribution", "find_entry", "owner_of_device", "owner_of_provider"]
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class CatalogEntry:
     """One plugin of this project."""
 
     name: str
@@ -34,7 +34,7 @@ class Known:
     """Files that exist if the machine has its hardware."""
     vendors: tuple[str, ...] = ()
     """The vendors of the GPUs it drives, as Machine names them."""
-    least_driver: int = 0
+    min_driver: int = 0
     """The oldest major version of NVIDIA's driver that it runs with."""
     published: bool = False
     """Whether pip can install it by name. If not, it is installed from a checkout of hotshoe."""
@@ -71,7 +71,7 @@ _NVIDIA = ("/dev/nvidiactl", "/proc/driver/nvidia/version")
 
 CATALOG = (
     # In the order of preference for the same GPU: the vendor's own interface before a general one.
-    Known(
+    CatalogEntry(
         "cuda",
         "hotshoe-ggml-cuda",
         DeviceType.GPU,
@@ -79,10 +79,10 @@ CATALOG = (
         ("linux", "win32"),
         signs=_NVIDIA,
         vendors=("NVIDIA",),
-        least_driver=580,  # CUDA 13's
+        min_driver=580,  # CUDA 13's
     ),
-    Known("metal", "hotshoe-ggml-metal", DeviceType.GPU, "Apple GPUs", ("darwin",), vendors=("Apple",)),
-    Known(
+    CatalogEntry("metal", "hotshoe-ggml-metal", DeviceType.GPU, "Apple GPUs", ("darwin",), vendors=("Apple",)),
+    CatalogEntry(
         "mlx",
         "hotshoe-mlx",
         DeviceType.GPU,
@@ -91,7 +91,7 @@ CATALOG = (
         machines=("arm64",),
         vendors=("Apple",),
     ),
-    Known(
+    CatalogEntry(
         "vulkan",
         "hotshoe-ggml-vulkan",
         DeviceType.GPU,
@@ -100,7 +100,7 @@ CATALOG = (
         signs=("/dev/dri/renderD128",),
         vendors=("NVIDIA", "AMD", "Intel"),
     ),
-    Known(
+    CatalogEntry(
         "rpc",
         "hotshoe-ggml-rpc",
         DeviceType.ACCEL,
@@ -108,25 +108,25 @@ CATALOG = (
         ("linux", "darwin", "win32"),
         suggest=False,
     ),
-    Known("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32"), published=True),
+    CatalogEntry("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32"), published=True),
 )
 
 
-def known(name: str) -> Known | None:
+def find_entry(name: str) -> CatalogEntry | None:
     """The plugin with this short name or distribution; None if it is unknown."""
     return next((entry for entry in CATALOG if name in (entry.name, entry.distribution)), None)
 
 
-def by_distribution(distribution: str) -> Known | None:
+def by_distribution(distribution: str) -> CatalogEntry | None:
     """The plugin with this (normalised) distribution name; None if it is unknown."""
     return next((entry for entry in CATALOG if entry.distribution == distribution), None)
 
 
-def owner_of_provider(name: str) -> Known | None:
+def owner_of_provider(name: str) -> CatalogEntry | None:
     """The plugin for which this (normalised) provider name, short name or distribution name is reserved, or None."""
     return next((entry for entry in CATALOG if name in (entry.name, entry.provider, entry.distribution)), None)
 
 
-def owner_of_device(name: str) -> Known | None:
+def owner_of_device(name: str) -> CatalogEntry | None:
     """The plugin for which this device name is reserved ("cuda:0" for the plugin "cuda"), or None."""
     return next((entry for entry in CATALOG if entry.name == name.partition(":")[0]), None)

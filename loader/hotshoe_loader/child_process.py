@@ -40,11 +40,11 @@ _REPORT_IT = "report it to its authors"
 _MAX_PARALLEL = 16
 _TICK = 0.02  # seconds between two checks of a child's memory and time
 _MAX_LINES = 40  # of the output of a child that ended early
-_EXIT_DELAY = 1.0  # seconds that may pass between the end of a process's pipe and its exit status
+_MAX_EXIT_DELAY = 1.0  # seconds that may pass between the end of a process's pipe and its exit status
 _TOTAL_FACTOR = 6  # all probes together may take this many times the limit of one, however many there are
-_MIN_TOTAL_LIMIT = 5.0  # seconds; a smaller limit of one counts as this for the total
-_START_LIMIT = 30.0  # seconds an interpreter may take to start; the plugin's own limit counts from then on
-_MEMORY = 4 << 30
+_MIN_COUNTED_LIMIT = 5.0  # seconds; a smaller limit of one counts as this for the total
+_MAX_START = 30.0  # seconds an interpreter may take to start; the plugin's own limit counts from then on
+_MAX_MEMORY = 4 << 30
 _MAX_REPORT, _MAX_OUTPUT = 8 << 20, 8 << 10  # bytes
 
 
@@ -90,7 +90,7 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
     parallel, began = _MAX_PARALLEL, time.monotonic()
     try:
         while waiting or running:
-            if waiting and time.monotonic() - began > _TOTAL_FACTOR * max(limit, _MIN_TOTAL_LIMIT):
+            if waiting and time.monotonic() - began > _TOTAL_FACTOR * max(limit, _MIN_COUNTED_LIMIT):
                 for child in waiting:
                     child.report = Report(_not_tested(time.monotonic() - began, len(children)), tested=False)
                 waiting.clear()
@@ -136,7 +136,7 @@ class _Child:
         self._limit = limit
         self._left = limit  # seconds that earlier child processes of this job did not use
         self._elapsed = self._asked = 0.0
-        self._memory = min(_MEMORY, _physical_memory() // 2)
+        self._memory = min(_MAX_MEMORY, _physical_memory() // 2)
         self.report = Report()
         self.failed: OSError | None = None  # set if the interpreter ended before it reached the plugin
 
@@ -230,7 +230,7 @@ class _Child:
         limit = self._left if not self._step.startswith("library:") else self._left / 2
         since = self._began if not self._step.startswith("library:") else self._since
         if not self._started:
-            limit = _START_LIMIT
+            limit = _MAX_START
         if now - since > limit or (self._started and now - self._began > self._left):
             return Rejected(
                 Outcome.TIMED_OUT,
@@ -240,7 +240,7 @@ class _Child:
         if self._channel.finished(0.0) and not self._channel.waiting:
             # The pipe closes before the exit status can be read, and the exit status says more. So wait for it.
             self._closed = now if self._closed is None else self._closed
-            if now - self._closed > _EXIT_DELAY:
+            if now - self._closed > _MAX_EXIT_DELAY:
                 return Rejected(Outcome.CRASHED, f"it closed the probe's pipe while {self._doing}", _REPORT_IT)
         return None
 
@@ -378,4 +378,4 @@ def _physical_memory() -> int:
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
-        return 2 * _MEMORY
+        return 2 * _MAX_MEMORY

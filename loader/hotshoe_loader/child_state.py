@@ -11,9 +11,9 @@ from hotshoe_loader import plugin_calls
 from hotshoe_loader.canary import check_canary
 from hotshoe_loader.contract_checks import memory_problem
 from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.policy import Policy
 from hotshoe_loader.report import Job
 from hotshoe_loader.verdict import Outcome, Rejected
-from hotshoe_loader.vet import Policy
 
 __all__ = ["Announce", "ProbeState"]
 

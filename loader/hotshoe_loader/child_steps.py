@@ -9,9 +9,9 @@ from typing import Any
 from hotshoe_core.contract.device import Provider
 from hotshoe_loader import plugin_calls
 from hotshoe_loader.child_state import Announce, ProbeState
-from hotshoe_loader.ggml.abi import built_from
-from hotshoe_loader.ggml.child_steps import probe_libraries
-from hotshoe_loader.ggml.vet import vet_adoption
+from hotshoe_loader.ggml.library_abi import built_from
+from hotshoe_loader.ggml.probe_libraries import probe_libraries
+from hotshoe_loader.ggml.vet_libraries import vet_adoption
 from hotshoe_loader.manifest import find_manifest
 from hotshoe_loader.process_changes import ProcessChanges
 from hotshoe_loader.report import Job, ProviderReport, Report

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hotshoe_core.contract.device import Device
-from hotshoe_loader.catalog import CATALOG, Known
+from hotshoe_loader.catalog import CATALOG, CatalogEntry
 from hotshoe_loader.diagnosis import Diagnosis, Finding, Level
 from hotshoe_loader.doctor_gpus import GpuExaminer
 from hotshoe_loader.machine import Cpu, Machine
@@ -20,7 +20,7 @@ def examine(
     devices: Sequence[Device],
     verdicts: Sequence[Verdict],
     require_error: str | None = None,
-    catalog: Sequence[Known] = CATALOG,
+    catalog: Sequence[CatalogEntry] = CATALOG,
 ) -> Diagnosis:
     """Compare what a registry found with what the machine has.
 
@@ -52,7 +52,7 @@ def examine(
 
 class _Examiner:
     def __init__(
-        self, machine: Machine, devices: Sequence[Device], verdicts: Sequence[Verdict], catalog: Sequence[Known]
+        self, machine: Machine, devices: Sequence[Device], verdicts: Sequence[Verdict], catalog: Sequence[CatalogEntry]
     ) -> None:
         self._machine = machine
         self._devices = devices

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hotshoe_core.contract.device import Device, DeviceType
-from hotshoe_loader.catalog import Known
+from hotshoe_loader.catalog import CatalogEntry
 from hotshoe_loader.diagnosis import Finding, Level
 from hotshoe_loader.machine import Gpu, Machine
 from hotshoe_loader.verdict import Outcome, Verdict
@@ -31,7 +31,7 @@ class GpuExaminer:
     """Compares a machine's GPUs with the devices and plugins. ``plugins``: the verdicts on plugins."""
 
     def __init__(
-        self, machine: Machine, devices: Sequence[Device], plugins: Sequence[Verdict], catalog: Sequence[Known]
+        self, machine: Machine, devices: Sequence[Device], plugins: Sequence[Verdict], catalog: Sequence[CatalogEntry]
     ) -> None:
         self._machine = machine
         self._devices = devices
@@ -80,7 +80,7 @@ class GpuExaminer:
         reason = f"{worst.candidate} is {worst.outcome.value}: {worst.reason}"
         return Finding(about, level, f"{what} is not used: {reason}", worst.hint)
 
-    def _used(self, gpus: Sequence[Gpu], entries: Sequence[Known]) -> list[Device]:
+    def _used(self, gpus: Sequence[Gpu], entries: Sequence[CatalogEntry]) -> list[Device]:
         """The devices that use the GPUs of one vendor, found by PCI id or by the backend's name."""
         ids = {gpu.pci_id.lower() for gpu in gpus if gpu.pci_id}
         backends = {entry.name for entry in entries if len(entry.vendors) == 1}
@@ -93,11 +93,11 @@ class GpuExaminer:
                     found.append(device)
         return found
 
-    def _about(self, entries: Iterable[Known]) -> list[Verdict]:
+    def _about(self, entries: Iterable[CatalogEntry]) -> list[Verdict]:
         names = {entry.name for entry in entries}
         return [verdict for verdict in self._plugins if verdict.details.get("backend") in names]
 
-    def _obstacle(self, vendor: str, gpus: Sequence[Gpu], entries: Sequence[Known]) -> tuple[str, str] | None:
+    def _obstacle(self, vendor: str, gpus: Sequence[Gpu], entries: Sequence[CatalogEntry]) -> tuple[str, str] | None:
         """Why no plugin can use the GPUs, and what to do about it; None if nothing prevents it."""
         machine, driver = self._machine, gpus[0].driver
         if vendor == "Apple" or driver == "dxg":
@@ -124,11 +124,11 @@ class GpuExaminer:
                 )
             join = f"sudo usermod -aG {node.group} $USER, then log in again"
             return f"you have no permission for {node.path}, which belongs to the group {node.group}", join
-        least = min((entry.least_driver for entry in entries if entry.least_driver), default=0)
-        if vendor == "NVIDIA" and machine.nvidia_driver and machine.nvidia_driver.major < least:
+        minimum = min((entry.min_driver for entry in entries if entry.min_driver), default=0)
+        if vendor == "NVIDIA" and machine.nvidia_driver and machine.nvidia_driver.major < minimum:
             has = machine.nvidia_driver.version
             return (
-                f"its driver is {has}, expected {least} or later",
-                f"install NVIDIA's driver {least} or later",
+                f"its driver is {has}, expected {minimum} or later",
+                f"install NVIDIA's driver {minimum} or later",
             )
         return None

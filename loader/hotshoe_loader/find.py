@@ -21,8 +21,8 @@ GROUP = "hotshoe.backends"
 
 logger = logging.getLogger("hotshoe.loader")
 
-_LARGEST = 1 << 20  # bytes of a metadata file
-_LONGEST = 500  # characters of an entry point's value
+_MAX_METADATA = 1 << 20  # bytes of a metadata file
+_MAX_VALUE = 500  # characters of an entry point's value
 _MAX_ENTRIES = 32
 """Entry points that one distribution may have in the group, because each one is probed in a child process."""
 
@@ -200,7 +200,7 @@ def _read(path: str) -> tuple[str, str]:
     A file that is not UTF-8 is a problem only if it names our group, because then it belongs to a plugin.
     """
     try:
-        data = read_bytes(path, _LARGEST)
+        data = read_bytes(path, _MAX_METADATA)
         return data.decode("utf-8").removeprefix("\ufeff"), ""
     except (FileNotFoundError, NotADirectoryError):
         return "", ""
@@ -236,8 +236,8 @@ def _candidates(
                 return [
                     candidate(name, "", f"its entry_points.txt cannot be read: {line!r} is not 'name = module:object'")
                 ]
-            if len(value) > _LONGEST:
-                what = f"the value of {printable(key, 80)!r} has {len(value)} characters; expected at most {_LONGEST}"
+            if len(value) > _MAX_VALUE:
+                what = f"the value of {printable(key, 80)!r} has {len(value)} characters; expected at most {_MAX_VALUE}"
                 return [candidate(name, "", f"its entry_points.txt cannot be read: {what}")]
             entries[key] = value
     # each backend is probed in a child process; models, converters and tokenizers cost nothing until they are used

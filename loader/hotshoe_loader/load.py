@@ -17,7 +17,7 @@ __all__ = ["load_all"]
 
 _lock = threading.RLock()
 _registries: dict[Options, Registry] = {}
-# Registries whose options differ in ranking only share a survey: another prefer= does not probe the plugins again.
+# A survey is shared by all options that differ in ranking only: another prefer= does not probe the plugins again.
 _surveys: dict[tuple[Any, ...], Survey] = {}
 _busy = False
 
@@ -78,7 +78,7 @@ def load_all(
         TypeError: an argument has the wrong type.
         OptionError: an argument or a variable has an invalid value.
     """
-    options = Options.of(
+    options = Options.from_arguments(
         prefer, require, block, paths, os.environ, allow=allow, system=system, ggml=ggml, timeout=timeout
     )
     registry = None if refresh else _registries.get(options)
@@ -90,28 +90,31 @@ def load_all(
             _surveys.clear()
         elif options in _registries:  # another thread was first
             return _registries[options]
-        survey = _surveys.get(_key(options)) or _survey(options, refresh)
-        registry = _registries[options] = Registry(survey, options, _take_again)
+        survey = _surveys.get(_survey_key(options)) or _take_and_keep_survey(options, refresh)
+        registry = _registries[options] = Registry(survey, options, _reload_survey)
         return registry
 
 
-def _take_again(registry: Registry, options: Options) -> Survey:
+def _reload_survey(registry: Registry, options: Options) -> Survey:
     """Take a new survey for Registry.reload. From then on, ``load_all`` returns ``registry`` for these options."""
     with _lock:
-        survey = _survey(options, False)
+        survey = _take_and_keep_survey(options, False)
         for known in list(_registries):
-            if _key(known) == _key(options):
+            if _survey_key(known) == _survey_key(options):
                 del _registries[known]
         _registries[options] = registry
         return survey
 
 
-def _key(options: Options) -> tuple[Any, ...]:
+def _survey_key(options: Options) -> tuple[Any, ...]:
     return options.block, options.allow, options.paths, options.relative, options.system, options.timeout, options.ggml
 
 
-def _survey(options: Options, refresh: bool) -> Survey:
-    """Take a survey and keep it; the caller holds the lock. Raise PluginError if a plugin is the caller."""
+def _take_and_keep_survey(options: Options, refresh: bool) -> Survey:
+    """Take a survey and keep it in ``_surveys``. The caller holds the lock.
+
+    Raises PluginError if a plugin calls load_all while it is loaded.
+    """
     global _busy
     if _busy or PROBE_VARIABLE in os.environ:
         raise PluginError(
@@ -121,7 +124,7 @@ def _survey(options: Options, refresh: bool) -> Survey:
     importlib.invalidate_caches()  # to see plugins installed after this process started
     _busy = True
     try:
-        survey = _surveys[_key(options)] = take_survey(options, refresh)
+        survey = _surveys[_survey_key(options)] = take_survey(options, refresh)
     finally:
         _busy = False
     return survey

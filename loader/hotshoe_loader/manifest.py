@@ -2,9 +2,9 @@
 
     {
       "format": 1,
-      "api": [1, 1],                        first and last version of the plugin contract it was written for
+      "api": [2, 2],                        first and last version of the plugin contract it was written for
       "environment": ["ACME_"],             environment variables, or their prefixes, that change what it finds
-      "ggml": {…}                           about its native libraries; see ggml/abi
+      "ggml": {…}                           about its native libraries; see ggml/library_abi
     }
 
 The file is optional, and so is every field except ``format``. It lies in the package that an entry point names, or in
@@ -28,7 +28,7 @@ from hotshoe_loader.verdict import Outcome, Rejected
 __all__ = ["FILE", "Manifest", "find_manifest", "invalid_manifest", "read_manifest"]
 
 FILE = "hotshoe-plugin.json"
-_LARGEST = 1 << 20  # bytes
+_MAX_MANIFEST = 1 << 20  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def find_manifest(plugin: PluginCandidate) -> Manifest | None:
 def read_manifest(path: Path) -> Manifest:
     """Read and check a manifest. Raise Rejected if it is invalid."""
     try:
-        fields = load_json(read_text(path, _LARGEST))
+        fields = load_json(read_text(path, _MAX_MANIFEST))
         if not isinstance(fields, dict) or fields.get("format") != 1:
             raise ValueError(f'expected an object with "format": 1, got {shown(fields)}')
         return Manifest(path, _api(fields.get("api")), _environment(fields.get("environment", [])), fields)
@@ -77,7 +77,7 @@ def _api(value: Any) -> tuple[int, int] | None:
         return None
     versions = value if isinstance(value, list) else [value, value]
     if len(versions) != 2 or not all(isinstance(version, int) and 0 <= version < 1 << 31 for version in versions):
-        raise ValueError(f'"api" is {shown(value)}; expected the first and the last version, as in [1, 1]')
+        raise ValueError(f'"api" is {shown(value)}; expected the first and the last version, as in [2, 2]')
     first, last = versions
     return int(first), int(last)
 

@@ -13,9 +13,9 @@ from hotshoe_core.contract.device import Device
 from hotshoe_loader.catalog import by_distribution, owner_of_device, owner_of_provider
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.options import normalise
+from hotshoe_loader.policy import Policy
 from hotshoe_loader.rank import REFERENCE
 from hotshoe_loader.verdict import Outcome, Rejected
-from hotshoe_loader.vet import Policy
 
 __all__ = ["Names"]
 

@@ -45,7 +45,7 @@ class Options:
     """The folder of a foreign set of ggml libraries to adopt, or ""."""
 
     @staticmethod
-    def of(
+    def from_arguments(
         prefer: str | Iterable[str] | None,
         require: str | Iterable[str] | None,
         block: str | Iterable[str] | None,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_loader.catalog import CATALOG
 
-__all__ = ["REFERENCE", "matching", "rank"]
+__all__ = ["REFERENCE", "find_devices", "rank"]
 
 REFERENCE = "reference"
 """The reserved name of the built-in provider and of its device, which is used if no plugin offers a device."""
@@ -30,10 +30,10 @@ def rank(devices: Sequence[Device], prefer: Sequence[str] = (), require: Sequenc
     device has the machine's memory. If two devices are the same hardware (by UUID or PCI id), the second one comes
     after all distinct devices of its type. The reference device is last, unless it is required or preferred.
     """
-    required = {device.name for token in require for device in matching(token, devices)}
+    required = {device.name for token in require for device in find_devices(token, devices)}
     preferred: dict[str, int] = {}
     for position, token in enumerate(prefer):
-        for device in matching(token, devices):
+        for device in find_devices(token, devices):
             preferred.setdefault(device.name, position)
     duplicates = _duplicates(devices)
 
@@ -75,7 +75,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def matching(token: str, devices: Sequence[Device]) -> list[Device]:
+def find_devices(token: str, devices: Sequence[Device]) -> list[Device]:
     """The devices that a name means, in the given order: of a device, type, backend ("cuda"), provider or family.
 
     "gpu" includes integrated GPUs. The reference device matches its own name only, because "cpu" means a CPU plugin,

@@ -11,10 +11,10 @@ from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.errors import BackendError, InputTypeError, PluginError
 from hotshoe_core.errors.arguments import listed
 from hotshoe_core.errors.text import printable
-from hotshoe_loader import explain as texts
+from hotshoe_loader import texts
 from hotshoe_loader.activate import UsableProvider, backends_over, changes_by, open_backend
 from hotshoe_loader.options import Options
-from hotshoe_loader.rank import matching, rank
+from hotshoe_loader.rank import find_devices, rank
 from hotshoe_loader.servers import add_server, devices_of, endpoint_of, remove_server
 from hotshoe_loader.survey import Survey
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
@@ -34,15 +34,15 @@ class Registry:
     devices, ``reload`` searches again.
     """
 
-    __slots__ = ("_failed", "_lost", "_opened", "_options", "_ranked", "_survey", "_take_again", "_unloaded")
+    __slots__ = ("_failed", "_lost", "_opened", "_options", "_ranked", "_reload_survey", "_survey", "_unloaded")
 
-    def __init__(self, survey: Survey, options: Options, take_again: Callable[[Registry, Options], Survey]) -> None:
+    def __init__(self, survey: Survey, options: Options, reload_survey: Callable[[Registry, Options], Survey]) -> None:
         """Rank the devices of a survey. Raise DeviceNotFoundError if a required device is missing.
 
-        take_again: takes a new survey for this registry; see ``reload``.
+        reload_survey: takes a new survey for this registry; see ``reload``.
         """
         self._options = options
-        self._take_again = take_again
+        self._reload_survey = reload_survey
         # Providers that changed after the survey: opened here; failed here after a good test; unloaded by the user.
         self._opened: set[str] = set()
         self._failed: dict[str, Rejected] = {}
@@ -81,9 +81,9 @@ class Registry:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """The verdict on every candidate, as of now."""
-        return tuple(map(self._current, self._survey.verdicts))
+        return tuple(map(self._updated, self._survey.verdicts))
 
-    def _current(self, verdict: Verdict) -> Verdict:
+    def _updated(self, verdict: Verdict) -> Verdict:
         """A verdict of the survey, updated with what happened to the candidate after it."""
         name = str(verdict.details.get("provider"))
         if not verdict.outcome.usable:
@@ -144,7 +144,7 @@ class Registry:
         chosen: dict[str, Device] = {}
         for token in tokens:
             endpoint = endpoint_of(token)
-            found = matching(token, self.devices) if endpoint is None else self._devices_of_server(endpoint)
+            found = find_devices(token, self.devices) if endpoint is None else self._devices_of_server(endpoint)
             if not found:
                 raise texts.not_found(f"device={token!r}", token, self.devices, self.verdicts)
             # Two providers may list the same physical GPU; the devices of one provider are distinct.
@@ -227,9 +227,13 @@ class Registry:
         self._opened.update(item.provider for item in chosen)
         for item in chosen:
             self._lost.pop(item.name, None)  # the device is back
-        backend.on_lost = self._lost.__setitem__
+        backend.on_lost = self._note_lost
         _warn_of_ignored(backend, params)
         return backend
+
+    def _note_lost(self, device: str, reason: str) -> None:
+        """Remember that a device went away, and why. The backend calls this before it raises DeviceLostError."""
+        self._lost[device] = reason
 
     def _providers(self, chosen: list[Device]) -> list[UsableProvider]:
         """The providers of ``chosen``. The first one opens them all, because providers of a family share an engine."""
@@ -281,7 +285,7 @@ class Registry:
 
         Raises DeviceNotFoundError if a required device is missing now; then the registry does not change.
         """
-        self._use(self._take_again(self, self._options))
+        self._use(self._reload_survey(self, self._options))
         self._opened &= self._survey.providers.keys()
         return self
 

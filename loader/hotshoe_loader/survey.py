@@ -7,28 +7,30 @@ without a plugin. Ranking and opening follow in the registry.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 from hotshoe_core.contract.device import Device
 from hotshoe_core.eager.reference import reference_device
-from hotshoe_loader import cache
 from hotshoe_loader.activate import UsableProvider
 from hotshoe_loader.admit import admit_libraries, admit_plugins
-from hotshoe_loader.builtin import not_installed, reference
-from hotshoe_loader.catalog import by_distribution, known
-from hotshoe_loader.explain import warning
-from hotshoe_loader.find import find_plugins
+from hotshoe_loader.cache import Cache, machine_state, reports_folder
+from hotshoe_loader.catalog import by_distribution, find_entry
+from hotshoe_loader.find import Found, PluginCandidate, find_plugins
 from hotshoe_loader.ggml.verdicts import folder_verdicts
 from hotshoe_loader.ggml.without_plugin import find_without_plugin, jobs_without_plugin, vet_without_plugin
 from hotshoe_loader.names import Names
 from hotshoe_loader.options import Options, normalise
+from hotshoe_loader.other_verdicts import not_installed, reference
+from hotshoe_loader.policy import Policy
 from hotshoe_loader.probe import Probed, probe_all
 from hotshoe_loader.report import Job
+from hotshoe_loader.texts import warning
 from hotshoe_loader.verdict import Verdict
-from hotshoe_loader.vet import Policy, vet_plugins
+from hotshoe_loader.vet import vet_plugins
 
 __all__ = ["Survey", "take_survey"]
 
@@ -37,7 +39,7 @@ logger = logging.getLogger("hotshoe.loader")
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The usable providers at one moment, and the verdict on every candidate."""
+    """A survey is the result of one run of the stages: the usable providers, and the verdict on every candidate."""
 
     providers: Mapping[str, UsableProvider]
     """The usable providers, by name."""
@@ -51,56 +53,92 @@ class Survey:
         return tuple(device for provider in self.providers.values() for device in provider.devices)
 
 
+class _Shared(NamedTuple):
+    """What the parts of a survey share."""
+
+    options: Options
+    refresh: bool
+    """Ignore the reports of earlier starts."""
+    folders: Mapping[Path, str]
+    """The user's folders of libraries, each with the option or software that named it."""
+    policy: Policy
+    names: Names
+    store: Cache
+
+
 def take_survey(options: Options, refresh: bool = False) -> Survey:
     """Find, vet, probe and admit every candidate. ``refresh``: ignore the reports of earlier starts."""
-    folders = _library_folders(options)
-    policy, names = Policy(options.block, options.allow), Names()
-
-    # 1. Plugins.
-    found = find_plugins()
+    found, policy = find_plugins(), Policy(options.block, options.allow)
     allowed, refused = vet_plugins(found.plugins, policy)
-    paths = tuple(map(str, folders))
-    jobs = [Job(plugin, options.block, options.allow, paths, options.ggml) for plugin in allowed]
-    state = {**cache.state(found.installed), "timeout": options.timeout} if jobs else None
-    store = cache.Cache(cache.folder(), state)
-    probed = probe_all(jobs, options.timeout, store, refresh)
-    usable, admitted = admit_plugins(probed, names, policy, store)
+    state = {**machine_state(found.installed), "timeout": options.timeout} if allowed else None
+    shared = _Shared(options, refresh, _library_folders(options), policy, Names(), Cache(reports_folder(), state))
+    probed, usable, admitted = _survey_plugins(shared, allowed)
     verdicts = [
         verdict
         for plugin in dict.fromkeys(found.plugins)
         for verdict in (*refused.get(plugin, ()), *admitted.get(plugin, ()))
     ]
-
-    # 2. Libraries without a plugin.
-    reports = [result.report for result in probed]
-    natives = [provider.native for report in reports for provider in report.providers]
-    backends = {native for native in natives if native is not None}
-    searched = list(dict.fromkeys([*folders, *(Path(folder) for report in reports for folder in report.folders)]))
-    driver = _driver(probed)
-    libraries, rejected = vet_without_plugin(find_without_plugin(searched, backends), policy, driver is not None)
-    verdicts += rejected
-    if driver is not None and libraries:
-        library_jobs = jobs_without_plugin(driver, libraries, searched)
-        probed_libraries = probe_all(library_jobs, options.timeout, store, refresh)
-        more, tested = admit_libraries(probed_libraries, libraries, names, policy, store)
-        usable += more
-        verdicts += tested
-
-    # 3. Folders, plugins that are not installed, and the reference backend.
-    verdicts += folder_verdicts(folders, options.relative)
-    distributions = {normalise(plugin.distribution) for plugin in found.plugins if plugin.shadowed_by is None}
-    backends |= {device.name.partition(":")[0] for provider in usable for device in provider.devices}
-    verdicts += not_installed(distributions, backends, found.installed)
-    built_in = reference(policy)
-    verdicts.append(built_in)
-    if built_in.outcome.usable:
-        usable.append(UsableProvider(built_in.candidate, (reference_device(),)))
-
+    more_usable, more_verdicts = _survey_libraries(shared, probed)
+    usable += more_usable
+    verdicts += more_verdicts
+    more_usable, more_verdicts = _survey_rest(shared, found, usable, _backends(probed))
+    usable += more_usable
+    verdicts += more_verdicts
     # A plugin of this project may be blocked before it is installed. Another name that matches nothing may be a typo.
-    notes = [f"{option}={name!r} matched nothing" for option, name in policy.unmatched if known(name) is None]
+    notes = [f"{option}={name!r} matched nothing" for option, name in policy.unmatched if find_entry(name) is None]
     providers = {provider.name: provider for provider in usable}
     _log(verdicts, providers)
     return Survey(MappingProxyType(providers), tuple(verdicts), tuple(notes))
+
+
+def _survey_plugins(
+    shared: _Shared, plugins: Sequence[PluginCandidate]
+) -> tuple[list[Probed], list[UsableProvider], dict[PluginCandidate, list[Verdict]]]:
+    """Probe the plugins that passed vet, and admit their providers. Return their reports too."""
+    options, paths = shared.options, tuple(map(str, shared.folders))
+    jobs = [Job(plugin, options.block, options.allow, paths, options.ggml) for plugin in plugins]
+    probed = probe_all(jobs, options.timeout, shared.store, shared.refresh)
+    usable, verdicts = admit_plugins(probed, shared.names, shared.policy, shared.store)
+    return probed, usable, verdicts
+
+
+def _survey_libraries(shared: _Shared, probed: Sequence[Probed]) -> tuple[list[UsableProvider], list[Verdict]]:
+    """Find libraries without a plugin in the folders of the user and of the plugins; vet, probe and admit them."""
+    of_plugins = [Path(name) for result in probed for name in result.report.folders]
+    searched = list(dict.fromkeys([*shared.folders, *of_plugins]))
+    driver = _driver(probed)
+    found = find_without_plugin(searched, _backends(probed))
+    libraries, verdicts = vet_without_plugin(found, shared.policy, driver is not None)
+    if driver is None or not libraries:
+        return [], verdicts
+    jobs = jobs_without_plugin(driver, libraries, searched)
+    tested = probe_all(jobs, shared.options.timeout, shared.store, shared.refresh)
+    usable, more = admit_libraries(tested, libraries, shared.names, shared.policy, shared.store)
+    return usable, [*verdicts, *more]
+
+
+def _survey_rest(
+    shared: _Shared, found: Found, usable: Sequence[UsableProvider], backends: Collection[str]
+) -> tuple[list[UsableProvider], list[Verdict]]:
+    """Judge what needs no probe: the user's folders, plugins that are not installed, and the reference backend.
+
+    usable: the providers found so far. backends: the backends that plugins drive.
+    """
+    verdicts = [*folder_verdicts(shared.folders, shared.options.relative)]
+    distributions = {normalise(plugin.distribution) for plugin in found.plugins if plugin.shadowed_by is None}
+    driven = {*backends, *(device.name.partition(":")[0] for provider in usable for device in provider.devices)}
+    verdicts += not_installed(distributions, driven, found.installed)
+    built_in = reference(shared.policy)
+    verdicts.append(built_in)
+    if not built_in.outcome.usable:
+        return [], verdicts
+    return [UsableProvider(built_in.candidate, (reference_device(),))], verdicts
+
+
+def _backends(probed: Sequence[Probed]) -> set[str]:
+    """The backends whose libraries the probed plugins drive, by the name in the libraries' file names."""
+    providers = [provider for result in probed for provider in result.report.providers]
+    return {provider.native for provider in providers if provider.native is not None}
 
 
 def _library_folders(options: Options) -> dict[Path, str]:

@@ -59,7 +59,7 @@ _BROKEN = frozenset(
     }
 )
 
-_MOST_TEXT = 4000  # characters of a reason; an exception's message may have any length
+_MAX_TEXT = 4000  # characters of a reason; an exception's message may have any length
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Verdict:
         for name in ("candidate", "reason", "hint", "origin"):
             text = getattr(self, name)
             if text is not None:
-                object.__setattr__(self, name, printable(text, _MOST_TEXT))
+                object.__setattr__(self, name, printable(text, _MAX_TEXT))
         object.__setattr__(self, "details", {str(key): _plain(value) for key, value in self.details.items()})
 
     def __str__(self) -> str:
@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
         return value
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
-    return printable(str(value), _MOST_TEXT)
+    return printable(str(value), _MAX_TEXT)
 
 
 class Rejected(Exception):  # noqa: N818 - not an error: a stage's result for a candidate it does not pass on
@@ -122,8 +122,8 @@ class Rejected(Exception):  # noqa: N818 - not an error: a stage's result for a 
     def __init__(self, outcome: Outcome, reason: str, hint: str | None = None, **details: Any) -> None:
         super().__init__(reason)
         self.outcome = outcome
-        self.reason = printable(reason, _MOST_TEXT)
-        self.hint = None if hint is None else printable(hint, _MOST_TEXT)
+        self.reason = printable(reason, _MAX_TEXT)
+        self.hint = None if hint is None else printable(hint, _MAX_TEXT)
         self.details = {key: _plain(value) for key, value in details.items()}
 
     def verdict(
@@ -133,7 +133,7 @@ class Rejected(Exception):  # noqa: N818 - not an error: a stage's result for a 
         merged = {**self.details, **(details or {})}
         return Verdict(candidate, kind, self.outcome, self.reason, self.hint, origin, elapsed, merged)
 
-    def aged(self, age: float | None) -> Rejected:
+    def with_age(self, age: float | None) -> Rejected:
         """A rejection that says how long ago it was found, if something broken may work by now.
 
         age: seconds since the probe; None if it was made just now.

@@ -1,4 +1,8 @@
-"""Stage 2, vet by files: platform, hashes, contract version. Runs no plugin code. Each check raises Rejected."""
+"""Stage 2, vet by files: platform, hashes, contract version. Each check raises Rejected. Runs no plugin code.
+
+These checks run in the probe's child process (see child_steps), before the plugin is imported. Only ``vet_provider``
+runs after the import, and again in the user's process when a backend is opened.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ from hotshoe_loader.files import NotRegularError, open_regular, read_text
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.ggml.file_names import is_backend
 from hotshoe_loader.manifest import Manifest
+from hotshoe_loader.policy import Policy
 from hotshoe_loader.verdict import Outcome, Rejected
-from hotshoe_loader.vet import Policy
 
 __all__ = ["damaged_files", "untrusted", "vet_manifest", "vet_provider", "vet_tags"]
 
-_LARGEST = 64 << 20  # bytes of a RECORD, which has one line for each file of a wheel
+_MAX_RECORD = 64 << 20  # bytes of a RECORD, which has one line for each file of a wheel
 
 
 def vet_tags(plugin: PluginCandidate) -> None:
@@ -124,7 +128,7 @@ def _lines(plugin: PluginCandidate, name: str) -> list[str]:
     if not plugin.info:
         return []
     try:
-        return read_text(Path(plugin.info, name), _LARGEST).splitlines()
+        return read_text(Path(plugin.info, name), _MAX_RECORD).splitlines()
     except (OSError, ValueError):
         return []
 

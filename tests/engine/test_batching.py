@@ -183,7 +183,7 @@ def test_top_k_on_the_device_is_that_of_the_host(device: str, gguf: Callable[...
         expected = [c.tokens for c in model.generate(PROMPTS, **options)]
         model.engine._sample_on_device = True
         assert [c.tokens for c in model.generate(PROMPTS, **options)] == expected
-        assert {s.op.op for s in model._forward.contexts.signatures if s.op} == {"top_k"}
+        assert {s.sampling.kind for s in model._forward.contexts.signatures if s.sampling} == {"top_k"}
         mixed = model.generate(PROMPTS[:2], [SamplingParams(seed=1, max_tokens=5), SamplingParams(**GREEDY)])
         assert mixed[1].tokens == model.generate(PROMPTS[1], **GREEDY).tokens[:12]
 

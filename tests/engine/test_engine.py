@@ -22,7 +22,7 @@ from hotshoe.runner.jobs import Generation
 from hotshoe.runner.scheduler import Chunk, Limits
 from hotshoe.runner.sequence import TokenSequence
 from hotshoe.runner.slots import Slots
-from hotshoe.sampling import DeviceOp, Sampler, SamplingParams
+from hotshoe.sampling import DeviceSampling, Sampler, SamplingParams
 from hotshoe_core import Backend, DType
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import ClosedError, ForkedProcessError, GraphError, HotshoeError
@@ -31,8 +31,8 @@ N_VOCAB, PATIENCE = 50, 60  # seconds after which a test that hangs has failed
 
 
 class Work:
-    def __init__(self, chunks: Sequence[Chunk[Any]], op: DeviceOp | None, n_rows: int) -> None:
-        self.op = op
+    def __init__(self, chunks: Sequence[Chunk[Any]], sampling: DeviceSampling | None, n_rows: int) -> None:
+        self.sampling = sampling
         self.n_rows = n_rows
         self.requested: list[list[Any]] = []
         for job, n, outputs in chunks:
@@ -54,11 +54,13 @@ class FakeForward:
 
     def check(self, items: Items, before: int = 0) -> None: ...
 
-    def n_rows(self, n: int) -> int:
+    def padded_rows(self, n: int) -> int:
         return n
 
-    def prepare(self, chunks: Sequence[Chunk[Any]], op: DeviceOp | None, n_rows: int, feeds: Any, sizes: Any) -> Work:
-        return Work(chunks, op, n_rows)
+    def prepare(
+        self, chunks: Sequence[Chunk[Any]], sampling: DeviceSampling | None, n_rows: int, feeds: Any, sizes: Any
+    ) -> Work:
+        return Work(chunks, sampling, n_rows)
 
     def compute(self, work: Work) -> list[np.ndarray]:
         self.graphs.append(work.n_rows)
@@ -66,9 +68,9 @@ class FakeForward:
         logits = np.zeros((len(work.requested), N_VOCAB), np.float32)
         for row, rows in zip(logits, work.requested, strict=True):
             row[next_token(rows)] = 10
-        if work.op is None:
+        if work.sampling is None:
             return [logits]
-        best = logits.argmax(axis=-1, keepdims=True)  # greedy: no other op is used
+        best = logits.argmax(axis=-1, keepdims=True)  # greedy: no other sampling is used
         return [best, np.take_along_axis(logits, best, -1)]
 
 
@@ -79,7 +81,7 @@ class Rig:
         self.backend: Backend = open_reference()
         kind: Any = RecurrentCache if uniform else CausalCache
         spec = RecurrentSpec({"x": (1,)}) if uniform else AttentionSpec(1, 4)
-        sizes = {} if uniform else {"n_tokens": n_ctx, "n_batch": n_ubatch, "dtype": DType.F32}
+        sizes = {} if uniform else {"n_tokens": n_ctx, "n_ubatch": n_ubatch, "dtype": DType.F32}
         self.cache = kind(self.backend, (spec,), n_sequences=2, **sizes)
         self.forward = FakeForward()
         self.slots = Slots(self.cache, 8)
@@ -277,12 +279,12 @@ def test_an_error_in_the_worker_reaches_the_waiting_threads() -> None:
 def test_the_cache_admits_jobs_in_order_while_they_fit() -> None:
     rig = Rig(n_ctx=16)  # for two sequences: 32 cells
     for generation in (generations := [rig.generation([i] * 12, n=4) for i in range(3)]):
-        generation.spare = 4
+        generation.min_free_rows = 4
         rig.engine.add(generation)
-    assert rig.engine._admit(None) == generations[:2]  # they leave 8 cells
-    assert rig.engine._admit(generations[2]) == [generations[2], generations[0]]
-    generations[0].spare = 9
-    assert rig.engine._admit(generations[2]) == [generations[2]]  # no later job either
+    assert rig.engine._attach_jobs_that_fit(None) == generations[:2]  # they leave 8 cells
+    assert rig.engine._attach_jobs_that_fit(generations[2]) == [generations[2], generations[0]]
+    generations[0].min_free_rows = 9
+    assert rig.engine._attach_jobs_that_fit(generations[2]) == [generations[2]]  # no later job either
 
 
 # Interrupts

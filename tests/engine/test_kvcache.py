@@ -38,7 +38,7 @@ LAYERS = (attention(), attention(window=WINDOW), attention(chunk=CHUNK), None)
 
 
 def make(backend: Backend, spec: Sequence[LayerSpec] = LAYERS, dtype: DType = DType.F32, **sizes: int) -> CausalCache:
-    return CausalCache(backend, spec, **{"n_tokens": N_TOKENS, "n_batch": N_BATCH} | sizes, dtype=dtype)
+    return CausalCache(backend, spec, **{"n_tokens": N_TOKENS, "n_ubatch": N_BATCH} | sizes, dtype=dtype)
 
 
 def put(cache: Cache, *step: Allocation, n_rows: int = 0) -> dict[str, np.ndarray]:
@@ -118,7 +118,7 @@ def test_what_tokens_see_is_what_a_naive_cache_says(steps: list[tuple[str, int, 
             start, _ = argument  # type: ignore[misc]
             cache.remove(sequence, start)
             naive[sequence] = {p: c for p, c in naive[sequence].items() if p < start}
-            n = cache.resumable(sequence, len(naive[sequence]))  # a window may have passed: what runners do then
+            n = cache.resume_position(sequence, len(naive[sequence]))  # a window may have passed: what runners do then
             assert n == len(naive[sequence]) or not cache.can_resume(sequence, len(naive[sequence]))
             cache.remove(sequence, n)
             naive[sequence] = {p: c for p, c in naive[sequence].items() if p < n}
@@ -158,7 +158,7 @@ def test_a_window_needs_few_cells() -> None:
     assert cache.cells[NEAR].n == WINDOW + N_BATCH
     assert (feeds[f"cache.mask.{NEAR}"] == 0).sum() == 3 * WINDOW
     assert cache.can_resume(0, N_TOKENS - 1)
-    assert [cache.resumable(0, n) for n in (N_TOKENS, 12, 3)] == [N_TOKENS, 0, 0]
+    assert [cache.resume_position(0, n) for n in (N_TOKENS, 12, 3)] == [N_TOKENS, 0, 0]
 
 
 def test_a_chunk_may_be_resumed_at_its_beginning() -> None:
@@ -166,7 +166,7 @@ def test_a_chunk_may_be_resumed_at_its_beginning() -> None:
     for start in range(0, N_TOKENS, 3):
         put(cache, Allocation(0, start, 3))
     assert cache.cells[CHUNKED].n == CHUNK + N_BATCH
-    assert [cache.resumable(0, n) for n in (N_TOKENS, 11, 8, 3)] == [N_TOKENS, 8, 8, 0]
+    assert [cache.resume_position(0, n) for n in (N_TOKENS, 11, 8, 3)] == [N_TOKENS, 8, 8, 0]
 
 
 def test_rows_of_padding_have_cells_of_their_own_and_see_something() -> None:
@@ -216,7 +216,7 @@ def test_rows_come_back(sizes: str, backend: Backend, dtype: DType) -> None:
         with backend.new_context() as ctx:
             k = ctx.input("k", (1, spec.n_kv_heads, spec.k_dim))
             v = None if spec.v_in_k else ctx.input("v", (1, spec.n_kv_heads, spec.value_dim))
-            _, layer = cache.layers(ctx, 1, 1, cache.sizes)
+            _, layer = cache.views(ctx, 1, 1, cache.sizes)
             all_k, all_v = (t.cast(DType.F32) for t in layer.update(k, v))
             ctx.forward(all_k, all_v, layer.mask.cast(DType.F32))
             keys.append(rng.standard_normal(k.shape, np.float32))
@@ -242,14 +242,14 @@ def test_a_layer_that_does_not_keep_to_its_spec() -> None:
     backend = open_reference()
     cache = make(backend, (attention(), AttentionSpec(1, 8, v_in_k=4)))
     with backend.new_context() as ctx:
-        first, second = cache.layers(ctx, 2, 1, cache.sizes)
+        first, second = cache.views(ctx, 2, 1, cache.sizes)
         k = ctx.input("k", (2, HEADS, DIM))
         with pytest.raises(ShapeError, match=r"layer 0: keys are \(2, 1, 16\); .*cache_spec says \(2, 2, 8\)"):
             first.update(k.reshape(2, 1, 16), k)
         with pytest.raises(GraphError, match=r"layer 1: update got values; .*v_in_k=4"):
             second.update(k, k)
     with backend.new_context() as ctx:
-        first, _ = cache.layers(ctx, 2, 1, cache.sizes)
+        first, _ = cache.views(ctx, 2, 1, cache.sizes)
         k = ctx.input("k", (2, HEADS, DIM))
         with pytest.raises(GraphError, match="got no values"):
             first.update(k)
@@ -287,7 +287,7 @@ def test_a_shift_turns_keys_as_their_new_positions_would(backend: Backend, kind:
     cells = feeds[f"cache.cells.{ALL}"]
     with backend.new_context() as ctx:
         k, other = ctx.input("k", plain.shape), ctx.input("other", (6, HEADS, DIM))
-        first, second = cache.layers(ctx, 6, 1, cache.sizes)
+        first, second = cache.views(ctx, 6, 1, cache.sizes)
         ctx.forward(first.update(k, k)[0].cast(DType.F32), second.update(other, other)[0].cast(DType.F32))
         given = {k: turned(np.arange(6)), other: plain[..., :DIM]}
         ctx.compute(given | {ctx.inputs[n]: f for n, f in feeds.items() if n in ctx.inputs})
@@ -363,7 +363,7 @@ def test_invalid_specs(wrong: str) -> None:
 
 
 def test_make_cache_refuses_invalid_specs() -> None:
-    sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_batch": 4, "dtype": DType.F32}
+    sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_ubatch": 4, "dtype": DType.F32}
     with pytest.raises(ModelDefinitionError, match="layer 1 is a tuple"):
         make_cache(open_reference(), (attention(), (1, 2)), **sizes)  # type: ignore[arg-type]
     with pytest.raises(ModelDefinitionError, match="no layer keeps anything"):

@@ -53,7 +53,7 @@ def feed(cache: RecurrentCache, step: list[Allocation], tokens: list[list[float]
     feeds = cache.allocate(step, n * len(step))
     with backend.new_context() as ctx:
         x = ctx.input("x", (n * len(step), 2, 3))
-        (view,) = cache.layers(ctx, n * len(step), len(step), cache.sizes)
+        (view,) = cache.views(ctx, n * len(step), len(step), cache.sizes)
         before = view.read("sum")
         view.write("sum", before + view.split(x).permute(0, 2, 3, 1).sum(-1).reshape(len(step), 2, 3))
         ctx.forward(before)
@@ -82,7 +82,7 @@ def test_a_state_is_the_sum_of_all_tokens_before(steps: list[Any], n_rows: int) 
     def resume() -> None:
         """Cut each text to the length at which the cache can resume it."""
         for s, text in texts.items():
-            del text[cache.resumable(s, len(text)) :]
+            del text[cache.resume_position(s, len(text)) :]
             cache.remove(s, len(text))
 
     for name, sequences, argument in steps:
@@ -126,7 +126,7 @@ def test_a_chunk_leaves_a_checkpoint_and_a_token_none(backend: Backend) -> None:
         feed(cache, [Allocation(0, start, n)], [[1.0] * n])
         cache.commit()
     assert [p for p in range(9) if cache.can_resume(0, p)] == [0, 3, 7]
-    assert [cache.resumable(0, p) for p in (2, 6, 7, 9)] == [0, 3, 7, 7]
+    assert [cache.resume_position(0, p) for p in (2, 6, 7, 9)] == [0, 3, 7, 7]
     cache.remove(0, 4)
     assert (feed(cache, [Allocation(0, 3, 1)], [[5.0]]) == 3).all()
     cache.commit()
@@ -138,7 +138,7 @@ def test_a_fork_shares_until_one_of_them_writes(backend: Backend) -> None:
     cache.commit()
     cache.copy_prefix(0, 1, 2)
     assert sum(bool(r.members) for r in cache.rows._rows) == 1
-    assert cache.sharing(0, 1) == {1}
+    assert cache.slots_sharing(0, 1) == {1}
     assert (feed(cache, [Allocation(0, 2, 1)], [[10.0]]) == 3).all()
     cache.commit()
     assert (
@@ -186,7 +186,7 @@ def test_wrong_steps_and_states() -> None:
     with pytest.raises(GraphError, match="recurrent state"):
         cache.shift(0, 1, -1)
     with backend.new_context() as ctx:
-        view, none = cache.layers(ctx, 6, 2, cache.sizes)
+        view, none = cache.views(ctx, 6, 2, cache.sizes)
         assert none is None
         assert view.read("sum").shape == (2, 2, 3)
         x = ctx.input("x", (6, 5))
@@ -208,7 +208,7 @@ def test_wrong_steps_and_states() -> None:
 def test_a_hybrid_asks_all_its_caches() -> None:
     backend = open_reference()
     spec = (SPEC, AttentionSpec(1, 4), None, AttentionSpec(1, 4, window=4))
-    cache = make_cache(backend, spec, n_tokens=32, n_sequences=1, n_batch=8, dtype=DType.F32)
+    cache = make_cache(backend, spec, n_tokens=32, n_sequences=1, n_ubatch=8, dtype=DType.F32)
     assert isinstance(cache, HybridCache)
     assert cache.uniform
     assert cache.shift_refusal is not None
@@ -217,11 +217,11 @@ def test_a_hybrid_asks_all_its_caches() -> None:
         cache.commit()
     # the state at 6 was kept, too, but a window of 4 has passed
     assert [p for p in range(1, 16) if cache.can_resume(0, p)] == [10, 15]
-    assert [cache.resumable(0, p) for p in (9, 14, 15)] == [0, 10, 15]
+    assert [cache.resume_position(0, p) for p in (9, 14, 15)] == [0, 10, 15]
     cache.copy_prefix(0, 1, 15)
-    assert cache.sharing(0, 10) == {1}
+    assert cache.slots_sharing(0, 10) == {1}
     with backend.new_context() as ctx:
-        views = cache.layers(ctx, 2, 2, cache.sizes)
+        views = cache.views(ctx, 2, 2, cache.sizes)
         assert [type(v).__name__ for v in views] == ["StateView", "KeyValueView", "NoneType", "KeyValueView"]
     with pytest.raises(CacheFullError):
         cache.allocate([Allocation(2, 0, 33)], 33)
@@ -234,7 +234,7 @@ def test_a_hybrid_asks_all_its_caches() -> None:
 
 
 def test_kinds_of_caches() -> None:
-    sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_batch": 4, "dtype": DType.F32}
+    sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_ubatch": 4, "dtype": DType.F32}
     assert isinstance(make_cache(open_reference(), (None, AttentionSpec(1, 4)), **sizes), CausalCache)
     assert isinstance(make_cache(open_reference(), (None, SPEC), **sizes), RecurrentCache)
     assert isinstance(make_cache(open_reference(), (CrossSpec(1, 4, 4, 3),), **sizes), CrossCache)
@@ -250,17 +250,17 @@ def test_an_encoders_output_is_read_at_every_step(backend: Backend) -> None:
         given[s] = rng.standard_normal((3, 2, 4), np.float32), rng.standard_normal((3, 2, 8), np.float32)
         with backend.new_context() as ctx:
             k, v = ctx.input("k", (3, 2, 4)), ctx.input("v", (3, 2, 8))
-            _, view = cache.encoder_layers(ctx)
+            _, view = cache.encoder_views(ctx)
             view.put(k, v)
             ctx.compute({k: given[s][0], v: given[s][1]} | {ctx.inputs[n]: f for n, f in feeds.items()})
     with pytest.raises(CacheFullError, match="2 sequences"):
         cache.encoder_feeds(2)
     cache.copy_prefix(0, 2, 5)  # a fork reads the same
-    with pytest.raises(GraphError, match="sequence 3 has no encoder output"):
+    with pytest.raises(GraphError, match="slot 3 has no encoder output"):
         cache.allocate([Allocation(3, 0, 1)], 1)
     feeds = cache.allocate([Allocation(1, 0, 2), Allocation(2, 5, 1)], 4)
     with backend.new_context() as ctx:
-        _, view = cache.layers(ctx, 4, 1, cache.sizes)
+        _, view = cache.views(ctx, 4, 1, cache.sizes)
         keys, values = view.read()
         mask = view.mask.cast(DType.F32)
         ctx.forward(keys.cast(DType.F32) * 1.0, values.cast(DType.F32) * 1.0, mask)
@@ -271,6 +271,6 @@ def test_an_encoders_output_is_read_at_every_step(backend: Backend) -> None:
         np.testing.assert_array_equal(v[seen[row]], given[s][1])
     assert seen[3].any()  # padding
     cache.remove(0)
-    assert cache.resumable(2, 7) == 7
+    assert cache.resume_position(2, 7) == 7
     cache.remove(2)
     assert cache.encoder_feeds(5)["cross.cells"].tolist() == [0, 1, 2]

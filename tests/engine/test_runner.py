@@ -101,7 +101,7 @@ def test_runner_params() -> None:
     for dtype in ("q9_0", "i32"):
         with pytest.raises(DTypeError, match=dtype):
             RunnerParams(kv_dtype=dtype)
-    assert RunnerParams(n_batch=100).rows == 100
+    assert RunnerParams(n_batch=100).max_graph_rows == 100
 
 
 def test_max_sequences_is_honoured(gguf: Callable[..., Path]) -> None:

@@ -123,5 +123,5 @@ def cut_to_one_layer(model: TextModel) -> None:
     module: Any = model._model
     forward = model._forward
     module.blocks = module.blocks[:1]
-    views = model._cache.layers
-    forward._cache.layers = lambda *args: views(*args)[:1]  # type: ignore[method-assign]
+    views = model._cache.views
+    forward._cache.views = lambda *args: views(*args)[:1]  # type: ignore[method-assign]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.sampling import DeviceOp, Sampled, Sampler, SamplingParams, StopMatcher
+from hotshoe.sampling import DeviceSampling, Sampled, Sampler, SamplingParams, StopMatcher
 from hotshoe.sampling._filters import largest
 from hotshoe_core.errors import GrammarError, SamplingError
 
@@ -157,7 +157,7 @@ def test_a_constraint_masks_first(params: dict[str, Any]) -> None:
     only = Only(590, [4, 8, 15])  # a vocabulary with padding: ids from 590 on are forbidden too
     logits[590:] = 100
     sampler = Sampler(SamplingParams(**params), 600, only)
-    assert sampler.device_op is None
+    assert sampler.device_sampling is None
     drawn = {sampler.sample(logits).id for _ in range(50)}
     assert drawn <= {4, 8, 15}
     assert not sampler.complete
@@ -346,9 +346,9 @@ def test_logprobs_zero_is_the_chosen_token_only() -> None:
         ({"temperature": 0, "repetition_penalty": 1.1, "penalty_window": 0}, ("argmax", 1)),
     ],
 )
-def test_what_a_device_may_compute(params: dict[str, Any], expected: DeviceOp | None) -> None:
-    assert SamplingParams(**params).device_op == expected
-    assert Sampler(SamplingParams(**params), 500).device_op == expected
+def test_what_a_device_may_compute(params: dict[str, Any], expected: DeviceSampling | None) -> None:
+    assert SamplingParams(**params).device_sampling == expected
+    assert Sampler(SamplingParams(**params), 500).device_sampling == expected
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0}, {}, {"top_k": 9, "typical_p": 0.7}, {"top_k": 600, "min_p": 0}])
@@ -356,9 +356,9 @@ def test_sampling_from_the_best_is_sampling_from_all(params: dict[str, Any]) -> 
     whole, best = (Sampler(SamplingParams(seed=5, **params), 500) for _ in range(2))
     for seed in range(20):
         logits = random_logits(seed=seed)
-        op = best.device_op
-        assert op is not None
-        ids = np.random.default_rng(seed).permutation(np.argsort(-logits)[: op.k])
+        sampling = best.device_sampling
+        assert sampling is not None
+        ids = np.random.default_rng(seed).permutation(np.argsort(-logits)[: sampling.k])
         assert best.sample_from(ids, logits[ids]) == whole.sample(logits)
 
 

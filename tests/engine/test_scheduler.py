@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.runner.scheduler import Chunk, Limits, bucket, bucket_below, schedule
+from hotshoe.runner.scheduler import Chunk, Limits, round_down_to_bucket, round_up_to_bucket, schedule
 
 
 @dataclass(eq=False)
@@ -16,7 +16,7 @@ class Job:
     n_pending: int
     arrival: int
     served: int = -1
-    whole: tuple[tuple[int, int], ...] = ()
+    inseparable: tuple[tuple[int, int], ...] = ()
     all_outputs: bool = False
 
 
@@ -56,7 +56,7 @@ def test_every_step_keeps_its_promises(situation: tuple[list[Job], Limits]) -> N
         assert len({c.job for c in graph}) == len(graph)
         if limits.uniform:
             assert len({c.n for c in graph}) == 1
-            assert bucket(graph[0].n) == graph[0].n
+            assert round_up_to_bucket(graph[0].n) == graph[0].n
         for job, n, outputs in graph:
             assert n > 0
             done[job] += n
@@ -123,11 +123,11 @@ def test_a_step_is_cut_into_graphs() -> None:
 
 
 def test_spans_are_not_cut() -> None:
-    span = Job(0, 40, 0, whole=((10, 30),))
+    span = Job(0, 40, 0, inseparable=((10, 30),))
     assert by_id(schedule([span], Limits(64, 24))) == [[(0, 10, 0)], [(0, 24, 0)], [(0, 6, 1)]]
     # if the step ends inside the span, the span waits; if it comes next, it is computed whole, in a longer step
     assert by_id(schedule([span], Limits(24, 24))) == [[(0, 10, 0)]]
-    span = Job(0, 30, 0, whole=((0, 20),))
+    span = Job(0, 30, 0, inseparable=((0, 20),))
     assert by_id(schedule([Job(1, 1, 1), span], Limits(16, 20))) == [[(1, 1, 1)], [(0, 20, 0)]]
 
 
@@ -140,11 +140,11 @@ def test_uniform_steps_cut_prompts_into_equal_chunks() -> None:
 
 def test_buckets() -> None:
     for n in (*range(1, 3000), 4096, 100_000):
-        up, down = bucket(n), bucket_below(n)
+        up, down = round_up_to_bucket(n), round_down_to_bucket(n)
         assert down <= n <= up
-        assert bucket(up) == up == bucket_below(up)
-        assert bucket(down) == down
+        assert round_up_to_bucket(up) == up == round_down_to_bucket(up)
+        assert round_up_to_bucket(down) == down
         assert 16 * (up - n) < n or up == n
         if n < 32 or n in (512, 1024, 2048):
             assert up == n == down
-    assert len({bucket(n) for n in range(32, 513)}) == 16 * 4 + 1
+    assert len({round_up_to_bucket(n) for n in range(32, 513)}) == 16 * 4 + 1

@@ -188,7 +188,7 @@ VOCABULARIES = dict(vocabularies())
 
 @pytest.mark.parametrize("name", [*VOCABULARIES, "real llama-bpe", "real qwen2"])
 def test_a_part_of_the_vocabulary_gives_the_ids_of_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("LONGEST_WORD", "MOST_WORDS"):  # random texts come near them
+    for limit in ("MAX_WORD_LENGTH", "MAX_WORDS"):  # random texts come near them
         monkeypatch.setattr(_lazy_bpe, limit, 10_000)
 
     def make() -> Tokenizer:

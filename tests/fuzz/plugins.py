@@ -47,7 +47,7 @@ HEALTHY = GOOD.replace("{arguments}", "'good', 'good', ('good:0',)")
 OTHER = GOOD.replace("{arguments}", "'bad', 'bad', ('bad:0',), properties={'cores': 4, 'arch': 'x'}")
 MANIFEST = {
     "format": 1,
-    "api": [1, 1],
+    "api": [2, 2],
     "environment": ["ACME_"],
     "ggml": {"version": "0.20.2", "abi": "09ab", "adopts": ["0.20.2", "0.25.1"]},
 }

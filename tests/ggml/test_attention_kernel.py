@@ -52,7 +52,7 @@ class Graphs:
         self.n_threads = n_threads
         self.lib = native.lib()
         cpu = native.load_cpu()
-        self.backend = self.lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
+        self.backend = self.lib.ggml_backend_dev_init(cpu.devices()[0].pointer, ffi.NULL)
         set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         assert set_threads is not None
         set_threads(self.backend, n_threads)
@@ -140,7 +140,7 @@ def attend(
     **kw: Any,
 ) -> Array:
     scale = 1 / math.sqrt(q.shape[-1])
-    got = graphs.run(lambda b, *t: b.own_attention(*t, scale=scale, softcap=cap), q, k, v, mask, sinks, **kw)
+    got = graphs.run(lambda b, *t: b.hotshoe_attention(*t, scale=scale, softcap=cap), q, k, v, mask, sinks, **kw)
     values = [x.values if isinstance(x, Blocks) else x for x in (k, v)]
     np.testing.assert_allclose(got, expected(q, *values, mask, scale, cap, sinks), rtol=1e-5, atol=4e-6)
     return got
@@ -256,7 +256,7 @@ def test_hidden_keys_are_not_even_read(graphs: Graphs) -> None:
     mask = np.where(np.arange(200) < lengths[:, None], 0, -np.inf).astype(np.float32).reshape(3, 1, 1, 200)
     got = attend(graphs, q, k, v, mask)
     v[1, 1:] = np.nan
-    assert np.isfinite(graphs.run(lambda b, *t: b.own_attention(*t, None, 0.1, 0.0), q, k, v, mask)).all()
+    assert np.isfinite(graphs.run(lambda b, *t: b.hotshoe_attention(*t, None, 0.1, 0.0), q, k, v, mask)).all()
     assert np.isfinite(got).all()
 
 
@@ -279,7 +279,7 @@ def test_nan_and_infinity_stay_in_their_sequence(graphs: Graphs, n: int, heads: 
     mask = hides(owner == np.arange(n)[:, None] % 4, dtype).reshape(1, 1, n, m)  # sequence 4 has no query
     k[0, owner == 4], v[0, owner == 4] = np.nan, np.inf
     clean = [np.where(np.isfinite(x), x, 0).astype(np.float32) for x in (k, v)]
-    got = graphs.run(lambda b, *t: b.own_attention(*t, None, 0.125, 0.0), q, k, v, mask)
+    got = graphs.run(lambda b, *t: b.hotshoe_attention(*t, None, 0.125, 0.0), q, k, v, mask)
     np.testing.assert_allclose(got, expected(q, *clean, mask, 0.125, 0.0), rtol=1e-5, atol=4e-6)
 
 
@@ -297,9 +297,9 @@ def test_attention_returns_none_for_operands_that_it_cannot_read() -> None:
     tensor = lambda ne, **kw: SimpleNamespace(**{**base, "ne": ne, **kw})  # noqa: E731
     good = [tensor(q), tensor([32, 4, 9, 1]), tensor([32, 4, 9, 1])]
     for wrong in (tensor([32, 4, 9, 1], type=2), tensor([32, 4, 9, 1], nb=[8]), tensor([577, 4, 9, 1])):
-        assert cpu_builder(ffi.NULL).own_attention(*good[:2], wrong, None, None, 1.0, 0.0) is None
-    assert cpu_builder(ffi.NULL).own_attention(tensor(q, type=1, nb=[2]), *good[1:], None, None, 1.0, 0.0) is None
-    assert cpu_builder(ffi.NULL).own_attention(*good, tensor([1, 5, 1, 1]), None, 1.0, 0.0) is None
+        assert cpu_builder(ffi.NULL).hotshoe_attention(*good[:2], wrong, None, None, 1.0, 0.0) is None
+    assert cpu_builder(ffi.NULL).hotshoe_attention(tensor(q, type=1, nb=[2]), *good[1:], None, None, 1.0, 0.0) is None
+    assert cpu_builder(ffi.NULL).hotshoe_attention(*good, tensor([1, 5, 1, 1]), None, 1.0, 0.0) is None
 
 
 @pytest.mark.parametrize("n", [384, 1, 13, 100])

@@ -66,7 +66,7 @@ def run(
     weight: WeightData is multiplied as stored. avx2_only, bf16: of such a one; packed ones have them themselves.
     """
     lib, cpu = native.lib(), native.load_cpu()
-    backend = lib.ggml_backend_dev_init(cpu.devices()[0].handle, ffi.NULL)
+    backend = lib.ggml_backend_dev_init(cpu.devices()[0].pointer, ffi.NULL)
     set_threads = cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
     assert set_threads is not None
     set_threads(backend, threads)
@@ -86,7 +86,7 @@ def run(
         node = builder.experts_product(leaves["x"], operand, leaves["experts"], **kwargs)
     else:
         node = builder.product(**leaves | {"weight": operand}, **kwargs)
-    for params in builder.keep if isinstance(weight, WeightData) else ():
+    for params in builder.keep_alive if isinstance(weight, WeightData) else ():
         params.avx2_only = avx2_only
     graph = lib.ggml_new_graph_custom(context, 32, False)
     lib.ggml_build_forward_expand(graph, node)

@@ -29,7 +29,7 @@ class Engine:
     def __init__(self) -> None:
         self.lib = native.lib()
         self.cpu = native.load_cpu()
-        self.device = self.cpu.devices()[0].handle
+        self.device = self.cpu.devices()[0].pointer
         self.backend = self.lib.ggml_backend_dev_init(self.device, ffi.NULL)
         set_threads = self.cpu.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         assert set_threads is not None

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_ggml.cpu import pages
-from hotshoe_ggml.memory.transfer import zeros
+from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.native.context import address
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="large pages are requested on Linux only")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader.ggml.abi import version_in
+from hotshoe_loader.ggml.library_abi import version_in
 from tests.support.other_ggml import other_ggml
 
 __all__ = ["other_ggml"]

@@ -23,7 +23,7 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import native
 from hotshoe_ggml.cpu import builder as builder_module
 from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
-from hotshoe_ggml.memory.layouts import Plain, Rearranged
+from hotshoe_ggml.memory.layouts import PlainLayout, RearrangedLayout
 from hotshoe_ggml.native import ffi, kernels
 from hotshoe_loader import load_all
 
@@ -405,5 +405,5 @@ def test_repack_chooses_the_product(ggml: Backend) -> None:
         held = own.load([data])["w"].handle
         assert isinstance(held.linear, QuantizedWeight)
         assert not isinstance(held.other, PackedWeight)
-        assert isinstance(ggml.load([data])["w"].handle.linear, (Rearranged, Plain))
-        assert isinstance(plain.load([data])["w"].handle, Plain)
+        assert isinstance(ggml.load([data])["w"].handle.linear, (RearrangedLayout, PlainLayout))
+        assert isinstance(plain.load([data])["w"].handle, PlainLayout)

@@ -26,8 +26,8 @@ from hotshoe_core.testing import OP_CASES, Case
 from hotshoe_ggml.cpu import packed
 from hotshoe_ggml.cpu.packed import PackedWeight
 from hotshoe_ggml.memory import transfer
-from hotshoe_ggml.memory.layouts import DualLayout, Rearranged
-from hotshoe_ggml.memory.transfer import run_all
+from hotshoe_ggml.memory.layouts import DualLayout, RearrangedLayout
+from hotshoe_ggml.parallel import run_all
 from hotshoe_loader import load_all
 
 E, N, K = 4, 64, 256
@@ -169,7 +169,7 @@ def _computed(b: Backend, ctx: Context, case: Case, operand: int) -> np.ndarray:
 def test_the_layouts_are_used(backend: Backend) -> None:
     """If none of these were rearranged, the tests above would test nothing."""
     w, _ = weight(backend, (N, K))
-    assert isinstance(w.handle, (Rearranged, PackedWeight, DualLayout))
+    assert isinstance(w.handle, (RearrangedLayout, PackedWeight, DualLayout))
     data = np.zeros(N * K * 4, np.uint8)
     packed = backend.load([WeightData("p", (N, K), DType.F32, data, ("linear",), compute_bound=True)])["p"]
     assert isinstance(packed.handle, PackedWeight)

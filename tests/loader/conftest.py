@@ -78,7 +78,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.setattr(find, "_search_path", lambda: [str(path)])
     monkeypatch.setattr(probe, "_probe_now", lambda jobs, limit: [fake.probe(job) for job in jobs])
     # Probes in this process leave each test's own libggml-base in it; test_lifecycle has processes for that.
-    monkeypatch.setattr("hotshoe_loader.ggml.verdicts.foreign_bases", lambda core: [])
+    monkeypatch.setattr("hotshoe_loader.ggml.verdicts.other_bases", lambda core: [])
     monkeypatch.setattr(score, "_processor_flags", frozenset)  # scores here are made up
     for name in ("PREFER", "REQUIRE", "BLOCK", "ALLOW", "PATH", "SYSTEM", "PROBE_TIMEOUT"):
         monkeypatch.delenv(f"HOTSHOE_{name}", raising=False)

@@ -126,7 +126,7 @@ def test_failures_are_kept_for_a_while_and_say_so(site, count, monkeypatch):
     assert count() == ["bad"]
     assert "load_all(refresh=True) tests it again" in verdict.reason
     now = time.time()
-    monkeypatch.setattr(cache.time, "time", lambda: now + cache.FAILURES_KEPT + 1)
+    monkeypatch.setattr(cache.time, "time", lambda: now + cache.MAX_FAILURE_AGE + 1)
     assert "ago" not in start().verdicts[0].reason
     assert count() == ["bad"]
 
@@ -185,7 +185,7 @@ def test_a_longer_time_limit_is_a_reason_to_try_again(site, count):
 
 def test_starts_at_the_same_time(site, probes, count):
     site.good("acme")
-    store = cache.Cache(probes, cache.state({}))
+    store = cache.Cache(probes, cache.machine_state({}))
     start()
     assert probes.stat().st_mode & 0o777 == 0o700
     (path,) = probes.iterdir()
@@ -219,14 +219,14 @@ def test_old_entries_are_removed(site, probes, count):
 
 def test_where_it_lies(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
-    assert cache.folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/hotshoe/probes")
-    assert cache.folder({"XDG_CACHE_HOME": "x"}) == Path.home() / ".cache/hotshoe/probes"
-    assert cache.folder({"HOTSHOE_CACHE_DIR": "/y"}) == Path("/y/probes")
-    assert cache.folder({"HOTSHOE_CACHE_DIR": "off"}) is None
+    assert cache.reports_folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/hotshoe/probes")
+    assert cache.reports_folder({"XDG_CACHE_HOME": "x"}) == Path.home() / ".cache/hotshoe/probes"
+    assert cache.reports_folder({"HOTSHOE_CACHE_DIR": "/y"}) == Path("/y/probes")
+    assert cache.reports_folder({"HOTSHOE_CACHE_DIR": "off"}) is None
     monkeypatch.setattr("sys.platform", "darwin")
-    assert cache.folder({}) == Path.home() / "Library/Caches/hotshoe/probes"
+    assert cache.reports_folder({}) == Path.home() / "Library/Caches/hotshoe/probes"
     monkeypatch.setattr("sys.platform", "win32")
-    assert cache.folder({}) is None
+    assert cache.reports_folder({}) is None
 
 
 def test_a_device_that_is_gone_is_said_to_be(site, probes, monkeypatch):

@@ -148,7 +148,7 @@ def sleeping() -> list[int]:
 
 
 def test_memory_is_limited(site, monkeypatch):
-    monkeypatch.setattr(child_process, "_MEMORY", 200 << 20)
+    monkeypatch.setattr(child_process, "_MAX_MEMORY", 200 << 20)
     site.install("bad", "held = []\nwhile True: held.append(bytearray(1 << 20))")
     registry = load_all()
     assert verdict(registry).outcome is Outcome.CRASHED

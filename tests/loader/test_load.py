@@ -98,7 +98,7 @@ def test_arguments_and_environment_join(tmp_path):
         "HOTSHOE_BLOCK": "Vulkan,,a_b",
         "HOTSHOE_PATH": str(tmp_path),
     }
-    options = Options.of(["cpu", "mlx"], "cuda", ["x"], "here", environ)
+    options = Options.from_arguments(["cpu", "mlx"], "cuda", ["x"], "here", environ)
     assert options.prefer == ("cpu", "mlx", "gpu")
     assert options.require == ("cuda", "cpu")
     assert options.block == ("a-b", "vulkan", "x")
@@ -106,8 +106,8 @@ def test_arguments_and_environment_join(tmp_path):
 
 
 def test_equal_options_are_equal():
-    one = Options.of("a", None, ["b", "c"], Path("/x/../y"), {})
-    other = Options.of(("a",), (), ("C", "b"), ["/y"], {})
+    one = Options.from_arguments("a", None, ["b", "c"], Path("/x/../y"), {})
+    other = Options.from_arguments(("a",), (), ("C", "b"), ["/y"], {})
     assert one == other
     assert hash(one) == hash(other)
 

@@ -171,7 +171,7 @@ def test_many_plugins_have_a_budget_together(site, probes, monkeypatch):
     """Plugins without time left are not tested; the reports on the others are kept, so the next start gets further."""
     from hotshoe_loader import child_process
 
-    monkeypatch.setattr(child_process, "_MIN_TOTAL_LIMIT", 0.0)
+    monkeypatch.setattr(child_process, "_MIN_COUNTED_LIMIT", 0.0)
     monkeypatch.setattr(child_process, "_MAX_PARALLEL", 1)
     monkeypatch.setattr(child_process, "_TOTAL_FACTOR", 1)
     for name in ("aaa", "bbb", "ccc"):

@@ -196,11 +196,11 @@ def test_only_plugins_for_this_platform_are_missed(site, monkeypatch):
 def test_hardware_without_its_plugin_is_pointed_out(site, monkeypatch, tmp_path):
     from dataclasses import replace
 
-    from hotshoe_loader import builtin, catalog
+    from hotshoe_loader import catalog, other_verdicts
 
     (tmp_path / "nvidiactl").touch()
     seen = replace(catalog.CATALOG[0], signs=(str(tmp_path / "nvidiactl"),), platforms=("",), published=True)
-    monkeypatch.setattr(builtin, "CATALOG", (seen,))
+    monkeypatch.setattr(other_verdicts, "CATALOG", (seen,))
     why = load_all().why()
     assert f"but {tmp_path / 'nvidiactl'} shows that this machine has one (pip install hotshoe-ggml-cuda)" in why
 
@@ -411,7 +411,7 @@ def test_open_what_is_not_there(registry):
 
 
 def test_an_engine_for_gpus_that_found_none():
-    from hotshoe_loader.explain import _no_gpu
+    from hotshoe_loader.texts import _no_gpu
 
     mlx = Verdict("mlx", "plugin", Outcome.AVAILABLE, "offers mlx:cpu", details={"backend": "mlx"})
     assert _no_gpu([mlx]) == "no GPU: mlx finds none on this machine"

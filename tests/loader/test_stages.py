@@ -6,7 +6,8 @@ from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.find import find_plugins
 from hotshoe_loader.ggml.file_names import LibraryCandidate
 from hotshoe_loader.ggml.without_plugin import vet_without_plugin
-from hotshoe_loader.vet import Policy, vet_plugins
+from hotshoe_loader.policy import Policy
+from hotshoe_loader.vet import vet_plugins
 
 
 def test_vet_returns_the_plugins_that_pass_and_a_verdict_on_each_other_one(site):

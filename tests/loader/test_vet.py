@@ -12,7 +12,7 @@ import pytest
 from hotshoe_core.errors import OptionError
 from hotshoe_loader import Outcome, load_all
 from hotshoe_loader.binary import install_hint, read_binary
-from hotshoe_loader.ggml.abi import version_in
+from hotshoe_loader.ggml.library_abi import version_in
 from hotshoe_loader.options import Options
 from tests.support.fake_plugins import GOOD, PROVIDER
 
@@ -68,7 +68,7 @@ def test_libraries_of_the_user_need_permission_too(site, natives):
 
 
 def options(environ=None, **more):
-    return Options.of(None, None, None, None, environ or {}, **more)
+    return Options.from_arguments(None, None, None, None, environ or {}, **more)
 
 
 def test_timeout_and_system_and_ggml(tmp_path):

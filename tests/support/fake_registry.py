@@ -7,7 +7,7 @@ from typing import cast
 
 from hotshoe_core import Backend, BackendParams, Device, DeviceType
 from hotshoe_core.testing.fake import open_fake
-from hotshoe_loader.rank import matching
+from hotshoe_loader.rank import find_devices
 
 __all__ = ["MIB", "FakeRegistry", "fake"]
 
@@ -35,7 +35,7 @@ class FakeRegistry:
         if device is None:
             return [self.devices[0]]
         named = [device] if isinstance(device, str) else list(device)
-        return [d for name in named for token in name.split(",") for d in matching(token, self.devices)]
+        return [d for name in named for token in name.split(",") for d in find_devices(token, self.devices)]
 
     def open(
         self,

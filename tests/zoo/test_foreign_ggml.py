@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hotshoe_loader.ggml.abi import version_in
+from hotshoe_loader.ggml.library_abi import version_in
 from tests.support.other_ggml import other_ggml as foreign
 from tests.zoo.species import BODY, GGML, WORKS
 from tests.zoo.visits import Visit, Zoo

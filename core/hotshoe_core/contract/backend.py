@@ -122,12 +122,12 @@ class Placement:
             return self.input
         return self.layers[layer] if layer < len(self.layers) else self.output or self.input
 
-    def of_weight(self, layer: int, uses: Sequence[str]) -> str:
+    def device_of_weight(self, layer: int, uses: Sequence[str]) -> str:
         """The device of a weight of this layer that the ops in ``uses`` read."""
         is_experts = 0 <= layer < len(self.experts) and not EXPERT_OPS.isdisjoint(uses)
         return (self.experts[layer] if is_experts else "") or self.device(layer)
 
-    def of_state(self, layer: int) -> str:
+    def device_of_state(self, layer: int) -> str:
         """The device of a state of this layer."""
         return (self.cache[layer] if 0 <= layer < len(self.cache) else "") or self.device(layer)
 
@@ -283,7 +283,8 @@ class Backend(ABC):
 
     def device_of_tensor(self, tensor: Tensor) -> str:
         """The device that holds a weight or state of this backend."""
-        return self.placement.of_state(tensor.layer) if tensor.op == "state" else self.placement.device(tensor.layer)
+        placement = self.placement
+        return placement.device_of_state(tensor.layer) if tensor.op == "state" else placement.device(tensor.layer)
 
     def memory_free(self) -> Mapping[str, int]:
         """Free bytes of each device now, by device name; 0 if unknown."""
@@ -293,7 +294,7 @@ class Backend(ABC):
     def load(
         self, weights: Sequence[WeightData], placement: Placement | None = None, progress: Progress | None = None
     ) -> dict[str, Tensor]:
-        """Load weights, each on the device ``placement.of_weight(…)``; returns a tensor for each ``key``.
+        """Load weights, each on the device ``placement.device_of_weight(…)``; returns a tensor for each ``key``.
 
         placement: becomes ``self.placement``, which later states and graphs follow; None keeps the current one, at
         first all on the first device. progress: called in the caller's thread with fractions that never decrease; the
@@ -303,7 +304,7 @@ class Backend(ABC):
 
     @abstractmethod
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
-        """A persistent tensor of zeros that graphs read and update, on the device ``placement.of_state(layer)``.
+        """A persistent tensor of zeros that graphs read and update, on the device ``placement.device_of_state(layer)``.
 
         Raises InsufficientMemoryError.
         """

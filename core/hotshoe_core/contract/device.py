@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["API_VERSION", "BackendParams", "Device", "DeviceType", "Provider", "name_problem"]
 
-API_VERSION = 1
-"""Version of the plugin contract. A Provider states the version it was written for."""
+API_VERSION = 2
+"""Version of the plugin contract. A Provider states the version it was written for.
+
+2: the modules of core are in folders; ``Backend.home`` is ``device_of_tensor``, ``Placement.of_weight`` and
+``of_state`` are ``device_of_weight`` and ``device_of_state``; ``Backend.load`` returns its tensors by
+``WeightData.key``.
+"""
 
 
 class DeviceType(enum.Enum):
@@ -38,9 +43,9 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,47}")
 _NUMBER = re.compile(r"[a-z0-9_.-]{1,16}")
 _TYPES = frozenset(type.value for type in DeviceType)
 _RESERVED = _TYPES | {"all", "any", "auto", "best", "default", "none"}
-_MOST_TEXT = 512
-_MOST_PROPERTIES, _MOST_PROPERTY_TEXT = 256, 8192
-_MOST_NUMBER = 1 << 64  # Python refuses to print an int of 5,000 digits, as text or as JSON
+_MAX_TEXT = 512
+_MAX_PROPERTIES, _MAX_PROPERTY_TEXT = 256, 8192
+_MAX_NUMBER = 1 << 64  # Python refuses to print an int of 5,000 digits, as text or as JSON
 
 
 def name_problem(name: object) -> str | None:
@@ -125,20 +130,20 @@ class Device:
         for what in ("description", "pci_id", "uuid"):
             value = getattr(self, what)
             if not (_is_text(value) or (value is None and what != "description")):
-                raise _bad(what, value, f"printable text of at most {_MOST_TEXT} characters")
+                raise _bad(what, value, f"printable text of at most {_MAX_TEXT} characters")
         for what in ("memory_total", "memory_free"):
             value = getattr(self, what)
-            if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _MOST_NUMBER:
+            if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= _MAX_NUMBER:
                 raise _bad(what, value, "a whole number of bytes")
         if self.library is not None and not isinstance(self.library, Path):
             raise _bad("library", self.library, "the Path that devices() was given, or None")
         if not isinstance(self.properties, Mapping):
             raise _bad("properties", self.properties, "a mapping")
-        if len(self.properties) > _MOST_PROPERTIES:
-            raise _bad("properties", self.properties, f"at most {_MOST_PROPERTIES} of them")
+        if len(self.properties) > _MAX_PROPERTIES:
+            raise _bad("properties", self.properties, f"at most {_MAX_PROPERTIES} of them")
         for key, value in self.properties.items():
-            number = isinstance(value, int) and abs(value) < _MOST_NUMBER
-            if not _is_text(key) or not (number or _is_text(value, _MOST_PROPERTY_TEXT)):
+            number = isinstance(value, int) and abs(value) < _MAX_NUMBER
+            if not _is_text(key) or not (number or _is_text(value, _MAX_PROPERTY_TEXT)):
                 raise _bad("properties", {key: value}, "printable names with printable text, int or bool")
 
     def _check_name(self) -> None:
@@ -155,7 +160,7 @@ class Device:
             raise PluginError(f"Device.name: {problem}", hint="valid names are 'cpu', 'cuda:0' or 'acme-npu:1'")
 
 
-def _is_text(value: object, limit: int = _MOST_TEXT) -> bool:
+def _is_text(value: object, limit: int = _MAX_TEXT) -> bool:
     return isinstance(value, str) and len(value) <= limit and value.isprintable()
 
 

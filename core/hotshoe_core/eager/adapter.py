@@ -110,7 +110,7 @@ class EagerBackend(Backend):
 
     def _load(self, w: WeightData) -> Tensor:
         tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-        device = self.placement.of_weight(w.layer, w.uses)
+        device = self.placement.device_of_weight(w.layer, w.uses)
         library = self.libraries[device]
         return self._allocate(tensor, device, library.weight_size(w), lambda: library.load(w))
 
@@ -120,7 +120,7 @@ class EagerBackend(Backend):
             self._require_open()
             require_leaf("state", name, shape, dtype, layer)
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
-            device = self.placement.of_state(layer)
+            device = self.placement.device_of_state(layer)
             library = self.libraries[device]
             size = library.size(tensor.shape, dtype)
             return self._allocate(tensor, device, size, lambda: library.zeroed(tensor.shape, dtype))

@@ -61,7 +61,7 @@ def upper_bound(tensor: Tensor) -> int | None:
 def are_distinct(indices: Tensor) -> bool:
     """Whether it is known that no row along the last axis contains an index twice."""
     t = indices
-    while t.op == "slice":  # a part of a row without repetitions has none either
+    while t.op == "slice":  # a part of a row without repetitions also has no repetitions
         t = t.source(0)
     if t.op == "constant":
         ordered = np.sort(t.attrs["value"], axis=-1)

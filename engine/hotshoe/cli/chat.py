@@ -14,7 +14,7 @@ from hotshoe.cli.parsing import CommandParser, Subparsers
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
-    from hotshoe.runner.generation import Stream
+    from hotshoe.runner.stream import Stream
     from hotshoe.runner.text import TextModel
     from hotshoe.sampling import Constraint
 

@@ -24,7 +24,7 @@ _LEGEND = (
     "n: computed by the backend itself, d: decomposed by core, -: refused, X: wrong.",
     "Several letters: it depends on shape or attributes. No letter: not tested.",
 )
-_MOST_FAILURES, _MOST_LINES = 20, 12
+_MAX_FAILURES, _MAX_LINES = 20, 12
 
 
 def add_parser(commands: Subparsers[CommandParser]) -> None:
@@ -140,11 +140,11 @@ def _lines(report: Mapping[str, Any], matrix: Mapping[str, Mapping[DType, set[st
         yield from _tables(matrix, [d for d in dtypes if d.is_quantized == quantized])
     yield from ("", *_LEGEND, "")
     failed = list(report["failed"].items())
-    for test, why in failed[:_MOST_FAILURES]:
+    for test, why in failed[:_MAX_FAILURES]:
         yield f"FAILED {test}"
-        yield from (f"    {line}" for line in why.splitlines()[:_MOST_LINES])
-    if len(failed) > _MOST_FAILURES:
-        yield f"… and {len(failed) - _MOST_FAILURES} more: -k selects tests, -x stops at the first, --json prints all"
+        yield from (f"    {line}" for line in why.splitlines()[:_MAX_LINES])
+    if len(failed) > _MAX_FAILURES:
+        yield f"… and {len(failed) - _MAX_FAILURES} more: -k selects tests, -x stops at the first, --json prints all"
     outcomes = [set().union(*row.values()) for row in matrix.values()]
     native = sum("native" in found for found in outcomes)
     decomposed = sum("native" not in found and "decomposed" in found for found in outcomes)

@@ -11,7 +11,7 @@ from hotshoe.cli.options import add_backend_options, add_runner_options, backend
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
-    from hotshoe.runner.generation import Completion
+    from hotshoe.runner.stream import Completion
     from hotshoe.runner.text import TextModel
     from hotshoe.sampling import Constraint, Grammar
 

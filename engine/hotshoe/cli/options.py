@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_MOST_LAYERS = 10_000
+_MAX_LAYERS = 10_000
 
 
 def read_by(read: Callable[[str], T], expected: str) -> Callable[[str], T]:
@@ -107,7 +107,7 @@ def _layers(text: str) -> tuple[str, ...]:
         name, _, span = entry.rpartition("=")
         first, _, last = span.partition("-")
         layers = range(int(first), int(last or first) + 1)
-        if not name or not 0 < len(layers) <= _MOST_LAYERS:
+        if not name or not 0 < len(layers) <= _MAX_LAYERS:
             raise argparse.ArgumentTypeError(f"{entry!r} does not name a device and its layers; expected DEVICE=N-N")
         twice = sorted(devices.keys() & set(layers))
         if twice:

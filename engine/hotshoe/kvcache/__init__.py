@@ -1,4 +1,4 @@
-"""Caches: what a model keeps between steps. Keys and values, recurrent states, an encoder's output.
+"""Caches: what a model keeps between graphs. Keys and values, recurrent states, an encoder's output.
 
 A model's ``cache_spec()`` lists what each layer keeps, and ``make_cache`` makes the cache for it. The model's layers
 call their views of the cache; the runner calls the cache itself.
@@ -60,15 +60,16 @@ def make_cache(
     *,
     n_tokens: int,
     n_sequences: int,
-    n_batch: int,
+    n_ubatch: int,
     dtype: DType,
     n_scratch: int = 0,
 ) -> Cache:
     """Make the cache for a model's ``cache_spec()``: for ``n_sequences`` texts of ``n_tokens`` tokens each.
 
-    n_batch: the most rows of a step. n_scratch: the most rows of padding in a step, where steps are not uniform. dtype:
-    the element type of keys and values; recurrent states are F32. Raises InsufficientMemoryError; DTypeError for a type
-    whose blocks do not fit the heads; ModelDefinitionError for an invalid spec, or if no layer keeps anything.
+    n_ubatch: the most rows of a graph. n_scratch: the most rows of padding in a graph, unless all sequences of a graph
+    must have the same length. dtype: the element type of keys and values; recurrent states are F32. Raises
+    InsufficientMemoryError; DTypeError for a type whose blocks do not fit the heads; ModelDefinitionError for an
+    invalid spec, or if no layer keeps anything.
     """
     for layer, entry in enumerate(spec):
         if not (entry is None or isinstance(entry, (AttentionSpec, RecurrentSpec, CrossSpec))):
@@ -93,7 +94,7 @@ def make_cache(
                     spec,
                     n_tokens=n_tokens,
                     n_sequences=n_sequences,
-                    n_batch=n_batch,
+                    n_ubatch=n_ubatch,
                     n_scratch=n_scratch,
                     dtype=dtype,
                 )

@@ -1,12 +1,13 @@
 """The contract of a cache: the views that a model calls, and the interface that the runner calls.
 
-A *step* is what one graph computes: the next rows of some sequences. The runner allocates room for them, computes the
-graph, and commits. If anything fails in between, the runner rolls back, and the cache is as it was before the step.
+The cache numbers its *slots*, each of which holds the rows of one sequence. For each graph, the runner allocates room
+for the next rows of some slots, computes the graph, and commits. If anything fails in between, it rolls back, and the
+cache is as it was before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -14,9 +15,19 @@ import numpy as np
 if TYPE_CHECKING:
     from hotshoe_core import Context, Tensor
 
-__all__ = ["MAX_SEQUENCES", "Allocation", "AttentionView", "Cache", "CrossView", "LayerView", "RecurrentView", "Sizes"]
+__all__ = [
+    "MAX_SEQUENCES",
+    "Allocation",
+    "AttentionView",
+    "Cache",
+    "CrossView",
+    "LayerView",
+    "RecurrentView",
+    "Sizes",
+    "common_resume_position",
+]
 
-MAX_SEQUENCES = 63  # a cache numbers its sequences from 0; each is one bit of an int64
+MAX_SEQUENCES = 63  # a cache numbers its slots from 0; each is one bit of an int64
 
 Array = np.ndarray[Any, Any]
 Sizes = tuple[int, ...]
@@ -38,18 +49,18 @@ class AttentionView(Protocol):
         """(m,) I32: the position of the token in each cell, for models that need it (ALiBi, …)."""
 
     def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Store the step's keys and values, (n, kv_heads, dim); return all that the layer reads, (m, kv_heads, dim).
+        """Store the graph's keys and values, (n, kv_heads, dim); return all that the layer reads, (m, kv_heads, dim).
 
         ``v`` is None if and only if the layer's spec sets ``v_in_k``.
         """
 
 
 class RecurrentView(Protocol):
-    """One layer's states. Every sequence of the step has the same number of tokens t, in consecutive rows."""
+    """One layer's states. Every sequence of the graph has the same number of tokens t, in consecutive rows."""
 
     @property
     def n_sequences(self) -> int:
-        """The number of sequences in the step."""
+        """The number of sequences in the graph."""
 
     def split(self, x: Tensor) -> Tensor:
         """Reshape (n, …) to (n_sequences, t, …)."""
@@ -58,10 +69,10 @@ class RecurrentView(Protocol):
         """Reshape (n_sequences, t, …) to (n, …)."""
 
     def read(self, name: str) -> Tensor:
-        """Return the state before this step, (n_sequences, *shape) F32; zeros for a sequence that starts."""
+        """Return the state before this graph, (n_sequences, *shape) F32; zeros for a sequence that starts."""
 
     def write(self, name: str, new: Tensor) -> None:
-        """Store the state after this step, of the same shape as ``read`` returns."""
+        """Store the state after this graph, of the same shape as ``read`` returns."""
 
 
 class CrossView(Protocol):
@@ -86,10 +97,10 @@ LayerView = AttentionView | RecurrentView | CrossView | None
 
 
 class Allocation(NamedTuple):
-    """Positions ``start`` to ``start + n`` of a sequence, for which a step needs cells or a state."""
+    """Positions ``start`` to ``start + n`` of a sequence, for which a graph needs cells or a state."""
 
-    sequence: int
-    """The sequence's number in the cache."""
+    slot: int
+    """The number of the sequence's slot."""
 
     start: int
     n: int
@@ -98,11 +109,11 @@ class Allocation(NamedTuple):
 
 
 class Cache(Protocol):
-    """The interface of every cache. Sequences are numbers below MAX_SEQUENCES; positions count rows from 0."""
+    """The interface of every cache. Slots are numbers below MAX_SEQUENCES; positions count rows from 0."""
 
     @property
     def uniform(self) -> bool:
-        """Whether all sequences of a step must have the same number of tokens."""
+        """Whether all sequences of a graph must have the same number of tokens."""
 
     @property
     def shift_refusal(self) -> str | None:
@@ -113,51 +124,60 @@ class Cache(Protocol):
         """How many cells a graph must read now. Part of the graph's signature."""
 
     @property
-    def largest(self) -> Sizes:
+    def max_sizes(self) -> Sizes:
         """``sizes`` of a full cache: the size for which a graph's memory is reserved."""
 
-    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
-        """Take cells or states for a step; return the values of its graph's inputs by name.
+    def allocate(self, allocations: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
+        """Take cells or states for a graph; return the values of its inputs by name.
 
-        n_rows: rows of the graph. Rows after those of the step are padding, which is never read. Raises CacheFullError.
-        ``commit`` or ``rollback`` must follow, even after an error.
+        n_rows: rows of the graph. Rows after the allocated ones are padding, which is never read. ``commit`` or
+        ``rollback`` must follow, even after an error. Raises CacheFullError.
         """
 
     def commit(self) -> None:
-        """Keep what the step allocated: it was computed."""
+        """Keep what the last graph allocated: it was computed."""
 
     def rollback(self) -> None:
-        """Free what the step allocated: it was not computed completely. Idempotent."""
+        """Free what the last graph allocated: it was not computed completely. Idempotent."""
 
-    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
         """Return one view for each layer of the model, for a graph of ``n_rows`` rows."""
 
-    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
-        """Whether the cache has room for all these rows, in one step or several, and for ``spare`` more rows.
+    def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
+        """Whether the cache has room for all these rows, in one graph or several, and for ``min_free`` more rows.
 
-        keep: the other sequences that must stay; None for all.
+        keep: the other slots whose rows must stay; None for all.
         """
 
-    def length(self, sequence: int) -> int:
-        """The number of positions of a sequence: its last position plus 1, or 0 if the cache holds nothing of it."""
+    def length(self, slot: int) -> int:
+        """The number of positions of a slot: its last position plus 1, or 0 if the cache holds nothing of it."""
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         """Let ``target`` begin with the first ``n`` positions of ``source``. Both share them: no data is copied."""
 
-    def can_resume(self, sequence: int, position: int) -> bool:
+    def can_resume(self, slot: int, position: int) -> bool:
         """Whether the cache holds everything that a token at ``position`` depends on."""
 
-    def resumable(self, sequence: int, position: int) -> int:
-        """Return the greatest position, at most ``position``, that ``can_resume``; 0 always can."""
+    def resume_position(self, slot: int, position: int) -> int:
+        """Return the greatest position, at most ``position``, that ``can_resume`` accepts; it always accepts 0."""
 
-    def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
-        """Remove positions ``start`` to ``stop`` of a sequence. Later positions keep their numbers: see ``shift``."""
+    def remove(self, slot: int, start: int = 0, stop: int | None = None) -> None:
+        """Remove positions ``start`` to ``stop`` of a slot. Later positions keep their numbers: see ``shift``."""
 
-    def sharing(self, sequence: int, start: int) -> frozenset[int]:
-        """Return the other sequences that share anything at position ``start`` or later with this one."""
+    def slots_sharing(self, slot: int, start: int) -> frozenset[int]:
+        """Return the other slots that share anything at position ``start`` or later with this one."""
 
-    def shift(self, sequence: int, start: int, by: int) -> None:
+    def shift(self, slot: int, start: int, by: int) -> None:
         """Move positions from ``start`` on by ``by``. Computes a graph. Raises GraphError if that is not possible."""
 
     def close(self) -> None:
         """Free the memory."""
+
+
+def common_resume_position(functions: Sequence[Callable[[int, int], int]], slot: int, position: int) -> int:
+    """Return the greatest position, at most ``position``, that all these ``resume_position`` functions allow."""
+    while True:
+        n = min((f(slot, position) for f in functions), default=position)
+        if n == position:
+            return n
+        position = n

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import Allocation, LayerView, Sizes
-from hotshoe.kvcache.cells import Cells, Reach, SequenceBits, bits_of, full, sequences_of
+from hotshoe.kvcache.base import Allocation, LayerView, Sizes, common_resume_position
+from hotshoe.kvcache.cells import Cells, Reach, SlotBits, bits_of, full, slots_of
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec
 from hotshoe.kvcache.views import CellInputs, KeyValueView
 from hotshoe_core import DType, Tensor, ops
@@ -31,9 +31,9 @@ Array = np.ndarray[Any, Any]
 class CausalCache:
     """The keys and values of ``n_sequences`` sequences of ``n_tokens`` tokens each, or of more that are shorter.
 
-    spec: one entry for each layer; layers with another entry than AttentionSpec get None as their view. n_batch: the
-    most rows of a step; layers of a short reach need room for them too. n_scratch: the most rows of padding. dtype: the
-    element type of keys and values. Raises InsufficientMemoryError; DTypeError for a type whose blocks do not fit.
+    spec: one entry for each layer; layers with another entry than AttentionSpec get None as their view. n_ubatch: the
+    most rows of a graph; layers of a short reach need room for them too. n_scratch: the most rows of padding. dtype:
+    the element type of keys and values. Raises InsufficientMemoryError; DTypeError for a type whose blocks do not fit.
     """
 
     uniform = False
@@ -45,7 +45,7 @@ class CausalCache:
         *,
         n_tokens: int,
         n_sequences: int = 1,
-        n_batch: int = 512,
+        n_ubatch: int = 512,
         n_scratch: int = 0,
         dtype: DType = DType.F16,
     ) -> None:
@@ -60,11 +60,11 @@ class CausalCache:
         self._backend = backend
         self._mask_dtype = config.mask_dtype
         self._mask_values = np.array([0, -np.inf], config.mask_dtype.numpy)  # attended, not attended
-        self._n_batch = n_batch
+        self._n_ubatch = n_ubatch
         total = n_tokens * n_sequences
         self.cells = {
             reach: Cells(
-                min(total, reach.most * n_sequences + n_batch) if reach.most else total,
+                min(total, reach.most * n_sequences + n_ubatch) if reach.most else total,
                 reach,
                 config.padding,
                 n_scratch,
@@ -97,17 +97,17 @@ class CausalCache:
                 return f"layer {i} attends within chunks of {s.chunk} positions, whose borders would move"
         return None
 
-    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
-        """Take cells for the rows of a step. Raises CacheFullError, and takes none, if there are too few."""
-        n = sum(a.n for a in step)
-        positions = np.array([i for a in step for i in range(a.start, a.start + a.n)], np.int32)
-        sequences = np.array([a.sequence for a in step for _ in range(a.n)], np.int64)
-        spans = _spans_of(step, positions)
+    def allocate(self, allocations: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
+        """Take cells for the rows of a graph. Raises CacheFullError, and takes none, if there are too few."""
+        n = sum(a.n for a in allocations)
+        positions = np.array([i for a in allocations for i in range(a.start, a.start + a.n)], np.int32)
+        slots = np.array([a.slot for a in allocations for _ in range(a.n)], np.int64)
+        spans = _spans_of(allocations, positions)
         feeds: dict[str, Array] = {}
         try:
             for reach, cells in self.cells.items():
-                feeds[f"cache.cells.{reach}"] = cells.allocate(positions, sequences, n_rows)
-                mask = np.where(cells.mask(positions, sequences, spans), *self._mask_values)
+                feeds[f"cache.cells.{reach}"] = cells.allocate(positions, slots, n_rows)
+                mask = np.where(cells.mask(positions, slots, spans), *self._mask_values)
                 if n < n_rows:
                     padding = np.full((n_rows - n, mask.shape[1]), -np.inf, mask.dtype)
                     padding[:, 0] = 0  # any cell: a softmax of nothing is NaN
@@ -132,10 +132,10 @@ class CausalCache:
         return tuple(cells.n_read for cells in self.cells.values())
 
     @property
-    def largest(self) -> Sizes:
+    def max_sizes(self) -> Sizes:
         return tuple(cells.most_read for cells in self.cells.values())
 
-    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
         inputs = {
             reach: CellInputs(ctx, str(reach), n_rows, size, self._mask_dtype)
             for reach, size in zip(self.cells, sizes, strict=True)
@@ -145,46 +145,46 @@ class CausalCache:
             views[i] = KeyValueView(ctx, i, s, inputs[self._reach[i]], *self._states[i])
         return views
 
-    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
-        bits: SequenceBits = bits_of(None if keep is None else {*keep, *(a.sequence for a in step)})
-        return all(cells.fits(step, bits, spare, self._n_batch) for cells in self.cells.values())
+    def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
+        bits: SlotBits = bits_of(None if keep is None else {*keep, *(a.slot for a in allocations)})
+        return all(cells.fits(allocations, bits, min_free, self._n_ubatch) for cells in self.cells.values())
 
-    def length(self, sequence: int) -> int:
-        return next(iter(self.cells.values())).length(sequence)
+    def length(self, slot: int) -> int:
+        return next(iter(self.cells.values())).length(slot)
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         self.remove(target)
         for cells in self.cells.values():
             cells.share(source, target, n)
 
-    def can_resume(self, sequence: int, position: int) -> bool:
-        return self.resumable(sequence, position) == position
+    def can_resume(self, slot: int, position: int) -> bool:
+        return self.resume_position(slot, position) == position
 
-    def resumable(self, sequence: int, position: int) -> int:
-        return least_common([cells.resumable for cells in self.cells.values()], sequence, position)
+    def resume_position(self, slot: int, position: int) -> int:
+        return common_resume_position([cells.resume_position for cells in self.cells.values()], slot, position)
 
-    def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
+    def remove(self, slot: int, start: int = 0, stop: int | None = None) -> None:
         for cells in self.cells.values():
-            cells.remove(sequence, start, stop)
+            cells.remove(slot, start, stop)
 
-    def sharing(self, sequence: int, start: int) -> frozenset[int]:
+    def slots_sharing(self, slot: int, start: int) -> frozenset[int]:
         bits = 0
         for cells in self.cells.values():
-            bits |= cells.sharing(sequence, start)
-        return sequences_of(bits)
+            bits |= cells.slots_sharing(slot, start)
+        return slots_of(bits)
 
-    def shift(self, sequence: int, start: int, by: int) -> None:
+    def shift(self, slot: int, start: int, by: int) -> None:
         """Move positions and rotate the keys, in one graph on the device.
 
         RoPE rotates a key by its position, and rotations add up: a rotation by the difference gives the key of the new
         position. Raises GraphError if a layer refuses it, a position would become negative, or a cell is shared with
-        another sequence, whose positions do not change.
+        another slot, whose positions do not change.
         """
         if self.shift_refusal is not None:
             raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
-        if self.sharing(sequence, start):
-            raise GraphError(f"positions of sequence {sequence} from {start} on are shared and cannot be moved")
-        moved = {r: np.flatnonzero(c.held_by(sequence) & (c.positions >= start)) for r, c in self.cells.items()}
+        if self.slots_sharing(slot, start):
+            raise GraphError(f"positions of slot {slot} from {start} on are shared and cannot be moved")
+        moved = {r: np.flatnonzero(c.held_by(slot) & (c.positions >= start)) for r, c in self.cells.items()}
         for reach, cells in self.cells.items():
             if len(moved[reach]) and cells.positions[moved[reach]].min() + by < 0:
                 raise GraphError(f"shifting by {by} would make positions negative")
@@ -213,22 +213,13 @@ class CausalCache:
         self._made = []
 
 
-def least_common(resumable: Sequence[Any], sequence: int, position: int) -> int:
-    """Return the greatest position, at most ``position``, that all these ``resumable`` functions return unchanged."""
-    while True:
-        n = min((f(sequence, position) for f in resumable), default=position)
-        if n == position:
-            return int(n)
-        position = n
-
-
-def _spans_of(step: Sequence[Allocation], positions: Array) -> tuple[Array, Array] | None:
+def _spans_of(allocations: Sequence[Allocation], positions: Array) -> tuple[Array, Array] | None:
     """Return the first and last position of the span that each row is in; the row's own position outside spans."""
-    if not any(a.spans for a in step):
+    if not any(a.spans for a in allocations):
         return None
     first, last = positions.copy(), positions.copy()
     row = 0
-    for a in step:
+    for a in allocations:
         for start, stop in a.spans:
             inside = slice(row + max(start, a.start) - a.start, row + min(stop, a.start + a.n) - a.start)
             first[inside], last[inside] = start, stop - 1

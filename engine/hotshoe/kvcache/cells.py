@@ -1,7 +1,7 @@
 """Cells: which token each cell of a cache holds. Records on the host: no tensor is touched here.
 
-A cell holds the keys and values of one token, which may belong to several sequences. So a prefix is shared by setting
-bits, and a sequence is removed by clearing them.
+A cell holds the keys and values of one token, which may belong to the sequences of several slots. So a prefix is shared
+by setting bits, and a sequence is removed by clearing them.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ import numpy as np
 from hotshoe.kvcache.base import Allocation
 from hotshoe_core.errors import CacheFullError
 
-__all__ = ["EVERYONE", "Cells", "Reach", "SequenceBits", "bits_of", "full", "sequences_of"]
+__all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_of"]
 
 _FREE = -1
 
 Array = np.ndarray[Any, Any]
-SequenceBits = int
-"""A set of sequences, bit s for sequence s."""
-EVERYONE: SequenceBits = -1
+SlotBits = int
+"""A set of slots, bit s for slot s."""
+ALL_SLOTS: SlotBits = -1
 
 
-def bits_of(sequences: Collection[int] | None) -> SequenceBits:
-    """Return a set of sequences as bits; None: all sequences."""
-    if sequences is None:
-        return EVERYONE
+def bits_of(slots: Collection[int] | None) -> SlotBits:
+    """Return a set of slots as bits; None: all slots."""
+    if slots is None:
+        return ALL_SLOTS
     bits = 0
-    for s in sequences:
+    for s in slots:
         bits |= 1 << s
     return bits
 
 
-def sequences_of(bits: SequenceBits) -> frozenset[int]:
-    """Return the sequences whose bits are set."""
+def slots_of(bits: SlotBits) -> frozenset[int]:
+    """Return the slots whose bits are set."""
     return frozenset(s for s in range(bits.bit_length()) if bits >> s & 1)
 
 
@@ -81,23 +81,23 @@ class Cells:
         self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
         self.positions = np.full(self.n_rows, _FREE, np.int32)
         self.members = np.zeros(self.n_rows, np.int64)
-        self._allocated: Array | None = None  # the cells of a step that is not committed yet
+        self._allocated: Array | None = None  # the cells of a graph that is not committed yet
         self._scratch = np.arange(n, self.n_rows, dtype=np.int32)
 
-    def room(self, keep: SequenceBits = EVERYONE) -> int:
-        """Return how many cells would be free if only the sequences of ``keep`` stayed."""
+    def room(self, keep: SlotBits = ALL_SLOTS) -> int:
+        """Return how many cells would be free if only the rows of ``keep`` stayed."""
         return int(self.n - np.count_nonzero(self.members & ~self._unseen() & keep))
 
-    def fits(self, step: Sequence[Allocation], keep: SequenceBits, spare: int, n_batch: int) -> bool:
-        """Whether there is room for these tokens. Layers of a short reach keep only the ends of texts, and a step."""
+    def fits(self, allocations: Sequence[Allocation], keep: SlotBits, min_free: int, n_ubatch: int) -> bool:
+        """Whether there is room for these tokens. Layers of a short reach keep only the ends of texts, and a graph."""
         most = self.reach.most
         if most:
-            alone = keep & ~bits_of([a.sequence for a in step]) == 0
-            if alone and sum(min(a.start + a.n, most) for a in step) + n_batch <= self.n:
+            alone = keep & ~bits_of([a.slot for a in allocations]) == 0
+            if alone and sum(min(a.start + a.n, most) for a in allocations) + n_ubatch <= self.n:
                 return True
-        return sum(a.n for a in step) + spare <= self.room(keep)
+        return sum(a.n for a in allocations) + min_free <= self.room(keep)
 
-    def allocate(self, positions: Array, sequences: Array, n_rows: int) -> Array:
+    def allocate(self, positions: Array, slots: Array, n_rows: int) -> Array:
         """Return a cell for each row, (n_rows,) I32; may free cells that no token attends to. Raises CacheFullError."""
         n = len(positions)
         free = self._free()
@@ -109,7 +109,7 @@ class Cells:
             raise full(len(free), n)
         cells = self._allocated = free[:n]
         self.positions[cells] = positions
-        self.members[cells] = np.int64(1) << sequences
+        self.members[cells] = np.int64(1) << slots
         return cells if n == n_rows else np.concatenate((cells, self._scratch[: n_rows - n]))
 
     def _free(self) -> Array:
@@ -125,13 +125,13 @@ class Cells:
             self._tidy()
             self._allocated = None
 
-    def mask(self, positions: Array, sequences: Array, spans: tuple[Array, Array] | None = None) -> Array:
+    def mask(self, positions: Array, slots: Array, spans: tuple[Array, Array] | None = None) -> Array:
         """Return which of the first ``n_read`` cells each token attends to: (tokens, n_read) bool.
 
         spans: the first and last position of the span that each token is in, which it attends to beyond its reach.
         """
         n = self.n_read
-        mine = (self.members[:n] >> sequences[:, None]) & 1
+        mine = (self.members[:n] >> slots[:, None]) & 1
         cells = self.positions[:n]
         rows = positions[:, None]
         visible: Array = cells <= rows
@@ -157,50 +157,50 @@ class Cells:
         """``n_read`` when all cells are in use."""
         return -(-self.n // self.padding) * self.padding
 
-    def held_by(self, sequence: int) -> Array:
-        """Return which cells hold tokens of a sequence: (n_rows,) bool."""
-        found: Array = (self.members >> sequence) & 1 == 1
+    def held_by(self, slot: int) -> Array:
+        """Return which cells hold tokens of a slot: (n_rows,) bool."""
+        found: Array = (self.members >> slot) & 1 == 1
         return found
 
-    def length(self, sequence: int) -> int:
-        mine = self.held_by(sequence)
+    def length(self, slot: int) -> int:
+        mine = self.held_by(slot)
         return int(self.positions[mine].max()) + 1 if mine.any() else 0
 
     def share(self, source: int, target: int, n: int) -> None:
         self.members[self.held_by(source) & (self.positions < n)] |= np.int64(1) << np.int64(target)
 
-    def resumable(self, sequence: int, position: int) -> int:
+    def resume_position(self, slot: int, position: int) -> int:
         """Return the greatest position, at most ``position``, whose token would find everything that it attends to."""
-        if position == 0 or self._holds(sequence, position):
+        if position == 0 or self._holds(slot, position):
             return position
         # the window has moved past it, or the sequence is shorter
-        n = min(position, self.length(sequence))
-        if n < position and self._holds(sequence, n):
+        n = min(position, self.length(slot))
+        if n < position and self._holds(slot, n):
             return n
         return self.reach.first_seen(n) if self.reach.chunk else 0
 
-    def _holds(self, sequence: int, position: int) -> bool:
+    def _holds(self, slot: int, position: int) -> bool:
         first = self.reach.first_seen(position)
-        held = self.positions[self.held_by(sequence)]
+        held = self.positions[self.held_by(slot)]
         return int(np.count_nonzero((held >= first) & (held < position))) == position - first
 
-    def remove(self, sequence: int, start: int, stop: int | None) -> None:
-        gone = self.held_by(sequence) & (self.positions >= start)
+    def remove(self, slot: int, start: int, stop: int | None) -> None:
+        gone = self.held_by(slot) & (self.positions >= start)
         if stop is not None:
             gone &= self.positions < stop
-        self.members[gone] &= ~(np.int64(1) << np.int64(sequence))
+        self.members[gone] &= ~(np.int64(1) << np.int64(slot))
         self._tidy()
 
-    def sharing(self, sequence: int, start: int) -> SequenceBits:
-        mine = self.held_by(sequence) & (self.positions >= start)
-        return int(np.bitwise_or.reduce(self.members[mine])) & ~(1 << sequence)
+    def slots_sharing(self, slot: int, start: int) -> SlotBits:
+        mine = self.held_by(slot) & (self.positions >= start)
+        return int(np.bitwise_or.reduce(self.members[mine])) & ~(1 << slot)
 
     def _unseen(self) -> Array:
-        """Return for each cell the sequences whose next token will not attend to it."""
+        """Return for each cell the slots whose next token will not attend to it."""
         short = self.reach.most > 0
         unseen = np.zeros(self.n_rows if short else 1, np.int64)
         present = int(np.bitwise_or.reduce(self.members)) if short else 0
-        for s in sequences_of(present):
+        for s in slots_of(present):
             mine = self.held_by(s)
             old = mine & (self.positions < self.reach.first_seen(int(self.positions[mine].max()) + 1))
             unseen[old] |= np.int64(1) << np.int64(s)

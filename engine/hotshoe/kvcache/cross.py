@@ -1,7 +1,7 @@
-"""CrossCache: keys and values of an encoder's output, one block of cells for each sequence.
+"""CrossCache: keys and values of an encoder's output, one block of cells for each slot.
 
-The encoder's graph stores them (``encoder_layers``, ``encoder_feeds``); every later step of the sequence reads them.
-Forks of a sequence share its block.
+The encoder's graph stores them (``encoder_views``, ``encoder_feeds``); every later graph of the sequence reads them.
+Forks of a sequence share its block. For encoder-decoders; no model of this repository uses it yet.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class CrossCache:
             )
         (self.n_positions,) = lengths
         self.n_blocks = n_sequences
-        self._block: dict[int, int] = {}  # sequence → block
+        self._block: dict[int, int] = {}  # slot → block
         n_rows = self.n_blocks * self.n_positions
         self._made: list[Tensor] = []
         self._states: dict[int, tuple[Tensor, Tensor]] = {}
@@ -70,44 +70,44 @@ class CrossCache:
 
     # The encoder's graph
 
-    def encoder_layers(self, ctx: Context) -> list[LayerView]:
-        """Return the views for a graph that stores one sequence's keys and values."""
+    def encoder_views(self, ctx: Context) -> list[LayerView]:
+        """Return the views for a graph that stores the keys and values of one sequence."""
         cells = ctx.input("cross.cells", (self.n_positions,), DType.I32)
         return self._views(ctx, lambda i: _CrossLayer(ctx, i, self._layers[i], *self._states[i], cells=cells))
 
-    def encoder_feeds(self, sequence: int) -> dict[str, Array]:
-        """Give a sequence its own block; return the values of the encoder graph's inputs. Raises CacheFullError."""
-        _require_sequence(sequence)
-        self._block.pop(sequence, None)
+    def encoder_feeds(self, slot: int) -> dict[str, Array]:
+        """Give a slot its own block; return the values of the encoder graph's inputs. Raises CacheFullError."""
+        _require_slot(slot)
+        self._block.pop(slot, None)
         free = sorted(set(range(self.n_blocks)) - set(self._block.values()))
         if not free:
             raise CacheFullError(
                 f"the cache holds the encoder's output of {self.n_blocks} sequences already",
                 hint="load the model with a larger n_sequences, or remove a sequence",
             )
-        self._block[sequence] = free[0]
+        self._block[slot] = free[0]
         return {"cross.cells": np.arange(self.n_positions, dtype=np.int32) + free[0] * self.n_positions}
 
-    # Steps
+    # The text's graphs
 
     @property
     def sizes(self) -> Sizes:
         return ()
 
     @property
-    def largest(self) -> Sizes:
+    def max_sizes(self) -> Sizes:
         return ()
 
-    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
-        """Return the mask. Raises GraphError for a sequence whose encoder has not run."""
-        missing = [p.sequence for p in step if p.sequence not in self._block]
+    def allocate(self, allocations: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
+        """Return the mask. Raises GraphError for a slot whose encoder has not run."""
+        missing = [a.slot for a in allocations if a.slot not in self._block]
         if missing:
-            raise GraphError(f"sequence {missing[0]} has no encoder output yet", hint="compute the encoder first")
+            raise GraphError(f"slot {missing[0]} has no encoder output yet", hint="compute the encoder first")
         mask = np.full((n_rows, self.n_blocks, self.n_positions), -np.inf, self._mask_dtype.numpy)
         row = 0
-        for p in step:
-            mask[row : row + p.n, self._block[p.sequence]] = 0
-            row += p.n
+        for a in allocations:
+            mask[row : row + a.n, self._block[a.slot]] = 0
+            row += a.n
         mask[row:, 0] = 0  # padding attends to some block, as a softmax of nothing is NaN
         return {"cross.mask": mask.reshape(n_rows, -1)}
 
@@ -115,38 +115,38 @@ class CrossCache:
 
     def rollback(self) -> None: ...
 
-    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
         mask = ctx.input("cross.mask", (n_rows, self.n_blocks * self.n_positions), self._mask_dtype)
         return self._views(ctx, lambda i: _CrossLayer(ctx, i, self._layers[i], *self._states[i], mask=mask))
 
     def _views(self, ctx: Context, make: Any) -> list[LayerView]:
         return [make(i) if i in self._layers else None for i in range(self._n_layers)]
 
-    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
+    def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
         return True
 
-    def length(self, sequence: int) -> int:
+    def length(self, slot: int) -> int:
         return 0
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         self.remove(target)
         if source in self._block:
-            self._block[_require_sequence(target)] = self._block[source]
+            self._block[_require_slot(target)] = self._block[source]
 
-    def can_resume(self, sequence: int, position: int) -> bool:
+    def can_resume(self, slot: int, position: int) -> bool:
         return True
 
-    def resumable(self, sequence: int, position: int) -> int:
+    def resume_position(self, slot: int, position: int) -> int:
         return position
 
-    def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
+    def remove(self, slot: int, start: int = 0, stop: int | None = None) -> None:
         if start == 0 and stop is None:
-            self._block.pop(sequence, None)
+            self._block.pop(slot, None)
 
-    def sharing(self, sequence: int, start: int) -> frozenset[int]:
-        return frozenset()  # steps only read it, so sharing needs no care
+    def slots_sharing(self, slot: int, start: int) -> frozenset[int]:
+        return frozenset()  # graphs of the text only read it, so sharing needs no care
 
-    def shift(self, sequence: int, start: int, by: int) -> None: ...
+    def shift(self, slot: int, start: int, by: int) -> None: ...
 
     def close(self) -> None:
         self._backend.release(self._made)
@@ -154,7 +154,7 @@ class CrossCache:
 
 
 class _CrossLayer:
-    """The CrossView of one layer, for the encoder's graph (cells) or for a step (mask)."""
+    """The CrossView of one layer, for the encoder's graph (cells) or a graph of the text (mask)."""
 
     def __init__(
         self,
@@ -183,7 +183,8 @@ class _CrossLayer:
         spec = self._spec
         if self._cells is None:
             raise GraphError(
-                f"layer {self._layer} stores keys in a step; only the encoder's graph may", hint="call read()"
+                f"layer {self._layer} stores keys in a graph of the text; only the encoder's graph may",
+                hint="call read()",
             )
         require_rows(f"layer {self._layer}: keys", k, (spec.n_positions, spec.n_kv_heads, spec.k_dim))
         require_rows(f"layer {self._layer}: values", v, (spec.n_positions, spec.n_kv_heads, spec.v_dim))
@@ -196,7 +197,7 @@ class _CrossLayer:
         return keys, self._values.reshape(-1, spec.n_kv_heads, spec.v_dim)
 
 
-def _require_sequence(sequence: int) -> int:
-    if not 0 <= sequence < MAX_SEQUENCES:
-        raise GraphError(f"sequence {sequence} is out of range: 0 to {MAX_SEQUENCES - 1}")
-    return sequence
+def _require_slot(slot: int) -> int:
+    if not 0 <= slot < MAX_SEQUENCES:
+        raise GraphError(f"slot {slot} is out of range: 0 to {MAX_SEQUENCES - 1}")
+    return slot

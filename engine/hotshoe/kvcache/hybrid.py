@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.kvcache.base import Allocation, Cache, LayerView, Sizes
-from hotshoe.kvcache.causal import least_common
+from hotshoe.kvcache.base import Allocation, Cache, LayerView, Sizes, common_resume_position
 from hotshoe_core.errors import CacheFullError, GraphError
 
 if TYPE_CHECKING:
@@ -35,19 +34,19 @@ class HybridCache:
         return tuple(size for cache in self.caches for size in cache.sizes)
 
     @property
-    def largest(self) -> Sizes:
-        return tuple(size for cache in self.caches for size in cache.largest)
+    def max_sizes(self) -> Sizes:
+        return tuple(size for cache in self.caches for size in cache.max_sizes)
 
-    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
+    def allocate(self, allocations: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Allocate in every cache. Raises CacheFullError, and allocates nothing, if one of them is full."""
-        if not self.fits(step):
+        if not self.fits(allocations):
             raise CacheFullError(
-                f"the cache has no room for {sum(a.n for a in step)} tokens of {len(step)} sequences",
+                f"the cache has no room for {sum(a.n for a in allocations)} tokens of {len(allocations)} sequences",
                 hint="load the model with a larger n_ctx or n_sequences, or remove a sequence",
             )
         feeds: dict[str, Array] = {}
         for cache in self.caches:
-            feeds |= cache.allocate(step, n_rows)
+            feeds |= cache.allocate(allocations, n_rows)
         return feeds
 
     def commit(self) -> None:
@@ -58,43 +57,43 @@ class HybridCache:
         for cache in self.caches:
             cache.rollback()
 
-    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
         all_views: list[list[LayerView]] = []
         first = 0
         for cache in self.caches:
             n = len(cache.sizes)
-            all_views.append(cache.layers(ctx, n_rows, n_sequences, sizes[first : first + n]))
+            all_views.append(cache.views(ctx, n_rows, n_sequences, sizes[first : first + n]))
             first += n
         return [next((view for view in views if view is not None), None) for views in zip(*all_views, strict=True)]
 
-    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
-        return all(cache.fits(step, keep, spare) for cache in self.caches)
+    def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
+        return all(cache.fits(allocations, keep, min_free) for cache in self.caches)
 
-    def length(self, sequence: int) -> int:
-        return max(cache.length(sequence) for cache in self.caches)
+    def length(self, slot: int) -> int:
+        return max(cache.length(slot) for cache in self.caches)
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         for cache in self.caches:
             cache.copy_prefix(source, target, n)
 
-    def can_resume(self, sequence: int, position: int) -> bool:
-        return all(cache.can_resume(sequence, position) for cache in self.caches)
+    def can_resume(self, slot: int, position: int) -> bool:
+        return all(cache.can_resume(slot, position) for cache in self.caches)
 
-    def resumable(self, sequence: int, position: int) -> int:
-        return least_common([cache.resumable for cache in self.caches], sequence, position)
+    def resume_position(self, slot: int, position: int) -> int:
+        return common_resume_position([cache.resume_position for cache in self.caches], slot, position)
 
-    def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
+    def remove(self, slot: int, start: int = 0, stop: int | None = None) -> None:
         for cache in self.caches:
-            cache.remove(sequence, start, stop)
+            cache.remove(slot, start, stop)
 
-    def sharing(self, sequence: int, start: int) -> frozenset[int]:
-        return frozenset[int]().union(*(cache.sharing(sequence, start) for cache in self.caches))
+    def slots_sharing(self, slot: int, start: int) -> frozenset[int]:
+        return frozenset[int]().union(*(cache.slots_sharing(slot, start) for cache in self.caches))
 
-    def shift(self, sequence: int, start: int, by: int) -> None:
+    def shift(self, slot: int, start: int, by: int) -> None:
         if self.shift_refusal is not None:
             raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
         for cache in self.caches:
-            cache.shift(sequence, start, by)
+            cache.shift(slot, start, by)
 
     def close(self) -> None:
         for cache in self.caches:

@@ -25,7 +25,7 @@ __all__ = ["RecurrentCache"]
 Array = np.ndarray[Any, Any]
 
 _CHECKPOINTS = 3  # rows for earlier states of a sequence, in addition to its current one
-_SMALL = 64 << 20  # bytes: if all rows are no larger than this, every sequence number has its own
+_SMALL = 64 << 20  # bytes: if all rows are no larger than this, every slot has its own row
 
 
 class RecurrentCache:
@@ -68,18 +68,18 @@ class RecurrentCache:
         return ()
 
     @property
-    def largest(self) -> Sizes:
+    def max_sizes(self) -> Sizes:
         return ()
 
-    def allocate(self, step: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
+    def allocate(self, allocations: Sequence[Allocation], n_rows: int) -> dict[str, Array]:
         """Choose the rows to read and to write. Raises CacheFullError; GraphError if sequences differ in length."""
-        n = step[0].n
-        if any(a.n != n for a in step) or n_rows != n * len(step):
+        n = allocations[0].n
+        if any(a.n != n for a in allocations) or n_rows != n * len(allocations):
             raise GraphError(
-                f"sequences of {[a.n for a in step]} tokens in {n_rows} rows; "
+                f"sequences of {[a.n for a in allocations]} tokens in {n_rows} rows; "
                 "a recurrent cache needs equal lengths without padding"
             )
-        reads, writes = self.rows.allocate(step)
+        reads, writes = self.rows.allocate(allocations)
         return {"cache.read": np.maximum(np.array(reads, np.int32), 0), "cache.write": np.array(writes, np.int32)}
 
     def commit(self) -> None:
@@ -88,7 +88,7 @@ class RecurrentCache:
     def rollback(self) -> None:
         self.rows.rollback()
 
-    def layers(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
+    def views(self, ctx: Context, n_rows: int, n_sequences: int, sizes: Sizes) -> list[LayerView]:
         read = ctx.input("cache.read", (n_sequences,), DType.I32)
         write = ctx.input("cache.write", (n_sequences,), DType.I32)
         views: list[LayerView] = [None] * self._n_layers
@@ -96,30 +96,30 @@ class RecurrentCache:
             views[i] = StateView(ctx, i, s, self._states[i], read, write)
         return views
 
-    def fits(self, step: Sequence[Allocation], keep: Collection[int] | None = None, spare: int = 0) -> bool:
-        return self.rows.fits([a.sequence for a in step], keep)
+    def fits(self, allocations: Sequence[Allocation], keep: Collection[int] | None = None, min_free: int = 0) -> bool:
+        return self.rows.fits([a.slot for a in allocations], keep)
 
-    def length(self, sequence: int) -> int:
-        return self.rows.length(sequence)
+    def length(self, slot: int) -> int:
+        return self.rows.length(slot)
 
     def copy_prefix(self, source: int, target: int, n: int) -> None:
         self.remove(target)
         self.rows.share(source, target, n)
 
-    def can_resume(self, sequence: int, position: int) -> bool:
-        return self.resumable(sequence, position) == position
+    def can_resume(self, slot: int, position: int) -> bool:
+        return self.resume_position(slot, position) == position
 
-    def resumable(self, sequence: int, position: int) -> int:
-        return self.rows.resumable(sequence, position)
+    def resume_position(self, slot: int, position: int) -> int:
+        return self.rows.resume_position(slot, position)
 
-    def remove(self, sequence: int, start: int = 0, stop: int | None = None) -> None:
+    def remove(self, slot: int, start: int = 0, stop: int | None = None) -> None:
         """Forget the states that contain the token at ``start``, and so all later ones, whatever ``stop`` is."""
-        self.rows.remove(sequence, start)
+        self.rows.remove(slot, start)
 
-    def sharing(self, sequence: int, start: int) -> frozenset[int]:
-        return self.rows.sharing(sequence, start)
+    def slots_sharing(self, slot: int, start: int) -> frozenset[int]:
+        return self.rows.slots_sharing(slot, start)
 
-    def shift(self, sequence: int, start: int, by: int) -> None:
+    def shift(self, slot: int, start: int, by: int) -> None:
         raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
 
     def close(self) -> None:
@@ -160,17 +160,17 @@ class StateView:
         if new.shape != shape:
             raise ShapeError(f"layer {self._layer}: the new state {name!r} is {new.shape}; expected {shape}")
         if name in self._written:
-            raise GraphError(f"layer {self._layer} writes its state {name!r} twice in a step; expected once")
+            raise GraphError(f"layer {self._layer} writes its state {name!r} twice in a graph; expected once")
         self._written.add(name)
         self._ctx.update(state, state.set_rows(self._write, new.reshape(self.n_sequences, -1)))
 
     def require_written(self) -> None:
-        """Raise GraphError if the layer has not written a state: the row for the next step would be undefined."""
+        """Raise GraphError if the layer has not written a state: the row for the next graph would be undefined."""
         missing = self._states.keys() - self._written
         if missing:
             raise GraphError(
                 f"layer {self._layer} never writes its state {sorted(missing)[0]!r}, which its cache_spec names",
-                hint="call cache.write(name, new) in every step",
+                hint="call cache.write(name, new) in every call of the layer",
             )
 
     def _state(self, name: str) -> Tensor:

@@ -1,7 +1,7 @@
 """Rows: which state each row of a recurrent cache holds. Records on the host: no tensor is touched here.
 
 A state is the sum of all tokens before it, so it cannot be shortened. A row is a *checkpoint*: the state after a
-certain number of tokens. A sequence can be resumed only at a checkpoint. Sequences that begin alike share rows. A step
+certain number of tokens. A sequence can be resumed only at a checkpoint. Sequences that begin alike share rows. A graph
 writes a new row, unless no other sequence needs the old one.
 """
 
@@ -22,14 +22,14 @@ __all__ = ["Rows"]
 class _Row:
     number: int
     position: int = 0  # how many tokens the state contains
-    members: set[int] = field(default_factory=set)  # the sequences that begin with those tokens
+    members: set[int] = field(default_factory=set)  # the slots that begin with those tokens
     written: int = 0  # when it was written: the oldest checkpoints are overwritten first
 
 
 class _Write(NamedTuple):
     row: _Row
-    sequence: int
-    position: int  # after the step
+    slot: int
+    position: int  # after the graph
 
 
 class Rows:
@@ -40,93 +40,93 @@ class Rows:
         self._rows = [_Row(first + i) for i in range(n)]
         self._zero = _Row(-1)  # the state of a sequence that starts; the cache replaces the number
         self._clock = itertools.count(1)
-        self._writing: list[_Write] = []  # writes of a step that is not committed yet
+        self._writing: list[_Write] = []  # writes of a graph that is not committed yet
 
-    def allocate(self, step: Sequence[Allocation]) -> tuple[list[int], list[int]]:
-        """Return the row that each sequence reads, -1 for zeros, and the one that it writes. Raises CacheFullError."""
-        sequences = [a.sequence for a in step]
-        if not self.fits(sequences):
+    def allocate(self, allocations: Sequence[Allocation]) -> tuple[list[int], list[int]]:
+        """Return the rows that the graph reads, -1 for zeros, and the rows that it writes. Raises CacheFullError."""
+        slots = [a.slot for a in allocations]
+        if not self.fits(slots):
             raise CacheFullError(
-                f"the cache has {self.n} states; {len(step)} sequences of the step and the others need more",
+                f"the cache has {self.n} states; {len(allocations)} sequences of the graph and the others need more",
                 hint="load the model with a larger n_sequences, or remove a sequence",
             )
-        old = [self._row_at(a.sequence, a.start) for a in step]
+        old = [self._row_at(a.slot, a.start) for a in allocations]
         reads = [row.number for row in old]
-        for a, row in zip(step, old, strict=True):
+        for a, row in zip(allocations, old, strict=True):
             target = self._target(a, row)
-            self._writing.append(_Write(target, a.sequence, a.start + a.n))
-            target.members = set()  # its content is undefined until the step is committed
+            self._writing.append(_Write(target, a.slot, a.start + a.n))
+            target.members = set()  # its content is undefined until the graph is committed
         return reads, [write.row.number for write in self._writing]
 
     def commit(self) -> None:
-        for row, sequence, position in self._writing:
-            row.position, row.members, row.written = position, {sequence}, next(self._clock)
+        for row, slot, position in self._writing:
+            row.position, row.members, row.written = position, {slot}, next(self._clock)
         self._writing = []
 
     def rollback(self) -> None:
-        # allocate emptied the records of these rows: what the step has written is unknown
+        # allocate emptied the records of these rows: what the graph has written is unknown
         self._writing = []
 
-    def fits(self, step: Collection[int], keep: Collection[int] | None = None) -> bool:
-        """Whether each sequence of a step can have its own row, and the others (of ``keep``) keep theirs."""
-        others = {s for row in self._rows for s in row.members} - set(step)
+    def fits(self, slots: Collection[int], keep: Collection[int] | None = None) -> bool:
+        """Whether each of these slots can have its own row, and the others (of ``keep``) keep theirs."""
+        others = {s for row in self._rows for s in row.members} - set(slots)
         if keep is not None:
             others &= set(keep)
-        return len(step) + len({current.number for s in others if (current := self._current(s)) is not None}) <= self.n
+        return len(slots) + len({current.number for s in others if (current := self._current(s)) is not None}) <= self.n
 
-    def length(self, sequence: int) -> int:
-        row = self._current(sequence)
+    def length(self, slot: int) -> int:
+        row = self._current(slot)
         return 0 if row is None else row.position
 
-    def resumable(self, sequence: int, position: int) -> int:
-        return max((r.position for r in self._of(sequence) if r.position <= position), default=0)
+    def resume_position(self, slot: int, position: int) -> int:
+        return max((r.position for r in self._rows_of(slot) if r.position <= position), default=0)
 
     def share(self, source: int, target: int, n: int) -> None:
-        for row in self._of(source):
+        for row in self._rows_of(source):
             if row.position <= n:
                 row.members.add(target)
 
-    def remove(self, sequence: int, start: int) -> None:
+    def remove(self, slot: int, start: int) -> None:
         """Forget states that contain a token at ``start`` or later."""
-        for row in self._of(sequence):
+        for row in self._rows_of(slot):
             if row.position > start:
-                row.members.discard(sequence)
+                row.members.discard(slot)
 
-    def sharing(self, sequence: int, start: int) -> frozenset[int]:
-        found = {s for row in self._of(sequence) if row.position > start for s in row.members}
-        return frozenset(found - {sequence})
+    def slots_sharing(self, slot: int, start: int) -> frozenset[int]:
+        found = {s for row in self._rows_of(slot) if row.position > start for s in row.members}
+        return frozenset(found - {slot})
 
-    def _of(self, sequence: int) -> list[_Row]:
-        return [row for row in self._rows if sequence in row.members]
+    def _rows_of(self, slot: int) -> list[_Row]:
+        return [row for row in self._rows if slot in row.members]
 
-    def _current(self, sequence: int) -> _Row | None:
-        return max(self._of(sequence), key=lambda row: row.position, default=None)
+    def _current(self, slot: int) -> _Row | None:
+        return max(self._rows_of(slot), key=lambda row: row.position, default=None)
 
-    def _row_at(self, sequence: int, position: int) -> _Row:
+    def _row_at(self, slot: int, position: int) -> _Row:
         if position == 0:
             return self._zero
-        for row in self._of(sequence):
+        for row in self._rows_of(slot):
             if row.position == position:
                 return row
         raise CacheFullError(
-            f"the cache has no state of sequence {sequence} after {position} tokens; it can be resumed after "
-            f"{self.resumable(sequence, position)}"
+            f"the cache has no state of slot {slot} after {position} tokens; it can be resumed after "
+            f"{self.resume_position(slot, position)}"
         )
 
     def _target(self, allocation: Allocation, old: _Row) -> _Row:
-        """Choose the row to write: the old row for one token that no other sequence needs, else another if possible.
+        """Choose the row to write: the old row for one token that no other slot needs, else another if possible.
 
-        A graph reads all rows before it writes any, so rows that this step reads may be chosen too.
+        A graph reads all rows before it writes any, so rows that this graph reads may be chosen too.
         """
-        if allocation.n == 1 and old.members == {allocation.sequence}:
+        if allocation.n == 1 and old.members == {allocation.slot}:
             return old
         taken = {write.row.number for write in self._writing}
         free = next((r for r in self._rows if not r.members and r.number not in taken), None)
         if free is not None:
             return free
-        moved_on = {write.sequence for write in self._writing}
+        moved_on = {write.slot for write in self._writing}
         current = {self._current(s) for row in self._rows for s in row.members if s not in moved_on}
         checkpoints = [r for r in self._rows if r.members and r not in current]
         if checkpoints:
             return min(checkpoints, key=lambda r: r.written)
-        return old  # no other sequence is at it: fits made sure of that
+        return old  # no other slot is at it: fits made sure of that

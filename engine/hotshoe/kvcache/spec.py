@@ -37,7 +37,7 @@ class AttentionSpec:
     """How many positions a token attends to, its own included; 0 for all."""
 
     chunk: int = 0
-    """Above 0: a token attends only to earlier tokens of its own chunk of so many positions (Llama 4)."""
+    """Above 0: a token attends only to earlier tokens of its own chunk, which has ``chunk`` positions (Llama 4)."""
 
     rope: RoPE | None = None
     """The rotation of keys by their positions. None: keys do not depend on positions, so moving them is free."""
@@ -105,7 +105,7 @@ class RecurrentSpec:
 
 @dataclass(frozen=True, slots=True)
 class CrossSpec:
-    """A layer that attends to an encoder's output, which is the same at every step of a sequence.
+    """A layer that attends to an encoder's output, which is the same for all tokens of a sequence.
 
     Raises ModelDefinitionError for invalid values.
     """

@@ -57,7 +57,7 @@ class KeyValueView:
     def update(self, k: Tensor, v: Tensor | None = None) -> tuple[Tensor, Tensor]:
         spec = self._spec
         if self._updated:
-            raise GraphError(f"layer {self._layer} updates its keys and values twice in a step; expected once")
+            raise GraphError(f"layer {self._layer} updates its keys and values twice in a graph; expected once")
         if (v is None) != (spec.v_in_k > 0):
             raise GraphError(
                 f"layer {self._layer}: update got {'no values' if v is None else 'values'}; its cache_spec says "

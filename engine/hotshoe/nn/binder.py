@@ -60,14 +60,14 @@ def bind(
     placement = placement or backend.placement
     read: dict[tuple[str, str], list[Parameter]] = {}  # by tensor and device
     for name, p in chosen:
-        read.setdefault((name, placement.of_weight(p.read_in, (p.use,))), []).append(p)
+        read.setdefault((name, placement.device_of_weight(p.read_in, (p.use,))), []).append(p)
     weights, bound = [], {}
     loaded: set[str] = set()
     for (name, device), parameters in read.items():
         info = file.tensors[name]
         uses = tuple(dict.fromkeys(p.use for p in parameters))
         first = parameters[0]
-        layer = first.layer if placement.of_weight(first.layer, uses) == device else first.read_in
+        layer = first.layer if placement.device_of_weight(first.layer, uses) == device else first.read_in
         variant = device if name in loaded else ""
         weight = WeightData(name, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
         loaded.add(name)

@@ -13,7 +13,7 @@ __all__ = ["rope_from"]
 
 _INTEGERS = ("rope.dimension_count", "rope.scaling.original_context_length")
 _MAX_INTEGER = 1 << 31
-_MINIMUM = {
+_MIN_VALUES = {
     "rope.dimension_count": 1,
     "rope.freq_base": 1.0,
     "rope.scaling.factor": 0.0,
@@ -37,7 +37,7 @@ def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: flo
     Raises ModelFileError for invalid values and for an unknown scaling: a guess would give fluent but wrong text.
     """
     arch = metadata.arch
-    for name, least in _MINIMUM.items():
+    for name, least in _MIN_VALUES.items():
         value = arch.get(name, None, int if name in _INTEGERS else float)
         most = _MAX_INTEGER if name in _INTEGERS else math.inf
         if value is not None and not least <= value < most:

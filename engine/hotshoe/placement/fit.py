@@ -83,8 +83,8 @@ def usage(sizes: ModelSizes, placement: Placement) -> dict[str, int]:
     used[last] += sizes.output + (sizes.tied if last != placement.input else 0)
     for i, layer in enumerate(sizes.layers):
         used[placement.device(i)] += layer.weights
-        used[placement.of_state(i)] += layer.cache
-        used[placement.of_weight(i, ("linear_experts",))] += layer.experts
+        used[placement.device_of_state(i)] += layer.cache
+        used[placement.device_of_weight(i, ("linear_experts",))] += layer.experts
     return {name: size + sizes.graph for name, size in used.items()}
 
 

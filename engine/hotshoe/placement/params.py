@@ -115,7 +115,7 @@ class PlacementParams:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MAX_NUMBER
 
 
 def _shares(given: object) -> tuple[float, ...]:
@@ -132,8 +132,8 @@ def _share(value: object) -> float:
     """Return the value as a float; -1 if it is not a number."""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return -1.0
-    return float(value) if abs(value) < _MOST else math.inf
+    return float(value) if abs(value) < _MAX_NUMBER else math.inf
 
 
-_MOST = 1 << 31  # above every sensible number of layers or share
+_MAX_NUMBER = 1 << 31  # above every sensible number of layers or share
 _DEFAULT = PlacementParams()

@@ -58,10 +58,10 @@ def collect_importance(
         raise InputTypeError(f"text is {described(text)}; expected a str")
     size = integer("chunk_size", chunk_size, 2, InputTooLongError)
     limit = None if n_chunks is None else integer("n_chunks", n_chunks, 1, InputTooLongError)
-    if isinstance(model, TextModel) and size > model.params.rows:
+    if isinstance(model, TextModel) and size > model.params.max_graph_rows:
         raise InputTooLongError(
-            f"chunks have {size} tokens, but a graph takes at most {model.params.rows}, and a chunk must fit into one: "
-            "graphs without logits do not compute all inputs of the last layer",
+            f"chunks have {size} tokens, but a graph takes at most {model.params.max_graph_rows}, and a chunk must fit "
+            "into one: graphs without logits do not compute all inputs of the last layer",
             hint=f"load the model with RunnerParams(n_batch={size}), or use smaller chunks",
         )
     chunks = list(_chunks(model, text, size))[:limit]

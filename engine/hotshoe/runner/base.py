@@ -143,7 +143,7 @@ class LoadedModel:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Free weights, states and graphs. Idempotent. Does nothing in a forked child."""
+        """Free weights, states and graphs. Idempotent. Does nothing in a forked process."""
         if not self.backend.foreign:
             with self._lock:
                 self._free()
@@ -171,7 +171,7 @@ class LoadedModel:
 
     @property
     def _lock(self) -> Any:
-        """The lock. Raises ForkedProcessError in a forked child, where the thread that held it does not exist."""
+        """The lock. Raises ForkedProcessError in a forked process, where the thread that held it does not exist."""
         self.backend.require_process()
         return self._guard
 

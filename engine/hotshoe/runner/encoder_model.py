@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 _TOKENS = 2048  # of one graph. More is not faster on a CPU, and takes more memory
 _TOKENS_KEPT = 8 * _TOKENS  # of all cached graphs: they take as much memory as 8 of the largest
-_LEAST = 256  # tokens that a graph counts for at least: even a small one takes some memory
+_MIN_TOKENS = 256  # tokens that a graph counts for at least: even a small one takes some memory
 
 
 class EncoderSignature(NamedTuple):
@@ -43,7 +43,7 @@ class EncoderSignature(NamedTuple):
 
 def _n_counted(signature: EncoderSignature) -> int:
     """Return the number of tokens that a graph counts for in the cache of graphs."""
-    return max(_LEAST, signature.n_texts * signature.n_tokens)
+    return max(_MIN_TOKENS, signature.n_texts * signature.n_tokens)
 
 
 class EncoderModel(LoadedModel):

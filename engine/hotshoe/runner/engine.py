@@ -2,7 +2,7 @@
 
 A thread that waits for a result runs the steps for all jobs; other threads then find their results ready. So threads
 that each read a stream share the work, and so does a program that reads several streams in turn. A server may start one
-worker thread instead, which runs the steps for everybody.
+worker thread instead, which runs the steps for all jobs.
 
 Two things exclude threads from each other:
 
@@ -40,7 +40,7 @@ from hotshoe_core.errors import CacheFullError, ClosedError, GraphError
 
 if TYPE_CHECKING:
     from hotshoe.kvcache import Allocation, Sizes
-    from hotshoe.sampling import DeviceOp
+    from hotshoe.sampling import DeviceSampling
     from hotshoe_core import Backend
 
 __all__ = ["Engine", "Forward"]
@@ -57,11 +57,16 @@ class Forward(Protocol):
     def check(self, items: Items, before: int = 0) -> None:
         """Raise an error unless the model can compute the rows from ``before`` on: TokenizerError, ShapeError, …"""
 
-    def n_rows(self, n: int) -> int:
+    def padded_rows(self, n: int) -> int:
         """Return the number of rows of the graph that computes ``n`` rows, with padding."""
 
     def prepare(
-        self, chunks: Sequence[JobChunk], op: DeviceOp | None, n_rows: int, feeds: dict[str, Array], sizes: Sizes
+        self,
+        chunks: Sequence[JobChunk],
+        sampling: DeviceSampling | None,
+        n_rows: int,
+        feeds: dict[str, Array],
+        sizes: Sizes,
     ) -> Any:
         """Gather all inputs of a graph, for ``compute``. Called under the engine's lock.
 
@@ -69,15 +74,15 @@ class Forward(Protocol):
         """
 
     def compute(self, work: Any) -> list[Array]:
-        """Compute the graph: return the logits of the requested rows in order, or the outputs of ``op`` for them."""
+        """Compute the graph: return the logits of the requested rows in order, or what ``sampling`` returns."""
 
 
-class Results(NamedTuple):
+class GraphOutputs(NamedTuple):
     """What one graph computed."""
 
     chunks: Sequence[JobChunk]
     outputs: list[Array]
-    op: DeviceOp | None
+    sampling: DeviceSampling | None
     start: float
     """When the graph was begun, by ``time.perf_counter``."""
 
@@ -116,7 +121,7 @@ class Engine:
 
     @property
     def lock(self) -> Any:
-        """The lock. Raises ForkedProcessError in a forked child, where the thread that held it does not exist."""
+        """The lock. Raises ForkedProcessError in a forked process, where the thread that held it does not exist."""
         self._backend.require_process()
         return self._lock
 
@@ -141,7 +146,7 @@ class Engine:
     def remove(self, job: Job[Any], *, detach: bool = True) -> None:
         """Remove a job; with ``detach`` its sequence gives up its slot. Idempotent.
 
-        Does not wait for a step in progress. Does nothing in a forked child.
+        Does not wait for a step in progress. Does nothing in a forked process.
         """
         if self._backend.foreign:
             return
@@ -156,9 +161,9 @@ class Engine:
         self.add(job)
         self._wait_for((job,))
         with self.lock:
-            if job.results:
+            if job.ready_results:
                 self._changed.notify_all()  # a worker may compute more for it
-                return job.results.popleft()
+                return job.ready_results.popleft()
         if job.error is not None:
             raise job.error
         return None
@@ -211,10 +216,10 @@ class Engine:
 
     # Sequences
 
-    def fork(self, source: CachedSequence, twin: CachedSequence) -> None:
-        """Share the computed rows of ``source`` with ``twin``, which has the same items. Does not wait for a step."""
+    def fork_sequence(self, source: CachedSequence, copy: CachedSequence) -> None:
+        """Share the computed rows of ``source`` with ``copy``, which has the same items. Does not wait for a step."""
         with self.lock:
-            self._slots.fork(source, twin)
+            self._slots.fork_sequence(source, copy)
 
     def truncate(self, sequence: CachedSequence, n: int) -> None:
         """Keep the first ``n`` rows. Raises GraphError inside a span. Does not wait for a step."""
@@ -222,7 +227,7 @@ class Engine:
             self._slots.truncate(sequence, n)
 
     def detach(self, sequence: CachedSequence) -> None:
-        """Make its slot available to others. Does not wait for a step. Does nothing in a forked child."""
+        """Make its slot available to others. Does not wait for a step. Does nothing in a forked process."""
         if not self._backend.foreign:
             with self.lock:
                 self._slots.detach(sequence)
@@ -279,7 +284,7 @@ class Engine:
             self._give_turn(me)  # again: Ctrl-C during the first call must not keep the turn for ever
 
     def _give_turn(self, me: object) -> None:
-        if self._turn is me:  # not in a forked child, which must not wait for the lock
+        if self._turn is me:  # not in a forked process, which must not wait for the lock
             with self._lock:
                 self._turn = None
                 self._changed.notify_all()
@@ -299,29 +304,28 @@ class Engine:
 
     def _step(self, urgent: Job[Any] | None) -> list[Event]:
         try:
-            events, graphs = self._schedule(urgent)
+            events, graphs = self._prepare_step(urgent)
             for chunks in graphs:
-                results = self._compute(chunks)
-                events += self._deliver(results)
+                events += self._deliver(self._compute(chunks))
             return events
         except BaseException:
             with self.lock:
                 self._slots.rollback()
             raise
 
-    def _schedule(self, urgent: Job[Any] | None) -> tuple[list[Event], list[list[JobChunk]]]:
-        """Choose the rows of a step; also return the events of generations whose context is full."""
+    def _prepare_step(self, urgent: Job[Any] | None) -> tuple[list[Event], list[list[JobChunk]]]:
+        """Remove jobs, shift or end those whose context is full, and schedule the rest: return events and graphs."""
         with self.lock:
             self._require_open()
             self._slots.rollback()  # of an earlier step, if its own rollback was interrupted
-            self._drop_abandoned()
+            self._drop_removable()
             events = self._shift_or_finish_full()
             self._n_steps += 1
-            return events, schedule(self._admit(urgent), self._limits)
+            return events, schedule(self._attach_jobs_that_fit(urgent), self._limits)
 
-    def _drop_abandoned(self) -> None:
+    def _drop_removable(self) -> None:
         for job in list(self._jobs):
-            if job.abandoned:
+            if job.removable:
                 self.remove(job, detach=isinstance(job, Generation))
 
     def _shift_or_finish_full(self) -> list[Event]:
@@ -342,50 +346,51 @@ class Engine:
                 events.append(Event(job, error=error))
         return events
 
-    def _admit(self, urgent: Job[Any] | None) -> list[Job[Any]]:
-        """Return the active jobs that have room in the cache together: ``urgent`` first, then in order of arrival.
+    def _attach_jobs_that_fit(self, urgent: Job[Any] | None) -> list[Job[Any]]:
+        """Give slots to active jobs while they fit into the cache together; return these jobs.
 
-        The first job is always admitted. No job is admitted after one that does not fit.
+        ``urgent`` comes first, then jobs in order of arrival. The first job always fits, if need be instead of other
+        sequences. No job follows one that does not fit.
         """
-        admitted: list[Job[Any]] = []
-        step: list[Allocation] = []
+        fitting: list[Job[Any]] = []
+        allocations: list[Allocation] = []
         for job in sorted((j for j in self._jobs if j.active), key=lambda j: (j is not urgent, j.arrival)):
             try:
-                self._slots.attach(job.sequence, job.n_reusable, keep=(j.sequence for j in admitted))
+                self._slots.attach(job.sequence, job.n_reusable, keep=(j.sequence for j in fitting))
             except CacheFullError:
-                if admitted:
+                if fitting:
                     break
                 raise
-            step.append(self._slots.allocation(job.sequence, job.n_pending))
-            if admitted and not self._slots.fits(step, job.spare if job.n_pending > 1 else 0):
+            allocations.append(self._slots.allocation(job.sequence, job.n_pending))
+            if fitting and not self._slots.fits(allocations, job.min_free_rows if job.n_pending > 1 else 0):
                 break
-            admitted.append(job)
-        return admitted
+            fitting.append(job)
+        return fitting
 
-    def _compute(self, chunks: Sequence[JobChunk]) -> Results:
+    def _compute(self, chunks: Sequence[JobChunk]) -> GraphOutputs:
         """Compute one graph, for those jobs that are still there and whose rows have not changed."""
         start = time.perf_counter()
         with self.lock:
             self._require_open()
             chunks = [c for c in chunks if c.job in self._jobs and not c.job.ended and not c.job.sequence.edited]
             if not chunks:
-                return Results((), [], None, start)
-            op = self._common_op(chunks)
+                return GraphOutputs((), [], None, start)
+            sampling = self._common_sampling(chunks)
             for job, _, _ in chunks:
                 job.served = self._n_steps
                 job.on_scheduled(job.sequence.n_computed)
-            n_rows = self._forward.n_rows(sum(chunk.n for chunk in chunks))
+            n_rows = self._forward.padded_rows(sum(chunk.n for chunk in chunks))
             feeds = self._slots.begin(chunks, n_rows)
-            work = self._forward.prepare(chunks, op, n_rows, feeds, self._slots.cache.sizes)
-        return Results(chunks, self._forward.compute(work), op, start)
+            work = self._forward.prepare(chunks, sampling, n_rows, feeds, self._slots.cache.sizes)
+        return GraphOutputs(chunks, self._forward.compute(work), sampling, start)
 
-    def _deliver(self, results: Results) -> list[Event]:
+    def _deliver(self, computed: GraphOutputs) -> list[Event]:
         """Hand out what a graph computed, and keep its rows in the cache."""
-        chunks, outputs, op, start = results
+        chunks, outputs, sampling, start = computed
         served = [chunk for chunk in chunks if chunk.outputs]
         row = 0
         for job, _, n in served:
-            job.take([output[row : row + n] for output in outputs], op)
+            job.process([output[row : row + n] for output in outputs], sampling)
             row += n
         with self.lock:
             seconds = time.perf_counter() - start
@@ -396,16 +401,19 @@ class Engine:
             self._changed.notify_all()
             return events
 
-    def _common_op(self, chunks: Sequence[JobChunk]) -> DeviceOp | None:
-        """Return the op that the device may compute instead of returning all logits, if all jobs agree on it."""
-        ops = {chunk.job.device_op for chunk in chunks if chunk.outputs}
-        op = ops.pop() if len(ops) == 1 else None
-        return op if op is not None and (op.op == "argmax" or self._sample_on_device) else None
+    def _common_sampling(self, chunks: Sequence[JobChunk]) -> DeviceSampling | None:
+        """Return the sampling that the device may do instead of returning all logits, if all jobs agree on it."""
+        choices = {chunk.job.device_sampling for chunk in chunks if chunk.outputs}
+        sampling = choices.pop() if len(choices) == 1 else None
+        return sampling if sampling is not None and (sampling.kind == "argmax" or self._sample_on_device) else None
 
     # A worker
 
     def start(self, listener: Callable[[list[Event]], None] | None = None) -> None:
-        """Run the steps in a thread of the engine, for a server. It calls ``listener`` with the events of each step."""
+        """Run the steps in a thread of the engine, which calls ``listener`` with the events of each step.
+
+        For a server. Nothing in this repository uses it yet.
+        """
         with self.lock:
             self._require_open()
             if self._worker is not None:
@@ -428,7 +436,7 @@ class Engine:
         while True:
             with self._lock:
                 while self._worker is me and not (
-                    self._turn is None and any(job.active or job.abandoned for job in self._jobs)
+                    self._turn is None and any(job.active or job.removable for job in self._jobs)
                 ):
                     self._changed.wait()
                 if self._worker is not me:
@@ -451,7 +459,7 @@ class Engine:
     # The end
 
     def close(self, free: Callable[[], None]) -> None:
-        """Refuse further work, and call ``free`` after the current graph. Does nothing in a forked child."""
+        """Refuse further work, and call ``free`` after the current graph. Does nothing in a forked process."""
         if self._backend.foreign:
             return
         with self.lock:

@@ -11,21 +11,21 @@ from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import Items, SpanRow
-from hotshoe.runner.scheduler import Chunk, bucket
+from hotshoe.runner.scheduler import Chunk, round_up_to_bucket
 from hotshoe_core import DType, Tensor
 from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
 
 if TYPE_CHECKING:
     from hotshoe.runner.base import TextModule
-    from hotshoe.sampling import DeviceOp
+    from hotshoe.sampling import DeviceSampling
     from hotshoe_core import Backend
 
-__all__ = ["TextForward", "TextSignature", "TextWork", "most_padding"]
+__all__ = ["TextForward", "TextSignature", "TextWork", "max_padding"]
 
 Array = np.ndarray[Any, Any]
 
-_GRAPHS = 8  # the memory of so many of the largest graphs is kept
-_SMALL = 16  # so many small graphs take as much memory as one of the largest
+_MAX_GRAPHS = 8  # keep up to 8 graphs of the largest size
+_SMALL_GRAPHS = 16  # 16 of the smallest graphs take as much memory as one of the largest
 
 
 class TextSignature(NamedTuple):
@@ -35,7 +35,7 @@ class TextSignature(NamedTuple):
     n_sequences: int
     sizes: Sizes
     n_outputs: int
-    op: DeviceOp | None = None
+    sampling: DeviceSampling | None = None
     n_embeddings: int = 0
 
 
@@ -47,9 +47,9 @@ class TextWork(NamedTuple):
     n_outputs: int
 
 
-def most_padding(n_rows: int) -> int:
+def max_padding(n_rows: int) -> int:
     """Return the largest number of rows that padding adds to a graph of up to ``n_rows`` rows."""
-    return max(bucket(n) - n for n in range(1, n_rows + 1))
+    return max(round_up_to_bucket(n) - n for n in range(1, n_rows + 1))
 
 
 class TextForward:
@@ -65,9 +65,9 @@ class TextForward:
         self._n_ctx = n_ctx
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
-        least = max(1, n_ubatch // _SMALL)
+        min_weight = max(1, n_ubatch // _SMALL_GRAPHS)
         self.contexts: ContextCache[TextSignature] = ContextCache(
-            self.build, _GRAPHS * n_ubatch, weight=lambda s: max(least, min(n_ubatch, s.n_rows))
+            self.build, _MAX_GRAPHS * n_ubatch, weight=lambda s: max(min_weight, min(n_ubatch, s.n_rows))
         )
 
     def check(self, items: Items, before: int = 0) -> None:
@@ -110,14 +110,19 @@ class TextForward:
                 + (str(self._n_streams) if self._n_streams else "one position a row")
             )
 
-    def n_rows(self, n: int) -> int:
+    def padded_rows(self, n: int) -> int:
         """Return the number of rows of the graph that computes ``n`` rows, with padding."""
-        return n if self._cache.uniform else bucket(n)
+        return n if self._cache.uniform else round_up_to_bucket(n)
 
     def prepare(
-        self, chunks: Sequence[Chunk[Any]], op: DeviceOp | None, n_rows: int, feeds: dict[str, Array], sizes: Sizes
+        self,
+        chunks: Sequence[Chunk[Any]],
+        sampling: DeviceSampling | None,
+        n_rows: int,
+        feeds: dict[str, Array],
+        sizes: Sizes,
     ) -> TextWork:
-        """Gather the inputs of a graph of ``n_rows`` rows. ``feeds`` has those of the cache, and gets the others."""
+        """Gather the inputs of a graph of ``n_rows`` rows. Adds the others to ``feeds``, which has the cache's."""
         tokens: list[int] = []
         sequences: list[int] = []
         positions = np.zeros((self._n_streams, n_rows) if self._n_streams else n_rows, np.int32)
@@ -141,7 +146,7 @@ class TextForward:
             outputs += range(end - n_needed, end)
             row = end
         padding = n_rows - row
-        n_outputs = bucket(len(outputs))
+        n_outputs = round_up_to_bucket(len(outputs))
         feeds["tokens"] = np.array(tokens + [0] * padding, np.int32)
         feeds["positions"] = positions
         feeds["sequences"] = np.array(sequences + [len(chunks)] * padding, np.int32)  # padding: one more sequence
@@ -150,11 +155,13 @@ class TextForward:
             feeds["embeddings"] = np.concatenate(spans)
             feeds["embedding_rows"] = np.array(span_rows, np.int32)
         n_sequences = len(chunks) if self._cache.uniform else 1
-        signature = TextSignature(n_rows, n_sequences, sizes, n_outputs, op if n_outputs else None, len(span_rows))
+        signature = TextSignature(
+            n_rows, n_sequences, sizes, n_outputs, sampling if n_outputs else None, len(span_rows)
+        )
         return TextWork(signature, feeds, len(outputs))
 
     def compute(self, work: TextWork) -> list[Array]:
-        """Compute the graph: return the logits of the requested rows, or the outputs of the op for them, in order.
+        """Compute the graph: return the logits of the requested rows, or what its sampling returns for them.
 
         The list is empty if no row was requested.
         """
@@ -166,16 +173,16 @@ class TextForward:
 
     def signature(self, n: int) -> TextSignature:
         """Return the signature of a graph for the next ``n`` rows of one text and the logits after the last row."""
-        return TextSignature(self.n_rows(n), 1, self._cache.sizes, 1)
+        return TextSignature(self.padded_rows(n), 1, self._cache.sizes, 1)
 
     def largest(self) -> TextSignature:
         """Return the signature of the graph that takes the most memory: the most rows over a full cache."""
-        sizes = self._cache.largest
+        sizes = self._cache.max_sizes
         return self.signature(min([self._n_ubatch, *sizes]))._replace(sizes=sizes)
 
     def build(self, signature: TextSignature) -> Built:
         """Build the graph of a signature. Raises ModelDefinitionError for logits of a wrong shape."""
-        n, n_sequences, sizes, n_outputs, op, n_embeddings = signature
+        n, n_sequences, sizes, n_outputs, sampling, n_embeddings = signature
         ctx = self._backend.new_context()
         positions = (self._n_streams, n) if self._n_streams else (n,)
         batch = Batch(
@@ -190,7 +197,7 @@ class TextForward:
                 embeddings=ctx.input("embeddings", (n_embeddings, self._model.config.dim)),
                 embedding_rows=ctx.input("embedding_rows", (n_embeddings,), DType.I32),
             )
-        views = self._cache.layers(ctx, n, n_sequences, sizes)
+        views = self._cache.views(ctx, n, n_sequences, sizes)
         logits = self._model(batch, views)
         for view in views:
             if isinstance(view, StateView):
@@ -205,10 +212,12 @@ class TextForward:
         self.n_vocab = logits.shape[1]
         if n_outputs == 0:  # the graph only updates the cache
             return Built(ctx, ctx.inputs, ())
-        if op is None:
+        if sampling is None:
             results: tuple[Tensor, ...] = (logits,)
         else:
-            best = logits.argmax()[:, None] if op.op == "argmax" else logits.top_k(min(op.k, self.n_vocab))
+            best = (
+                logits.argmax()[:, None] if sampling.kind == "argmax" else logits.top_k(min(sampling.k, self.n_vocab))
+            )
             results = (best, logits.take_along(best))
         ctx.forward(*results)
         return Built(ctx, ctx.inputs, results)

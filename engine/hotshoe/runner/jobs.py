@@ -17,7 +17,7 @@ from hotshoe.sampling import Sampled, Sampler
 
 if TYPE_CHECKING:
     from hotshoe.runner.slots import CachedSequence
-    from hotshoe.sampling import DeviceOp
+    from hotshoe.sampling import DeviceSampling
 
 __all__ = ["AllLogitsJob", "Event", "FinishReason", "Generation", "Job", "LogitsJob", "Token"]
 
@@ -33,7 +33,7 @@ full. "cancelled": the stream was closed.
 
 _TOKENS_AHEAD = 8  # tokens that a generation may be ahead of its reader
 _ARRAYS_AHEAD = 2  # arrays of logits that wait for their reader: each may take hundreds of MB
-_SPARE = 64  # rows that must stay free when a text joins others, or it would soon lose its room again
+_MIN_FREE_ROWS = 64  # rows that must stay free when a text joins others, or it would soon lose its room again
 
 
 class Token(NamedTuple):
@@ -53,23 +53,23 @@ class Event(NamedTuple):
 
 
 class Job(Generic[R]):
-    """A sequence that takes part in steps. The engine calls ``take`` outside its lock, and ``deliver`` under it."""
+    """A sequence that takes part in steps. The engine calls ``process`` outside its lock, and ``deliver`` under it."""
 
-    device_op: DeviceOp | None = None
-    """The op that may run on the device instead of reading all logits."""
+    device_sampling: DeviceSampling | None = None
+    """What the device may choose, so that not all logits are read."""
 
     all_outputs = False
     """Whether results are needed after every row, not only after the last one."""
 
-    spare = 0
+    min_free_rows = 0
     """Rows that must stay free in the cache when the job joins others."""
 
     max_results = 1
-    """The job is not active while so many results wait for the caller."""
+    """The job is not active while this number of results waits for the caller."""
 
     def __init__(self, sequence: CachedSequence) -> None:
         self.sequence = sequence
-        self.results: deque[R] = deque()  # computed, and not fetched yet
+        self.ready_results: deque[R] = deque()  # computed, and not fetched yet
         self.error: BaseException | None = None
         self.arrival = -1  # set by the engine
         self.served = -1  # the last step that computed rows of it
@@ -90,16 +90,16 @@ class Job(Generic[R]):
     @property
     def active(self) -> bool:
         """Whether the next step is to compute rows for it."""
-        return not self.ended and len(self.results) < self.max_results
+        return not self.ended and len(self.ready_results) < self.max_results
 
     @property
     def ready(self) -> bool:
         """Whether its caller need not wait: a result can be fetched, or the job has ended."""
-        return bool(self.results) or self.ended
+        return bool(self.ready_results) or self.ended
 
     @property
-    def abandoned(self) -> bool:
-        """Whether its caller left and the engine has to remove it."""
+    def removable(self) -> bool:
+        """Whether the engine may remove the job now."""
         return self.finished
 
     # Rows
@@ -110,14 +110,14 @@ class Job(Generic[R]):
         return self.sequence.n_pending
 
     @property
-    def whole(self) -> list[tuple[int, int]]:
+    def inseparable(self) -> list[tuple[int, int]]:
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
         first = self.sequence.n_computed
         return [(max(0, a - first), b - first) for a, b in self.sequence.items.bidirectional if b > first]
 
     @property
     def n_reusable(self) -> int:
-        """How many rows the cache may have already: all but the last one, whose logits are needed."""
+        """How many rows may be reused from the cache: all but the last one, whose logits are needed."""
         return max(0, len(self.sequence) - 1)
 
     # Called by the engine
@@ -125,12 +125,12 @@ class Job(Generic[R]):
     def on_scheduled(self, start: int) -> None:
         """Note that a graph is about to compute its rows from ``start`` on."""
 
-    def take(self, results: list[Array], op: DeviceOp | None) -> None:
-        """Process what a graph computed: logits (rows, vocab), or the outputs of ``op``. Keep errors, do not raise."""
+    def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
+        """Process a graph's outputs: logits (rows, vocab), or what ``sampling`` returns. Keep errors, do not raise."""
         raise NotImplementedError
 
     def deliver(self) -> Event:
-        """Publish what ``take`` processed, and let the sequence grow by it."""
+        """Publish what ``process`` kept, and let the sequence grow by it."""
         raise NotImplementedError
 
 
@@ -140,17 +140,17 @@ class LogitsJob(Job[Array]):
     def __init__(self, sequence: CachedSequence) -> None:
         super().__init__(sequence)
         self.logits: Array | None = None  # (1, vocab), a view of the graph's output for all jobs
-        self._taken: Array | None = None
+        self._processed: Array | None = None
 
     @property
     def finished(self) -> bool:
         return self.logits is not None
 
-    def take(self, results: list[Array], op: DeviceOp | None) -> None:
-        (self._taken,) = results
+    def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
+        (self._processed,) = outputs
 
     def deliver(self) -> Event:
-        self.logits = self._taken
+        self.logits = self._processed
         return Event(self, error=self.error)
 
 
@@ -164,7 +164,7 @@ class AllLogitsJob(Job[Array]):
         super().__init__(sequence)
         self._n_delivered = 0
         self._first = 0  # the row that the next results begin with
-        self._taken: Array | None = None
+        self._processed: Array | None = None
 
     @property
     def finished(self) -> bool:
@@ -177,16 +177,16 @@ class AllLogitsJob(Job[Array]):
     def on_scheduled(self, start: int) -> None:
         self._first = start
 
-    def take(self, results: list[Array], op: DeviceOp | None) -> None:
-        (self._taken,) = results
+    def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
+        (self._processed,) = outputs
 
     def deliver(self) -> Event:
-        if self._taken is not None:
-            rows = self._taken[self._n_delivered - self._first :]
+        if self._processed is not None:
+            rows = self._processed[self._n_delivered - self._first :]
             if len(rows):
-                self.results.append(rows)
+                self.ready_results.append(rows)
             self._n_delivered += len(rows)
-            self._taken = None
+            self._processed = None
         return Event(self, error=self.error)
 
 
@@ -194,7 +194,7 @@ class Generation(Job[Token]):
     """A text that is being generated: its sampler, and the tokens that its reader has not fetched."""
 
     max_results = _TOKENS_AHEAD
-    spare = _SPARE
+    min_free_rows = _MIN_FREE_ROWS
 
     def __init__(self, sequence: CachedSequence, sampler: Sampler, stops: frozenset[int]) -> None:
         super().__init__(sequence)
@@ -204,36 +204,36 @@ class Generation(Job[Token]):
         self.n_cached: int | None = None  # rows of the prompt that the cache had already; None before the first graph
         self.n_tokens = 0
         self.finish: FinishReason | None = None
-        self._taken: Sampled | None = None
+        self._processed: Sampled | None = None
 
     @property
-    def device_op(self) -> DeviceOp | None:  # type: ignore[override]
-        return self.sampler.device_op
+    def device_sampling(self) -> DeviceSampling | None:  # type: ignore[override]
+        return self.sampler.device_sampling
 
     @property
     def finished(self) -> bool:
         return self.finish is not None
 
     @property
-    def abandoned(self) -> bool:
+    def removable(self) -> bool:
         return self.finish == "cancelled"  # tokens of a text that finished otherwise may still be fetched
 
     def on_scheduled(self, start: int) -> None:
         if self.n_cached is None:
             self.n_cached = start
 
-    def take(self, results: list[Array], op: DeviceOp | None) -> None:
-        rows = [r[0] for r in results]
+    def process(self, outputs: list[Array], sampling: DeviceSampling | None) -> None:
+        rows = [output[0] for output in outputs]
         try:
-            if op is None:
-                self._taken = self.sampler.sample(rows[0])
+            if sampling is None:
+                self._processed = self.sampler.sample(rows[0])
             else:
-                self._taken = self.sampler.sample_from(*rows)
+                self._processed = self.sampler.sample_from(*rows)
         except Exception as error:  # for its own reader, not for the thread that runs the step
             self.error = error
 
     def deliver(self) -> Event:
-        sampled, self._taken = self._taken, None
+        sampled, self._processed = self._processed, None
         if sampled is None or self.finish is not None:  # an error, or it was cancelled in the meantime
             return Event(self, None, self.finish, self.error)
         if sampled.id in self.stops:
@@ -245,7 +245,7 @@ class Generation(Job[Token]):
             self.error = error
             return Event(self, error=error)
         token = Token(sampled, self.seconds)
-        self.results.append(token)
+        self.ready_results.append(token)
         self.seconds = 0.0
         self.n_tokens += 1
         self.sequence.items.extend((sampled.id,))

@@ -33,7 +33,7 @@ class RunnerParams:
     """The most sequences that the cache holds at once, 1 to 63."""
 
     n_sequences: int = 1
-    """The cache has room for so many texts of ``n_ctx`` tokens, or for more texts if they are shorter."""
+    """The cache has room for ``n_sequences`` texts of ``n_ctx`` tokens each, or for more texts if they are shorter."""
 
     kv_dtype: str = "f16"
     """The element type of cached keys and values: f16, f32, q8_0, q4_0, …"""
@@ -47,9 +47,9 @@ class RunnerParams:
                 raise ModelError(f"{name} is {value!r}; expected an integer of 1 or more")
         if self.max_sequences > MAX_SEQUENCES:
             raise ModelError(f"max_sequences is {self.max_sequences}; expected at most {MAX_SEQUENCES}")
-        if self.n_ubatch is not None and self.n_ubatch > self.step:
+        if self.n_ubatch is not None and self.n_ubatch > self.max_step_rows:
             raise ModelError(
-                f"n_ubatch is {self.n_ubatch}, but a step computes n_batch={self.step} tokens",
+                f"n_ubatch is {self.n_ubatch}, but a step computes n_batch={self.max_step_rows} tokens",
                 hint="raise n_batch too, or leave n_ubatch out",
             )
         dtype = self.dtype
@@ -57,14 +57,14 @@ class RunnerParams:
             raise DTypeError(f"kv_dtype is {self.kv_dtype!r}; expected a float or quantized type, such as f16 or q8_0")
 
     @property
-    def step(self) -> int:
-        """The most tokens of a text model's step."""
+    def max_step_rows(self) -> int:
+        """The most rows of a text model's step."""
         return 512 if self.n_batch is None else self.n_batch
 
     @property
-    def rows(self) -> int:
+    def max_graph_rows(self) -> int:
         """The most rows of a text model's graph."""
-        return self.step if self.n_ubatch is None else self.n_ubatch
+        return self.max_step_rows if self.n_ubatch is None else self.n_ubatch
 
     @property
     def dtype(self) -> DType:

@@ -1,4 +1,4 @@
-"""The policy: how many rows of each job the next step computes. It touches no tensor, no lock and no cache.
+"""Scheduling policy: how many rows of each job the next step computes. It touches no tensor, no lock and no cache.
 
 A step computes at most ``n_batch`` rows, in graphs of at most ``n_ubatch`` rows. Decoding jobs (one pending row) go
 first, with one row each. The rest of the step goes to prompts in order of arrival; the last one is cut where the step
@@ -6,7 +6,7 @@ ends. So a decoding job never waits longer than one step for a prompt, however l
 gets at least one row of every step.
 
 If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
-prompts are cut into the sizes of ``bucket``, so that few different graphs are needed.
+prompts are cut into the sizes of ``round_up_to_bucket``, so that few different graphs are needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Chunk", "Limits", "Pending", "bucket", "bucket_below", "schedule"]
+__all__ = ["Chunk", "Limits", "Pending", "round_down_to_bucket", "round_up_to_bucket", "schedule"]
 
 
 class Pending(Protocol):
@@ -34,7 +34,7 @@ class Pending(Protocol):
         """The number of rows that are not computed yet, 1 or more."""
 
     @property
-    def whole(self) -> Sequence[tuple[int, int]]:
+    def inseparable(self) -> Sequence[tuple[int, int]]:
         """[start, stop) of the pending rows that must be computed in one graph, counted from the first of them."""
 
 
@@ -65,20 +65,20 @@ class Limits(NamedTuple):
 _EXACT = 32  # smaller sizes are not rounded
 
 
-def bucket(n: int) -> int:
+def round_up_to_bucket(n: int) -> int:
     """Round ``n`` up: exact below 32, then a multiple of 1/16 of the power of two below. Adds at most 6 %."""
     if n < _EXACT:
         return n
-    step = 1 << (n.bit_length() - 5)
-    return -(-n // step) * step
+    quantum = 1 << (n.bit_length() - 5)
+    return -(-n // quantum) * quantum
 
 
-def bucket_below(n: int) -> int:
-    """Round ``n`` down to a size that ``bucket`` does not change."""
+def round_down_to_bucket(n: int) -> int:
+    """Round ``n`` down to a size that ``round_up_to_bucket`` does not change."""
     if n < _EXACT:
         return n
-    step = 1 << (n.bit_length() - 5)
-    return n - n % step
+    quantum = 1 << (n.bit_length() - 5)
+    return n - n % quantum
 
 
 def schedule(jobs: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
@@ -99,7 +99,7 @@ def schedule(jobs: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
         return _uniform_decoding(decoding, limits) + _uniform_prompts(prompts, left, limits)
     shares = [(job, 1) for job in decoding]
     for job in prompts:
-        n = _uncut(job, 0, min(left, job.n_pending)) if left else 0
+        n = _move_out_of_span(job, 0, min(left, job.n_pending)) if left else 0
         if n:
             shares.append((job, n))
             left = max(0, left - n)
@@ -113,7 +113,7 @@ def _graphs(shares: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[
     for job, share in shares:
         done = 0
         while done < share:
-            n = _uncut(job, done, min(room, share - done))
+            n = _move_out_of_span(job, done, min(room, share - done))
             if n > room:  # rows that must stay together, and need an empty graph
                 n = 0 if graphs[-1] else n
             if n:
@@ -125,9 +125,9 @@ def _graphs(shares: Sequence[tuple[P, int]], limits: Limits) -> list[list[Chunk[
     return [graph for graph in graphs if graph]
 
 
-def _uncut(job: Pending, start: int, n: int) -> int:
-    """Return ``n``, or a smaller or larger number, so that ``start + n`` is not inside rows that must stay together."""
-    for first, last in job.whole:
+def _move_out_of_span(job: Pending, start: int, n: int) -> int:
+    """Return ``n``, or a smaller or larger number, so that the cut is not inside rows that must stay together."""
+    for first, last in job.inseparable:
         if first < start + n < last:
             return first - start if first > start else last - start
     return n
@@ -150,7 +150,7 @@ def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[li
         waiting = [i for i, job in enumerate(prompts) if done[i] < job.n_pending]
         if not waiting:
             break
-        n = bucket_below(min(prompts[waiting[0]].n_pending - done[waiting[0]], left, limits.n_ubatch))
+        n = round_down_to_bucket(min(prompts[waiting[0]].n_pending - done[waiting[0]], left, limits.n_ubatch))
         graph: list[Chunk[P]] = []
         for i in waiting:
             if done[i] + n <= prompts[i].n_pending and (len(graph) + 1) * n <= min(left, limits.n_ubatch):

@@ -24,7 +24,7 @@ class TokenSequence(CachedSequence):
 
     ``len(sequence)`` is its number of rows: one for each token and each row of a span. Rows that another sequence, even
     a closed one, has computed for the same beginning are not computed again. A sequence may lose its room in the cache
-    to others while nobody extends it; the next ``append`` then computes its rows again.
+    to others while it is not extended; the next ``append`` then computes its rows again.
     """
 
     def __init__(self, engine: Engine, items: Iterable[Item] = ()) -> None:
@@ -55,10 +55,10 @@ class TokenSequence(CachedSequence):
     def fork(self) -> TokenSequence:
         """Return another sequence with the same tokens. The rows that are computed are shared, not copied."""
         with self.engine.lock:
-            twin = TokenSequence(self.engine)
-            twin.items = self.items.copy()
-            self.engine.fork(self, twin)
-            return twin
+            copy = TokenSequence(self.engine)
+            copy.items = self.items.copy()
+            self.engine.fork_sequence(self, copy)
+            return copy
 
     def shift(self, keep: int, n: int) -> None:
         """Remove ``n`` rows after the first ``keep``, and move the later rows to the front.

@@ -1,6 +1,6 @@
 """Slots: which rows the cache holds, and for which sequence: shared prefixes, forks, evictions, shifts.
 
-A slot is a number of the cache, and the rows that the cache holds under it. A sequence owns a slot while it is worked
+A slot is one of the cache's places for a sequence, identified by a number. A sequence owns a slot while it is worked
 on. The rows stay when the owner is gone: other sequences that begin with the same rows use them, until the room is
 needed. No tensor is touched here. Every caller holds the engine's lock.
 """
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 class CachedSequence:
     """A sequence's items, and how many rows of them are in the cache.
 
-    Only Slots changes ``n_computed``, ``slot`` and ``edited``; anybody may append to ``items`` under the lock.
+    Only Slots changes ``n_computed``, ``slot`` and ``edited``; any code that holds the lock may append to ``items``.
     """
 
     def __init__(self, items: Items) -> None:
@@ -45,15 +45,15 @@ class CachedSequence:
 
 
 class Slot:
-    """A number of the cache, with the rows that the cache holds at positions 0, 1, 2, …"""
+    """One of the cache's places for a sequence, and the rows that it holds at positions 0, 1, 2, …"""
 
     def __init__(self, number: int) -> None:
-        self.number = number
+        self.number = number  # ``slot`` in the methods of the cache
         self.rows: list[Row] = []
-        self.pending: list[Row] = []  # rows that the current step computes
-        self.used = 0  # when a step last computed rows of it
+        self.pending: list[Row] = []  # rows that the current graph computes
+        self.used = 0  # when a graph last computed rows of it
         self.shifted_from: int | None = None  # keys from here on were rotated, not computed: no exact prefix for others
-        self.busy = False  # a step or a shift is changing it
+        self.busy = False  # a graph or a shift is changing it
         self._owner: weakref.ref[CachedSequence] | None = None
 
     @property
@@ -78,8 +78,8 @@ class Slots:
     def attach(self, sequence: CachedSequence, n_reusable: int, keep: Iterable[CachedSequence] = ()) -> None:
         """Give a sequence a slot that holds as many of its first ``n_reusable`` rows as any slot does.
 
-        Later rows are to be computed (again). If all slots are owned, the longest unused one, whose owner is not among
-        ``keep``, is evicted. Raises CacheFullError if no slot can be evicted.
+        Later rows are to be computed (again). If all slots are owned, the least recently used one whose owner is not
+        among ``keep`` is evicted. Raises CacheFullError if no slot can be evicted.
         """
         sequence.edited = False
         slot = self._slot_of(sequence)
@@ -98,7 +98,7 @@ class Slots:
             sequence.slot, sequence.n_computed = slot, len(slot.rows)
         elif sequence.n_computed < len(slot.rows) or sequence.n_computed > n_reusable:
             n = sequence.items.outside_span(min(sequence.n_computed, n_reusable))
-            sequence.n_computed = self.cache.resumable(slot.number, n)
+            sequence.n_computed = self.cache.resume_position(slot.number, n)
             self._trim(slot, sequence.n_computed)
 
     def detach(self, sequence: CachedSequence) -> None:
@@ -114,20 +114,20 @@ class Slots:
         sequence.n_computed = min(sequence.n_computed, n)
         sequence.edited = True
 
-    def fork(self, source: CachedSequence, twin: CachedSequence) -> None:
-        """Share the computed rows of ``source`` with ``twin``, which has the same items."""
+    def fork_sequence(self, source: CachedSequence, copy: CachedSequence) -> None:
+        """Share the computed rows of ``source`` with ``copy``, which has the same items."""
         slot = self._slot_of(source)
         idle = self._idle()
         if slot is None or not idle:
-            return  # twin's rows are computed when it goes on
+            return  # the copy's rows are computed when it goes on
         n = source.items.outside_span(min(source.n_computed, len(slot.rows)))
-        n = self.cache.resumable(slot.number, n)
-        spare = idle[0]
-        self._copy(slot, spare, n)
+        n = self.cache.resume_position(slot.number, n)
+        idle_slot = idle[0]
+        self._copy(slot, idle_slot, n)
         if slot.shifted_from is not None and slot.shifted_from < n:
-            spare.shifted_from = slot.shifted_from
-        spare.owner, spare.used = twin, self._clock
-        twin.slot, twin.n_computed = spare, n
+            idle_slot.shifted_from = slot.shifted_from
+        idle_slot.owner, idle_slot.used = copy, self._clock
+        copy.slot, copy.n_computed = idle_slot, n
 
     def forget(self) -> None:
         """Empty the slots that no sequence owns."""
@@ -135,7 +135,7 @@ class Slots:
             if slot.owner is None and not slot.busy:
                 self._evict(slot)
 
-    # Steps
+    # Graphs
 
     def allocation(self, sequence: CachedSequence, n: int) -> Allocation:
         """Return the cache's record of the next ``n`` rows of an attached sequence."""
@@ -146,25 +146,26 @@ class Slots:
         spans = tuple(span for span in sequence.items.bidirectional if span[0] < start + n and start < span[1])
         return Allocation(slot.number, start, n, spans)
 
-    def fits(self, step: Sequence[Allocation], spare: int) -> bool:
-        """Whether the cache has room for these rows and ``spare`` more, if need be instead of other sequences."""
-        return self.cache.fits(step, None, spare) or self.cache.fits(step, [a.sequence for a in step], spare)
+    def fits(self, allocations: Sequence[Allocation], min_free: int) -> bool:
+        """Whether the cache has room for these rows and ``min_free`` more, if need be instead of other sequences."""
+        slots = [a.slot for a in allocations]
+        return self.cache.fits(allocations, None, min_free) or self.cache.fits(allocations, slots, min_free)
 
     def begin(self, chunks: Sequence[Chunk[Any]], n_rows: int) -> dict[str, Array]:
         """Allocate the rows of a graph of ``n_rows`` rows; return the values of the cache's inputs.
 
         ``commit`` or ``rollback`` must follow, even after an error. Raises CacheFullError.
         """
-        step = [self.allocation(chunk.job.sequence, chunk.n) for chunk in chunks]
-        for chunk, (number, start, n, _) in zip(chunks, step, strict=True):
+        allocations = [self.allocation(chunk.job.sequence, chunk.n) for chunk in chunks]
+        for chunk, (number, start, n, _) in zip(chunks, allocations, strict=True):
             slot = self._slots[number]
             slot.busy = True
             slot.pending = chunk.job.sequence.items.rows[start : start + n]
         try:
-            return self.cache.allocate(step, n_rows)
+            return self.cache.allocate(allocations, n_rows)
         except CacheFullError:
-            self._make_room(step)
-            return self.cache.allocate(step, n_rows)
+            self._make_room(allocations)
+            return self.cache.allocate(allocations, n_rows)
 
     def commit(self) -> None:
         """Keep the rows of the graph: they were computed."""
@@ -185,7 +186,7 @@ class Slots:
         busy = [slot for slot in self._slots if slot.busy]
         for slot in busy:
             owner = slot.owner
-            n = self.cache.resumable(slot.number, len(slot.rows))
+            n = self.cache.resume_position(slot.number, len(slot.rows))
             self._trim(slot, n)
             if owner is not None:
                 owner.n_computed = min(owner.n_computed, n)
@@ -210,7 +211,7 @@ class Slots:
         items.cut(keep, start)  # raises inside a span
         if slot is not None:
             self._evict_sharing(slot, start)
-        if slot is None or start > sequence.n_computed or self.cache.sharing(slot.number, start):
+        if slot is None or start > sequence.n_computed or self.cache.slots_sharing(slot.number, start):
             sequence.items, sequence.edited = items, True
             sequence.n_computed = min(sequence.n_computed, keep)
             return
@@ -239,7 +240,7 @@ class Slots:
 
     def _evict_sharing(self, slot: Slot, start: int) -> None:
         """Evict the slots without an owner that share rows from ``start`` on with this one."""
-        others = self.cache.sharing(slot.number, start)
+        others = self.cache.slots_sharing(slot.number, start)
         for other in self._slots:
             if other.number in others and other.owner is None and not other.busy:
                 self._evict(other)
@@ -251,40 +252,40 @@ class Slots:
         return slot if slot is not None and slot.owner is sequence else None
 
     def _idle(self) -> list[Slot]:
-        """Return the slots without an owner: the empty ones first, then those longest unused."""
+        """Return the slots without an owner: the empty ones first, then the least recently used ones."""
         idle = [s for s in self._slots if s.owner is None and not s.busy]
         return sorted(idle, key=lambda s: (bool(s.rows), s.used))
 
-    def _emptied(self) -> Slot:
+    def _take_empty_slot(self) -> Slot:
         slot = self._idle()[0]
         self._trim(slot, 0)
         return slot
 
-    def _slot_for(self, items: Items, most: int) -> Slot:
-        """Return a slot without an owner that holds as many of the first ``most`` rows of ``items`` as possible."""
-        best, n = self._longest_prefix(items, most)
+    def _slot_for(self, items: Items, n_reusable: int) -> Slot:
+        """Return a slot without an owner that holds as many of the first ``n_reusable`` rows as possible."""
+        best, n = self._longest_prefix(items, n_reusable)
         if best is None:
-            return self._emptied()
+            return self._take_empty_slot()
         idle = self._idle()
-        spare = next((s for s in idle if s is not best), None)
-        if best in idle and (n == len(best.rows) or spare is None or spare.rows):
+        idle_slot = next((s for s in idle if s is not best), None)
+        if best in idle and (n == len(best.rows) or idle_slot is None or idle_slot.rows):
             self._trim(best, n)
             return best
-        assert spare is not None  # attach made sure that a slot is idle, and it is not best
-        self._copy(best, spare, n)
-        return spare
+        assert idle_slot is not None  # attach made sure that a slot is idle, and it is not best
+        self._copy(best, idle_slot, n)
+        return idle_slot
 
-    def _longest_prefix(self, items: Items, most: int) -> tuple[Slot | None, int]:
+    def _longest_prefix(self, items: Items, n_reusable: int) -> tuple[Slot | None, int]:
         best, longest = None, 0
         for slot in sorted(self._slots, key=lambda s: s.owner is not None):
             if not slot.rows:
                 continue
-            n = min(n_common(slot.rows, items.rows), most)
+            n = min(n_common(slot.rows, items.rows), n_reusable)
             if slot.shifted_from is not None:
                 n = min(n, slot.shifted_from)
             n = items.outside_span(n)
             if n > longest:
-                n = items.outside_span(self.cache.resumable(slot.number, n))
+                n = items.outside_span(self.cache.resume_position(slot.number, n))
             if n > longest and self.cache.can_resume(slot.number, n):
                 best, longest = slot, n
         return best, longest
@@ -295,13 +296,13 @@ class Slots:
         self.cache.copy_prefix(source.number, target.number, n)
         target.rows = source.rows[:n]
 
-    def _make_room(self, step: Sequence[Allocation]) -> None:
-        """Evict slots until the step fits: first those without an owner, then those longest unused."""
-        needed = {a.sequence for a in step}
+    def _make_room(self, allocations: Sequence[Allocation]) -> None:
+        """Evict slots until the rows fit: first those without an owner, then the least recently used ones."""
+        needed = {a.slot for a in allocations}
         others = [s for s in self._slots if s.rows and s.number not in needed and not s.busy]
         for victim in sorted(others, key=lambda s: (s.owner is not None, s.used)):
             self._evict(victim)
-            if self.cache.fits(step):
+            if self.cache.fits(allocations):
                 return
 
     def _evict(self, slot: Slot) -> None:

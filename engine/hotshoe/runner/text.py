@@ -14,12 +14,12 @@ import numpy as np
 from hotshoe.kvcache import make_cache
 from hotshoe.runner.base import LoadedModel, ModelParts, T
 from hotshoe.runner.engine import Engine
-from hotshoe.runner.forward import TextForward, TextSignature, most_padding
-from hotshoe.runner.generation import Completion, Stream
+from hotshoe.runner.forward import TextForward, max_padding
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
+from hotshoe.runner.stream import Completion, Stream
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import DeviceType
 from hotshoe_core.errors import BackendError, InputTooLongError, SamplingError, WeightsError, did_you_mean
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Score", "TextModel"]
 
-_MAX_CHARACTERS = 64  # of a prompt, for each token of the context: no text has so few tokens
+_MAX_CHARACTERS = 64  # a prompt with more characters for each token of the context cannot fit
 
 
 class Score(NamedTuple):
@@ -69,20 +69,20 @@ class TextModel(LoadedModel):
             spec,
             n_tokens=n_ctx,
             n_sequences=params.n_sequences,
-            n_batch=params.rows,
-            n_scratch=most_padding(params.rows),
+            n_ubatch=params.max_graph_rows,
+            n_scratch=max_padding(params.max_graph_rows),
             dtype=params.dtype,
         )
-        self._forward = TextForward(model, self.backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.rows)
+        self._forward = TextForward(model, self.backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.max_graph_rows)
         self.engine = Engine(
             self.backend,
             self._forward,
             Slots(self._cache, params.max_sequences),
-            Limits(params.step, params.rows, self._cache.uniform),
+            Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform),
             n_ctx=n_ctx,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
-        self._check_shapes(lambda: self._forward.contexts.get(TextSignature(1, 1, self._cache.sizes, 1)))
+        self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
         if self._forward.n_vocab > self.tokenizer.vocab_size:  # an id that is not a token could be sampled
             raise WeightsError(
                 f"{parts.file.path}: the model gives {self._forward.n_vocab} logits; the vocabulary has "
@@ -309,9 +309,9 @@ class TextModel(LoadedModel):
 
     def _graph_of(self, n_tokens: int) -> Context:
         n_tokens = integer("n_tokens", n_tokens, 1, InputTooLongError)
-        if n_tokens > self.params.rows:
+        if n_tokens > self.params.max_graph_rows:
             raise InputTooLongError(
-                f"n_tokens is {n_tokens}; a graph of this model computes at most n_ubatch={self.params.rows}"
+                f"n_tokens is {n_tokens}; a graph of this model computes at most n_ubatch={self.params.max_graph_rows}"
             )
         return self._forward.contexts.get(self._forward.signature(n_tokens)).context
 

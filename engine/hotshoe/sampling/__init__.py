@@ -9,13 +9,13 @@ The order of the steps is that of llama.cpp; see ``Sampler``.
 """
 
 from hotshoe.sampling._grammar import Grammar, GrammarState, GrammarVocabulary
-from hotshoe.sampling._params import DeviceOp, SamplingParams
+from hotshoe.sampling._params import DeviceSampling, SamplingParams
 from hotshoe.sampling._sampler import Constraint, Sampled, Sampler
 from hotshoe.sampling._stop import StopMatcher
 
 __all__ = [
     "Constraint",
-    "DeviceOp",
+    "DeviceSampling",
     "Grammar",
     "GrammarState",
     "GrammarVocabulary",

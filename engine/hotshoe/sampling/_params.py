@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple
 
 from hotshoe_core.errors import SamplingError
 
-__all__ = ["DeviceOp", "SamplingParams"]
+__all__ = ["DeviceSampling", "SamplingParams"]
 
 
-class DeviceOp(NamedTuple):
+class DeviceSampling(NamedTuple):
     """An operation that the device can compute, so that it need not return the logits of the whole vocabulary."""
 
-    op: Literal["argmax", "top_k"]
+    kind: Literal["argmax", "top_k"]
     k: int
     """The number of tokens that it returns."""
 
@@ -124,16 +124,16 @@ class SamplingParams:
         return not neutral and self.penalty_window != 0
 
     @property
-    def device_op(self) -> DeviceOp | None:
+    def device_sampling(self) -> DeviceSampling | None:
         """What the device has to compute for ``Sampler.sample_from``; None if all logits are needed.
 
-        Runners should use ``Sampler.device_op``, which takes a grammar into account.
+        Runners should use ``Sampler.device_sampling``, which takes a grammar into account.
         """
         if self.penalized or self.logit_bias or self.logprobs is not None:
             return None
         if self.greedy:
-            return DeviceOp("argmax", 1)
-        return DeviceOp("top_k", self.top_k) if self.top_k else None
+            return DeviceSampling("argmax", 1)
+        return DeviceSampling("top_k", self.top_k) if self.top_k else None
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)

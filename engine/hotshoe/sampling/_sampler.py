@@ -11,7 +11,7 @@ import numpy as np
 
 from hotshoe.sampling import _filters as filters
 from hotshoe.sampling._filters import Candidates
-from hotshoe.sampling._params import DeviceOp, SamplingParams
+from hotshoe.sampling._params import DeviceSampling, SamplingParams
 from hotshoe.sampling._penalties import Penalties
 from hotshoe_core.errors import SamplingError
 from hotshoe_core.errors.arguments import described, integer, listed
@@ -96,9 +96,9 @@ class Sampler:
         self._buffer: Array = np.empty(vocab_size if self._adjusts or params.logprobs is not None else 0, np.float32)
 
     @property
-    def device_op(self) -> DeviceOp | None:
+    def device_sampling(self) -> DeviceSampling | None:
         """What the device may compute instead of returning all logits; None if all logits are needed."""
-        return None if self.grammar is not None else self.params.device_op
+        return None if self.grammar is not None else self.params.device_sampling
 
     @property
     def complete(self) -> bool:
@@ -135,21 +135,21 @@ class Sampler:
             return Sampled(id) if self.params.logprobs is None else self._with_logprobs(id, raw)
 
     def sample_from(self, ids: Array, logits: Array) -> Sampled:
-        """Choose the next token from the result of ``device_op``: ids and their logits, in any order.
+        """Choose the next token from the result of ``device_sampling``: ids and their logits, in any order.
 
         If several tokens have the same logit, the device may have chosen other ones than ``sample`` would.
 
-        Raises SamplingError if ``device_op`` is None, or if the arrays are invalid.
+        Raises SamplingError if ``device_sampling`` is None, or if the arrays are invalid.
         """
-        if self.device_op is None:
-            raise SamplingError("these parameters need the logits of the whole vocabulary; device_op is None")
-        n = min(self.device_op.k, self.vocab_size)
+        if self.device_sampling is None:
+            raise SamplingError("these parameters need the logits of the whole vocabulary; device_sampling is None")
+        n = min(self.device_sampling.k, self.vocab_size)
         try:
             ids = np.asarray(ids, np.int64)
         except (TypeError, ValueError, OverflowError):
             raise SamplingError(f"ids are {described(ids)}; expected ({n},) integers") from None
         if ids.shape != (n,):
-            raise SamplingError(f"ids have shape {ids.shape}; expected ({n},) for {self.device_op.op}")
+            raise SamplingError(f"ids have shape {ids.shape}; expected ({n},) for {self.device_sampling.kind}")
         with _quiet():
             logits = self._checked(logits, (n,))
             if np.isnan(logits).any():

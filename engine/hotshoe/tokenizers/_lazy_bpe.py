@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LazyBPE", "without_special"]
 
-MOST_CHARACTERS = 20_000  # in the texts of one call
-MOST_WORDS = 1_000  # in all texts so far; each call with new words rebuilds the model
-LONGEST_WORD = 64  # in symbols; the number of parts of a word grows with its square
+MAX_CHARACTERS = 20_000  # in the texts of one call
+MAX_WORDS = 1_000  # in all texts so far; each call with new words rebuilds the model
+MAX_WORD_LENGTH = 64  # in symbols; the number of parts of a word grows with its square
 
 
 @final
@@ -71,7 +71,7 @@ class LazyBPE:
         """Return a tokenizer that is correct for these texts. It is never changed later: other texts get new ones."""
         if self._whole:
             return self._made
-        if sum(map(len, texts)) > MOST_CHARACTERS:
+        if sum(map(len, texts)) > MAX_CHARACTERS:
             return self._make_whole()
         splitter = self._splitter if parse_special else self._plain_splitter
         words: set[str] = set()
@@ -83,7 +83,7 @@ class LazyBPE:
             if not new or self._whole:
                 return self._made
             spelled = [self._symbols(word) for word in new]
-            if len(self._words) + len(new) <= MOST_WORDS and max(map(len, spelled)) <= LONGEST_WORD:
+            if len(self._words) + len(new) <= MAX_WORDS and max(map(len, spelled)) <= MAX_WORD_LENGTH:
                 for word in spelled:
                     self._learn(word)
                 self._words |= new

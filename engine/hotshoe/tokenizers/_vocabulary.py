@@ -16,9 +16,9 @@ __all__ = ["TokenType", "Vocabulary"]
 PREFIX = "tokenizer.ggml."
 
 # Limits far above those of real vocabularies. Without them, a file could keep a reader busy for minutes.
-LONGEST_TOKEN = 2048  # characters; for kinds whose time per character of a text grows with the longest token
-LARGEST_SQUARES = 2**30  # sum over all tokens of the square of their characters
-LONGEST_LITERALS = 2**20  # characters of all tokens that are searched for in a text
+MAX_TOKEN_LENGTH = 2048  # characters; for kinds whose time per character of a text grows with the longest token
+MAX_SQUARES = 2**30  # sum over all tokens of the square of their characters
+MAX_LITERALS = 2**20  # characters of all tokens that are searched for in a text
 
 
 class TokenType(enum.IntEnum):
@@ -156,12 +156,12 @@ class Vocabulary:
         """Raise TokenizerError if tokens are so long that splitting them at every position would take minutes."""
         lengths = list(map(len, self.tokens))
         longest = max(lengths)
-        if longest > LONGEST_TOKEN:
+        if longest > MAX_TOKEN_LENGTH:
             raise TokenizerError(
-                f"{PREFIX}tokens[{lengths.index(longest)}] has {longest} characters; expected at most {LONGEST_TOKEN} "
-                f"in a vocabulary of the kind {self.model!r}"
+                f"{PREFIX}tokens[{lengths.index(longest)}] has {longest} characters; "
+                f"expected at most {MAX_TOKEN_LENGTH} in a vocabulary of the kind {self.model!r}"
             )
-        if sum(map(operator.mul, lengths, lengths)) > LARGEST_SQUARES:
+        if sum(map(operator.mul, lengths, lengths)) > MAX_SQUARES:
             raise TokenizerError(
                 f"the {len(self.tokens)} strings of {PREFIX}tokens have {sum(lengths)} characters, too many of "
                 f"them in long tokens for a vocabulary of the kind {self.model!r}"
@@ -170,10 +170,10 @@ class Vocabulary:
     def refuse_long_literals(self, tokens: Iterable[str]) -> None:
         """Raise TokenizerError if these tokens, which are searched for in every text, are too long in total."""
         total = sum(map(len, tokens))
-        if total > LONGEST_LITERALS:
+        if total > MAX_LITERALS:
             raise TokenizerError(
                 f"the control and user-defined strings of {PREFIX}tokens have {total} characters in total; "
-                f"expected at most {LONGEST_LITERALS}"
+                f"expected at most {MAX_LITERALS}"
             )
 
     def ids(self, key: str) -> frozenset[int]:

@@ -32,8 +32,8 @@ KEY_CLEAN_TEXT = "hotshoe.tokenizer.clean_text"
 KEY_SPLIT_CHINESE = "hotshoe.tokenizer.split_chinese_characters"
 KEY_MAX_WORD = "hotshoe.tokenizer.max_characters_per_word"
 KEY_VERBATIM = "hotshoe.tokenizer.verbatim_ids"  # user-defined tokens that are found before the text is normalized
-MAX_WORD = 100
-LONGEST_WORD = 1000  # the time to split a word grows with up to the cube of its characters
+MAX_WORD_LENGTH = 100
+MAX_WORD_LENGTH = 1000  # the time to split a word grows with up to the cube of its characters
 
 
 def phantom(token: str, kind: int) -> str:
@@ -112,9 +112,9 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     )
 
     lowercase = vocabulary.flag(KEY_LOWERCASE, True)
-    max_word = vocabulary.integer(KEY_MAX_WORD, MAX_WORD)
-    if max_word > LONGEST_WORD:
-        raise TokenizerError(f"{KEY_MAX_WORD} is {max_word}; expected at most {LONGEST_WORD}")
+    max_word = vocabulary.integer(KEY_MAX_WORD, MAX_WORD_LENGTH)
+    if max_word > MAX_WORD_LENGTH:
+        raise TokenizerError(f"{KEY_MAX_WORD} is {max_word}; expected at most {MAX_WORD_LENGTH}")
     inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=tokens[unk], max_input_chars_per_word=max_word))
     inner.normalizer = normalizers.BertNormalizer(
         clean_text=vocabulary.flag(KEY_CLEAN_TEXT, True),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from hotshoe_core.contract.mapped_libraries import is_same_file, mapped_libraries
 
-__all__ = ["foreign_bases", "is_mapped"]
+__all__ = ["other_bases", "is_mapped"]
 
 _STEM = "ggml-base"
 
 
-def foreign_bases(ours: Path) -> list[str]:
+def other_bases(ours: Path) -> list[str]:
     """The paths of loaded ``libggml-base`` files other than ``ours``."""
     return [path for path in mapped_libraries(_STEM) if not is_same_file(path, ours)]
 

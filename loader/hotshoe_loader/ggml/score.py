@@ -16,7 +16,7 @@ from typing import NamedTuple
 from hotshoe_loader.binary import Binary, install_hint, unresolved
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.ggml.file_names import LibraryCandidate
-from hotshoe_loader.ggml.libraries import GgmlLibraries
+from hotshoe_loader.ggml.native_result import GgmlLibraries
 from hotshoe_loader.plugin_calls import guarded
 from hotshoe_loader.verdict import Outcome, Rejected
 

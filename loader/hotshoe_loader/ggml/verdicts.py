@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hotshoe_loader.ggml.mapped import foreign_bases, is_mapped
+from hotshoe_loader.ggml.mapped import is_mapped, other_bases
 from hotshoe_loader.report import LibraryReport, ProviderReport
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 
@@ -25,7 +25,7 @@ def refuse_other_ggml(report: ProviderReport, adopted: str) -> dict[str, Any]:
             f"its libraries need {report.core}; this process uses the ggml in {adopted}",
             "call load_all() without ggml= (and unset HOTSHOE_GGML) to use this plugin",
         )
-    foreign = foreign_bases(Path(report.core)) if report.core else []
+    foreign = other_bases(Path(report.core)) if report.core else []
     if not foreign:
         return {}
     if is_mapped(Path(report.core)):  # the plugin's own base was loaded first, and its libraries bind to it

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotshoe_core.contract.device import name_problem
-from hotshoe_loader.catalog import known
+from hotshoe_loader.catalog import find_entry
 from hotshoe_loader.ggml.file_names import LibraryCandidate, list_libraries
+from hotshoe_loader.policy import Policy
 from hotshoe_loader.rank import REFERENCE
 from hotshoe_loader.report import Job, ProviderReport
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
-from hotshoe_loader.vet import Policy
 
 __all__ = ["find_without_plugin", "jobs_without_plugin", "unusable_verdicts", "vet_without_plugin"]
 
@@ -66,7 +66,7 @@ def _vet(backend: str, libraries: Sequence[LibraryCandidate], policy: Policy) ->
     problem = name_problem(backend) or name_problem(f"ggml-{backend}")
     if problem is not None:
         raise Rejected(Outcome.INCOMPATIBLE_API, f"its devices would be called {backend!r}: {problem}", rename)
-    owner = known(backend)
+    owner = find_entry(backend)
     if backend == REFERENCE or (owner is not None and owner.provider != f"ggml-{backend}"):
         name = "hotshoe's reference backend" if owner is None else owner.distribution
         raise Rejected(
@@ -89,7 +89,11 @@ def _vet(backend: str, libraries: Sequence[LibraryCandidate], policy: Policy) ->
 def unusable_verdicts(
     report: ProviderReport | None, libraries: Sequence[LibraryCandidate], rejected: Rejected
 ) -> Iterator[Verdict]:
-    """Verdicts on libraries that cannot be used: each with its own rejection, else with ``rejected``, that of all."""
+    """Verdicts on libraries that cannot be used.
+
+    report: their probe, with a rejection for some of them; None if they were not probed. rejected: used for each
+    library without its own rejection.
+    """
     tested = {library.path: library for library in report.libraries} if report else {}
     for library in libraries:
         result = tested.get(str(library.path))
@@ -100,7 +104,7 @@ def unusable_verdicts(
 
 def _verdicts_without_driver(libraries: Iterable[LibraryCandidate], policy: Policy) -> Iterator[Verdict]:
     """Verdicts on libraries that no installed plugin can drive: another fault of the library comes first."""
-    from hotshoe_loader.ggml.vet import vet_library  # not needed at every start
+    from hotshoe_loader.ggml.vet_libraries import vet_library  # not needed at every start
 
     for library in libraries:
         start = time.perf_counter()

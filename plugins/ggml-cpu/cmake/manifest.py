@@ -45,7 +45,7 @@ def manifest(root: Path, environment: Sequence[str], adopts: Sequence[str] = ())
     if adopts:
         ggml["adopts"] = [version, *adopts]
     # api: the plugin contract that src/hotshoe_ggml/provider.py is written for
-    return {"format": 1, "api": [1, 1], "ggml": ggml, "environment": list(environment)}
+    return {"format": 1, "api": [2, 2], "ggml": ggml, "environment": list(environment)}
 
 
 def write(path: Path, value: dict[str, Any]) -> None:

@@ -1,11 +1,11 @@
-"""hotshoe's ggml engine, and the CPU. Importing it loads no native code.
+"""hotshoe's ggml engine, and the CPU. Importing this package loads no native code.
 
 From the bottom up; a level imports only lower ones (tests/test_architecture.py):
 
-- ``native``: ggml's C API. ``abi``: the fingerprint of its headers.
-- ``lowering``: core's nodes to ggml's. ``memory``: buffers, layouts of weights, moving bytes.
-- ``unit``: an opened device, by what ggml has. ``weights``: loading weights, making states.
-- ``run``: compiled graphs. ``quirks``: what single libraries need in addition.
+- ``native``: ggml's C API. ``abi``: the fingerprint of its headers. ``parallel``: threads for work in Python.
+- ``lowering``: makes ggml's nodes from core's. ``memory``: buffers, layouts of weights, copying.
+- ``unit``: an opened device, with ggml's own ops. ``weights``: loads weights, makes states.
+- ``run``: compiled graphs. ``quirks``: workarounds for individual ggml libraries.
 - ``cpu``: the CPU's unit with hotshoe's kernels. Only ``open_units`` imports it.
 - ``open_units``, ``backend``, ``provider``: from devices to core's contract and the loader's hooks.
 """

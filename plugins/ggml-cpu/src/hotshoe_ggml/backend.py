@@ -1,4 +1,4 @@
-"""GgmlBackend: core's contract over ggml's devices."""
+"""GgmlBackend: implements core's Backend with ggml's devices."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SMALLER = "use a smaller context or batch, a more quantized file, or another de
 
 
 class GgmlBackend(Backend):
-    """ggml's engine over the chosen devices, the preferred one first."""
+    """The backend for the chosen devices of ggml, the preferred one first."""
 
     honours = frozenset({"n_threads", "mmap", "repack", "flash_attention", "allocate"})
 
@@ -53,8 +53,8 @@ class GgmlBackend(Backend):
         self._may_be_lost = [unit for unit in self.units if unit.can_be_lost]
         self._stored: dict[Tensor, tuple[str, Stored]] = {}  # device and memory
         self._executables: set[GgmlExecutable] = set()
-        # Several units share one. With the CPU alone, each graph has its own, and keeps its addresses: memory that was
-        # never written costs nothing.
+        # Several units share one scheduler. With only a CPU, each graph has its own and keeps its addresses. That is
+        # cheap, because Linux provides pages only when they are written.
         self.scheduler = Scheduler(self.units) if len(self.units) > 1 else None
 
     def load(
@@ -69,7 +69,7 @@ class GgmlBackend(Backend):
             rounded = False
             try:
                 for unit in self.units:
-                    chosen = [w for w in weights if placement.of_weight(w.layer, w.uses) == unit.name]
+                    chosen = [w for w in weights if placement.device_of_weight(w.layer, w.uses) == unit.name]
                     rounded = rounded or (self.params.repack is True and any(map(unit.rounds, chosen)))
                     stored |= load_weights(
                         unit, chosen, mmap=self.params.mmap, repack=self.params.repack,
@@ -89,7 +89,7 @@ class GgmlBackend(Backend):
             loaded = {}
             for w in weights:
                 tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
-                loaded[w.key] = self._register(tensor, placement.of_weight(w.layer, w.uses), stored[w.key])
+                loaded[w.key] = self._register(tensor, placement.device_of_weight(w.layer, w.uses), stored[w.key])
             return loaded
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -97,7 +97,7 @@ class GgmlBackend(Backend):
         with self.lock:
             self._require_open()
             require_leaf("state", name, shape, dtype, layer)
-            unit = self.unit(self.placement.of_state(layer))
+            unit = self.unit(self.placement.device_of_state(layer))
             try:
                 stored = make_state(unit, shape, dtype, name, dry=not self.params.allocate)
             except OutOfMemory as e:
@@ -106,7 +106,7 @@ class GgmlBackend(Backend):
             return self._register(tensor, unit.name, stored)
 
     def _register(self, tensor: Tensor, device: str, stored: Stored) -> Tensor:
-        tensor.owner, tensor.handle = self, stored.handle
+        tensor.owner, tensor.handle = self, stored.layout
         self._stored[tensor] = (device, stored)
         return tensor
 
@@ -115,7 +115,7 @@ class GgmlBackend(Backend):
 
     def release(self, tensors: Sequence[Tensor]) -> None:
         if self.foreign:
-            return  # a forked child has none of the threads that this would end
+            return  # the threads that this would stop do not exist in a forked process
         with self.lock:
             for t in tensors:
                 if t in self._stored:
@@ -145,13 +145,13 @@ class GgmlBackend(Backend):
                     self.on_lost(unit.name, error.message)
                 raise
 
-    def builds(self, node: Tensor) -> Unit:
-        """The unit whose builder makes the node: that of its layer, or the CPU for a primitive that ggml lacks."""
+    def builder_unit(self, node: Tensor) -> Unit:
+        """The unit whose builder makes the node: the unit of its layer, or the CPU if ggml lacks this primitive."""
         unit = self.unit_of(node.layer)
-        return unit if unit.fills_gaps or TABLE[node.op].composite or not ggml_lacks(node) else self.units[-1]
+        return unit if unit.runs_custom_kernels or TABLE[node.op].composite or not ggml_lacks(node) else self.units[-1]
 
     def supports(self, node: Tensor) -> bool:
-        return can_lower(node) and (not ggml_lacks(node) or self.builds(node).fills_gaps)
+        return can_lower(node) and (not ggml_lacks(node) or self.builder_unit(node).runs_custom_kernels)
 
     def compile(self, graph: Graph) -> GgmlExecutable:
         self.require_process()
@@ -192,7 +192,7 @@ class GgmlBackend(Backend):
             return report
 
     def memory_free(self) -> dict[str, int]:
-        """Free bytes of the chosen devices, as their drivers say now. A probe's number may be older."""
+        """Free bytes of the chosen devices, as their drivers report now. A probe's number may be older."""
         self.require_process()
         with self.lock:
             self._require_open()
@@ -215,7 +215,7 @@ class GgmlBackend(Backend):
 
     def close(self) -> None:
         if self.foreign:
-            return  # a forked child has none of the threads that this would end
+            return  # the threads that this would stop do not exist in a forked process
         with self.lock:
             if self._closed:
                 return

@@ -1,4 +1,4 @@
-"""Opening the units of a backend: the chosen devices, and the CPU, which runs what they cannot."""
+"""Open the units of a backend: the chosen devices, and the CPU for nodes that the other devices cannot run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["open_units"]
 _MAX_DEVICES = 15  # ggml's scheduler aborts on 16
 
 _UNITS: dict[str, type[Unit]] = {"Vulkan": VulkanUnit}
-"""By the name that a library registers with ggml. Other devices than these and the CPU are a Unit."""
+"""By the name that a library registers with ggml. The CPU is a CpuUnit; all other devices are a Unit."""
 
 
 def open_units(devices: Sequence[Device], params: BackendParams) -> list[Unit]:
     """One unit for each device. The CPU is the last one, as ggml's scheduler requires, whether it was chosen or not.
 
-    Raises NativeError for another number of devices, CPUs or threads than ggml takes.
+    Raises NativeError unless there are 1 to 15 devices with at most one CPU, and ggml allows ``n_threads``.
     """
     n_threads = default_threads() if params.n_threads is None else params.n_threads
     if not 1 <= n_threads <= lib().GGML_MAX_N_THREADS:

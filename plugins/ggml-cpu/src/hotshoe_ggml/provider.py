@@ -30,7 +30,7 @@ class GgmlProvider:
     """
 
     family = "ggml"
-    api_version = 1  # the version that this is written for, not that of the installed hotshoe
+    api_version = 2  # the version that this is written for, not that of the installed hotshoe
 
     def __init__(self, name: str, library: str, directory: Path, device_name: str) -> None:
         self.name = name

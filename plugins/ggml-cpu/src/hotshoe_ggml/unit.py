@@ -1,4 +1,4 @@
-"""Unit: one opened device, and what it can do. ``cpu`` and ``quirks`` define other units."""
+"""Unit: one opened device of ggml, and what it can do. It is also the base class of CpuUnit and VulkanUnit."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.errors import DeviceLostError, NativeError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml.lowering import Builder
-from hotshoe_ggml.memory.layouts import OwnLayout
+from hotshoe_ggml.memory.layouts import PackedLayout
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import device_facts, ffi, lib, library_of
 
-__all__ = ["Unit", "is_view"]
+__all__ = ["Unit"]
 
 
 class Unit:
-    """A device with its library and its ggml backend. Its nodes are ggml's own ops.
+    """An opened device, with its library and its ``ggml_backend_t``. It uses only ggml's own ops.
 
     Raises NativeError if ggml cannot initialise the device.
     """
 
-    fills_gaps = False
-    """Whether the builder makes nodes that ggml has no op for, and this unit runs them."""
+    runs_custom_kernels = False
+    """Whether the unit runs our kernels (GGML_OP_CUSTOM), which its builder also uses for ops that ggml lacks."""
 
-    has_own_layouts = False
-    """Whether ``pack`` exists."""
+    can_pack = False
+    """Whether ``pack`` is implemented."""
 
     may_round_to_bf16 = False
     """Whether ``matmul_precision="bf16"`` makes products faster."""
 
     n_copying = 1
-    """Threads that fill the device's memory at once. A driver's queue takes one after the other."""
+    """Threads that copy into the device's memory at the same time. A GPU's queue executes one copy after the other."""
 
     maps_pages: bool
     """Whether weights may stay in a mapped file."""
@@ -45,28 +45,28 @@ class Unit:
         self.n_threads = n_threads
         self.library = library_of(device)
         facts = self.library.devices()[int(device.properties["index"])]
-        self.handle = facts.handle
+        self.device_pointer = facts.pointer
         self.maps_pages = facts.buffer_from_host_ptr
         self._native_name = facts.name
-        self.backend = lib().ggml_backend_dev_init(self.handle, ffi.NULL)
+        self.ggml_backend = lib().ggml_backend_dev_init(self.device_pointer, ffi.NULL)
         self._failures = self.library.failures(facts.name)
-        if self.backend == ffi.NULL:
+        if self.ggml_backend == ffi.NULL:
             why = f": {self._failures[1]}" if self._failures and self._failures[1] else ""
             raise NativeError(f"{self.name}: ggml could not initialise the device{why}")
-        self.buffer_type = lib().ggml_backend_dev_buffer_type(self.handle)  # a device that was lost has another now
+        self.buffer_type = lib().ggml_backend_dev_buffer_type(self.device_pointer)  # another one after a loss
         set_threads = self.library.function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
         if set_threads is not None:  # a device that computes on the host, such as the CPU and a BLAS
-            set_threads(self.backend, n_threads)
+            set_threads(self.ggml_backend, n_threads)
 
-    def builder(self, context: Any, keep: list[Any]) -> Builder:
-        """A builder of this unit's nodes in a ggml context. keep: see Builder."""
-        return Builder(context, keep, flash=self.params.flash_attention)
+    def builder(self, context: Any, keep_alive: list[Any]) -> Builder:
+        """A builder of this unit's nodes in a ggml context. keep_alive: see Builder."""
+        return Builder(context, keep_alive, flash=self.params.flash_attention)
 
     def supports(self, node: Any) -> bool:
         """Whether the device runs this ggml node. ggml aborts the process on a node that no device runs."""
-        if not self.fills_gaps and (node.op == lib().GGML_OP_CUSTOM or _is_overstated(node)):
+        if not self.runs_custom_kernels and (node.op == lib().GGML_OP_CUSTOM or _is_overstated(node)):
             return False
-        return bool(lib().ggml_backend_dev_supports_op(self.handle, node))
+        return bool(lib().ggml_backend_dev_supports_op(self.device_pointer, node))
 
     def buffer_types(self) -> list[Any]:
         """ggml's additional buffer types, in which weights are rearranged for faster products."""
@@ -77,19 +77,19 @@ class Unit:
         return False
 
     def packs(self, weight: WeightData) -> bool:
-        """Whether this weight should be kept in the unit's own layout."""
+        """Whether ``pack`` should pack this weight: its products are faster then."""
         return False
 
-    def pack(self, weights: Sequence[WeightData], *, dry: bool, meter: Meter) -> Sequence[OwnLayout]:
-        """Load these weights in the unit's own layout. dry: without memory, to know their sizes.
+    def pack(self, weights: Sequence[WeightData], *, dry: bool, meter: Meter) -> Sequence[PackedLayout]:
+        """Load these weights, and pack them for the unit's kernels.
 
-        Raises OutOfMemory.
+        dry: allocate no memory; only compute the sizes. Raises OutOfMemory.
         """
         raise NotImplementedError(f"{self.name} packs no weights")
 
     def memory_free(self) -> int:
         """Free bytes of the device now; 0 if its driver does not say."""
-        return device_facts(self.handle).memory_free
+        return device_facts(self.device_pointer).memory_free
 
     @property
     def can_be_lost(self) -> bool:
@@ -109,14 +109,7 @@ class Unit:
         return 0
 
     def close(self) -> None:
-        lib().ggml_backend_free(self.backend)
-
-
-def is_view(node: Any) -> bool:
-    """Whether the node computes nothing: it is a view of its source's memory."""
-    g = lib()
-    views = (g.GGML_OP_RESHAPE, g.GGML_OP_VIEW, g.GGML_OP_PERMUTE, g.GGML_OP_TRANSPOSE)
-    return node.view_src != ffi.NULL and node.op in views
+        lib().ggml_backend_free(self.ggml_backend)
 
 
 _EIGHT_BYTES = {DType.I64.id, DType.F64.id}

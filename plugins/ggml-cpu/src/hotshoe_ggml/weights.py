@@ -1,7 +1,7 @@
-"""Loading weights and making states: where each is kept on its device, and in which layout.
+"""Load weights and make states: where each is stored on its device, and in which layout.
 
 A weight that the device may read in place stays in the mapped file. One that the unit multiplies faster in another
-layout is rearranged, by ggml or in the unit's own layout. Others are copied. Weights of one kind share a buffer.
+layout is rearranged by ggml, or packed for our kernels. Others are copied. Weights of one kind share a buffer.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any, Literal, NamedTuple
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_ggml.memory.buffers import ALIGNMENT, Buffer, OwnBuffer, TensorBuffer
-from hotshoe_ggml.memory.layouts import PRODUCTS, DualLayout, Handle
-from hotshoe_ggml.memory.transfer import Meter, copy_all, memory_owner, zeros
+from hotshoe_ggml.memory.buffers import ALIGNMENT, Buffer, PackedBuffer, TensorBuffer
+from hotshoe_ggml.memory.host import memory_owner, zeros
+from hotshoe_ggml.memory.layouts import PRODUCTS, DualLayout, Layout
+from hotshoe_ggml.memory.transfer import Meter, copy_all
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, address, extents
 from hotshoe_ggml.unit import Unit
@@ -26,7 +27,7 @@ __all__ = ["Stored", "load_weights", "make_state"]
 class Stored(NamedTuple):
     """A weight or state in the memory of a device."""
 
-    handle: Handle
+    layout: Layout
     buffers: list[Buffer]
     """Each has counted the tensor once: see Buffer.release_one."""
 
@@ -58,13 +59,13 @@ def load_weights(
     groups: dict[tuple[str, int], tuple[Any, list[_Part]]] = {}
     to_pack: list[_Part] = []
     buffer_types = unit.buffer_types() if repack else []
-    split = bool(buffer_types) or (repack is True and unit.has_own_layouts)
+    split = bool(buffer_types) or (repack is True and unit.can_pack)
     for part in (part for w in weights for part in _parts(w, split=split)):
         w = part.weight
         if repack is True and unit.packs(w):
             to_pack.append(part)
             continue
-        kind = next((t for t in buffer_types if _fits(unit.handle, t, w)), unit.buffer_type)
+        kind = next((t for t in buffer_types if _fits(unit.device_pointer, t, w)), unit.buffer_type)
         plain = kind is unit.buffer_type
         owner = memory_owner(w.data) if mmap and plain and not dry and unit.maps_pages and _is_mappable(w) else None
         group = ("mapped", id(owner)) if owner is not None else ("copied", int(ffi.cast("uintptr_t", kind)))
@@ -74,12 +75,12 @@ def load_weights(
         for (how, _), (kind, parts) in groups.items():
             buffer = TensorBuffer(len(parts))
             buffers |= {part.key: buffer for part in parts}
-            with _locate_errors(unit, parts):
+            with _add_device_to_errors(unit, parts):
                 _fill(unit, buffer, how, kind, parts, dry, meter)
         if to_pack:
-            with _locate_errors(unit, to_pack):
+            with _add_device_to_errors(unit, to_pack):
                 layouts = unit.pack([part.weight for part in to_pack], dry=dry, meter=meter)
-            buffers |= {part.key: OwnBuffer(layout) for part, layout in zip(to_pack, layouts)}
+            buffers |= {part.key: PackedBuffer(layout) for part, layout in zip(to_pack, layouts)}
     except BaseException:
         for allocated in buffers.values():
             allocated.free()
@@ -90,8 +91,8 @@ def load_weights(
 def make_state(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, dry: bool) -> Stored:
     """A zeroed tensor in a new buffer. Raises OutOfMemory.
 
-    If the device computes in the host's memory, Linux provides the pages when they are written: only those of the part
-    of a long context that is used.
+    If the device computes in the host's memory, Linux provides each page when it is first written, so the unused part
+    of a long context takes no memory.
     """
     key, buffer, g = _Key(name, False), TensorBuffer(1), lib()
     try:
@@ -99,7 +100,7 @@ def make_state(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, d
         if unit.maps_pages and not dry and g.ggml_backend_buft_is_host(unit.buffer_type):
             nbytes = int(g.ggml_nbytes(tensor))
             try:
-                buffer.use_memory(unit.handle, [(tensor, zeros(max(nbytes, 1)))])
+                buffer.use_memory(unit.device_pointer, [(tensor, zeros(max(nbytes, 1)))])
             except MemoryError:
                 raise OutOfMemory(nbytes) from None
         else:
@@ -115,26 +116,26 @@ def make_state(unit: Unit, shape: tuple[int, ...], dtype: DType, name: str, *, d
 def _stored(weight: str, buffers: dict[_Key, Buffer]) -> Stored:
     key, second = _Key(weight, False), _Key(weight, True)
     buffer, product = buffers[key], buffers.get(second)
-    handle, size = buffer.handle(key), buffer.nbytes(key)
+    layout, size = buffer.layout(key), buffer.nbytes(key)
     if product is None:
-        return Stored(handle, [buffer], size)
+        return Stored(layout, [buffer], size)
     if product is not buffer:  # in one mapping they are the same pages
         size += product.nbytes(second)
-    return Stored(DualLayout(handle, product.handle(second)), [buffer, product], size)
+    return Stored(DualLayout(layout, product.layout(second)), [buffer, product], size)
 
 
 def _parts(w: WeightData, *, split: bool) -> list[_Part]:
-    """The weight, or two parts of it if ``split`` and it has ``linear`` and others among its uses."""
+    """The weight. If ``split``, and its uses are ``linear`` and others: two parts, one for ``linear``."""
     others = tuple(use for use in w.uses if use != "linear")
     if not split or not others or len(others) == len(w.uses):
         return [_Part(_Key(w.key, False), w)]
-    file, product = dataclasses.replace(w, uses=others), dataclasses.replace(w, uses=("linear",))
-    return [_Part(_Key(w.key, False), file), _Part(_Key(w.key, True), product)]
+    as_stored, for_products = dataclasses.replace(w, uses=others), dataclasses.replace(w, uses=("linear",))
+    return [_Part(_Key(w.key, False), as_stored), _Part(_Key(w.key, True), for_products)]
 
 
 @contextlib.contextmanager
-def _locate_errors(unit: Unit, parts: list[_Part]) -> Iterator[None]:
-    """Complete an OutOfMemory: it names the device, and the layer of the largest weight."""
+def _add_device_to_errors(unit: Unit, parts: list[_Part]) -> Iterator[None]:
+    """Add to an OutOfMemory the name of the device, and the layer of the largest weight."""
     try:
         yield
     except OutOfMemory as e:
@@ -146,7 +147,7 @@ def _fill(unit: Unit, buffer: TensorBuffer, how: str, kind: Any, parts: list[_Pa
     weights = [part.weight for part in parts]
     tensors = [buffer.add(part.key, w.name, w.shape, w.dtype) for part, w in zip(parts, weights)]
     if how == "mapped":
-        buffer.map_pages(unit.handle, list(zip(tensors, weights)))
+        buffer.map_pages(unit.device_pointer, list(zip(tensors, weights)))
     else:
         buffer.allocate(kind, dry=dry)
     lib().ggml_backend_buffer_set_usage(buffer.buffer, lib().GGML_BACKEND_BUFFER_USAGE_WEIGHTS)
@@ -163,9 +164,9 @@ def _is_mappable(w: WeightData) -> bool:
 
 
 def _fits(device: Any, buffer_type: Any, w: WeightData) -> bool:
-    """Whether every use of the weight works from this buffer type. It asks the device with a node that does not run."""
+    """Whether every use of the weight works from this buffer type: asks the device about a node that never runs."""
     if not w.uses or any(use != PRODUCTS.get(len(w.shape)) for use in w.uses):
-        return False  # ggml aborts on shapes that do not fit the op
+        return False  # ggml aborts if a shape does not fit the op
     g = lib()
     owner = NativeContext(8)
     context = owner.pointer

@@ -21,8 +21,8 @@ def serve(host: str, port: int, n_threads: int) -> None:
     start = library.function("ggml_backend_rpc_start_server", _START)
     if start is None:
         raise NativeError(f"{library!r} has no server")
-    handles = [facts.handle for facts in load_cpu().devices()]
-    start(f"{host}:{port}".encode(), ffi.NULL, n_threads, len(handles), ffi.new("ggml_backend_dev_t[]", handles))
+    pointers = [facts.pointer for facts in load_cpu().devices()]
+    start(f"{host}:{port}".encode(), ffi.NULL, n_threads, len(pointers), ffi.new("ggml_backend_dev_t[]", pointers))
     raise NativeError(f"the server at {host}:{port} ended", hint="is the port in use? try another: --listen HOST:PORT")
 
 

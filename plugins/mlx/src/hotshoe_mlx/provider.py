@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MlxProvider", "hotshoe_providers"]
 
-_LEAST = (0, 32)  # the first version with streams for any thread, and with device_info
+_MIN_VERSION = (0, 32)  # the first version with streams for any thread, and with device_info
 
 
 class MlxProvider:
@@ -23,7 +23,7 @@ class MlxProvider:
 
     name = "mlx"
     family = "mlx"
-    api_version = 1  # the version this code is written for, not that of the installed hotshoe
+    api_version = 2  # the version this code is written for, not that of the installed hotshoe
 
     def native(self) -> None:
         return None
@@ -83,8 +83,8 @@ def _mlx() -> Any:
             f"MLX's engine is not installed ({e}): pip install 'mlx[cpu]' or 'mlx[cuda]' on Linux, mlx on a Mac with "
             "Apple silicon; other systems are not supported"
         ) from e
-    if tuple(int(part) for part in _version(mx).split(".")[:2]) < _LEAST:
-        least = ".".join(map(str, _LEAST))
+    if tuple(int(part) for part in _version(mx).split(".")[:2]) < _MIN_VERSION:
+        least = ".".join(map(str, _MIN_VERSION))
         raise ImportError(f"mlx is {_version(mx)}; expected {least} or later: pip install --upgrade mlx")
     return mx
 

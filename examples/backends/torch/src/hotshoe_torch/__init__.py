@@ -14,7 +14,7 @@ class TorchProvider:
 
     name = "torch"
     family = "torch"
-    api_version = 1
+    api_version = 2
 
     def native(self) -> None:
         return None  # it has no native libraries that hotshoe should open

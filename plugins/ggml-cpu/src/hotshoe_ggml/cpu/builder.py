@@ -1,6 +1,6 @@
-"""CpuBuilder: makes nodes that run hotshoe's own kernels (`native/` of the plugin), on the CPU only.
+"""CpuBuilder: makes nodes that run hotshoe's C kernels, from the plugin's folder `native/`, on the CPU only.
 
-The parameters of a node are read whenever its graph is computed: ``keep`` holds them as long.
+The parameters of a node are read whenever its graph is computed: ``keep_alive`` keeps them until the graph is freed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from hotshoe_ggml.cpu.packed import (
     linear_params,
     multiplies_stored,
 )
-from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, Read
-from hotshoe_ggml.memory.layouts import Handle
+from hotshoe_ggml.lowering.builder import Builder, Fusion, Ptr, ReadOperand
+from hotshoe_ggml.memory.layouts import Layout
 from hotshoe_ggml.native import ffi, kernels
 
 __all__ = ["CpuBuilder", "cache_types", "mask_types"]
@@ -32,10 +32,10 @@ _F32 = DType.F32.id
 _PLAIN = {_F32: 4}
 _I32 = DType.I32.id
 _MAX_DIM = 576
-_ENOUGH_PIECES = 4  # for each thread: then threads finish at about the same time
-_QUERIES_TOGETHER = 64  # with this many queries and more, several queries are one piece
-_MIN_KEYS = 256  # of a part: merging parts costs a barrier
-_FEW_ROWS = 4  # each of them reads all of the other operand
+_MIN_PIECES = 4  # for each thread. With this many, all threads finish at about the same time.
+_MIN_QUERIES_IN_TILES = 64  # with this many queries, the kernel takes several queries as one piece of work
+_MIN_KEYS = 256  # in each part. Merging the parts costs a barrier, which is not worth it for fewer.
+_MAX_FEW_ROWS = 4  # of x in hotshoe_few_rows, which reads all of the other operand once for each row
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 _I32_LIMITS = (-(2**31), 2**31 - 1)
 _ACTIVATIONS = {"none": "GELU_ERF", "tanh": "GELU_TANH", "quick": "GELU_QUICK", "softplus": "SOFTPLUS"}
@@ -44,14 +44,17 @@ _CACHES = (DType.BF16, DType.Q8_0, DType.Q4_0, DType.Q4_1, DType.Q5_0, DType.Q5_
 
 @functools.cache
 def mask_types() -> dict[int, int]:
-    """Types that attention takes as a mask: ggml's type number, and bytes. Without F16C ggml is faster with halves."""
+    """Types that our attention takes as a mask: ggml's type number, and bytes of an element.
+
+    F16 is left out if the CPU lacks F16C: ggml's attention is faster then.
+    """
     halves = {} if ffi.string(kernels().hotshoe_kernels_isa()) == b"generic" else {DType.F16.id: 2}
     return _PLAIN | halves
 
 
 @functools.cache
 def cache_types() -> dict[int, int]:
-    """Types that attention takes as keys and values: ggml's type number, and bytes of an element or of a block."""
+    """Types that our attention takes as keys and values: ggml's type number, and bytes of an element or of a block."""
     if len(mask_types()) == 1:
         return _PLAIN
     return mask_types() | {dtype.id: dtype.block_bytes for dtype in _CACHES}
@@ -60,41 +63,45 @@ def cache_types() -> dict[int, int]:
 class CpuBuilder(Builder):
     """Makes nodes for the CPU, with hotshoe's kernels wherever they apply and ggml's ops elsewhere.
 
-    n_threads: of the pool that computes. bf16: products may round F16 weights, and what they multiply, to BF16.
-    multiplies_stored: products with weights as the file has them may be ours.
+    n_threads: size of the pool that computes. bf16: products may round F16 weights and their other operand to BF16.
+    multiplies_stored: our kernels may compute products with weights that are not packed.
     """
 
     def __init__(
-        self, context: Any, keep: list[Any], *, flash: str, n_threads: int, bf16: bool, multiplies_stored: bool
+        self, context: Any, keep_alive: list[Any], *, flash: str, n_threads: int, bf16: bool, multiplies_stored: bool
     ) -> None:
-        super().__init__(context, keep, flash=flash)
+        super().__init__(context, keep_alive, flash=flash)
         self.n_threads = n_threads
         self.bf16 = bf16
         self._multiplies_stored = multiplies_stored
 
     # Products, and what is fused into them
 
-    def fuse(self, graph: Graph, builds: Callable[[Tensor], bool], read: Read) -> Fusion:
-        found, absorbed = find_patterns(graph, functools.partial(self._is_own, builds), _is_gated_pair)
-        return Fusion({node: functools.partial(self._pattern, node, p, read) for node, p in found.items()}, absorbed)
+    def fuse(self, graph: Graph, is_mine: Callable[[Tensor], bool], read_operand: ReadOperand) -> Fusion:
+        found, absorbed = find_patterns(graph, functools.partial(self._uses_our_kernel, is_mine), _is_gated_pair)
+        return Fusion(
+            {node: functools.partial(self._pattern, node, p, read_operand) for node, p in found.items()}, absorbed
+        )
 
-    def _is_own(self, builds: Callable[[Tensor], bool], node: Tensor) -> bool:
-        """Whether a ``linear`` or ``linear_experts`` is a product of our kernels, not of ggml."""
+    def _uses_our_kernel(self, is_mine: Callable[[Tensor], bool], node: Tensor) -> bool:
+        """Whether our kernels, not ggml's, compute this ``linear`` or ``linear_experts``."""
         if isinstance(_layout(node), PackedWeight):
             return True
         n_rows = node.size // node.shape[-1]
-        return self._multiplies_stored and builds(node) and multiplies_stored(operands(node)[1], n_rows, bf16=self.bf16)
+        return (
+            self._multiplies_stored and is_mine(node) and multiplies_stored(operands(node)[1], n_rows, bf16=self.bf16)
+        )
 
-    def _pattern(self, node: Tensor, pattern: Pattern, read: Read) -> Ptr:
-        """The ggml node of a whole pattern. ``node`` is its last one."""
+    def _pattern(self, node: Tensor, pattern: Pattern, read_operand: ReadOperand) -> Ptr:
+        """Make the ggml node of a whole pattern. node: the last node of the pattern."""
         op = pattern.linear.op
-        x, weight = (read(op, t, i) for i, t in enumerate(operands(pattern.linear)))
-        gate = None if pattern.gate is None else read(op, operands(pattern.gate)[1], 1)
+        x, weight = (read_operand(op, t, i) for i, t in enumerate(operands(pattern.linear)))
+        gate = None if pattern.gate is None else read_operand(op, operands(pattern.gate)[1], 1)
         if op == "linear_experts":
-            chosen = self.indices(pattern.linear, read(op, pattern.linear.source(2), 2))
+            chosen = self.indices(pattern.linear, read_operand(op, pattern.linear.source(2), 2))
             return self.experts_product(x, weight, chosen, pattern.activation, gate)
-        bias = None if pattern.bias is None else read(op, pattern.bias, 0)
-        residual = None if pattern.residual is None else self.cont(read(op, pattern.residual, 0))
+        bias = None if pattern.bias is None else read_operand(op, pattern.bias, 0)
+        residual = None if pattern.residual is None else self.cont(read_operand(op, pattern.residual, 0))
         y = self.product(self.cont(x), weight, bias, residual, pattern.activation, gate)
         return self.reshape(y, node.shape)
 
@@ -107,12 +114,12 @@ class CpuBuilder(Builder):
         activation: str = "none",
         gate: PackedWeight | None = None,
     ) -> Ptr:
-        """``act(x @ W.T + bias) + residual``, of ne ``[m, n]``: reshape it if x has more axes.
+        """``act(x @ W.T + bias) + residual``, with ne ``[m, n]``. Reshape it if x has more axes.
 
-        x: ne ``[k, ...]``, n vectors in all. weight: packed, or as stored, ne ``[k, m]`` of F32, F16 or BF16; it lives
-        as long as the graph. bias: m numbers. residual: n * m, in the order of the result. activation:
-        "none" or "gelu", the exact one. gate: a weight that ``takes_gate`` allows, for ``act(x @ gate.T) * (x @ W.T)``
-        without bias and residual; activation is "silu" or "gelu_tanh" then.
+        x: ne ``[k, ...]``, n vectors in all. weight: packed, or a ggml tensor with ne ``[k, m]`` of F32, F16 or BF16.
+        It must live as long as the graph. bias: m numbers. residual: n * m numbers in the order of the result.
+        activation: "none" or "gelu" (with erf). gate: a weight that ``takes_gate`` allows; the result is then
+        ``act(x @ gate.T) * (x @ W.T)``, without bias and residual, and activation is "silu" or "gelu_tanh".
         """
         assert gate is None or isinstance(weight, QuantizedWeight)
         epilogue = (activation, bias is not None, residual is not None)
@@ -134,17 +141,17 @@ class CpuBuilder(Builder):
     def experts_product(
         self, x: Ptr, packed: PackedWeight, experts: Ptr, activation: str = "none", gate: PackedWeight | None = None
     ) -> Ptr:
-        """Each row of x by the matrix that ``experts`` names for it, of ne ``[m, used, n]``.
+        """Multiply each row of x by the matrix that ``experts`` names for it. The result has ne ``[m, used, n]``.
 
-        x: ne ``[k, 1 or used, n]``. experts: I32, ne ``[used, n]``, valid for the weight and the gate. activation and
-        gate are those of ``product``.
+        x: ne ``[k, 1 or used, n]``. experts: I32, ne ``[used, n]``, valid for the weight and the gate. For activation
+        and gate see ``product``.
         """
         args = [self.cont(self.f32(x)), self.cont(experts)]
         ne = [packed.m, experts.ne[0], experts.ne[1], 1]
         return self._kernel(f"{packed.function}_experts", ne, args, packed.params(activation, False, False, gate))
 
     def linear_experts(self, x: Ptr, weight: Ptr, experts: Ptr, *, distinct: bool) -> Ptr:
-        # ggml's product with its repacked weights relies on rows that name no expert twice
+        # ggml's product with its repacked weights requires that no row names an expert twice
         if distinct or not self._is_repacked(weight):
             return super().linear_experts(x, weight, experts, distinct=distinct)
         return self.one_choice_at_a_time(x, weight, experts)
@@ -154,7 +161,7 @@ class CpuBuilder(Builder):
         return weight.buffer != ffi.NULL and not self.g.ggml_backend_buffer_is_host(weight.buffer)
 
     def matmul(self, x: Ptr, y: Ptr, *, transpose: bool, full_precision: bool) -> Ptr:
-        if transpose or x.ne[1] > _FEW_ROWS or not _has_rows(y):
+        if transpose or x.ne[1] > _MAX_FEW_ROWS or not _is_readable(y):
             return super().matmul(x, y, transpose=transpose, full_precision=full_precision)
         ne = [y.ne[0], x.ne[1], *(max(x.ne[i], y.ne[i]) for i in (2, 3))]
         return self._kernel("hotshoe_few_rows", ne, [x, y], ffi.NULL)
@@ -166,28 +173,30 @@ class CpuBuilder(Builder):
     ) -> Ptr:
         if self.flash == "auto":
             readable = mask if mask is None else self.rows(mask if mask.type in mask_types() else self.f32(mask))
-            y = self.own_attention(q, k, v, readable, sinks, scale, softcap)
+            y = self.hotshoe_attention(q, k, v, readable, sinks, scale, softcap)
             if y is not None:
                 return y
         return super().attention(q, k, v, mask, sinks, scale, softcap)
 
-    def own_attention(
+    def hotshoe_attention(
         self, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
     ) -> Ptr | None:
-        """Attention in one pass, or in two if threads would have no work in one.
+        """Attention with our kernel, in one pass, or in two if some threads would have no work in one.
 
         Shapes, in ggml's order: q [dim, heads, n, batch], k [dim, kv_heads, m, batch], v [v_dim, kv_heads, m, batch], a
         mask that broadcasts to [m, n, heads, batch], sinks [heads]; returns [v_dim, heads, n, batch]. Returns None
         unless q is F32, k and v of ``cache_types``, the mask of ``mask_types``, all with contiguous rows, the mask has
         all m columns, and a head has at most 576 elements. sinks are F32 and contiguous.
         """
-        if not _has_rows(q) or not all(_has_rows(t, cache_types()) for t in (k, v)) or max(q.ne[0], v.ne[0]) > _MAX_DIM:
+        if not (_is_readable(q) and all(_is_readable(t, cache_types()) for t in (k, v))):
+            return None
+        if max(q.ne[0], v.ne[0]) > _MAX_DIM:
             return None
         if mask is not None:
             wanted = (q.ne[2], q.ne[1], q.ne[3])  # the rows, heads and batch of the scores
             if mask.ne[0] != k.ne[2] or any(mask.ne[i + 1] not in (1, size) for i, size in enumerate(wanted)):
                 return None
-            if not _has_rows(mask, mask_types()):
+            if not _is_readable(mask, mask_types()):
                 return None
         n_parts = self._n_parts_of_keys(q, k)
         sink_args = [] if sinks is None else [sinks]
@@ -202,13 +211,13 @@ class CpuBuilder(Builder):
         return self._kernel("hotshoe_attention_merge", [v.ne[0], heads, n, batch], [partial, *sink_args], has_sinks)
 
     def _n_parts_of_keys(self, q: Ptr, k: Ptr) -> int:
-        """The number of parts that the keys are cut into, so that all threads have the same amount of work.
+        """The number of parts to cut the keys into, so that all threads have the same amount of work.
 
-        A query and a head of keys are one piece of work. With 8 heads, 6 threads take two turns instead of 1.33; with
+        A piece of work is one query with one head of keys. With 8 heads, 6 threads take two turns instead of 1.33; with
         one head and 2 threads, each thread unpacks all keys for its half of the queries' heads.
         """
         n_threads, pieces = self.n_threads, k.ne[1] * q.ne[2] * q.ne[3]
-        if pieces % n_threads == 0 or pieces >= _ENOUGH_PIECES * n_threads or q.ne[2] >= _QUERIES_TOGETHER:
+        if pieces % n_threads == 0 or pieces >= _MIN_PIECES * n_threads or q.ne[2] >= _MIN_QUERIES_IN_TILES:
             return 1
         wanted = n_threads // math.gcd(pieces, n_threads)
         return int(max(1, min(wanted, k.ne[2] // _MIN_KEYS)))
@@ -226,7 +235,7 @@ class CpuBuilder(Builder):
     def _norm(self, name: str, x: Ptr, weight: Ptr | None, bias: Ptr | None, eps: float) -> Ptr | None:
         """The node, or None unless all operands are F32 with contiguous rows, and weight and bias are [ne0]."""
         args = [t for t in (x, weight, bias) if t is not None]
-        if not all(map(_has_rows, args)):
+        if not all(map(_is_readable, args)):
             return None
         if any(t is not None and list(t.ne) != [x.ne[0], 1, 1, 1] for t in (weight, bias)):
             return None
@@ -278,24 +287,24 @@ class CpuBuilder(Builder):
 
     def _kernel(self, name: str, ne: list[int], args: list[Ptr], params: Any, type: int = _F32) -> Ptr:
         """A node that runs one of our kernels on all threads."""
-        self.keep.append(params)
+        self.keep_alive.append(params)
         sources, function = ffi.new("struct ggml_tensor *[]", args), ffi.addressof(kernels(), name)
         return self.call("custom_4d", type, *ne, sources, len(args), function, _ALL_THREADS, params)
 
 
-def _has_rows(t: Ptr, types: dict[int, int] = _PLAIN) -> bool:
-    """Whether the tensor is of one of the types, with contiguous rows: our kernels read no others."""
+def _is_readable(t: Ptr, types: dict[int, int] = _PLAIN) -> bool:
+    """Whether our kernels can read the tensor: it has one of these types, and contiguous rows."""
     return bool(types.get(t.type) == t.nb[0])
 
 
 def _layout(node: Tensor) -> Any:
-    """What a product reads of its weight, before any node is built; None unless that is a weight or state."""
+    """The layout that a product reads, known before any node is built; None if its weight is computed by a node."""
     weight = operands(node)[1]
-    return weight.handle.read_by(weight, node.op, 1) if isinstance(weight.handle, Handle) else None
+    return weight.handle.read_by(weight, node.op, 1) if isinstance(weight.handle, Layout) else None
 
 
 def _is_gated_pair(gate: Tensor, up: Tensor) -> bool:
-    """Whether ``act(gate) * up`` of these two products of ours is one product."""
+    """Whether our kernels compute ``act(gate) * up`` as one product. gate, up: products of our kernels."""
     gate_layout, up_layout = _layout(gate), _layout(up)
     if not isinstance(up_layout, QuantizedWeight) or not isinstance(gate_layout, QuantizedWeight):
         return False

@@ -1,7 +1,7 @@
-"""Fusion: a product of our kernels includes the bias, activation and residual that follow it, or its gate's product.
+"""Fuse a product of our kernels with its bias, activation and residual, or with the product of its gate.
 
-Each of them alone reads and writes the whole result once more; in the product's epilogue they are free. Nodes are fused
-only if no other node reads the values between.
+As separate nodes, each of them would read and write the whole result once more; in the product's epilogue they cost
+almost nothing. Nodes are fused only if no other node reads the values between them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Pattern(NamedTuple):
 
 
 def find_patterns(
-    graph: Graph, is_own: Callable[[Tensor], bool], is_pair: Callable[[Tensor, Tensor], bool]
+    graph: Graph, uses_our_kernel: Callable[[Tensor], bool], is_pair: Callable[[Tensor, Tensor], bool]
 ) -> tuple[dict[Tensor, Pattern], set[Tensor]]:
     """The patterns by their last nodes, and the other nodes of the patterns.
 
-    is_own: whether a ``linear`` or ``linear_experts`` is a product of ours. is_pair: whether the first of two such
-    products may be the gate of the second.
+    uses_our_kernel: whether our kernels compute a ``linear`` or ``linear_experts``. is_pair: whether the first of two
+    such products may be the gate of the second.
     """
     only_reader = _only_readers(graph)
     found: dict[Tensor, Pattern] = {}
@@ -47,7 +47,7 @@ def find_patterns(
             if all(found.get(t) == Pattern(t) and only_reader.get(t) is node for t in (gate, up)) and is_pair(gate, up):
                 absorbed |= {gate, up}
                 found[node] = Pattern(up, activation=activation, gate=gate)
-        if node.op not in ("linear", "linear_experts") or not is_own(node):
+        if node.op not in ("linear", "linear_experts") or not uses_our_kernel(node):
             continue
         pattern, last = Pattern(node), node
         if node.op == "linear_experts":
@@ -72,7 +72,7 @@ def find_patterns(
 
 
 def operands(node: Tensor) -> tuple[Tensor, Tensor]:
-    """The first two sources: of a product x and the weight, of a gated activation the gate and what it multiplies."""
+    """The first two sources: x and the weight of a product; the gate and the other factor of a gated activation."""
     return node.source(0), node.source(1)
 
 
@@ -83,7 +83,7 @@ def _activation_of_gate(node: Tensor) -> str | None:
 
 
 def _only_readers(graph: Graph) -> dict[Tensor, Tensor]:
-    """The reader of each tensor that one node reads, and nothing else."""
+    """For each tensor that exactly one node reads, this node. Tensors that are outputs or new states are left out."""
     readers: dict[Tensor, list[Tensor | None]] = {}
     for node in graph.nodes:
         for s in node.sources:

@@ -1,4 +1,4 @@
-"""Weights packed for hotshoe's matrix products (`native/` of the plugin)."""
+"""Weights packed for hotshoe's matrix products, the C kernels in the plugin's folder `native/`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_ggml.cpu.pages import FreshPages, enlarge_pages
-from hotshoe_ggml.memory.layouts import PRODUCTS, OwnLayout
-from hotshoe_ggml.memory.transfer import Meter, drop_pages, run_all, zeros
+from hotshoe_ggml.memory.host import drop_pages, zeros
+from hotshoe_ggml.memory.layouts import PRODUCTS, PackedLayout
+from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_ggml.native.context import OutOfMemory
+from hotshoe_ggml.parallel import run_all
 
 if TYPE_CHECKING:
     from typing import Self
@@ -39,14 +41,14 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-Before = Callable[[int, int], object]
-"""Called with the start and the stop, in bytes, of the part of a packed weight that is written next."""
+BeforeWrite = Callable[[int, int], object]
+"""Called before a part of a packed weight is written, with its start and its stop in bytes."""
 
-After = Callable[[Array], object]
-"""Called with each part of a file's bytes after it was packed."""
+AfterPack = Callable[[Array], object]
+"""Called after a part of a weight was packed, with its bytes in the file."""
 
 _CHUNK = 1 << 20  # elements widened at once: as F32 4 MiB
-_PART = 2 << 20  # bytes of a file that are packed between two calls of Before and After
+_PART = 2 << 20  # bytes of a file that are packed between two calls of BeforeWrite and AfterPack
 _PANEL = 16  # rows that are interleaved in a packed quantized weight
 ALIGNMENT = 64  # of a packed weight
 
@@ -81,7 +83,7 @@ def multiplies_bf16() -> bool:
 def pack_format(weight: WeightData, *, bf16: bool = False) -> PackedFormat | DType | None:
     """The layout in which this weight's products are fastest: a PackedFormat, or the quantized type it is packed as.
 
-    None if ggml's product is to be used. bf16: F32 and F16 weights, and what they multiply, may be rounded to BF16.
+    None if ggml's product should be used. bf16: F32 and F16 weights, and what they multiply, may be rounded to BF16.
     """
     product = PRODUCTS.get(len(weight.shape))
     if 0 in weight.shape or not weight.uses or any(use != product for use in weight.uses):
@@ -104,8 +106,8 @@ def multiplies_stored(weight: Tensor, n_rows: int, *, bf16: bool = False) -> boo
     if weight.op != "weight" or weight.ndim != 2:
         return False
     dtype = DType.BF16 if bf16 and rounds_stored(weight.dtype, weight.shape[-1]) else weight.dtype
-    least = int(kernels().hotshoe_linear_stored_rows(dtype.id))
-    return 0 < least <= n_rows
+    min_rows = int(kernels().hotshoe_linear_stored_rows(dtype.id))  # 0: ggml's is always faster
+    return 0 < min_rows <= n_rows
 
 
 def rounds_stored(dtype: DType, k: int) -> bool:
@@ -116,7 +118,7 @@ def rounds_stored(dtype: DType, k: int) -> bool:
     return dtype is DType.F16 and k % 2 == 0 and multiplies_bf16()
 
 
-class PackedWeight(OwnLayout):
+class PackedWeight(PackedLayout):
     """A weight W (m, k), or ``n_experts`` of them, which ``pack`` packs. It must outlive every graph that reads it.
 
     The kernels read its memory. It also owns the parameters of those nodes, a few bytes for each kind of use.
@@ -143,7 +145,9 @@ class PackedWeight(OwnLayout):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.format.name}, m={self.m}, k={self.k}, {self.nbytes} bytes)"
 
-    def pack(self, memory: Array | None = None, *, before: Before | None = None, after: After | None = None) -> Self:
+    def pack(
+        self, memory: Array | None = None, *, before: BeforeWrite | None = None, after: AfterPack | None = None
+    ) -> Self:
         """Pack the weight and return it. Its file may be closed afterwards.
 
         memory: where to pack it, ``nbytes`` of zeros at a multiple of 64; None allocates them. Raises MemoryError.

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from hotshoe_ggml.memory.transfer import start_threads
 from hotshoe_ggml.native.context import address
+from hotshoe_ggml.parallel import start_threads
 
 __all__ = ["FreshPages", "enlarge_pages"]
 
@@ -50,7 +50,8 @@ class FreshPages:
         advise = self._advise
         if advise is None:
             return
-        first = -(-(self._start + start) // _LARGE) * _LARGE  # who writes a page's start requests it
+        # the thread that writes the first byte of a page requests it
+        first = -(-(self._start + start) // _LARGE) * _LARGE
         for page in range(first, self._start + stop, _LARGE):
             nbytes = min(_LARGE, self._stop - page)
             large = nbytes == _LARGE and not self._n_to_skip
@@ -72,8 +73,8 @@ def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
 
     A token reads all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two tables,
     and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs. Requesting all large pages
-    beforehand would delay loading if memory is fragmented, or a host has yet to provide it. So large
-    pages that ``FreshPages`` did not get come later, at the cost of a twentieth of a core while they are slow.
+    in advance would delay loading if memory is fragmented, or if a host must provide it first. So this thread gets the
+    large pages that ``FreshPages`` did not get. It takes a twentieth of a core while they are slow.
 
     The thread does not keep the memory alive. If Linux has no large pages, nothing changes.
     """
@@ -94,7 +95,7 @@ def _enlarge(memory: weakref.ref[np.ndarray[Any, Any]]) -> None:
             return
         before = time.perf_counter()
         if advise(page, _LARGE, _COLLAPSE) == errno.EINVAL:  # an older kernel, or forbidden
-            # Linux replaces them later, by itself
+            # Linux may then merge the pages later
             advise(page, (start + array.nbytes - page) // _LARGE * _LARGE, mmap.MADV_HUGEPAGE)
             return
         took = time.perf_counter() - before

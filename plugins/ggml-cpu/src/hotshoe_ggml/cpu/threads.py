@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from hotshoe_core.errors import NativeError
-from hotshoe_ggml.memory.transfer import start_threads
+from hotshoe_ggml.parallel import start_threads
 
 __all__ = ["default_threads", "require_threads"]
 

@@ -29,8 +29,8 @@ __all__ = ["CpuUnit"]
 class CpuUnit(Unit):
     """The CPU with hotshoe's kernels."""
 
-    fills_gaps = True
-    has_own_layouts = True
+    runs_custom_kernels = True
+    can_pack = True
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
         super().__init__(device, params, n_threads)
@@ -47,12 +47,12 @@ class CpuUnit(Unit):
         lib().ggml_threadpool_params_init(params, self.n_threads)
         params.poll = 1  # of 100: threads look for more work for about 50 ms, the time between two steps, not for 3 s
         self._pool = self.library.handle.ggml_threadpool_new(params)
-        self.library.handle.ggml_backend_cpu_set_threadpool(self.backend, self._pool)
+        self.library.handle.ggml_backend_cpu_set_threadpool(self.ggml_backend, self._pool)
 
-    def builder(self, context: Any, keep: list[Any]) -> CpuBuilder:
+    def builder(self, context: Any, keep_alive: list[Any]) -> CpuBuilder:
         return CpuBuilder(
             context,
-            keep,
+            keep_alive,
             flash=self.params.flash_attention,
             n_threads=self.n_threads,
             bf16=self._bf16 and self.may_round_to_bf16,
@@ -63,7 +63,7 @@ class CpuUnit(Unit):
         return int(self.library.handle.ggml_graph_plan(cgraph, self.n_threads, self._pool).work_size)
 
     def buffer_types(self) -> list[Any]:
-        return self.library.extra_buffer_types(self.handle)
+        return self.library.extra_buffer_types(self.device_pointer)
 
     def rounds(self, weight: WeightData) -> bool:
         packed = pack_format(weight, bf16=True)
@@ -78,7 +78,7 @@ class CpuUnit(Unit):
         if dry:
             meter.add(sum(w.data.nbytes for w in weights))
         else:
-            largest_first = sorted(packed, key=lambda p: -p.nbytes)  # no thread is left with a large one at the end
+            largest_first = sorted(packed, key=lambda p: -p.nbytes)  # so that no thread has a large one at the end
             pack_all(largest_first, self.n_copying, meter)
         return packed
 

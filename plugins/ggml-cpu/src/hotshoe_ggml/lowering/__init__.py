@@ -4,9 +4,9 @@ ggml counts axes in reverse, and a ggml tensor always has four: a shape (batch, 
 Only this package and ``native.context`` know that. Some of ggml's ops need contiguous operands: lowerings copy them
 (``ggml_cont``) where necessary.
 
-There is a module for each theme, as in ``hotshoe_core.ops``. ``@lowers("op", when=predicate)`` enters a function in the
-table LOWERINGS and says which nodes it covers. A lowering never asks which device it builds for: where a unit has
-kernels of its own, its Builder has another method.
+There is a module for each theme, as in ``hotshoe_core.ops``. ``@lowers("op", when=predicate)`` registers a function in
+the table LOWERINGS and says which nodes it covers. A lowering never asks which device it is for: a unit with other
+kernels has a subclass of Builder that overrides methods.
 """
 
 from hotshoe_ggml.lowering import (  # noqa: F401  (they fill the table)

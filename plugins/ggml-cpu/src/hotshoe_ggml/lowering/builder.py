@@ -1,4 +1,4 @@
-"""Builder: makes ggml nodes. Its second half is the ops that a unit may make with its own kernels."""
+"""Builder: makes ggml nodes. Its subclasses may override the ops in its second half to use other kernels."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import MAX_AXES, extents
 
-__all__ = ["F32", "Builder", "Fusion", "Ptr", "Read"]
+__all__ = ["F32", "Builder", "Fusion", "Ptr", "ReadOperand"]
 
 Ptr = Any  # struct ggml_tensor *
 F32 = DType.F32
 
-Read = Callable[[str, Tensor, int], Any]
-"""``read(op, tensor, operand)``: what this operand of the op reads, see Handle.read_by."""
+ReadOperand = Callable[[str, Tensor, int], Any]
+"""``read_operand(op, tensor, operand)`` returns what operand number ``operand`` of the op reads: see Layout.read_by."""
 
 
 class Fusion(NamedTuple):
-    """Nodes of a graph that a builder makes without their lowerings."""
+    """Groups of nodes of a graph that a builder makes together, not one by one with their lowerings."""
 
     nodes: dict[Tensor, Callable[[], Ptr]]
-    """For the last node of each pattern, what builds the whole pattern."""
+    """For the last node of each group, a function that makes the whole group."""
 
     absorbed: set[Tensor]
-    """The other nodes of the patterns: they are not built."""
+    """The other nodes of the groups. Nothing is built for them."""
 
 
 class Builder:
-    """Makes ggml nodes in one ``ggml_context``, from ops that ggml has.
+    """Makes ggml nodes in one ``ggml_context``, only with ggml's own ops.
 
-    flash: attention by ggml's flash attention "on", "off", or "auto". keep: collects what must live as long as the
-    graph.
+    flash: whether attention is ggml's flash attention: "on", "off" or "auto". keep_alive: the builder adds objects that
+    must live as long as the graph.
     """
 
-    def __init__(self, context: Any, keep: list[Any], *, flash: str) -> None:
+    def __init__(self, context: Any, keep_alive: list[Any], *, flash: str) -> None:
         self.context = context
         self.g = lib()
         self.flash = flash
-        self.keep = keep
+        self.keep_alive = keep_alive
 
-    def fuse(self, graph: Graph, builds: Callable[[Tensor], bool], read: Read) -> Fusion:
-        """The nodes that this builder makes together. builds: whether this builder makes a node."""
+    def fuse(self, graph: Graph, is_mine: Callable[[Tensor], bool], read_operand: ReadOperand) -> Fusion:
+        """Find groups of nodes that this builder makes together. is_mine: tells which nodes belong to this builder."""
         return Fusion({}, set())
 
     def new(self, shape: Shape, dtype: DType) -> Ptr:
@@ -62,7 +62,7 @@ class Builder:
         """``x`` in contiguous memory, with the strides that follow from its sizes."""
         if not self.g.ggml_is_contiguous(x):
             return self.call("cont", x)
-        # the stride of an axis of size 1 means nothing, but some of ggml's ops insist on it
+        # the stride of an axis of size 1 has no meaning, but some ggml ops check it
         return x if self._usual_strides(x) else self.call("reshape_4d", x, *x.ne)
 
     def rows(self, x: Ptr) -> Ptr:
@@ -108,8 +108,8 @@ class Builder:
         n = node.source(source).shape[axis]
         return self.cont(native) if are_within(node.source(indices), n) else self.limit(native, n)
 
-    # Ops that a unit may make with its own kernels. Lowerings pass operands of F32 with contiguous rows, unless the op
-    # says otherwise.
+    # Ops that a subclass may override to use other kernels. Lowerings pass F32 operands with contiguous rows, unless
+    # the op's docstring says otherwise.
 
     def limit(self, indices: Ptr, n: int) -> Ptr:
         """I32 indices, limited to 0 … n - 1."""
@@ -184,11 +184,11 @@ class Builder:
         return product
 
     def linear_experts(self, x: Ptr, weight: Ptr, experts: Ptr, *, distinct: bool) -> Ptr:
-        """Each row of x by the matrix that ``experts`` names. distinct: no row names an expert twice."""
+        """Multiply each row of x by the matrix that ``experts`` names. distinct: no row names an expert twice."""
         return self.call("mul_mat_id", weight, x, experts)
 
     def one_choice_at_a_time(self, x: Ptr, weight: Ptr, experts: Ptr) -> Ptr:
-        """``linear_experts`` in a product for each choice: none of them names an expert twice."""
+        """``linear_experts`` as one product for each choice, so that no product has an expert twice."""
         n = experts.ne[0]
         columns = [self.cont(self.column(experts, j)) for j in range(n)]
         rows = [x if x.ne[1] == 1 else self.cont(self.column(x, j, axis=1)) for j in range(n)]
@@ -209,7 +209,9 @@ class Builder:
     ) -> Ptr:
         """Attention, from q (dim, heads, rows, batch), k and v (dim, kv_heads, cells, batch) in ggml's order."""
         q, k, v = (self.swap(x, 1, 2) for x in (q, k, v))  # (dim, rows, heads, batch)
-        if self.flash == "on" or (self.flash == "auto" and k.type != F32.id):  # a cache of half or quantized rows
+        if self.flash == "on" or (
+            self.flash == "auto" and k.type != F32.id
+        ):  # the cache is in half precision or quantized
             return self._flash_attention(q, k, v, mask, sinks, scale, softcap)
         scores = self.call("mul_mat", k, q)  # ggml repeats k over the heads of a group by itself
         self.g.ggml_mul_mat_set_prec(scores, self.g.GGML_PREC_F32)

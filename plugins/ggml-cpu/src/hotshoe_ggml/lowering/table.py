@@ -16,13 +16,13 @@ _UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # the last two: fo
 _NODES = 16
 
 Lowering = Callable[..., Ptr]
-"""Called with the builder, the node and what each operand reads: ggml's tensor, or None."""
+"""Called with the builder, the node, and for each operand the ggml tensor that it reads, or None."""
 
 Predicate = Callable[[Tensor], bool]
 
 
 class _Row(NamedTuple):
-    """The arguments of ``lowers``."""
+    """The arguments of ``lowers`` for an op."""
 
     when: Predicate
     ggml_lacks: Predicate
@@ -48,7 +48,7 @@ def lowers(
     ggml_lacks: Predicate = _never,
     nodes: Callable[[Tensor], int] = lambda node: _NODES,
 ) -> Callable[[Lowering], Lowering]:
-    """Enter the function as the lowering of these ops.
+    """Register the decorated function as the lowering of these ops.
 
     when: whether it covers a node that ggml can represent. ggml_lacks: whether ggml has no op for the node, so that the
     unit's builder must make it. nodes: the most ggml nodes that it makes.
@@ -76,7 +76,7 @@ def can_lower(node: Tensor) -> bool:
 
 
 def ggml_lacks(node: Tensor) -> bool:
-    """Whether ggml has no op for this node: only a unit with ``fills_gaps`` makes it."""
+    """Whether ggml has no op for this node, so that only a unit with ``runs_custom_kernels`` can run it."""
     return node.op in _ROWS and _ROWS[node.op].ggml_lacks(node)
 
 

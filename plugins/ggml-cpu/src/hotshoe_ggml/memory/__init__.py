@@ -1,1 +1,1 @@
-"""Memory of devices: buffers, the layouts of weights in them, and bytes on their way there."""
+"""Memory of devices: buffers, the layouts of weights in them, and copying weights into them."""

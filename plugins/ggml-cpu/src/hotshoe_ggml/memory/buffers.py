@@ -10,12 +10,13 @@ import numpy as np
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.errors import DTypeError
 from hotshoe_core.tensors.dtypes import DType
-from hotshoe_ggml.memory.layouts import Handle, OwnLayout, Plain, Rearranged
-from hotshoe_ggml.memory.transfer import ReadAhead, memory_owner
+from hotshoe_ggml.memory.host import memory_owner
+from hotshoe_ggml.memory.layouts import Layout, PackedLayout, PlainLayout, RearrangedLayout
+from hotshoe_ggml.memory.transfer import ReadAhead
 from hotshoe_ggml.native import ffi, lib
 from hotshoe_ggml.native.context import NativeContext, OutOfMemory, address, extents
 
-__all__ = ["ALIGNMENT", "Buffer", "OwnBuffer", "TensorBuffer"]
+__all__ = ["ALIGNMENT", "Buffer", "PackedBuffer", "TensorBuffer"]
 
 ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml's CPU backend, and GGUF's default
 
@@ -23,7 +24,7 @@ ALIGNMENT = 32  # TENSOR_ALIGNMENT of ggml's CPU backend, and GGUF's default
 class Buffer(Protocol):
     """Memory with weights or states in it, each under a key."""
 
-    def handle(self, key: Hashable) -> Handle: ...
+    def layout(self, key: Hashable) -> Layout: ...
 
     def nbytes(self, key: Hashable) -> int:
         """Bytes that the tensor takes, including the padding of its layout."""
@@ -94,8 +95,8 @@ class TensorBuffer:
         if whole:
             self._ahead = ReadAhead(np.frombuffer(memory_owner(whole[0]), np.uint8), whole)
 
-    def handle(self, key: Hashable) -> Handle:
-        return Rearranged(self.tensors[key]) if self.rearranged else Plain(self.tensors[key])
+    def layout(self, key: Hashable) -> Layout:
+        return RearrangedLayout(self.tensors[key]) if self.rearranged else PlainLayout(self.tensors[key])
 
     def nbytes(self, key: Hashable) -> int:
         buffer_type = lib().ggml_backend_buffer_get_type(self.buffer)
@@ -117,14 +118,14 @@ class TensorBuffer:
         self._memory.clear()
 
 
-class OwnBuffer:
-    """One weight in its unit's own layout, as a buffer of one tensor."""
+class PackedBuffer:
+    """One packed weight, as a buffer of one tensor."""
 
-    def __init__(self, layout: OwnLayout) -> None:
-        self._layout: OwnLayout | None = layout
+    def __init__(self, layout: PackedLayout) -> None:
+        self._layout: PackedLayout | None = layout
         self._size = layout.nbytes
 
-    def handle(self, key: Hashable) -> Handle:
+    def layout(self, key: Hashable) -> Layout:
         assert self._layout is not None, "released"
         return self._layout
 

@@ -1,4 +1,4 @@
-"""Layouts of weights: what a Tensor's ``handle`` is, and which op may read it."""
+"""Layouts of weights: how each is stored on its device, and which ops may read it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any
 from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensors.tensor import Tensor
 
-__all__ = ["PRODUCTS", "DualLayout", "Handle", "OwnLayout", "Plain", "Rearranged"]
+__all__ = ["PRODUCTS", "DualLayout", "Layout", "PackedLayout", "PlainLayout", "RearrangedLayout"]
 
 PRODUCTS = {2: "linear", 3: "linear_experts"}
 """By the weight's number of axes: the op whose weight, operand 1, may have another layout than the file's."""
 
 
-class Handle(ABC):
-    """A weight or a state in the memory of a device."""
+class Layout(ABC):
+    """A weight or a state as it is stored on a device: the ``handle`` of its Tensor. It tells what each op reads."""
 
     __slots__ = ()
 
     @abstractmethod
     def read_by(self, weight: Tensor, op: str, operand: int) -> Any:
-        """What operand number ``operand`` of ``op`` reads: a ggml tensor or, for a product, an OwnLayout.
+        """What operand number ``operand`` of ``op`` reads: a ggml tensor or, for a product, a PackedLayout.
 
-        Raises UnsupportedOpError if the op cannot read this layout of ``weight``, whose handle this is.
+        Raises UnsupportedOpError if the op cannot read ``weight`` in this layout.
         """
 
 
-class Plain(Handle):
-    """A ggml tensor as GGUF files have it, which every op reads."""
+class PlainLayout(Layout):
+    """A ggml tensor in the layout of GGUF files. Every op can read it."""
 
     __slots__ = ("tensor",)
 
@@ -39,7 +39,7 @@ class Plain(Handle):
         return self.tensor
 
 
-class Rearranged(Handle):
+class RearrangedLayout(Layout):
     """A ggml tensor in a layout that only ggml's product reads.
 
     ggml would not notice: to its other ops, and to views, these are the bytes of the tensor's type.
@@ -55,19 +55,19 @@ class Rearranged(Handle):
         return self.tensor
 
 
-class OwnLayout(Handle):
-    """A weight in its unit's own layout. Only products that this unit's builder makes read it."""
+class PackedLayout(Layout):
+    """A weight in a layout that only our kernels read, in products that the unit's builder makes."""
 
     __slots__ = ("nbytes",)
 
     nbytes: int
 
-    def read_by(self, weight: Tensor, op: str, operand: int) -> OwnLayout:
+    def read_by(self, weight: Tensor, op: str, operand: int) -> PackedLayout:
         _require_product(weight, op, operand)
         return self
 
 
-class DualLayout(Handle):
+class DualLayout(Layout):
     """A weight with a layout for ``linear`` and, for other ops, the layout of the file.
 
     An embedding that is also the output's weight has both: its rows are taken from the mapped file, so that only
@@ -76,7 +76,7 @@ class DualLayout(Handle):
 
     __slots__ = ("linear", "other")
 
-    def __init__(self, other: Handle, linear: Handle) -> None:
+    def __init__(self, other: Layout, linear: Layout) -> None:
         self.other = other
         self.linear = linear
 

@@ -1,4 +1,4 @@
-"""ggml's contexts, and shapes as ggml has them."""
+"""ggml's contexts, shapes in ggml's order, and nodes that are views."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_core.tensors.tensor import Shape
 from hotshoe_ggml.native.libraries import ffi, lib
 
-__all__ = ["MAX_AXES", "MAX_EXTENT", "NativeContext", "OutOfMemory", "address", "extents", "require_memory"]
+__all__ = [
+    "MAX_AXES",
+    "MAX_EXTENT",
+    "NativeContext",
+    "OutOfMemory",
+    "address",
+    "extents",
+    "is_view_op",
+    "require_memory",
+]
 
 MAX_AXES = 4
 MAX_EXTENT = 2**31 - 1
@@ -55,7 +64,8 @@ class NativeContext:
 def require_memory(size: int) -> np.ndarray[Any, Any]:
     """Allocate ``size`` bytes without touching them. Raises OutOfMemory.
 
-    Allocated and dropped before a call of ggml's, they show that ggml will get as many.
+    ggml ends the process if malloc fails. Call this first and drop the result: then ggml's allocation of this size
+    will succeed, too.
     """
     try:
         return np.empty(size, np.uint8)
@@ -80,3 +90,13 @@ def extents(shape: Shape) -> list[int]:
             f"ggml counts along an axis in 32 bits; got the shape {shape}", hint="divide the longest axis into two"
         )
     return [*reversed(shape), *(1,) * (MAX_AXES - len(shape))]
+
+
+def is_view_op(node: Any) -> bool:
+    """Whether the ggml node computes nothing: its result is a view of its source's memory.
+
+    ``ggml_is_view`` is also true for nodes that compute and write in place.
+    """
+    g = lib()
+    views = (g.GGML_OP_RESHAPE, g.GGML_OP_VIEW, g.GGML_OP_PERMUTE, g.GGML_OP_TRANSPOSE)
+    return node.view_src != ffi.NULL and node.op in views

@@ -95,7 +95,7 @@ class Variant(NamedTuple):
 class DeviceFacts(NamedTuple):
     """What a ggml device reports about itself. Memory is in bytes."""
 
-    handle: Any  # ggml_backend_dev_t
+    pointer: Any  # ggml_backend_dev_t
     name: str
     description: str
     type: int  # GGML_BACKEND_DEVICE_TYPE_*
@@ -329,7 +329,7 @@ def device_facts(device: Any) -> DeviceFacts:
     if props.type == lib().GGML_BACKEND_DEVICE_TYPE_CPU:
         total, free = host_memory() or (total, free)
     return DeviceFacts(
-        handle=device,
+        pointer=device,
         name=_text(props.name) or "",
         description=(_text(props.description) or "").strip(),
         type=int(props.type),

@@ -1,6 +1,6 @@
-"""What single libraries of ggml's need in addition.
+"""Workarounds for individual ggml libraries.
 
-It is part of the engine, not of hotshoe-ggml-cuda and -vulkan: a set of libraries that others have built
-(`load_all(ggml=DIR)`) is driven without these distributions, and needs the same. ``provider`` and ``open_units`` have
-one table each, by the library's name; nothing else asks for names.
+They are part of the engine, not of hotshoe-ggml-cuda and -vulkan: a set of libraries from another project
+(`load_all(ggml=DIR)`) runs without these distributions, and needs the same workarounds. ``provider`` and ``open_units``
+each have a table of them by the library's name. No other module depends on names of libraries.
 """

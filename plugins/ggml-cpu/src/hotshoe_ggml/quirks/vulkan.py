@@ -7,7 +7,8 @@ from typing import Any
 
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_ggml.native import ffi, lib
-from hotshoe_ggml.unit import Unit, is_view
+from hotshoe_ggml.native.context import is_view_op
+from hotshoe_ggml.unit import Unit
 
 __all__ = ["VulkanUnit"]
 
@@ -34,7 +35,7 @@ class VulkanUnit(Unit):
         ggml asserts then, or drops the rest of the offset if blocks of a quantized type do not divide it.
         """
         sources = [s for s in node.src if s != ffi.NULL and s.view_offs % self._alignment]
-        if not sources or is_view(node):
+        if not sources or is_view_op(node):
             return False
         return node.op not in _ops_at_any_offset() or any(lib().ggml_is_quantized(s.type) for s in sources)
 

@@ -1,1 +1,1 @@
-"""Running graphs: building and allocating them, the unit of each node, and ggml's scheduler."""
+"""Compiled graphs: build and allocate them, assign a unit to each node, and compute them with ggml's scheduler."""

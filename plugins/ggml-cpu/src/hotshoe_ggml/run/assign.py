@@ -1,4 +1,4 @@
-"""Choosing the unit that runs each node of a ggml graph, if there are several, and checking that there is one."""
+"""Assign each node of a ggml graph to a unit. Raise UnsupportedOpError if no unit can run a node."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 
 from hotshoe_core.errors import UnsupportedOpError
 from hotshoe_ggml.native import ffi, lib
-from hotshoe_ggml.unit import Unit, is_view
+from hotshoe_ggml.native.context import is_view_op
+from hotshoe_ggml.unit import Unit
 
 __all__ = ["assign_units"]
 
 
 def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> list[Unit]:
-    """The unit of each node: the wanted one or, if that cannot run it, the CPU, which is the last. Empty for one unit.
+    """The unit of each node: the wanted one, or the CPU, which is the last unit, if the wanted one cannot run the node.
 
-    wanted: for each node, except those at the end, for which the scheduler finds a unit. A node that writes in place
-    runs where its memory is: on a state's device, or else the memory moves along.
+    Returns [] if there is only one unit: then there is nothing to choose. wanted: the unit of each node, except the
+    last ones, for which ggml's scheduler finds a unit. A node that writes into a state runs on the state's device. The
+    memory of other nodes that write in place moves to the unit that runs them.
 
-    Raises UnsupportedOpError for a node that no unit can run: ggml would end the process.
+    Raises UnsupportedOpError if no unit can run a node: ggml would end the process.
     """
     nodes = [lib().ggml_graph_node(cgraph, i) for i in range(lib().ggml_graph_n_nodes(cgraph))]
     writers = [_units_of_state(node, units) for node in nodes]
@@ -44,11 +46,11 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> 
 
 def _writes(node: Any) -> bool:
     """Whether the node writes into the memory of another tensor."""
-    return node.view_src != ffi.NULL and not is_view(node)
+    return node.view_src != ffi.NULL and not is_view_op(node)
 
 
 def _units_of_state(node: Any, units: Sequence[Unit]) -> list[Unit]:
-    """The units whose memory the node writes into, if that is a state's, which cannot move. Otherwise none."""
+    """The units whose memory has the state that the node writes into; [] if it does not write into a state."""
     if len(units) == 1 or not _writes(node) or node.view_src.buffer == ffi.NULL:
         return []
     kind = lib().ggml_backend_buffer_get_type(node.view_src.buffer)
@@ -56,7 +58,7 @@ def _units_of_state(node: Any, units: Sequence[Unit]) -> list[Unit]:
 
 
 def _first(node: Any, units: Sequence[Unit]) -> Unit:
-    """The first unit that runs the node, or the last of them: then the scheduler finds another."""
+    """The first unit that can run the node; otherwise the last one: then ggml's scheduler finds another."""
     return next((unit for unit in units if unit.supports(node)), units[-1])
 
 

@@ -1,4 +1,4 @@
-"""GgmlExecutable: a compiled graph, whose ggml nodes are built and allocated once and computed again and again."""
+"""GgmlExecutable: a compiled graph. Its ggml nodes are built and allocated once, and computed many times."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from hotshoe_core.graphs.splits import node_devices
 from hotshoe_core.tensors.tensor import TABLE, Tensor
 from hotshoe_ggml.lowering import LOWERINGS, Builder, node_budget
 from hotshoe_ggml.memory.buffers import TensorBuffer
-from hotshoe_ggml.memory.layouts import Handle
+from hotshoe_ggml.memory.layouts import Layout
 from hotshoe_ggml.native import ffi, lib
-from hotshoe_ggml.native.context import NativeContext, OutOfMemory, require_memory
+from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
 from hotshoe_ggml.run.assign import assign_units
 from hotshoe_ggml.run.scheduler import ScheduledGraph, Scheduler
-from hotshoe_ggml.unit import Unit, is_view
+from hotshoe_ggml.unit import Unit
 
 __all__ = ["GgmlExecutable", "Owner"]
 
 
 class Owner(Protocol):
-    """What an executable needs of the backend that compiled it."""
+    """The parts of the backend that an executable uses."""
 
     params: BackendParams
     counters: Counters
     units: list[Unit]
     scheduler: Scheduler | None
-    """Shared by all executables, if there are several units."""
+    """Shared by all executables; None with one unit, where each executable has its own."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
@@ -43,7 +43,7 @@ class Owner(Protocol):
     def placement(self) -> Placement: ...
     def unit(self, name: str) -> Unit: ...
     def unit_of(self, layer: int) -> Unit: ...
-    def builds(self, node: Tensor) -> Unit: ...
+    def builder_unit(self, node: Tensor) -> Unit: ...
     def device_of_tensor(self, tensor: Tensor) -> str: ...
     def require_devices(self) -> None: ...
     def exhausted(self) -> InsufficientMemoryError: ...
@@ -51,10 +51,10 @@ class Owner(Protocol):
 
 
 class GgmlExecutable(Executable):
-    """A graph on the units of a backend. Running it is one call of ggml's scheduler, with copies of inputs before it.
+    """A graph on the units of a backend. To run it is to copy its inputs and call ggml's scheduler once.
 
-    Where there are several units, all executables of the backend share one scheduler and its buffers. When another
-    executable takes them, this one keeps its outputs on the host, and gets memory again when it runs again.
+    With several units, all executables of the backend share one scheduler and its buffers. When another executable
+    takes them, this one saves its outputs on the host. It gets memory again when it runs again.
     """
 
     def __init__(self, backend: Owner, graph: Graph) -> None:
@@ -68,14 +68,16 @@ class GgmlExecutable(Executable):
         self._scheduled: ScheduledGraph | None = None
         self._fed: dict[Tensor, np.ndarray[Any, Any]] = {}
         self._ran = False
-        self._kept: dict[Tensor, np.ndarray[Any, Any]] = {}  # outputs, while another executable has the memory
+        self._saved_outputs: dict[
+            Tensor, np.ndarray[Any, Any]
+        ] = {}  # on the host, while another executable has the memory
         self._constants: list[TensorBuffer] = []
-        self._handles: dict[Tensor, Handle] = {}  # of weights and states, which it keeps alive
-        self._native: dict[Tensor, Any] = {}  # ggml's tensors of all others
-        self._keep: list[Any] = []
-        self._outputs: dict[Tensor, Any] = {}  # the memory that they are read from, for some a copy
+        self._layouts: dict[Tensor, Layout] = {}  # of weights and states; this also keeps them alive
+        self._native: dict[Tensor, Any] = {}  # ggml's tensors of all other nodes
+        self._keep_alive: list[Any] = []  # parameters of nodes
+        self._outputs: dict[Tensor, Any] = {}  # the ggml tensors that they are read from; some are copies
         self._sizes: dict[str, Memory] = {}
-        self._devices: dict[Tensor, str] = {}  # the device that each node should run on, if there are several units
+        self._devices: dict[Tensor, str] = {}  # wanted for each node, if there are several units
         self._units: list[Unit] = []  # the unit of each ggml node, if there are several, except the copies at the end
         n_copies = 2 * (len(graph.outputs) + len(graph.updates))
         n_nodes = sum(map(node_budget, graph.nodes)) + len(graph.leaves) + n_copies + 64
@@ -105,13 +107,13 @@ class GgmlExecutable(Executable):
 
     def _build(self, size: int) -> Any:
         g, graph, backend, native = lib(), self._graph, self._backend, self._native
-        builders = {unit: unit.builder(self._context.pointer, self._keep) for unit in backend.units}
+        builders = {unit: unit.builder(self._context.pointer, self._keep_alive) for unit in backend.units}
         self._take_leaves(builders[backend.units[0]])
         cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
         fused: dict[Tensor, Callable[[], Any]] = {}
         absorbed: set[Tensor] = set()
         for unit, builder in builders.items():
-            nodes, others = builder.fuse(graph, functools.partial(self._is_built_by, unit), self._read)
+            nodes, others = builder.fuse(graph, functools.partial(self._is_built_by, unit), self._read_operand)
             fused, absorbed = fused | nodes, absorbed | others
         several = len(backend.units) > 1
         if several:
@@ -120,7 +122,7 @@ class GgmlExecutable(Executable):
             backend.counters.lowered += 1
             if node in absorbed:
                 continue
-            native[node] = fused[node]() if node in fused else self._lower(builders[backend.builds(node)], node)
+            native[node] = fused[node]() if node in fused else self._lower(builders[backend.builder_unit(node)], node)
             g.ggml_set_name(native[node], node.name.encode()[:63])
             g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
             if several:
@@ -133,10 +135,10 @@ class GgmlExecutable(Executable):
         return cgraph
 
     def _is_built_by(self, unit: Unit, node: Tensor) -> bool:
-        return self._backend.builds(node) is unit
+        return self._backend.builder_unit(node) is unit
 
     def _take_leaves(self, builder: Builder) -> None:
-        """Add inputs, weights and states. Raises GraphError or ClosedError if the graph cannot use one."""
+        """Make the inputs, and look up weights and states. Raises GraphError or ClosedError if one is not usable."""
         for leaf in self._graph.leaves:
             if leaf.op == "input":
                 self._native[leaf] = builder.new(leaf.shape, leaf.dtype)
@@ -146,44 +148,46 @@ class GgmlExecutable(Executable):
                     raise GraphError(f"{leaf!r} is held by another backend")
                 if leaf.handle is None:
                     raise ClosedError(f"{leaf!r} was released")
-                self._handles[leaf] = leaf.handle
+                self._layouts[leaf] = leaf.handle
 
     def _lower(self, builder: Builder, node: Tensor) -> Any:
-        sources = [None if s is None else self._read(node.op, s, i) for i, s in enumerate(node.sources)]
+        sources = [None if s is None else self._read_operand(node.op, s, i) for i, s in enumerate(node.sources)]
         if TABLE[node.op].overwrites and node not in self._graph.in_place:
             sources[0] = builder.call("cont", sources[0])
         return LOWERINGS[node.op](builder, node, *sources)
 
-    def _read(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
-        """What this operand of ``op`` reads: see Handle.read_by. Raises UnsupportedOpError."""
-        handle = self._handles.get(tensor)
-        return self._native[tensor] if handle is None else handle.read_by(tensor, op, operand)
+    def _read_operand(self, op: str, tensor: Tensor, operand: int = 0) -> Any:
+        """What this operand of ``op`` reads: see Layout.read_by. Raises UnsupportedOpError."""
+        layout = self._layouts.get(tensor)
+        return self._native[tensor] if layout is None else layout.read_by(tensor, op, operand)
 
     def _build_outputs(self, builder: Builder, cgraph: Any) -> None:
         g = lib()
         for t in self._graph.outputs:
-            # copied: a leaf, whose layout may be the device's own, and a state, which changes; a view is not contiguous
-            copied = t.is_leaf or self._graph.state_behind(t) is not None
-            out = builder.call("cont", self._read("read", t)) if copied else builder.cont(self._native[t])
+            if t.is_leaf or self._graph.state_behind(t) is not None:
+                # a copy: the leaf may be in another layout, and the state may change before the output is read
+                out = builder.call("cont", self._read_operand("read", t))
+            else:
+                out = builder.cont(self._native[t])  # a view may not be contiguous, and would be copied
             self._outputs[t] = out
-            while out != ffi.NULL:  # a view's memory is that of its source
+            while out != ffi.NULL:  # a view has its source's memory
                 g.ggml_set_output(out)
                 out = out.view_src
             g.ggml_build_forward_expand(cgraph, self._outputs[t])
 
     def _update_states(self, builder: Builder, cgraph: Any) -> None:
-        """Copy new values into states that do not have them yet, after all nodes that read the old values."""
+        """Copy new values into states after all nodes that read the old values, except values written in place."""
         g, graph = lib(), self._graph
         copies = []
         for state, new in graph.updates.items():
             behind = graph.state_behind(new)
             if new is state or (behind is state and new in graph.in_place):
                 continue
-            value = self._read("read", new)
+            value = self._read_operand("read", new)
             if behind in graph.updates:  # two states may exchange their values
                 value = builder.call("cont", value)
                 g.ggml_build_forward_expand(cgraph, value)
-            copies.append((value, self._read("read", state)))
+            copies.append((value, self._read_operand("read", state)))
         for value, state in copies:
             g.ggml_build_forward_expand(cgraph, builder.call("cpy", value, state))
 
@@ -201,11 +205,11 @@ class GgmlExecutable(Executable):
         self._sizes = {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
 
     def _displaced(self) -> None:
-        if self._ran and not self._kept:
+        if self._ran and not self._saved_outputs:
             for tensor in self._outputs:
                 assert tensor.dtype.numpy is not None
-                self._kept[tensor] = np.empty(tensor.shape, tensor.dtype.numpy)
-                self._get(tensor, self._kept[tensor])
+                self._saved_outputs[tensor] = np.empty(tensor.shape, tensor.dtype.numpy)
+                self._get(tensor, self._saved_outputs[tensor])
 
     def _n_native(self) -> int:
         """At least the number of ggml's nodes and leaves: each leaf of ours may have two, each lowering one."""
@@ -230,7 +234,7 @@ class GgmlExecutable(Executable):
                 if native is not None and native.buffer != ffi.NULL:  # an unused input has no memory
                     _set(native, array)
             self._fed.clear()
-            self._kept.clear()
+            self._saved_outputs.clear()
             self._ran = False
             status = lib().ggml_backend_sched_graph_compute(self._scheduler.native, self._cgraph)
             self._backend.require_devices()
@@ -252,8 +256,8 @@ class GgmlExecutable(Executable):
         with self._backend.lock:
             if self._closed:
                 raise ClosedError("the graph's memory was freed")
-            if tensor in self._kept:
-                out[...] = self._kept[tensor]
+            if tensor in self._saved_outputs:
+                out[...] = self._saved_outputs[tensor]
             else:
                 self._get(tensor, out)
                 self._backend.require_devices()
@@ -263,7 +267,7 @@ class GgmlExecutable(Executable):
 
     def invalidate(self, tensor: Tensor) -> None:
         """Refuse to run again if the graph uses this weight or state, which was released."""
-        if tensor in self._handles:
+        if tensor in self._layouts:
             self._released = tensor
 
     def memory(self) -> Mapping[str, Memory]:
@@ -276,18 +280,18 @@ class GgmlExecutable(Executable):
             return self._placements()
 
     def _placements(self) -> Sequence[NodePlacement]:
-        g, backends = lib(), [unit.backend for unit in self._backend.units]
+        g, backends = lib(), [unit.ggml_backend for unit in self._backend.units]
         names = {int(ffi.cast("uintptr_t", b)): unit.name for b, unit in zip(backends, self._backend.units)}
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
         assert self._scheduled is not None
         chosen = {
-            int(ffi.cast("uintptr_t", n)): u.backend for n, u in self._scheduled.chosen if not is_view(n)
+            int(ffi.cast("uintptr_t", n)): u.ggml_backend for n, u in self._scheduled.chosen if not is_view_op(n)
         }  # in a dry run the scheduler does not know it
         placements = []
         for node in self._graph.nodes:
             native = self._native.get(node, ffi.NULL)
             wanted = self._devices.get(node) or self._backend.units[0].name
-            if native == ffi.NULL or is_view(native):  # fused into another product, or a view
+            if native == ffi.NULL or is_view_op(native):  # fused into another product, or a view
                 backend = ffi.NULL
             elif self._dry:
                 backend = chosen.get(int(ffi.cast("uintptr_t", native)), ffi.NULL)
@@ -312,8 +316,8 @@ class GgmlExecutable(Executable):
                 buffer.free()
             self._context.free()
             self._native.clear()
-            self._handles.clear()
-            self._keep.clear()
+            self._layouts.clear()
+            self._keep_alive.clear()
             self._backend.forget(self)
 
 

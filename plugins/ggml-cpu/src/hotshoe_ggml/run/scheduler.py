@@ -1,4 +1,4 @@
-"""ggml's scheduler and its compute buffers, which the graphs of a backend use in turns."""
+"""ggml's scheduler and its compute buffers, which the graphs of a backend share."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from hotshoe_ggml.native import ffi, lib
-from hotshoe_ggml.native.context import NativeContext, OutOfMemory, require_memory
-from hotshoe_ggml.unit import Unit, is_view
+from hotshoe_ggml.native.context import NativeContext, OutOfMemory, is_view_op, require_memory
+from hotshoe_ggml.unit import Unit
 
 __all__ = ["ScheduledGraph", "Scheduler"]
 
 _SCHEDULED = 32 << 10
-"""Bytes that ggml's scheduler reserves for each node, rounded up. It ends the process if it gets none."""
+"""Bytes that ggml's scheduler allocates for each node, rounded up. It ends the process if that fails."""
 
 
 class _AsBuilt(NamedTuple):
-    """What allocating a graph changes in a tensor: its memory, and sources that are copied from another device."""
+    """The parts of a tensor that allocating its graph changes: its memory, and sources copied from another device."""
 
     tensor: Any
     data: Any
@@ -67,15 +67,15 @@ class ScheduledGraph:
     def assign(self, scheduler: Any) -> None:
         """Tell ggml's scheduler where each node runs: see ``assign_units``."""
         for node, unit in self.chosen:
-            if not is_view(node):
-                lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.backend)
+            if not is_view_op(node):
+                lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.ggml_backend)
 
 
 class Scheduler:
     """Buffers with the temporaries of one graph at a time. They grow to the size of the largest graph.
 
-    So many graphs take the memory of one. Changing the graph costs a new assignment of addresses; a graph that is
-    computed again and again keeps its addresses.
+    So all graphs together take the memory of one. A graph that is computed again keeps its addresses; if another graph
+    was computed in between, it gets new ones.
     """
 
     def __init__(self, units: Sequence[Unit]) -> None:
@@ -100,7 +100,7 @@ class Scheduler:
         if self.native == ffi.NULL:
             return {}
         size = lib().ggml_backend_sched_get_buffer_size
-        return {unit.name: int(size(self.native, unit.backend)) for unit in self._units}
+        return {unit.name: int(size(self.native, unit.ggml_backend)) for unit in self._units}
 
     def allocate(self, graph: ScheduledGraph) -> None:
         """Give the graph its memory, unless it has it. Raises OutOfMemory; then no graph has memory."""
@@ -138,24 +138,24 @@ class Scheduler:
             previous.displaced()
 
     def _prepare(self, graph: ScheduledGraph) -> None:
-        """Restore the graph, in which splitting replaced sources on other devices by copies, and assign its units."""
+        """Assign the graph's units. First undo the last split, which replaced sources on other devices by copies."""
         lib().ggml_backend_sched_reset(self.native)
         graph.restore()
         graph.assign(self.native)
 
     def _make_room(self, graph: ScheduledGraph) -> None:
-        """Make a scheduler for at least this many nodes and leaves, with copies between units if there are several."""
+        """Make a larger scheduler if this one has no room for the graph's tensors, and their copies on other units."""
         n = graph.n_tensors * min(2, len(self._units))
         if n <= self._n_tensors:
             return
         self.free()
         require_memory(n * _SCHEDULED)
-        backends = ffi.new("ggml_backend_t[]", [unit.backend for unit in self._units])
+        backends = ffi.new("ggml_backend_t[]", [unit.ggml_backend for unit in self._units])
         self.native = lib().ggml_backend_sched_new(backends, ffi.NULL, len(self._units), n, False, True)
         self._n_tensors = n
 
     def _no_memory(self, graph: ScheduledGraph) -> OutOfMemory:
-        """The error of a failed allocation: the unit that lacks most memory, and what the graph takes there."""
+        """The error of a failed allocation: the unit that lacks most memory, and what the graph needs on it."""
         graph.restore()
         sizes = ffi.new("size_t[]", len(self._units))
         lib().ggml_backend_sched_reset(self.native)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from hotshoe_loader.catalog import CATALOG, Known
+from hotshoe_loader.catalog import CATALOG, CatalogEntry
 from hotshoe_loader.find import GROUP
+from hotshoe_loader.policy import Policy
 from hotshoe_loader.rank import REFERENCE
 from hotshoe_loader.verdict import Outcome, Verdict
-from hotshoe_loader.vet import Policy
 
 __all__ = ["not_installed", "reference"]
 
@@ -35,7 +35,7 @@ def not_installed(found: Collection[str], driven: Collection[str], installed: Ma
             yield _absent(entry, installed.get(entry.distribution))
 
 
-def _absent(entry: Known, version: str | None) -> Verdict:
+def _absent(entry: CatalogEntry, version: str | None) -> Verdict:
     """The verdict on a plugin without an entry point: not installed, or a ``version`` that has no entry point."""
     details = {"backend": entry.name, "distribution": entry.distribution}
     if version is not None:

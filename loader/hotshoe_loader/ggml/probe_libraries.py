@@ -9,11 +9,11 @@ from pathlib import Path
 from hotshoe_core.contract.device import Provider
 from hotshoe_loader.child_state import ProbeState
 from hotshoe_loader.files import file_state
-from hotshoe_loader.ggml.abi import abi_of_core
 from hotshoe_loader.ggml.file_names import LibraryCandidate, find_libraries
-from hotshoe_loader.ggml.libraries import GgmlLibraries, ggml_libraries
+from hotshoe_loader.ggml.library_abi import abi_of_core
+from hotshoe_loader.ggml.native_result import GgmlLibraries, ggml_libraries
 from hotshoe_loader.ggml.score import Score, choose_library, open_core, score_library
-from hotshoe_loader.ggml.vet import vet_abi, vet_library
+from hotshoe_loader.ggml.vet_libraries import vet_abi, vet_library
 from hotshoe_loader.report import LibraryReport, ProviderReport
 from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet_files import untrusted

@@ -15,7 +15,7 @@ from hotshoe_loader.manifest import FILE, Manifest, invalid_manifest, read_manif
 __all__ = ["Abi", "Built", "abi_of_core", "abi_of_library", "built_from", "core_in", "version_in"]
 
 _BASE = re.compile(r"(lib)?ggml-base(\.\d+)*\.(so(\.\d+)*|dylib|dll)")
-_LARGEST = 64 << 20  # bytes; a libggml-base has 1 to 2 MB
+_MAX_LIBRARY = 64 << 20  # bytes; a libggml-base has 1 to 2 MB
 
 
 class Abi(NamedTuple):
@@ -123,7 +123,7 @@ def _names(folder: Path) -> list[str]:
 def version_in(base: Path) -> str | None:
     """The version in a ``libggml-base``: the only string in it that has the form of a version. None if not unique."""
     try:
-        data = read_bytes(base, _LARGEST)
+        data = read_bytes(base, _MAX_LIBRARY)
     except OSError:
         return None
     found = {match.decode() for match in re.findall(rb"\0(\d+\.\d{1,3}\.\d{1,4})(?=\0)", data)}

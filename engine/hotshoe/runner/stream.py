@@ -132,7 +132,7 @@ class Stream:
         done.text += piece
         if self._matcher.matched is not None:
             self._end("stop")
-        elif g.finish is not None and not g.results:
+        elif g.finish is not None and not g.ready_results:
             piece += self._flush(g.finish)
         return piece
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from hotshoe_loader.binary import BadLibrary, Binary, read_binary
 from hotshoe_loader.find import PluginCandidate
-from hotshoe_loader.ggml.abi import Abi, Built, abi_of_core, abi_of_library, core_in
 from hotshoe_loader.ggml.file_names import LibraryCandidate
+from hotshoe_loader.ggml.library_abi import Abi, Built, abi_of_core, abi_of_library, core_in
 from hotshoe_loader.manifest import FILE
+from hotshoe_loader.policy import Policy
 from hotshoe_loader.verdict import Outcome, Rejected
-from hotshoe_loader.vet import Policy
 from hotshoe_loader.vet_files import untrusted
 
 __all__ = ["vet_abi", "vet_adoption", "vet_library"]

@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterable, Sequence
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, did_you_mean
 from hotshoe_core.errors.text import printable
-from hotshoe_loader.catalog import known
+from hotshoe_loader.catalog import find_entry
 from hotshoe_loader.ggml.file_names import variant_of
 from hotshoe_loader.options import Options, normalise
-from hotshoe_loader.rank import REFERENCE, matching
+from hotshoe_loader.rank import REFERENCE, find_devices
 from hotshoe_loader.verdict import Outcome, Verdict
 
 __all__ = ["describe", "explain", "not_found", "related", "unmatched", "warning", "why"]
@@ -44,7 +44,7 @@ def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
     if device.name != devices[0].name:
         return f"requested by name; the best of {len(devices)} devices is {devices[0].name}"
     for option, tokens in (("require", options.require), ("prefer", options.prefer)):
-        token = next((token for token in tokens if device in matching(token, devices)), None)
+        token = next((token for token in tokens if device in find_devices(token, devices)), None)
         if token is not None:
             return f"first by {option}={token!r}"
     if device.provider == REFERENCE:
@@ -74,13 +74,13 @@ def _without_gpu(verdict: Verdict) -> str:
 
 
 def _backend_type(verdict: Verdict) -> DeviceType | None:
-    published = known(str(verdict.details.get("backend", "")))
+    published = find_entry(str(verdict.details.get("backend", "")))
     return published.type if published else None
 
 
 def unmatched(tokens: Iterable[str], devices: Sequence[Device]) -> list[str]:
     """The names of ``prefer`` or ``require`` that match no device."""
-    return [token for token in tokens if not matching(token, devices)]
+    return [token for token in tokens if not find_devices(token, devices)]
 
 
 def related(token: str, verdicts: Sequence[Verdict]) -> list[Verdict]:
@@ -154,7 +154,7 @@ def _first_steps(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _explain_one(name: str, devices: Sequence[Device], verdicts: Sequence[Verdict], options: Options) -> str:
-    found = matching(name, devices)
+    found = find_devices(name, devices)
     lines = []
     if found:
         for device in found:
@@ -204,7 +204,7 @@ def _next_step(token: str, devices: Sequence[Device], verdicts: Sequence[Verdict
     same = [device.name for device in devices if device.name.partition(":")[0] == name.partition(":")[0]]
     if same:
         return f"use one of: {', '.join(same)}"
-    published = known(normalise(name.partition(":")[0]))
+    published = find_entry(normalise(name.partition(":")[0]))
     if published is not None:
         if published.relevant:
             return published.install
