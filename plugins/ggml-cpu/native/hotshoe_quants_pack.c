@@ -27,9 +27,9 @@ ALWAYS_INLINE void gather(const char * rows, int64_t row_stride, int64_t n, int 
 }
 
 /* Reorders the 32 fifth bits of a row's block. The file has the bit of element i at bit i; the result has the bit of
- * element j of group g (of four elements) at bit g of byte j, where one shift serves a whole vector of bytes. That is a
+ * element j of quad q at bit q of byte j, where one shift serves a whole vector of bytes. That is a
  * transposition of 8 by 4 bits: two times, the odd bits move into the upper half, in four exchanges of bits. */
-static uint32_t group_fifth_bits(uint32_t bits) {
+static uint32_t order_fifth_bits(uint32_t bits) {
     for (int i = 0; i < 2; ++i) {
         uint32_t swap;
         swap = (bits ^ bits >> 1) & 0x22222222, bits ^= swap ^ swap << 1;
@@ -40,7 +40,7 @@ static uint32_t group_fifth_bits(uint32_t bits) {
     return bits;
 }
 
-/* Transposes 8 words of 8 rows: word i of all rows goes to out + i * GROUP. */
+/* Transposes 8 words of 8 rows: word i of all rows goes to out + i * QUAD. */
 AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out) {
     __m256i in[8], pairs[8], fours[8];
     for (int i = 0; i < 8; ++i) {
@@ -57,8 +57,8 @@ AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out) 
         fours[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
     }
     for (int i = 0; i < 4; ++i) {
-        _mm256_storeu_si256((__m256i *) (out + i * GROUP), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
-        _mm256_storeu_si256((__m256i *) (out + (i + 4) * GROUP),
+        _mm256_storeu_si256((__m256i *) (out + i * QUAD), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
+        _mm256_storeu_si256((__m256i *) (out + (i + 4) * QUAD),
                             _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31));
     }
 }
@@ -74,24 +74,24 @@ static void transpose_4(const char * rows, int64_t row_stride, char * out) {
         pairs[i + 1] = _mm_unpackhi_epi32(in[i], in[i + 1]);
     }
     for (int i = 0; i < 2; ++i) {
-        _mm_storeu_si128((__m128i *) (out + 2 * i * GROUP), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
-        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * GROUP), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
+        _mm_storeu_si128((__m128i *) (out + 2 * i * QUAD), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
+        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * QUAD), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
     }
 }
 
 /* The same for n words of 16 rows. */
 static void transpose_words(const char * rows, int64_t row_stride, int n, char * out) {
     int i = 0;
-    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * GROUP) {
+    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * QUAD) {
         transpose_8(rows, row_stride, out);
         transpose_8(rows + 8 * row_stride, row_stride, out + 32);
     }
-    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * GROUP) {
+    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * QUAD) {
         for (int r = 0; r < ROWS; r += 4) {
             transpose_4(rows + r * row_stride, row_stride, out + 4 * r);
         }
     }
-    for (; i < n; ++i, rows += 4, out += GROUP) {
+    for (; i < n; ++i, rows += 4, out += QUAD) {
         gather(rows, row_stride, ROWS, 4, out);
     }
 }
@@ -131,7 +131,7 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
                     uint32_t words[ROWS];
                     memcpy(words, lanes, (size_t) n * 4);
                     for (int64_t r = 0; r < n; ++r) {
-                        words[r] = group_fifth_bits(words[r]);
+                        words[r] = order_fifth_bits(words[r]);
                     }
                     memcpy(lanes, words, (size_t) n * 4);
                 }

@@ -40,7 +40,7 @@ enum { PANEL_VECTORS = ROWS / LANES }; /* for one number of each row of a panel 
 #define ADD_NOW(sum) (void) (sum)
 #endif
 
-/* Adds the products of a group's codes, for the rows of one vector, to `sum`.
+/* Adds the products of a quad's codes, for the rows of one vector, to `sum`.
  *
  * FORM_U8, vpmaddubsw: it multiplies an unsigned by a signed byte and adds two products to 16 bits; 63 * 127 * 2 does
  * not saturate. The sums of a record wrap around, which does no harm: their start subtracts `zero` from each code, and
@@ -103,7 +103,7 @@ INLINE ints stream(struct sink * s, const char * p, int word, int vec) {
     if (word % PANEL_VECTORS == 0) {
         prefetch_lines(s, 1);
     }
-    return load_words(p + word * GROUP + vec * 4 * LANES);
+    return load_words(p + word * QUAD + vec * 4 * LANES);
 }
 
 INLINE const char * staged_at(const struct sink * s, int record) {
@@ -123,12 +123,12 @@ INLINE ints of_8_bits(ints codes) {
     return codes;
 }
 
-/* Takes the codes of a group for the rows of vector `vec`. In FORM_S16 they are signed, of 8 bits. */
-INLINE void take(struct sink * s, int slot, int record, int group, int vec, ints codes) {
+/* Takes the codes of a quad for the rows of vector `vec`. In FORM_S16 they are signed, of 8 bits. */
+INLINE void take(struct sink * s, int slot, int record, int quad, int vec, ints codes) {
     const int wide = s->form == FORM_S16;
     const ints even = V(srai_epi16)(V(slli_epi16)(codes, 8), 8), odd = V(srai_epi16)(codes, 8); /* if wide */
     if (s->multiplies) {
-        const char * x = staged_at(s, record) + group * (wide ? 8 : 4);
+        const char * x = staged_at(s, record) + quad * (wide ? 8 : 4);
         s->sum[slot] = add_products(s->form, s->sum[slot], wide ? even : codes, four_bytes(x));
         if (wide) {
             s->sum[slot] = add_products(s->form, s->sum[slot], odd, four_bytes(x + 4));
@@ -136,7 +136,7 @@ INLINE void take(struct sink * s, int slot, int record, int group, int vec, ints
         return;
     }
     char * out = s->out + record * RECORD(s->record_elements, s->form, s->mins) +
-                 (wide ? 2 : 1) * (group * GROUP + vec * 4 * LANES);
+                 (wide ? 2 : 1) * (quad * QUAD + vec * 4 * LANES);
     store_words(out, wide ? even : codes);
     if (wide) {
         store_words(out + 32, odd);

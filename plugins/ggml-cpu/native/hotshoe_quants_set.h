@@ -14,7 +14,7 @@ enum form {
 
 enum {
     ROWS = 16,                            /* rows of a panel */
-    GROUP = 4 * ROWS,                     /* bytes of a group of codes of 8 bits: four elements of each row */
+    QUAD = 4 * ROWS,                      /* bytes of a quad: the codes, of 8 bits, of four elements of each row */
     NUMBERS = ROWS * (int) sizeof(float), /* bytes of one number for each row */
     CACHE_LINE = 64,                      /* bytes */
     MAX_IN_TILE = 8,                      /* tokens */

@@ -3,7 +3,7 @@
  *
  * The tokens of a tile are stored next to each other, record by record: [elements / 4][tokens][4 codes]; then for each
  * token the scale, the number at which its sums of products start, and scale * sum of codes, 4 bytes each. In a tile
- * for signed weights of 16 bits a group of codes is [2][tokens][2]: elements 0 and 2, then 1 and 3. A scale serves a
+ * for signed weights of 16 bits a quad of codes is [2][tokens][2]: elements 0 and 2, then 1 and 3. A scale serves a
  * span of one record or more. */
 #include <math.h>
 
@@ -57,19 +57,19 @@ INLINE void stage(int record_elements, int scale_span, int form, int zero, const
         UNROLL_FOR(int j = 0; j < record_elements / 16; ++j) {
             const int wide = form == FORM_S16;
             const __m128i even = _mm_srai_epi16(_mm_slli_epi16(codes[j], 8), 8), odd = _mm_srai_epi16(codes[j], 8);
-            int32_t groups[4], odd_groups[4]; /* one group in each number */
-            _mm_storeu_si128((__m128i *) groups, wide ? even : codes[j]);
-            _mm_storeu_si128((__m128i *) odd_groups, odd);
-            UNROLL_FOR(int g = 0; g < 4; ++g) {
-                char * codes_out = out + (4 * j + g) * tokens * width;
-                memcpy(codes_out, &groups[g], 4);
+            int32_t quads[4], odd_quads[4]; /* one quad in each number */
+            _mm_storeu_si128((__m128i *) quads, wide ? even : codes[j]);
+            _mm_storeu_si128((__m128i *) odd_quads, odd);
+            UNROLL_FOR(int q = 0; q < 4; ++q) {
+                char * codes_out = out + (4 * j + q) * tokens * width;
+                memcpy(codes_out, &quads[q], 4);
                 if (wide) {
-                    memcpy(codes_out + tokens * 4, &odd_groups[g], 4);
+                    memcpy(codes_out + tokens * 4, &odd_quads[q], 4);
                 }
             }
         }
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
-        /* The sum of elements 0 and 1 of each group, and that of 2 and 3. */
+        /* The sum of elements 0 and 1 of each quad, and that of 2 and 3. */
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1));
         const int32_t both = _mm_cvtsi128_si32(pairs), all = (int16_t) both + (both >> 16);
         const int32_t in_pairs = _mm_cvtsi128_si32(_mm_mullo_epi16(pairs, _mm_set1_epi16((short) -zero)));
@@ -131,7 +131,7 @@ STAGE(stage_k_8, 32, SCALE_SPAN, FORM_OF_8)
 INLINE void tile(int tokens, int record_elements, int scale_span, int form, int mins, const char * x, const char * w,
                  int64_t n, float * sums, const char * next, int lines) {
     const int staged = tokens * STAGED_RECORD(record_elements, form), wide = form == FORM_S16;
-    /* vpmaddwd takes pairs: elements 0 and 2 of a group, then 1 and 3. */
+    /* vpmaddwd takes pairs: elements 0 and 2 of a quad, then 1 and 3. */
     const int steps = wide ? record_elements / 2 : record_elements / 4;
     floats total[MAX_IN_TILE][PANEL_VECTORS], span_sum[MAX_IN_TILE][PANEL_VECTORS];
     UNROLL_FOR(int t = 0; t < tokens; ++t) {
@@ -157,7 +157,7 @@ INLINE void tile(int tokens, int record_elements, int scale_span, int form, int 
                 _mm_prefetch(next, PREFETCH_INTO);
             }
             UNROLL_FOR(int step = 0; step < steps; ++step) {
-                const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
+                const char * codes = wide ? w + step / 2 * 2 * QUAD + step % 2 * 32 : w + step * QUAD;
                 ints rows[PANEL_VECTORS];
                 UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
                     rows[v] = load_words(codes + v * (wide ? 64 : 32));

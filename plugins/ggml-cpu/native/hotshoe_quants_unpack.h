@@ -6,11 +6,11 @@
  * `vec` below is the number of such a vector of the panel.
  *
  * A record is what a tile multiplies at once: 16 rows by `record_elements` elements, 32, or 16 if so few share a scale.
- *   codes    [elements / 4][16 rows][4]: groups of four elements, unsigned, with the code `zero` for 0
+ *   codes    [elements / 4][16 rows][4]: quads, unsigned, with the code `zero` for 0
  *   scales   [16 rows], F32
  *   offsets  [16 rows], F32, if the type has minimums
  * Without VNNI, codes that need 8 bits are signed numbers of 16 bits (FORM_S16), [elements / 4][2][2][8][2]: elements 0
- * and 2 of the group for 8 rows, elements 1 and 3 of the same rows; then the other 8 rows. */
+ * and 2 of the quad for 8 rows, elements 1 and 3 of the same rows; then the other 8 rows. */
 #ifndef HOTSHOE_QUANTS_UNPACK_H
 #define HOTSHOE_QUANTS_UNPACK_H
 
@@ -19,16 +19,16 @@
 
 /* --- blocks of 32 ------------------------------------------------------------------------------------ */
 
-/* Bit `group` of each byte, moved to bit 4. */
-INLINE ints fifth_bits(ints bits, int group) {
-    return low(group < 4 ? V(slli_epi16)(bits, 4 - group) : V(srli_epi16)(bits, group - 4), 16);
+/* Bit `quad` of each byte, moved to bit 4. */
+INLINE ints fifth_bits(ints bits, int quad) {
+    return low(quad < 4 ? V(slli_epi16)(bits, 4 - quad) : V(srli_epi16)(bits, quad - 4), 16);
 }
 
 /* Q4_0, Q4_1, Q5_0 and Q5_1: a scale in half precision, perhaps a minimum, and codes of 4 bits: element i below element
- * i + 16. fifth: the type has fifth bits, one word for each row (see group_fifth_bits). */
+ * i + 16. fifth: the type has fifth bits, one word for each row (see order_fifth_bits). */
 INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
-    const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? GROUP : 0);
-    for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * GROUP) {
+    const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? QUAD : 0);
+    for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * QUAD) {
         open_block(s, in, 0);
         UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {
             const ints bits = fifth ? load_words(in + at_bits + vec * 4 * LANES) : zeros();
@@ -65,7 +65,7 @@ INLINE void take_looked_up(struct sink * s, int record, const char * in, int vec
 }
 
 INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
-    for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 4 * GROUP) {
+    for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 4 * QUAD) {
         open_block(s, in, 0);
         UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {
             open_record(s, 0, 0);
@@ -81,7 +81,7 @@ INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
 /* The scale of MXFP4 is a power of two, with its exponent in one byte. The codebook has twice the numbers, so the scale
  * here is half of it. */
 INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
-    for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * GROUP) {
+    for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * QUAD) {
         open_block(s, in, 0);
         UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {
             const ints e = bytes_widened(in + vec * LANES);
@@ -100,12 +100,12 @@ INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
 }
 
 INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
-    for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 8 * GROUP) {
+    for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 8 * QUAD) {
         open_block(s, in, 0);
         UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {
             open_record(s, 0, 0);
-            UNROLL_FOR(int g = 0; g < 8; ++g) {
-                take(s, 0, 0, g, vec, of_8_bits(stream(s, in + ROWS * 2, g, vec)));
+            UNROLL_FOR(int q = 0; q < 8; ++q) {
+                take(s, 0, 0, q, vec, of_8_bits(stream(s, in + ROWS * 2, q, vec)));
             }
             close_record(s, 0, 0, vec, f16_floats(in + vec * 2 * LANES), V(setzero_ps)());
             close_span(s, 0, vec);
@@ -122,32 +122,32 @@ INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
  * codes of record 2j are the lower nibbles of words 8j to 8j + 7, those of record 2j + 1 the upper ones. Fifth bits are
  * in 8 words, those of record j at bit j of each byte. */
 INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
-    enum { SCALES = 4 * ROWS, FIFTHS = SCALES + 3 * GROUP };
-    const int at_codes = FIFTHS + (fifth ? 8 * GROUP : 0);
+    enum { SCALES = 4 * ROWS, FIFTHS = SCALES + 3 * QUAD };
+    const int at_codes = FIFTHS + (fifth ? 8 * QUAD : 0);
     const floats zero = V(set1_ps)(fifth ? 16 : 8);
-    for (int64_t i = 0; i < n; ++i, in += at_codes + 32 * GROUP) {
+    for (int64_t i = 0; i < n; ++i, in += at_codes + 32 * QUAD) {
         open_block(s, in, at_codes);
         for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
             const floats d = f16_floats(in + vec * 2 * LANES), d_min = f16_floats(in + 2 * ROWS + vec * 2 * LANES);
             const char * packed = in + SCALES + vec * 4 * LANES;
-            const ints a = load_words(packed), b = load_words(packed + GROUP), c = load_words(packed + 2 * GROUP);
+            const ints a = load_words(packed), b = load_words(packed + QUAD), c = load_words(packed + 2 * QUAD);
             const ints scales[2] = {low(a, 63), low(c, 15) | low(V(srli_epi16)(a, 2), 48)};
             const ints mins[2] = {low(b, 63), high(c, 4, 15) | low(V(srli_epi16)(b, 2), 48)};
             /* Not unrolled: the compiler would compute all scales first, and spill them. */
             for (int j = 0; j < 4; ++j) {
                 open_record(s, 0, 2 * j);
                 open_record(s, 1, 2 * j + 1);
-                UNROLL_FOR(int g = 0; g < 8; ++g) {
-                    const ints both = stream(s, in + at_codes, 8 * j + g, vec);
+                UNROLL_FOR(int q = 0; q < 8; ++q) {
+                    const ints both = stream(s, in + at_codes, 8 * j + q, vec);
                     ints first = low(both, 15), second = high(both, 4, 15);
                     if (fifth) {
-                        const ints fifth_pairs = V(srl_epi16)(load_words(in + FIFTHS + g * GROUP + vec * 4 * LANES),
+                        const ints fifth_pairs = V(srl_epi16)(load_words(in + FIFTHS + q * QUAD + vec * 4 * LANES),
                                                               _mm_cvtsi32_si128(2 * j));
                         first = first | low(V(slli_epi16)(fifth_pairs, 4), 16);
                         second = second | low(V(slli_epi16)(fifth_pairs, 3), 16);
                     }
-                    take(s, 0, 2 * j, g, vec, first);
-                    take(s, 1, 2 * j + 1, g, vec, second);
+                    take(s, 0, 2 * j, q, vec, first);
+                    take(s, 1, 2 * j + 1, q, vec, second);
                 }
                 const __m128i shift = _mm_cvtsi32_si128(16 * (j % 2));
                 const ints pair = V(srl_epi32)(scales[j / 2], shift), min_pair = V(srl_epi32)(mins[j / 2], shift);
@@ -166,12 +166,12 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
 }
 
 /* The types with a scale for every 16 elements have 128 elements in each half of a superblock. Sub-block j of 32
- * elements is two records; its bits are in the words of its 8 groups, at a position that depends on j. All 8 records of
+ * elements is two records; its bits are in the words of its 8 quads, at a position that depends on j. All 8 records of
  * a half are closed in order, as tiles do it, so that the sums are the same. */
 
 /* Q6_K: in each half, lower nibbles in 16 words and the upper two bits in 8 words, those of sub-block j at bits 2j. */
 INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
-    enum { UPPER = 32 * GROUP, SCALES = UPPER + 16 * GROUP, D = SCALES + 4 * GROUP };
+    enum { UPPER = 32 * QUAD, SCALES = UPPER + 16 * QUAD, D = SCALES + 4 * QUAD };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
         open_block(s, in, 0);
         for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
@@ -181,11 +181,11 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
                     UNROLL_FOR(int j = 0; j < 4; ++j) {
                         open_record(s, 2 * j + part, 8 * half + 2 * j + part);
                     }
-                    UNROLL_FOR(int g = 0; g < 4; ++g) {
-                        const int word = 4 * part + g;
-                        const ints a = stream(s, in + 16 * half * GROUP, word, vec);
-                        const ints b = stream(s, in + 16 * half * GROUP, 8 + word, vec);
-                        const ints top = stream(s, in + UPPER + 8 * half * GROUP, word, vec);
+                    UNROLL_FOR(int q = 0; q < 4; ++q) {
+                        const int word = 4 * part + q;
+                        const ints a = stream(s, in + 16 * half * QUAD, word, vec);
+                        const ints b = stream(s, in + 16 * half * QUAD, 8 + word, vec);
+                        const ints top = stream(s, in + UPPER + 8 * half * QUAD, word, vec);
                         const ints codes[4] = {
                             low(a, 15) | low(V(slli_epi16)(top, 4), 48),
                             low(b, 15) | low(V(slli_epi16)(top, 2), 48),
@@ -193,11 +193,11 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
                             high(b, 4, 15) | high(top, 2, 48),
                         };
                         UNROLL_FOR(int j = 0; j < 4; ++j) {
-                            take(s, 2 * j + part, 8 * half + 2 * j + part, g, vec, codes[j]);
+                            take(s, 2 * j + part, 8 * half + 2 * j + part, q, vec, codes[j]);
                         }
                     }
                 }
-                const char * at_scales = in + SCALES + 2 * half * GROUP;
+                const char * at_scales = in + SCALES + 2 * half * QUAD;
                 const ints scales[2] = {stream(s, at_scales, 0, vec), stream(s, at_scales, 1, vec)};
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(mul_ps)(d, signed_byte_of(scales[r / 4], r % 4));
@@ -214,24 +214,24 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
 /* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Both
  * halves have their third bits in the same 8 words: those of sub-block j at bit 4 * half + j of each byte. */
 INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int half, int part, int vec) {
-    UNROLL_FOR(int g = 0; g < 4; ++g) {
-        const int word = 4 * part + g;
-        const ints packed_codes = stream(s, in + 8 * half * GROUP, word, vec);
+    UNROLL_FOR(int q = 0; q < 4; ++q) {
+        const int word = 4 * part + q;
+        const ints packed_codes = stream(s, in + 8 * half * QUAD, word, vec);
         const ints bits =
-            third ? V(srl_epi16)(load_words(third + word * GROUP + vec * 4 * LANES), _mm_cvtsi32_si128(4 * half))
+            third ? V(srl_epi16)(load_words(third + word * QUAD + vec * 4 * LANES), _mm_cvtsi32_si128(4 * half))
                   : zeros();
         UNROLL_FOR(int j = 0; j < 4; ++j) {
             ints code = high(packed_codes, 2 * j, 3);
             if (third) {
                 code = code | low(j < 2 ? V(slli_epi16)(bits, 2 - j) : V(srli_epi16)(bits, j - 2), 4);
             }
-            take(s, 2 * j + part, 8 * half + 2 * j + part, g, vec, code);
+            take(s, 2 * j + part, 8 * half + 2 * j + part, q, vec, code);
         }
     }
 }
 
 INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
-    enum { CODES = 4 * GROUP, D = CODES + 16 * GROUP };
+    enum { CODES = 4 * QUAD, D = CODES + 16 * QUAD };
     for (int64_t i = 0; i < n; ++i, in += D + 4 * ROWS) {
         open_block(s, in, 0);
         for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
@@ -244,7 +244,7 @@ INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
                     }
                     take_two_bits(s, in + CODES, 0, half, part, vec);
                 }
-                const char * at_both = in + 2 * half * GROUP; /* 4 bits of scale below 4 bits of minimum */
+                const char * at_both = in + 2 * half * QUAD; /* 4 bits of scale below 4 bits of minimum */
                 const ints both[2] = {stream(s, at_both, 0, vec), stream(s, at_both, 1, vec)};
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(mul_ps)(d, byte_of(low(both[r / 4], 15), r % 4));
@@ -260,13 +260,13 @@ INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
 }
 
 INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
-    enum { CODES = 8 * GROUP, SCALES = CODES + 16 * GROUP, D = SCALES + 3 * GROUP };
+    enum { CODES = 8 * QUAD, SCALES = CODES + 16 * QUAD, D = SCALES + 3 * QUAD };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
-        open_block(s, in, 8 * GROUP);
+        open_block(s, in, 8 * QUAD);
         for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
             const floats d = f16_floats(in + D + vec * 2 * LANES);
             const char * packed = in + SCALES + vec * 4 * LANES;
-            const ints a = load_words(packed), b = load_words(packed + GROUP), c = load_words(packed + 2 * GROUP);
+            const ints a = load_words(packed), b = load_words(packed + QUAD), c = load_words(packed + 2 * QUAD);
             UNROLL_FOR(int half = 0; half < 2; ++half) {
                 const ints scales[2] = {
                     /* 4 bits in a and b, two more in c; they count from -32 */
@@ -294,8 +294,8 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
 /* IQ4_XS: eight records. A scale has 6 bits and counts from -32: two bits are in 16 bits, four in a byte with those
  * of another scale. */
 INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
-    enum { LOWER = 4 * ROWS, CODES = LOWER + GROUP };
-    for (int64_t i = 0; i < n; ++i, in += CODES + 32 * GROUP) {
+    enum { LOWER = 4 * ROWS, CODES = LOWER + QUAD };
+    for (int64_t i = 0; i < n; ++i, in += CODES + 32 * QUAD) {
         open_block(s, in, CODES);
         for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
             const floats d = f16_floats(in + vec * 2 * LANES);
@@ -303,7 +303,7 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
             const ints lower = load_words(in + LOWER + vec * 4 * LANES);
             for (int r = 0; r < 8; ++r) {
                 open_record(s, 0, r);
-                take_looked_up(s, r, in + CODES + r * 4 * GROUP, vec, of_8_bits(table_of(iq4_codebook)));
+                take_looked_up(s, r, in + CODES + r * 4 * QUAD, vec, of_8_bits(table_of(iq4_codebook)));
                 const ints lower_shifted = V(srl_epi32)(lower, _mm_cvtsi32_si128(4 * r));
                 const ints upper_shifted = V(srl_epi32)(upper, _mm_cvtsi32_si128(2 * r));
                 const ints lower_bits = lower_shifted & V(set1_epi32)(15);
