@@ -280,7 +280,7 @@ def test_the_command_line(gguf: Callable[..., Path], data: Path, capsys: pytest.
     assert main(["embed", path, "x"]) == 2
     assert "hotshoe run" in capsys.readouterr().err
     assert main(["run", path, "x", "--top-p", "7"]) == 2
-    assert "top_p is 7" in capsys.readouterr().err
+    assert "--top-p is 7" in capsys.readouterr().err
 
 
 def test_a_users_seterr_changes_nothing(device: str, gguf: Callable[..., Path]) -> None:
