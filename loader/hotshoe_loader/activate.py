@@ -141,7 +141,7 @@ def _call_open(provider: Provider, devices: list[Device], params: BackendParams)
     except KeyboardInterrupt:  # from the user
         raise
     except BaseException as error:  # a plugin may not end the program
-        if isinstance(error, HotshoeError) and _made_printable(error):
+        if isinstance(error, HotshoeError) and _make_printable(error):
             raise
         names = ", ".join(device.name for device in devices)
         raise BackendError(
@@ -157,7 +157,7 @@ def _call_open(provider: Provider, devices: list[Device], params: BackendParams)
     return backend
 
 
-def _made_printable(error: HotshoeError) -> bool:
+def _make_printable(error: HotshoeError) -> bool:
     """Make an error's text printable in place. Return False if its text cannot be read or replaced."""
     try:
         error.message = "\n".join(printable(line, 2000) for line in str(error.message).split("\n"))
@@ -214,7 +214,7 @@ def _import(plugin: PluginCandidate, ggml: str) -> _Imported:
 
 
 def _ready_providers(providers: list[Any], plugin: PluginCandidate) -> dict[str, Provider]:
-    """The valid providers of a plugin by name, with the ``libggml-base`` that they need loaded."""
+    """The valid providers of a plugin, by name. Loads the ``libggml-base`` that each one needs."""
     from hotshoe_loader import plugin_calls
 
     ready: dict[str, Provider] = {}
@@ -271,7 +271,7 @@ def _current_devices(
     return current
 
 
-# -- what is in this process ------------------------------------------------------------------------------
+# -- what is imported into this process ------------------------------------------------------------------------------
 
 
 def imported_version(plugin: PluginCandidate) -> str | None:
@@ -335,7 +335,7 @@ def prints_to_log() -> Iterator[None]:
         ours = _ToLog(before[0]), _ToLog(before[1])
         last = logging.lastResort
         # Without a logging configuration, Python shows warnings through lastResort, which writes to the current
-        # sys.stderr. That is about to be ours, so warnings would become INFO messages that nobody sees.
+        # sys.stderr. The next lines replace that stream, so warnings would become INFO messages that nobody sees.
         direct = last
         if last is not None and before[1] is not None and getattr(last, "stream", None) is before[1]:
             direct = logging.StreamHandler(before[1])

@@ -43,10 +43,10 @@ def admit_plugins(
             except Rejected as rejected:
                 about = {**facts, **_provider_facts(provider)}
                 found.append(rejected.verdict(provider.name, "plugin", plugin.origin, provider.elapsed, about))
-                found += library_verdicts(provider, False)
+                found += library_verdicts(provider, used=False)
             else:
                 usable.append(admitted)
-                found += [verdict, *library_verdicts(provider, True)]
+                found += [verdict, *library_verdicts(provider, used=True)]
     return usable, verdicts
 
 
@@ -76,7 +76,7 @@ def admit_libraries(
                 verdicts += unusable_verdicts(provider, tested, rejected)
             else:
                 usable.append(admitted)
-                verdicts += [verdict, *library_verdicts(provider, True)]
+                verdicts += [verdict, *library_verdicts(provider, used=True)]
     return usable, verdicts
 
 

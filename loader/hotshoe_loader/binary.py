@@ -27,7 +27,7 @@ class BadLibrary(Exception):  # noqa: N818 - not an error: vet turns it into a v
 class Binary(NamedTuple):
     """The header of a library. The fields after ``machine`` are empty for PE and for files with several machines."""
 
-    container: str
+    format: str
     """The file format: "ELF", "Mach-O" or "PE"."""
     machine: str | None
     """The processor type, such as "x86_64"; None if the file contains several, with this computer's among them."""
@@ -42,14 +42,14 @@ class Binary(NamedTuple):
         """Whether it is built for this platform and processor."""
         wanted = {"win32": "PE", "darwin": "Mach-O"}.get(sys.platform, "ELF")
         ours = _MACHINES.get(platform.machine().lower())
-        return self.container == wanted and (self.machine is None or ours is None or self.machine == ours)
+        return self.format == wanted and (self.machine is None or ours is None or self.machine == ours)
 
     @property
     def misfit(self) -> str:
         """What it is built for, and what this computer is, in words."""
         wanted = {"win32": "PE", "darwin": "Mach-O"}.get(sys.platform, "ELF")
         ours = _MACHINES.get(platform.machine().lower(), platform.machine())
-        return f"built for {self.machine or 'another machine'} ({self.container}); this is {ours} ({wanted})"
+        return f"built for {self.machine or 'another machine'} ({self.format}); this is {ours} ({wanted})"
 
 
 def read_binary(path: Path) -> Binary:
@@ -90,7 +90,7 @@ _LOAD, _DYNAMIC = 1, 2  # p_type
 _NEEDED, _STRTAB, _STRSZ, _SONAME, _RPATH, _RUNPATH = 1, 5, 10, 14, 15, 29  # d_tag
 # Limits that no real library reaches: a damaged length or count must not make us read the whole file.
 _MAX_TABLE = 1 << 20  # bytes
-_MAX_NAMES, _MAX_NAME = 1024, 4096
+_MAX_NAMES, _MAX_NAME_LENGTH = 1024, 4096
 
 
 def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
@@ -122,7 +122,7 @@ def _elf(fd: int, head: bytes, size: int, origin: Path) -> Binary:
                 text = _read(fd, start, min(tags.get(_STRSZ, 0), _MAX_TABLE, size - start), size)
 
     def name(start: int) -> str:
-        return text[start : text.index(b"\0", start, start + _MAX_NAME)].decode("utf-8", "replace")
+        return text[start : text.index(b"\0", start, start + _MAX_NAME_LENGTH)].decode("utf-8", "replace")
 
     if sum(tag in (_NEEDED, _RPATH, _RUNPATH) for tag, _ in entries) > _MAX_NAMES:
         raise BadLibrary(f"its ELF header is damaged: it names more than {_MAX_NAMES} libraries and folders")
@@ -158,7 +158,7 @@ def _mach_o(fd: int, head: bytes, size: int, origin: Path) -> Binary:
         elif command in (_LOAD_DYLIB, _LOAD_WEAK, _REEXPORT, _RPATH_COMMAND):
             start = position + struct.unpack_from("<I", data, position + 8)[0]
             text = data[start : data.index(b"\0", start, position + step)].decode("utf-8", "replace")
-            (paths if command == _RPATH_COMMAND else needed).append(text[:_MAX_NAME])
+            (paths if command == _RPATH_COMMAND else needed).append(text[:_MAX_NAME_LENGTH])
         if step < 8:
             raise ValueError(f"a command has {step} bytes")
         position += step
@@ -187,10 +187,8 @@ def unresolved(binary: Binary) -> list[str]:
     try:
         with open("/etc/ld.so.cache", "rb") as file:
             known = file.read()
-        with open("/proc/self/maps", "rb") as file:
-            known += (
-                file.read().replace(b"/", b"\0").replace(b"\n", b"\0")
-            )  # libraries that the plugin has already opened
+        with open("/proc/self/maps", "rb") as file:  # the libraries that the plugin has already opened
+            known += file.read().replace(b"/", b"\0").replace(b"\n", b"\0")
     except OSError:
         return []
     triplet = f"{platform.machine()}-linux-gnu"

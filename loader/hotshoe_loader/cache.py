@@ -87,7 +87,7 @@ class Cache:
         """The kept report on ``job`` with its ``age``; None if there is no valid report."""
         key = self._key(job)
         path = self._path(key)
-        if path is None or not _private(path.parent):
+        if path is None or not _is_private(path.parent):
             return None
         try:
             entry = load_json(read_text(path, _MAX_ENTRY))
@@ -122,7 +122,7 @@ class Cache:
         fresh = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not _private(path.parent):
+            if not _is_private(path.parent):
                 return
             if not self._pruned:  # once for each start, because there may be thousands of files
                 self._pruned = True
@@ -144,6 +144,7 @@ class Cache:
                 logger.debug("cannot remove %s: %s", path, error)
 
     def _key(self, job: Job) -> dict[str, Any]:
+        # A probe fills in ``skip``, so it is not part of the key.
         return {"format": _FORMAT, "machine": self._machine, "job": {**job.to_json(), "skip": {}}}
 
     def _path(self, key: dict[str, Any]) -> Path | None:
@@ -164,7 +165,7 @@ class Cache:
                 continue
 
 
-def _private(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     """Whether only this user can write to the folder. A report names a library that is opened."""
     try:
         found = os.stat(folder)

@@ -37,7 +37,7 @@ def main(data: dict[str, Any]) -> None:
     def announce(step: str, doing: str) -> None:
         send({"step": step, "doing": doing})
 
-    # NumPy and what else tests a plugin's devices; the plugin's time limit starts after this import.
+    # Import NumPy and core's contract now, because the plugin's time limit starts after this import.
     import hotshoe_core.contract.backend  # noqa: F401
 
     announce("start", "starting")

@@ -42,7 +42,7 @@ _TICK = 0.02  # seconds between two checks of a child's memory and time
 _MAX_LINES = 40  # of the output of a child that ended early
 _MAX_EXIT_DELAY = 1.0  # seconds that may pass between the end of a process's pipe and its exit status
 _TOTAL_FACTOR = 6  # all probes together may take this many times the limit of one, however many there are
-_MIN_COUNTED_LIMIT = 5.0  # seconds; a smaller limit of one counts as this for the total
+_MIN_COUNTED_LIMIT = 5.0  # seconds; in this total, a smaller limit of one counts as this
 _MAX_START = 30.0  # seconds an interpreter may take to start; the plugin's own limit counts from then on
 _MAX_MEMORY = 4 << 30
 _MAX_REPORT, _MAX_OUTPUT = 8 << 20, 8 << 10  # bytes
@@ -108,7 +108,7 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
             for child in list(running):
                 if child.advance(wake):
                     running.remove(child)
-        failed = [child.failed for child in children if child.failed is not None]
+        failed = [child.start_error for child in children if child.start_error is not None]
         if failed and len(failed) == len(children):
             raise failed[0]
     finally:
@@ -134,11 +134,11 @@ class _Child:
         self._scratch = scratch
         self._token = f"{token}-{id(self)}"
         self._limit = limit
-        self._left = limit  # seconds that earlier child processes of this job did not use
-        self._elapsed = self._asked = 0.0
+        self._time_left = limit  # seconds that earlier child processes of this job did not use
+        self._elapsed = self._memory_read_at = 0.0
         self._memory = min(_MAX_MEMORY, _physical_memory() // 2)
         self.report = Report()
-        self.failed: OSError | None = None  # set if the interpreter ended before it reached the plugin
+        self.start_error: OSError | None = None  # set if the interpreter ended before it reached the plugin
 
     def start(self, wake: threading.Event) -> None:
         options: dict[str, Any] = {"start_new_session": True}
@@ -146,7 +146,7 @@ class _Child:
             options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
         flags = ["-I", *(["-B"] if sys.dont_write_bytecode else []), "-X", "faulthandler"]
         temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), self._scratch) if self._scratch else {}
-        self._began = self._since = time.monotonic()
+        self._began = self._step_began = time.monotonic()
         self._process = subprocess.Popen(
             [sys.executable, *flags, "-c", _START],
             stdin=subprocess.PIPE,
@@ -158,7 +158,7 @@ class _Child:
             **options,
         )
         self._step, self._doing, self._started = "start", "starting its child process", False
-        self._closed: float | None = None  # time at which the end of its pipe was seen
+        self._closed_at: float | None = None  # time at which the end of its pipe was seen
         self._channel = _Channel(self._process.stdout, wake, _MAX_REPORT, keep_end=False)
         self._output = _Channel(self._process.stderr, wake, _MAX_OUTPUT, keep_end=True)
         job = {
@@ -167,7 +167,7 @@ class _Child:
             "job": self._job.to_json(),
         }
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it has already ended: advance() handles that
+        with contextlib.suppress(OSError):  # the child has already ended: advance() handles that
             self._process.stdin.write(json.dumps(job).encode())
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -182,13 +182,14 @@ class _Child:
             self.kill()
             rejected = self._with_output(rejected)
             if not self._started and not self._job.skip:
-                self.failed = OSError(f"{sys.executable}: {rejected.reason}")
+                self.start_error = OSError(f"{sys.executable}: {rejected.reason}")
+            # Another child process tests the rest of the plugin, without this step.
             if self._step.partition(":")[0] in ("provider", "library", "device") and self._step not in self._job.skip:
-                self._left -= time.monotonic() - self._began
-                if self._left > 0.1:
+                self._time_left -= time.monotonic() - self._began
+                if self._time_left > 0.1:
                     self._job.skip[self._step] = rejected
                     self._elapsed += time.monotonic() - self._began
-                    with contextlib.suppress(OSError):  # otherwise the first child's end is the result
+                    with contextlib.suppress(OSError):  # if it cannot start, the end of this one is the result
                         self.start(wake)
                         return False
             report = Report(rejected)
@@ -210,7 +211,7 @@ class _Child:
                 continue  # not a message of ours: a plugin wrote to the pipe
             if not self._started:  # the limit counts from here, without the interpreter's start
                 self._started, self._began = True, time.monotonic()
-            self._since = time.monotonic()
+            self._step_began = time.monotonic()
         return None
 
     def _rejection(self) -> Rejected | None:
@@ -219,7 +220,7 @@ class _Child:
         ended = self._process.poll() is not None
         if ended:
             self._channel.finished(0.5)  # a process that it forked may hold the pipe open for longer
-            return None if self._channel.waiting else self._exit()  # waiting: the report came with the end
+            return None if self._channel.has_line else self._exit_rejection()  # a last line: it may be the report
         if self._resident() > self._memory:
             return Rejected(
                 Outcome.CRASHED,
@@ -227,24 +228,24 @@ class _Child:
                 _REPORT_IT,
             )
         # A library that hangs must leave time for the others: each gets half of the time that is left.
-        limit = self._left if not self._step.startswith("library:") else self._left / 2
-        since = self._began if not self._step.startswith("library:") else self._since
+        limit = self._time_left if not self._step.startswith("library:") else self._time_left / 2
+        since = self._began if not self._step.startswith("library:") else self._step_began
         if not self._started:
             limit = _MAX_START
-        if now - since > limit or (self._started and now - self._began > self._left):
+        if now - since > limit or (self._started and now - self._began > self._time_left):
             return Rejected(
                 Outcome.TIMED_OUT,
                 f"it did not finish within {now - since:.3g} s while {self._doing}",
                 "give it more time: load_all(timeout=...) or HOTSHOE_PROBE_TIMEOUT, in seconds",
             )
-        if self._channel.finished(0.0) and not self._channel.waiting:
+        if self._channel.finished(0.0) and not self._channel.has_line:
             # The pipe closes before the exit status can be read, and the exit status says more. So wait for it.
-            self._closed = now if self._closed is None else self._closed
-            if now - self._closed > _MAX_EXIT_DELAY:
+            self._closed_at = now if self._closed_at is None else self._closed_at
+            if now - self._closed_at > _MAX_EXIT_DELAY:
                 return Rejected(Outcome.CRASHED, f"it closed the probe's pipe while {self._doing}", _REPORT_IT)
         return None
 
-    def _exit(self) -> Rejected:
+    def _exit_rejection(self) -> Rejected:
         code = self._process.returncode
         if code < 0:
             try:
@@ -278,8 +279,8 @@ class _Child:
                 with open(f"/proc/{self._process.pid}/statm", encoding="ascii") as file:
                     _, resident, shared, *_ = map(int, file.read().split())
                 return (resident - shared) * os.sysconf("SC_PAGE_SIZE")
-            if sys.platform == "darwin" and time.monotonic() > self._asked + 0.5:
-                self._asked = time.monotonic()
+            if sys.platform == "darwin" and time.monotonic() > self._memory_read_at + 0.5:
+                self._memory_read_at = time.monotonic()
                 command = ["ps", "-o", "rss=", "-p", str(self._process.pid)]
                 return int(subprocess.run(command, capture_output=True, check=False).stdout or 0) << 10
         except (OSError, ValueError):
@@ -336,7 +337,7 @@ class _Channel:
         return whole.split(b"\n") if newline else []
 
     @property
-    def waiting(self) -> bool:
+    def has_line(self) -> bool:
         """Whether a complete line has arrived that ``lines`` has not returned."""
         with self._lock:
             return b"\n" in self._data

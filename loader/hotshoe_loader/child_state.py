@@ -1,4 +1,4 @@
-"""What the steps of one plugin's probe share, for any kind of libraries; and the test of its devices."""
+"""ProbeState: what the steps of one plugin's probe share. It also tests the devices of a provider."""
 
 from __future__ import annotations
 

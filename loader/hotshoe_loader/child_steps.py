@@ -9,7 +9,7 @@ from typing import Any
 from hotshoe_core.contract.device import Provider
 from hotshoe_loader import plugin_calls
 from hotshoe_loader.child_state import Announce, ProbeState
-from hotshoe_loader.ggml.library_abi import built_from
+from hotshoe_loader.ggml.library_abi import declared_ggml
 from hotshoe_loader.ggml.probe_libraries import probe_libraries
 from hotshoe_loader.ggml.vet_libraries import vet_adoption
 from hotshoe_loader.manifest import find_manifest
@@ -49,13 +49,13 @@ def _providers(state: ProbeState, report: Report) -> list[Any]:
     state.damaged = damaged_files(plugin)
     manifest = find_manifest(plugin)
     vet_manifest(manifest, plugin)
-    built = built_from(manifest)
+    declared = declared_ggml(manifest)
     report.environment = list(manifest.environment) if manifest else []
     state.begin("import", f"importing {plugin.module!r}")
     module = plugin_calls.import_plugin(plugin)
     adopted = Path(ggml) if ggml and plugin_calls.can_adopt(module) else None
     if adopted is not None:
-        vet_adoption(adopted, built, plugin)
+        vet_adoption(adopted, declared, plugin)
         state.folders[str(adopted)] = None
     state.begin("import", "its hook hotshoe_adopt()" if adopted else "its hook hotshoe_providers()")
     manager = plugin_calls.new_manager()

@@ -92,8 +92,8 @@ class _Examiner:
             return
         used = [device for device in self._devices if device.provider != REFERENCE]
         if used:
-            level = _level(self._machine.cpu)
-            yield Finding("cpu", "ok", self._machine.cpu.name + (f", with {level}" if level else ""))
+            best = _best_instruction_set(self._machine.cpu)
+            yield Finding("cpu", "ok", self._machine.cpu.name + (f", with {best}" if best else ""))
             return
         what = "only the reference backend, which is NumPy and slow" if self._devices else "no device"
         yield Finding("cpu", "todo", f"found {what}", self._first_plugin())
@@ -113,12 +113,12 @@ class _Examiner:
         """Whether the CPU library in use was built for the best instruction set of this CPU."""
         device = next((device for device in self._devices if device.name == "cpu"), None)
         features = str(device.properties.get("features", "")) if device else ""
-        wanted = _level(self._machine.cpu)
+        wanted = _best_instruction_set(self._machine.cpu)
         if device is None or not features or not wanted:
             return
         native = {name.strip() for name in features.split(",")}
         variant = str(device.properties.get("variant", "")) or "only"
-        if any(level == wanted and name in native for level, _, name in _LEVELS):
+        if any(name == wanted and ggml_name in native for name, _, ggml_name in _INSTRUCTION_SETS):
             yield Finding("cpu library", "ok", f"the {variant} variant uses {wanted}")
         else:
             yield Finding(
@@ -180,7 +180,7 @@ _OURS = "hotshoe-ggml-cpu"
 _MODULES_NEEDED = ("numpy", "pluggy", "gguf", "jinja2", "tokenizers")  # their distributions have the same names
 
 # The name to show, the operating system's name and ggml's name; best first. CPU libraries are built for each of them.
-_LEVELS = (
+_INSTRUCTION_SETS = (
     ("AMX", "amx_int8", "AMX_INT8"),
     ("AVX-512", "avx512f", "AVX512"),
     ("AVX2", "avx2", "AVX2"),
@@ -191,6 +191,6 @@ _LEVELS = (
 )
 
 
-def _level(cpu: Cpu) -> str:
+def _best_instruction_set(cpu: Cpu) -> str:
     """The best instruction set that the operating system enables; "" if it does not say."""
-    return next((level for level, feature, _ in _LEVELS if feature in cpu.features), "")
+    return next((name for name, feature, _ in _INSTRUCTION_SETS if feature in cpu.features), "")

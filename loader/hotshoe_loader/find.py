@@ -43,7 +43,7 @@ class PluginCandidate:
     info: str = ""
     """The path of its ….dist-info; "" if there is no such folder."""
     shadowed_by: str | None = None
-    """The copy of the same distribution that comes first in sys.path, if that is another one."""
+    """Another copy of the same distribution, which comes first in sys.path; None if this copy is the first."""
     problem: str | None = None
     """Why its metadata cannot be read."""
 
@@ -94,24 +94,24 @@ def _scan(groups: Sequence[str]) -> tuple[dict[str, list[PluginCandidate]], dict
     """
     found: dict[str, list[PluginCandidate]] = {group: [] for group in groups}
     installed: dict[str, str] = {}
-    first: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy that Python uses
-    listed: set[tuple[str, str, str]] = set()
-    real: dict[str, str] = {}  # real paths of folders on sys.path, which thousands of distributions may share
+    first_copies: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy that Python uses
+    listed_copies: set[tuple[str, str, str]] = set()
+    real_paths: dict[str, str] = {}  # real paths of folders on sys.path, which thousands of distributions may share
     for distribution in _distributions():
         installed.setdefault(normalise(distribution.name), distribution.version)
         if not distribution.problem and not any(group in distribution.entry_points for group in groups):
             continue
         name, version = distribution.identity()
-        if distribution.location not in real:
-            real[distribution.location] = os.path.realpath(distribution.location)
-        copy = (real[distribution.location], version)
-        seen = first.setdefault(normalise(name), copy)
+        if distribution.location not in real_paths:
+            real_paths[distribution.location] = os.path.realpath(distribution.location)
+        copy = (real_paths[distribution.location], version)
+        first = first_copies.setdefault(normalise(name), copy)
         shadow: str | None = None
-        if seen != copy:
-            shadow = f"{name} {seen[1]} in {seen[0]}"
-        elif (name, *copy) in listed:
+        if first != copy:
+            shadow = f"{name} {first[1]} in {first[0]}"
+        elif (name, *copy) in listed_copies:
             continue  # sys.path contains the same folder twice
-        listed.add((name, *copy))
+        listed_copies.add((name, *copy))
         for group in groups:
             found[group] += _candidates(distribution, group, name, version, copy[0], shadow)
     for entries in found.values():
@@ -174,10 +174,10 @@ def _distributions() -> Iterator[_Distribution]:
         not in ("_frozen_importlib_external", "importlib", "importlib_metadata")
     ]
     if archives or finders:
-        yield from _unusual(archives, finders)
+        yield from _other_distributions(archives, finders)
 
 
-def _unusual(archives: list[str], finders: Sequence[object]) -> Iterator[_Distribution]:
+def _other_distributions(archives: list[str], finders: Sequence[object]) -> Iterator[_Distribution]:
     """Distributions that are not folders on ``sys.path``: in zip files, or of custom finders."""
     from importlib import metadata
 
@@ -213,19 +213,21 @@ def _read(path: str) -> tuple[str, str]:
 
 
 def _candidates(
-    found: _Distribution, group: str, name: str, version: str, location: str, shadow: str | None
+    distribution: _Distribution, group: str, name: str, version: str, location: str, shadow: str | None
 ) -> list[PluginCandidate]:
     """The entry points of one distribution; if they cannot be read, one candidate with that problem."""
 
     def candidate(entry: str, value: str, problem: str | None = None) -> PluginCandidate:
-        return PluginCandidate(printable(entry, 200), value, name, version, location, found.info, shadow, problem)
+        return PluginCandidate(
+            printable(entry, 200), value, name, version, location, distribution.info, shadow, problem
+        )
 
-    if found.problem:
-        return [candidate(name, "", f"its entry_points.txt cannot be read: {found.problem}")]
+    if distribution.problem:
+        return [candidate(name, "", f"its entry_points.txt cannot be read: {distribution.problem}")]
     # Parsed without configparser, because importing it takes longer than the rest of this module.
     entries: dict[str, str] = {}
     section = ""
-    for line in map(str.strip, found.entry_points.splitlines()):
+    for line in map(str.strip, distribution.entry_points.splitlines()):
         if line.startswith("[") and line.endswith("]"):
             section = line[1:-1].strip()
         elif line.startswith("[") and GROUP in line:
@@ -240,7 +242,7 @@ def _candidates(
                 what = f"the value of {printable(key, 80)!r} has {len(value)} characters; expected at most {_MAX_VALUE}"
                 return [candidate(name, "", f"its entry_points.txt cannot be read: {what}")]
             entries[key] = value
-    # each backend is probed in a child process; models, converters and tokenizers cost nothing until they are used
+    # Only backends have a limit, because each is probed in a child process. Other groups cost nothing until used.
     if group == GROUP and len(entries) > _MAX_ENTRIES:
         return [
             candidate(name, "", f"it has {len(entries)} entry points in {GROUP!r}; expected at most {_MAX_ENTRIES}")

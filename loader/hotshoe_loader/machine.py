@@ -99,27 +99,27 @@ class Machine:
 
     # -- files --
 
-    def at(self, path: str) -> Path:
+    def _below_root(self, path: str) -> Path:
         """The path below ``root``."""
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
         """The text of a file; "" if it cannot be read."""
         try:
-            return self.at(path).read_text(encoding="utf-8", errors="replace")
+            return self._below_root(path).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
 
     def exists(self, path: str) -> bool:
         try:
-            return self.at(path).exists()
+            return self._below_root(path).exists()
         except OSError:
             return False
 
     def names(self, folder: str, start: str = "") -> list[str]:
         """The sorted names in a folder that begin with ``start``; [] if it cannot be read."""
         try:
-            return sorted(name for name in os.listdir(self.at(folder)) if name.startswith(start))
+            return sorted(name for name in os.listdir(self._below_root(folder)) if name.startswith(start))
         except OSError:
             return []
 
@@ -144,7 +144,7 @@ class Machine:
             return []
         vendor = VENDORS.get(self.read(f"{folder}/vendor").strip())
         try:
-            driver: str | None = os.path.basename(os.readlink(self.at(f"{folder}/driver")))
+            driver: str | None = os.path.basename(os.readlink(self._below_root(f"{folder}/driver")))
         except OSError:
             driver = None
         return [Gpu(vendor, name, driver)] if vendor else []
@@ -161,7 +161,8 @@ class Machine:
             found = [f"/dev/{name}" for name in self.names("/dev", "nvidia") if re.fullmatch(r"nvidia(\d+|ctl)", name)]
         else:
             found = [f"/dev/dri/{name}" for name in self.names("/dev/dri", "renderD")]
-        return [Node(path, self.may_use(self.at(path)), self.group_of(self.at(path))) for path in found]
+        paths = [(name, self._below_root(name)) for name in found]
+        return [Node(name, self.may_use(path), self.group_of(path)) for name, path in paths]
 
     # -- the rest --
 

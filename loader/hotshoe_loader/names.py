@@ -1,4 +1,4 @@
-"""Unique names: which plugin's provider or device may use a name. Names are given in the order plugins are found.
+"""Unique names: which plugin's provider or device may use a name. A plugin that is found earlier gets a name first.
 
 The names of this project's plugins are reserved, even if those plugins are not installed: the meaning of "cpu" or
 "cuda:0" does not depend on the order of entry points. If two other plugins use one name, the first in the order of
@@ -38,7 +38,7 @@ class Names:
                 conflict=["hotshoe", plugin.origin],
             )
         owner = owner_of_provider(normalise(name))
-        if owner is not None and not _published(plugin):
+        if owner is not None and not _is_ours(plugin):
             raise Rejected(
                 Outcome.SHADOWED,
                 f"{plugin.origin} calls its provider {name!r}, which is the name of {owner.distribution}",
@@ -94,14 +94,15 @@ class Names:
         """The owner of a device's name: in words, and the distribution. None if the name is free."""
         if device.name.partition(":")[0] == REFERENCE:
             return repr(REFERENCE), "hotshoe"
-        published = owner_of_device(device.name)
-        if published is not None and not _published(plugin):
-            return f"{published.distribution}, for which it is reserved", published.distribution
+        entry = owner_of_device(device.name)
+        if entry is not None and not _is_ours(plugin):
+            return f"{entry.distribution}, for which it is reserved", entry.distribution
         if device.name not in self._devices:
             return None
         first, owner = self._devices[device.name]
         return f"{first.provider!r} of {owner.origin}", owner.distribution
 
 
-def _published(plugin: PluginCandidate) -> bool:
+def _is_ours(plugin: PluginCandidate) -> bool:
+    """Whether it is a plugin of this project."""
     return by_distribution(normalise(plugin.distribution)) is not None

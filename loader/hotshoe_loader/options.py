@@ -11,9 +11,9 @@ from typing import Any
 
 from hotshoe_core.errors import OptionError
 
-__all__ = ["PROBE_VARIABLE", "TIMEOUT", "Options", "normalise"]
+__all__ = ["DEFAULT_TIMEOUT", "PROBE_VARIABLE", "Options", "normalise"]
 
-TIMEOUT = 10.0
+DEFAULT_TIMEOUT = 10.0
 """Seconds that a probe may take. A CPU plugin takes 0.3 s; a GPU runtime takes some seconds at its first start."""
 
 PROBE_VARIABLE = "HOTSHOE_PROBE"
@@ -39,7 +39,7 @@ class Options:
     allow: tuple[str, ...] = ()
     system: bool = False
     """Also search the folders where other software installs ggml's libraries."""
-    timeout: float = TIMEOUT
+    timeout: float = DEFAULT_TIMEOUT
     """Seconds for each probe."""
     ggml: str = ""
     """The folder of a foreign set of ggml libraries to adopt, or ""."""
@@ -61,7 +61,7 @@ class Options:
 
         Raises TypeError if an argument has the wrong type, OptionError if a time or a folder is invalid.
         """
-        folders = [Path(os.path.abspath(path)) for path in _several("paths", "folder", paths, (str, os.PathLike))]
+        folders = [Path(os.path.abspath(path)) for path in _as_list("paths", "folder", paths, (str, os.PathLike))]
         relative = []
         # An empty or relative entry would mean the current directory. It is not searched, because then the owner of
         # that directory could choose the native code that the program runs.
@@ -111,7 +111,7 @@ def _seconds(given: Any, variable: str | None) -> float:
     if given is None:
         text = (variable or "").strip()
         if not text:
-            return TIMEOUT
+            return DEFAULT_TIMEOUT
         what, given = "HOTSHOE_PROBE_TIMEOUT", text
         try:
             seconds = float(text)
@@ -127,11 +127,11 @@ def _seconds(given: Any, variable: str | None) -> float:
 
 
 def _names(option: str, given: str | Iterable[str] | None, variable: str | None) -> tuple[str, ...]:
-    names = _several(option, "name", given, (str,))
+    names = _as_list(option, "name", given, (str,))
     return tuple(dict.fromkeys(name.strip() for name in [*names, *(variable or "").split(",")] if name.strip()))
 
 
-def _several(option: str, what: str, given: Any, types: tuple[type, ...]) -> list[Any]:
+def _as_list(option: str, what: str, given: Any, types: tuple[type, ...]) -> list[Any]:
     """Normalise to a list: None → [], a single value → [value]. Raise TypeError for another type."""
     if given is None or isinstance(given, types):
         return [] if given is None else [given]

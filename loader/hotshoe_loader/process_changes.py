@@ -33,7 +33,7 @@ class ProcessChanges:
         self._environment = os.environ
         self._environ = dict(os.environ)
         self._handlers = _handlers()
-        self._caught = _caught()
+        self._handled = _handled_signals()
         self._builtins = dict(builtins.__dict__)
         self._modules = dict(sys.modules)
         self._lists = [_SearchList(module, name) for module, name in _LISTS]
@@ -48,10 +48,10 @@ class ProcessChanges:
         and threads stay too, because Python cannot restore them. The texts contain no values: an environment may hold
         secrets.
         """
-        changes = self._built_in()  # first, because the code below uses open, sorted and other built-in functions
-        changes += self._replaced_modules()
-        changes += self._variables()
-        changes += self._signals()
+        changes = self._put_back_builtins()  # first: the code below uses open, sorted and other built-in functions
+        changes += self._put_back_modules()
+        changes += self._put_back_variables()
+        changes += self._put_back_handlers()
         for setting, value in self._settings:
             changes += setting.put_back_changes(value)
         for search_list in self._lists:
@@ -59,7 +59,7 @@ class ProcessChanges:
         started = _threads() - self._threads
         return changes + [f"thread {printable(thread.name, 100)!r} started" for thread in started]
 
-    def _variables(self) -> list[str]:
+    def _put_back_variables(self) -> list[str]:
         changes = []
         if os.environ is not self._environment:
             changes.append("os.environ changed")
@@ -75,13 +75,13 @@ class ProcessChanges:
                     time.tzset()  # otherwise the plugin's time zone stays in effect
         return changes
 
-    def _replaced_modules(self) -> list[str]:
+    def _put_back_modules(self) -> list[str]:
         replaced = [name for name, module in self._modules.items() if sys.modules.get(name) is not module]
         for name in replaced:
             sys.modules[name] = self._modules[name]
         return [f"sys.modules[{printable(repr(name), 100)}] changed" for name in sorted(replaced)]
 
-    def _built_in(self) -> list[str]:
+    def _put_back_builtins(self) -> list[str]:
         found = dict(builtins.__dict__)
         changed = [name for name in self._builtins if found.get(name) is not self._builtins[name]]
         for name in changed:
@@ -91,16 +91,16 @@ class ProcessChanges:
         texts += [f"builtins.{printable(name, 100)} added" for name in sorted(added)]
         return [text for text in texts if text.split()[0] != "builtins._"]  # the last value of an interactive prompt
 
-    def _signals(self) -> list[str]:
+    def _put_back_handlers(self) -> list[str]:
         handlers = _handlers()
         python = {number for number in handlers if handlers[number] is not self._handlers.get(number)}
-        native = (_caught() ^ self._caught) - python
+        native = (_handled_signals() ^ self._handled) - python
         if threading.current_thread() is threading.main_thread():  # Python allows it in this thread only
             for number in python:
                 if self._handlers.get(number) is not None:
                     signal.signal(number, self._handlers[number])
         changes = [f"handler of {signal.Signals(number).name} changed" for number in sorted(python)]
-        return changes + [f"handler of {_name(number)} changed by native code" for number in sorted(native)]
+        return changes + [f"handler of {_signal_name(number)} changed by native code" for number in sorted(native)]
 
 
 class _SearchList:
@@ -316,7 +316,7 @@ def _handlers() -> dict[int, Any]:
     return {int(number): signal.getsignal(number) for number in signal.valid_signals()}
 
 
-def _caught() -> set[int]:
+def _handled_signals() -> set[int]:
     """The signals that are handled or ignored according to Linux: native code can set handlers unknown to Python."""
     masks = _status(("SigCgt:", "SigIgn:"), 16)
     # glibc uses 32 and 33 itself, from the start of the first thread
@@ -332,7 +332,7 @@ def _status(fields: str | tuple[str, ...], base: int) -> list[int]:
         return []
 
 
-def _name(number: int) -> str:
+def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -16,7 +16,7 @@ REFERENCE = "reference"
 # An integrated GPU comes before the CPU: a user who installs a GPU plugin wants the GPU to be used, and can set
 # prefer="cpu" if it is slower. Registry.why says that it shares the CPU's memory. An accelerator comes after the CPU,
 # because its speed is unknown; a user with a fast one sets prefer="accel".
-_TYPES = (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU, DeviceType.ACCEL)
+_TYPE_ORDER = (DeviceType.GPU, DeviceType.IGPU, DeviceType.CPU, DeviceType.ACCEL)
 
 _GPUS = (DeviceType.GPU, DeviceType.IGPU)
 _GIB = 1 << 30
@@ -42,7 +42,7 @@ def rank(devices: Sequence[Device], prefer: Sequence[str] = (), require: Sequenc
             device.name not in required,
             preferred.get(device.name, len(prefer)),
             device.provider == REFERENCE,
-            _TYPES.index(device.type),
+            _TYPE_ORDER.index(device.type),
             device.name in duplicates,
             -device.memory_total if device.type in _GPUS else 0,
             -(device.memory_free // _GIB) if device.type in _GPUS else 0,

@@ -43,11 +43,11 @@ class Registry:
         """
         self._options = options
         self._reload_survey = reload_survey
-        # Providers that changed after the survey: opened here; failed here after a good test; unloaded by the user.
+        # What happened after the survey. Keys and entries are names of providers, except in _lost.
         self._opened: set[str] = set()
-        self._failed: dict[str, Rejected] = {}
+        self._failed: dict[str, Rejected] = {}  # passed their test in a child process, failed in this process
         self._lost: dict[str, str] = {}  # devices that went away while a backend was open on them, and why
-        self._unloaded: set[str] = set()
+        self._unloaded: set[str] = set()  # by the user
         self._use(survey)
 
     def _use(self, survey: Survey) -> None:

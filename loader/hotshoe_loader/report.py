@@ -67,16 +67,16 @@ class LibraryReport:
     elapsed: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
-        return {**_fields(self), "rejected": _rejection(self.rejected)}
+        return {**_fields(self), "rejected": _rejection_to_json(self.rejected)}
 
     @staticmethod
     def from_json(data: Any) -> LibraryReport:
         score = data["score"]
         return LibraryReport(
-            _text(data["name"]),
-            _string(data["path"]),
-            None if score is None else _whole(score),
-            _rejected(data["rejected"]),
+            _printable_text(data["name"]),
+            _text(data["path"]),
+            None if score is None else _integer(score),
+            _rejection_from_json(data["rejected"]),
             _seconds(data["elapsed"]),
         )
 
@@ -108,14 +108,14 @@ class ProviderReport:
     def to_json(self) -> dict[str, Any]:
         return {
             **_fields(self),
-            "rejected": _rejection(self.rejected),
+            "rejected": _rejection_to_json(self.rejected),
             "libraries": [library.to_json() for library in self.libraries],
             "devices": [_device_to_json(device) for device in self.devices],
         }
 
     @staticmethod
     def from_json(data: Any) -> ProviderReport:
-        name, family, library = _text(data["name"]), _text(data["family"]), data["library"]
+        name, family, library = _printable_text(data["name"]), _printable_text(data["family"]), data["library"]
         libraries = [LibraryReport.from_json(entry) for entry in _list(data["libraries"])]
         if library is not None and library not in [tested.path for tested in libraries]:
             raise ValueError(f"its library {library!r} is not among the libraries that were tested")
@@ -123,21 +123,21 @@ class ProviderReport:
         devices = checked_devices(listed, name, family, None if library is None else Path(library))
         if any(map(memory_problem, devices)):
             raise ValueError("a device has an invalid amount of memory")
-        rejected = _rejected(data["rejected"])
+        rejected = _rejection_from_json(data["rejected"])
         if rejected is None and not devices:
             raise ValueError("a provider that was not rejected must have devices")
         return ProviderReport(
             name,
             family,
             rejected,
-            _text(data["kind"]),
-            None if data["native"] is None else _text(data["native"]),
-            _string(data["core"]),
-            None if library is None else _string(library),
+            _printable_text(data["kind"]),
+            None if data["native"] is None else _printable_text(data["native"]),
+            _text(data["core"]),
+            None if library is None else _text(library),
             libraries,
-            {_string(path): (_whole(size), _whole(time)) for path, (size, time) in data["files"].items()},
+            {_text(path): (_integer(size), _integer(time)) for path, (size, time) in data["files"].items()},
             devices,
-            [_text(reason) for reason in _list(data["dropped"])],
+            [_printable_text(reason) for reason in _list(data["dropped"])],
             _seconds(data["elapsed"]),
         )
 
@@ -175,7 +175,7 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "rejected": _rejection(self.rejected),
+            "rejected": _rejection_to_json(self.rejected),
             "providers": [provider.to_json() for provider in self.providers],
             **{name: getattr(self, name) for name in (*_LISTS, "can_drive", "elapsed")},
         }
@@ -185,8 +185,8 @@ class Report:
         """Return the report. Raise ValueError if ``data`` is not a valid report."""
         try:
             providers = [ProviderReport.from_json(entry) for entry in _list(data["providers"])]
-            matched, changes, folders, environment = ([_string(text) for text in _list(data[name])] for name in _LISTS)
-            rejected, elapsed = _rejected(data["rejected"]), _seconds(data["elapsed"])
+            matched, changes, folders, environment = ([_text(text) for text in _list(data[name])] for name in _LISTS)
+            rejected, elapsed = _rejection_from_json(data["rejected"]), _seconds(data["elapsed"])
             if rejected is None and not providers:
                 raise ValueError("a plugin that was not rejected must have providers")
             return Report(
@@ -208,7 +208,7 @@ def _fields(report: LibraryReport | ProviderReport) -> dict[str, Any]:
     return {name: getattr(report, name) for name in report.__slots__}
 
 
-def _string(value: Any) -> str:
+def _text(value: Any) -> str:
     """A text such as a path, which may hold any character except NUL."""
     if not isinstance(value, str) or "\0" in value:
         raise ValueError(f"expected text, got {shown(value)}")
@@ -221,8 +221,8 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _text(value: Any) -> str:
-    if not _string(value).isprintable():
+def _printable_text(value: Any) -> str:
+    if not _text(value).isprintable():
         raise ValueError("expected printable text")
     return str(value)
 
@@ -233,7 +233,7 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 1 << 64:
         raise ValueError(f"expected a whole number, got {shown(value)}")
     return value
@@ -245,11 +245,11 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _rejection(rejected: Rejected | None) -> dict[str, Any] | None:
+def _rejection_to_json(rejected: Rejected | None) -> dict[str, Any] | None:
     return None if rejected is None else rejected.to_json()
 
 
-def _rejected(data: Any) -> Rejected | None:
+def _rejection_from_json(data: Any) -> Rejected | None:
     return None if data is None else Rejected.from_json(data)
 
 
@@ -262,5 +262,5 @@ def _device_to_json(device: Device) -> dict[str, Any]:
 def _device_from_json(data: Any) -> Device:
     library = data["library"]
     return Device(
-        **{**data, "type": DeviceType(data["type"]), "library": None if library is None else Path(_string(library))},
+        **{**data, "type": DeviceType(data["type"]), "library": None if library is None else Path(_text(library))},
     )

@@ -104,8 +104,8 @@ def _survey_plugins(
 
 def _survey_libraries(shared: _Shared, probed: Sequence[Probed]) -> tuple[list[UsableProvider], list[Verdict]]:
     """Find libraries without a plugin in the folders of the user and of the plugins; vet, probe and admit them."""
-    of_plugins = [Path(name) for result in probed for name in result.report.folders]
-    searched = list(dict.fromkeys([*shared.folders, *of_plugins]))
+    plugin_folders = [Path(name) for result in probed for name in result.report.folders]
+    searched = list(dict.fromkeys([*shared.folders, *plugin_folders]))
     driver = _driver(probed)
     found = find_without_plugin(searched, _backends(probed))
     libraries, verdicts = vet_without_plugin(found, shared.policy, driver is not None)

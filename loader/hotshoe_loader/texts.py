@@ -74,8 +74,8 @@ def _without_gpu(verdict: Verdict) -> str:
 
 
 def _backend_type(verdict: Verdict) -> DeviceType | None:
-    published = find_entry(str(verdict.details.get("backend", "")))
-    return published.type if published else None
+    entry = find_entry(str(verdict.details.get("backend", "")))
+    return entry.type if entry else None
 
 
 def unmatched(tokens: Iterable[str], devices: Sequence[Device]) -> list[str]:
@@ -204,11 +204,11 @@ def _next_step(token: str, devices: Sequence[Device], verdicts: Sequence[Verdict
     same = [device.name for device in devices if device.name.partition(":")[0] == name.partition(":")[0]]
     if same:
         return f"use one of: {', '.join(same)}"
-    published = find_entry(normalise(name.partition(":")[0]))
-    if published is not None:
-        if published.relevant:
-            return published.install
-        return f"{published.install} (on {' or '.join(published.platforms)}; this is {sys.platform})"
+    entry = find_entry(normalise(name.partition(":")[0]))
+    if entry is not None:
+        if entry.relevant:
+            return entry.install
+        return f"{entry.install} (on {' or '.join(entry.platforms)}; this is {sys.platform})"
     names = {device.name for device in devices} | {device.provider for device in devices}
     names |= {verdict.candidate for verdict in verdicts if verdict.kind == "plugin" and verdict.outcome.usable}
     return did_you_mean(name, names)

@@ -129,7 +129,10 @@ class Rejected(Exception):  # noqa: N818 - not an error: a stage's result for a 
     def verdict(
         self, candidate: str, kind: Kind, origin: str, elapsed: float = 0.0, details: Mapping[str, Any] | None = None
     ) -> Verdict:
-        """The verdict on ``candidate``. ``details`` replace the rejection's own, which a plugin may have made up."""
+        """The verdict on ``candidate``.
+
+        details: more facts. They replace those of the rejection with the same key, which a plugin may have chosen.
+        """
         merged = {**self.details, **(details or {})}
         return Verdict(candidate, kind, self.outcome, self.reason, self.hint, origin, elapsed, merged)
 
@@ -142,9 +145,9 @@ class Rejected(Exception):  # noqa: N818 - not an error: a stage's result for a 
             return self
         when = f"{age:.0f} s" if age < 120 else f"{age / 60:.0f} minutes"
         reason = f"{self.reason} (found {when} ago; load_all(refresh=True) tests it again)"
-        aged = Rejected(self.outcome, reason, self.hint)
-        aged.details = self.details
-        return aged
+        rejected = Rejected(self.outcome, reason, self.hint)
+        rejected.details = self.details
+        return rejected
 
     def to_json(self) -> dict[str, Any]:
         return {"outcome": self.outcome.value, "reason": self.reason, "hint": self.hint, "details": self.details}
@@ -156,20 +159,20 @@ class Rejected(Exception):  # noqa: N818 - not an error: a stage's result for a 
         if not isinstance(reason, str) or not isinstance(hint, (str, type(None))) or not isinstance(details, dict):
             raise ValueError("a rejection has a reason, an optional hint, and details")
         rejected = Rejected(outcome, reason, hint)
-        rejected.details = {_detail(key): _plain(_checked(key, value)) for key, value in details.items()}
+        rejected.details = {_checked_key(key): _plain(_checked_value(key, value)) for key, value in details.items()}
         return rejected
 
 
 _LINES = ("traceback", "output")  # details that are shown line by line
 
 
-def _detail(key: object) -> str:
+def _checked_key(key: object) -> str:
     if not isinstance(key, str) or not key.isidentifier():
         raise ValueError(f"a detail is called {shown(key)}; expected an identifier")
     return key
 
 
-def _checked(key: str, value: Any) -> Any:
+def _checked_value(key: str, value: Any) -> Any:
     """Return a value that ``Verdict.details`` may hold. Raise ValueError for a value that could not be shown."""
     if isinstance(value, list) and all(isinstance(line, str) for line in value):
         return value

@@ -16,9 +16,9 @@ __all__ = ["facts_about", "vet_plugins"]
 
 def facts_about(plugin: PluginCandidate) -> dict[str, Any]:
     """The details that every verdict on ``plugin`` has."""
-    published = by_distribution(normalise(plugin.distribution))
+    entry = by_distribution(normalise(plugin.distribution))
     facts = {"plugin": plugin.name, "distribution": plugin.distribution}
-    return facts if published is None else {**facts, "backend": published.name}
+    return facts if entry is None else {**facts, "backend": entry.name}
 
 
 def vet_plugins(
@@ -37,12 +37,12 @@ def vet_plugins(
 
 def _vet(plugin: PluginCandidate, policy: Policy) -> None:
     """Raise Rejected for the first check that fails. Each needs the entry point's metadata only."""
-    published = by_distribution(normalise(plugin.distribution))
-    names = (plugin.name, plugin.distribution, published.name if published else "")
+    entry = by_distribution(normalise(plugin.distribution))
+    names = (plugin.name, plugin.distribution, entry.name if entry else "")
     policy.refuse_blocked(*names)
     policy.require_allowed(*names)
     owner = owner_of_provider(normalise(plugin.name))
-    if owner is not None and published is None:
+    if owner is not None and entry is None:
         raise Rejected(
             Outcome.SHADOWED,
             f"{plugin.origin} calls its entry point {plugin.name!r}, which is a name of {owner.distribution}",

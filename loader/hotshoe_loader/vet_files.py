@@ -39,16 +39,17 @@ def vet_tags(plugin: PluginCandidate) -> None:
         )
 
 
-def _runs_here(python: str, abi: str, where: str) -> bool:
+def _runs_here(python: str, abi: str, platforms: str) -> bool:
+    """Whether a wheel with this tag (``python-abi-platforms``) runs on this Python and platform."""
     if abi not in ("none", "abi3") and f"cp{sys.version_info[0]}{sys.version_info[1]}" not in python.split("."):
         return False
     machine = platform.machine().lower()
     starts = {"linux": ("linux_", "manylinux", "musllinux"), "darwin": ("macosx_",), "win32": ("win",)}
-    for part in where.split("."):
-        if part == "any" or sys.platform not in starts:
+    for name in platforms.split("."):
+        if name == "any" or sys.platform not in starts:
             return True
-        same = part.endswith((machine, "universal2")) or (machine in ("amd64", "x86_64") and part == "win_amd64")
-        if part.startswith(starts[sys.platform]) and same:
+        same = name.endswith((machine, "universal2")) or (machine in ("amd64", "x86_64") and name == "win_amd64")
+        if name.startswith(starts[sys.platform]) and same:
             return True
     return False
 
@@ -84,7 +85,7 @@ def damaged_files(plugin: PluginCandidate) -> dict[str, str]:
         if not name or not _is_native(name):
             continue
         path = os.path.join(plugin.location, name.strip('"'))
-        problem = _differs(path, digest, int(size) if size.isdecimal() and len(size) < 20 else None)
+        problem = _difference(path, digest, int(size) if size.isdecimal() and len(size) < 20 else None)
         if problem is None:
             continue
         if "\0" in path or not is_backend(os.path.basename(name)):
@@ -103,7 +104,8 @@ def _is_native(name: str) -> bool:
     return base.endswith((".so", ".dylib", ".dll", ".pyd")) or ".so." in base
 
 
-def _differs(path: str, digest: str, size: int | None) -> str | None:
+def _difference(path: str, digest: str, size: int | None) -> str | None:
+    """How a file differs from the size and sha256 in RECORD, in words; None if it is the same."""
     import hashlib  # not needed at every start, because good results are cached
 
     try:
@@ -125,6 +127,7 @@ def _differs(path: str, digest: str, size: int | None) -> str | None:
 
 
 def _lines(plugin: PluginCandidate, name: str) -> list[str]:
+    """The lines of a file in the plugin's ….dist-info; [] if it cannot be read."""
     if not plugin.info:
         return []
     try:

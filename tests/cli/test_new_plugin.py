@@ -174,10 +174,10 @@ def test_stamping_says_which_ggml(tmp_path: Path) -> None:
     (source / "CMakeLists.txt").write_text("".join(f"set(GGML_VERSION_{k} {v})\n" for k, v in parts.items()))
     subprocess.run([sys.executable, tmp_path / "new" / "stamp.py", source], check=True)
 
-    from hotshoe_loader.ggml.library_abi import built_from
+    from hotshoe_loader.ggml.library_abi import declared_ggml
     from hotshoe_loader.manifest import read_manifest
 
-    built = built_from(read_manifest(tmp_path / "new" / "acme_npu" / "hotshoe-plugin.json"))
+    built = declared_ggml(read_manifest(tmp_path / "new" / "acme_npu" / "hotshoe-plugin.json"))
     assert built is not None
     assert built.abi == ("0.21.4", abi.fingerprint([source / "include"], "0.21.4"))
 

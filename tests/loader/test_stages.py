@@ -26,7 +26,7 @@ def test_libraries_without_a_plugin_pass_if_a_plugin_drives_them(tmp_path):
     found = {
         name: [LibraryCandidate(tmp_path / f"libggml-{name}.so", name, "")] for name in ("strange", "gpu", "reference")
     }
-    passed, verdicts = vet_without_plugin(found, Policy(), driven=True)
+    passed, verdicts = vet_without_plugin(found, Policy(), has_driver=True)
     assert passed == {"strange": found["strange"]}
     assert [(verdict.candidate, verdict.outcome) for verdict in verdicts] == [
         ("ggml-gpu", Outcome.INCOMPATIBLE_API),

@@ -390,7 +390,7 @@ def test_what_an_elf_header_says(natives, tmp_path):
     needed = natives.library("libneeded.so.3", "int n;", "-Wl,-soname,libneeded.so.3")
     flags = (f"{needed}", "-Wl,--no-as-needed", "-Wl,-soname,libmine.so.1", "-Wl,-rpath,$ORIGIN/deps")
     found = read_binary(natives.library("libmine.so", "extern int n; int *f(void) { return &n; }", *flags))
-    assert found.container == "ELF"
+    assert found.format == "ELF"
     assert found.soname == "libmine.so.1"
     assert found.needed[0] == "libneeded.so.3"
     assert found.paths == (f"{natives.folder}/deps",)
@@ -406,7 +406,7 @@ def test_what_other_headers_say(tmp_path, monkeypatch):
     library.write_bytes(b"\xca\xfe\xba\xbe" + (1).to_bytes(4, "big") + intel + bytes(16))
     assert read_binary(library).machine == "x86_64"
     library.write_bytes(b"MZ" + bytes(58) + b"\x40\0\0\0PE\0\0\x64\xaa")
-    assert (read_binary(library).container, read_binary(library).machine) == ("PE", "arm64")
+    assert (read_binary(library).format, read_binary(library).machine) == ("PE", "arm64")
 
 
 def test_all_that_is_missing_is_named_with_what_brings_it(native_plugin, natives):

@@ -12,7 +12,7 @@ from hotshoe_core.errors.text import shown
 from hotshoe_loader.files import read_bytes
 from hotshoe_loader.manifest import FILE, Manifest, invalid_manifest, read_manifest
 
-__all__ = ["Abi", "Built", "abi_of_core", "abi_of_library", "built_from", "core_in", "version_in"]
+__all__ = ["Abi", "DeclaredGgml", "abi_of_core", "abi_of_library", "core_in", "declared_ggml", "version_in"]
 
 _BASE = re.compile(r"(lib)?ggml-base(\.\d+)*\.(so(\.\d+)*|dylib|dll)")
 _MAX_LIBRARY = 64 << 20  # bytes; a libggml-base has 1 to 2 MB
@@ -35,7 +35,7 @@ class Abi(NamedTuple):
         return f"{self.version} ({self.fingerprint[:8]})" if self.fingerprint else self.version
 
 
-class Built(NamedTuple):
+class DeclaredGgml(NamedTuple):
     """The field "ggml" of a manifest."""
 
     abi: Abi
@@ -43,7 +43,7 @@ class Built(NamedTuple):
     """The first and last version of ggml that its bindings work with, for load_all(ggml=)."""
 
 
-def built_from(manifest: Manifest | None) -> Built | None:
+def declared_ggml(manifest: Manifest | None) -> DeclaredGgml | None:
     """Read ``"ggml": {"version": "0.20.2", "abi": "0972…", "adopts": ["0.20.2", "0.25.1"]}``. None if it is missing.
 
     Raises Rejected if it is invalid.
@@ -58,7 +58,8 @@ def built_from(manifest: Manifest | None) -> Built | None:
         if "adopts" in fields:
             earliest, latest = map(_version, fields["adopts"])
             adopts = (earliest, latest)
-        return Built(Abi(_version(fields["version"]), _version(fields["abi"]) if fields.get("abi") else None), adopts)
+        abi = Abi(_version(fields["version"]), _version(fields["abi"]) if fields.get("abi") else None)
+        return DeclaredGgml(abi, adopts)
     except (ValueError, TypeError, KeyError) as error:
         raise invalid_manifest(manifest.path, error) from error
 
@@ -69,17 +70,17 @@ def _version(value: object) -> str:
     return value
 
 
-def _declared(library: Path) -> Abi | None:
+def _abi_in_manifest(library: Path) -> Abi | None:
     for folder in (library.parent, library.parent.parent):
         if os.path.isfile(folder / FILE):
-            built = built_from(read_manifest(folder / FILE))
-            return built.abi if built else None
+            declared = declared_ggml(read_manifest(folder / FILE))
+            return declared.abi if declared else None
     return None
 
 
 def abi_of_core(core: Path) -> Abi | None:
     """The build of a ``libggml-base``: from its manifest, else from the version in the file itself. None if unknown."""
-    declared = _declared(core)
+    declared = _abi_in_manifest(core)
     if declared is None:
         version = version_in(core)
         return Abi(version) if version else None
@@ -91,7 +92,7 @@ def abi_of_library(library: Path, core: Path) -> Abi | None:
 
     A backend library itself does not contain a version; only its base does.
     """
-    declared = _declared(library)
+    declared = _abi_in_manifest(library)
     if declared is not None:
         return declared
     folder = library.parent

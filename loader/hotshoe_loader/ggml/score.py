@@ -56,7 +56,7 @@ def score_library(library: LibraryCandidate, binary: Binary) -> Score:
     except Rejected as rejected:
         # The linker names only the first missing library. So search the others, and let the linker try each result.
         missing = unresolved(binary) if rejected.outcome is Outcome.MISSING_DEPENDENCY else []
-        missing = [name for name in missing if not _loads(name)]
+        missing = [name for name in missing if not _can_load(name)]
         if missing:
             hints = dict.fromkeys(install_hint(name) or f"install the package that contains {name}" for name in missing)
             rejected.reason = f"it needs {', '.join(missing)}, which the system's linker cannot find"
@@ -125,7 +125,7 @@ def _processor_flags() -> frozenset[str]:
     return frozenset(next((line for line in lines if line.startswith("flags")), "").partition(":")[2].split())
 
 
-def _loads(name: str) -> bool:
+def _can_load(name: str) -> bool:
     try:
         ctypes.CDLL(name)
     except OSError:

@@ -25,20 +25,20 @@ def refuse_other_ggml(report: ProviderReport, adopted: str) -> dict[str, Any]:
             f"its libraries need {report.core}; this process uses the ggml in {adopted}",
             "call load_all() without ggml= (and unset HOTSHOE_GGML) to use this plugin",
         )
-    foreign = other_bases(Path(report.core)) if report.core else []
-    if not foreign:
+    others = other_bases(Path(report.core)) if report.core else []
+    if not others:
         return {}
     if is_mapped(Path(report.core)):  # the plugin's own base was loaded first, and its libraries bind to it
-        return {"foreign": foreign}
-    first = "call hotshoe.load_all().open() before importing the other package (llama-cpp-python, whisper bindings, …)"
+        return {"foreign": others}
+    hint = "call hotshoe.load_all().open() before importing the other package (llama-cpp-python, whisper bindings, …)"
     if adopted:
-        first = "call load_all(ggml=...).open() before any other ggml is opened"
+        hint = "call load_all(ggml=...).open() before any other ggml is opened"
     raise Rejected(
         Outcome.ABI_MISMATCH,
-        f"another ggml is already in this process: {', '.join(foreign)}; its libggml-base has the same name as "
+        f"another ggml is already in this process: {', '.join(others)}; its libggml-base has the same name as "
         f"{report.core}, so the plugin's libraries would call the wrong one",
-        f"{first}, or use the two in separate processes",
-        foreign=foreign,
+        f"{hint}, or use the two in separate processes",
+        foreign=others,
     )
 
 

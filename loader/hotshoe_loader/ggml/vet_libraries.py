@@ -9,7 +9,7 @@ from pathlib import Path
 from hotshoe_loader.binary import BadLibrary, Binary, read_binary
 from hotshoe_loader.find import PluginCandidate
 from hotshoe_loader.ggml.file_names import LibraryCandidate
-from hotshoe_loader.ggml.library_abi import Abi, Built, abi_of_core, abi_of_library, core_in
+from hotshoe_loader.ggml.library_abi import Abi, DeclaredGgml, abi_of_core, abi_of_library, core_in
 from hotshoe_loader.manifest import FILE
 from hotshoe_loader.policy import Policy
 from hotshoe_loader.verdict import Outcome, Rejected
@@ -40,7 +40,7 @@ def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str,
     return binary
 
 
-def vet_adoption(folder: Path, built: Built | None, plugin: PluginCandidate) -> None:
+def vet_adoption(folder: Path, declared: DeclaredGgml | None, plugin: PluginCandidate) -> None:
     """Raise Rejected if this plugin's bindings were not tested with the ggml in ``folder``."""
     core = core_in(folder)
     if core is None:
@@ -50,15 +50,15 @@ def vet_adoption(folder: Path, built: Built | None, plugin: PluginCandidate) -> 
             "name the folder that contains both libggml-base and libggml-cpu…",
         )
     abi = abi_of_core(core)
-    if built is None or built.adopts is None:
+    if declared is None or declared.adopts is None:
         reason = f"it does not say which versions of ggml it can adopt; {core} is {abi or 'of unknown version'}"
         raise Rejected(Outcome.ABI_MISMATCH, reason, f"pip install --upgrade {plugin.distribution}")
-    if abi is None or not (abi.matches(built.abi) or _between(abi.version, *built.adopts)):
-        first, last = built.adopts
+    if abi is None or not (abi.matches(declared.abi) or _between(abi.version, *declared.adopts)):
+        first, last = declared.adopts
         raise Rejected(
             Outcome.ABI_MISMATCH,
-            f"{core} is ggml {abi or 'of unknown version'}; this plugin is built from {built.abi} and was tested with "
-            f"{first} to {last}",
+            f"{core} is ggml {abi or 'of unknown version'}; this plugin is built from {declared.abi} and was tested "
+            f"with {first} to {last}",
             f"omit ggml= to use the plugin's own ggml, or pip install --upgrade {plugin.distribution}",
         )
 

@@ -33,11 +33,11 @@ def find_without_plugin(folders: Iterable[Path], backends: Collection[str]) -> d
 
 
 def vet_without_plugin(
-    found: Mapping[str, Sequence[LibraryCandidate]], policy: Policy, driven: bool
+    found: Mapping[str, Sequence[LibraryCandidate]], policy: Policy, has_driver: bool
 ) -> tuple[dict[str, Sequence[LibraryCandidate]], list[Verdict]]:
     """Return the libraries that may be probed, by backend, and the verdicts on the others.
 
-    driven: whether a plugin can drive them.
+    has_driver: whether a plugin can drive them.
     """
     passed: dict[str, Sequence[LibraryCandidate]] = {}
     verdicts: list[Verdict] = []
@@ -47,7 +47,7 @@ def vet_without_plugin(
         except Rejected as rejected:
             verdicts += unusable_verdicts(None, libraries, rejected)
         else:
-            if driven:
+            if has_driver:
                 passed[backend] = libraries
             else:
                 verdicts += _verdicts_without_driver(libraries, policy)
