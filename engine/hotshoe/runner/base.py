@@ -36,7 +36,7 @@ class TextModule(Protocol):
     def cache_spec(self) -> Sequence[LayerSpec]:
         """Return what each layer keeps between steps."""
 
-    def __call__(self, batch: Batch, cache: Any) -> Tensor:
+    def __call__(self, batch: Batch, views: Any) -> Tensor:
         """Return the logits of the rows in ``batch.outputs``: (k, vocab)."""
 
 
@@ -117,7 +117,7 @@ class LoadedModel:
     def placements(self, n_tokens: int = 1) -> Splits:
         """Return which device computes each node of a graph over ``n_tokens`` tokens, and the copies between devices.
 
-        Raises InputTooLongError if one graph cannot have so many tokens.
+        Raises InputTooLongError if one graph cannot have ``n_tokens`` tokens.
         """
         return self._exclusive(lambda: self._graph_of(n_tokens).reserve().splits())
 
