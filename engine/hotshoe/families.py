@@ -109,7 +109,7 @@ def find_model(metadata: Metadata) -> type[Module]:
 def _entries(group: str) -> Iterator[PluginCandidate]:
     """The entry points of a group, without blocked distributions and without copies that Python does not import."""
     blocked = {normalise(name) for name in os.environ.get(BLOCK, "").split(",")}
-    for entry in _scan(tuple((folder, _changed(folder)) for folder in sys.path))[group]:
+    for entry in _scan(tuple((folder, _modified_ns(folder)) for folder in sys.path))[group]:
         if entry.shadowed_by is None and entry.problem is None and normalise(entry.distribution) not in blocked:
             yield entry
 
@@ -123,7 +123,8 @@ def _scan(path: tuple[tuple[str, int], ...]) -> dict[str, list[PluginCandidate]]
     return find_entry_points((MODELS, CONVERTERS, TOKENIZERS))
 
 
-def _changed(folder: str) -> int:
+def _modified_ns(folder: str) -> int:
+    """The modification time of a folder in nanoseconds; 0 if it cannot be read."""
     try:
         return os.stat(folder).st_mtime_ns
     except OSError:

@@ -19,13 +19,13 @@ from tests.support.tiny_text import make_tiny
 
 # a Llama whose heads are left as they are
 MODULE = """
-from hotshoe.convert import Checkpoint, FileLayout, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import Checkpoint, FileLayout, as_is, linear, make_layout, non_layer_tensors, read_rope, read_sizes
 from hotshoe.tokenizers import SentencePieceDecoder, Tokenizer, Vocabulary, add_tokens, find_roles, hidden_ids
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "yarn")
-    tensors = outer_tensors(checkpoint, sizes, tied=False)
+    tensors = non_layer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         for name, source in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")):

@@ -11,7 +11,7 @@ import pytest
 
 from hotshoe import nn
 from hotshoe.kvcache import UncachedView
-from hotshoe.nn import Linear, MixtureOfExperts, Module, layers, parameter, tensor
+from hotshoe.nn import Linear, MixtureOfExperts, Module, layers, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe_core import DType, Tensor, constant
 from hotshoe_core.eager.reference import open_reference
@@ -62,8 +62,8 @@ class Heads:
 class Plain(nn.Attention):
     rope = None
     softcap = 5.0
-    slopes: Tensor | None = parameter("slopes", use="mul", optional=True)
-    sinks: Tensor | None = parameter("sinks", use="attention", optional=True)
+    slopes: Tensor | None = tensor("slopes", use="mul", optional=True)
+    sinks: Tensor | None = tensor("sinks", use="attention", optional=True)
 
 
 @pytest.mark.parametrize("extra", ["nothing", "slopes", "sinks"])
@@ -216,24 +216,24 @@ def test_convolutions_are_torch_s() -> None:
 
 
 class Even(Module):
-    up: Linear = tensor("up")
+    up: Linear = submodule("up")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.up(x)
 
 
 class Odd(Module):
-    down: Linear = tensor("down", "lower")
+    down: Linear = submodule("down", "lower")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(x)
 
 
 class Mixed(Module):
-    before: Linear = tensor("before")
-    blocks: list[Even | Odd] = layers("blk", kind=lambda config, i: Odd if i % 2 else Even)
-    after: Linear = tensor("after")
-    shared: Tensor | None = parameter("shared.weight", use="mul", of_model=True, optional=True)
+    before: Linear = submodule("before")
+    blocks: list[Even | Odd] = layers("blk", choose=lambda config, i: Odd if i % 2 else Even)
+    after: Linear = submodule("after")
+    shared: Tensor | None = tensor("shared.weight", use="mul", of_model=True, optional=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         x = self.before(x)

@@ -13,7 +13,7 @@ import pytest
 
 import hotshoe
 from hotshoe import load_request, nn
-from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, submodule, tensor
+from hotshoe.nn import MLP, Linear, Module, RMSNorm, TextConfig, key, layers, submodule, tensor
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import (
     BackendError,
@@ -38,18 +38,18 @@ def author_line(error: pytest.ExceptionInfo[BaseException]) -> str:
 
 def test_no_annotation() -> None:
     with pytest.raises(
-        ModelDefinitionError, match=r"Attention\.q: tensor\('attn_q'\) has no annot.*\s.*q: Linear ="
+        ModelDefinitionError, match=r"Attention\.q: submodule\('attn_q'\) has no annot.*\s.*q: Linear ="
     ) as e:
 
         class Attention(Module):
-            q = tensor("attn_q")
+            q = submodule("attn_q")
 
     assert "class Attention" in author_line(e)
 
 
 def test_a_class_may_declare_an_attribute_that_its_base_annotates() -> None:
     class Other(MLP):
-        up = tensor("ffn_up_proj")
+        up = submodule("ffn_up_proj")
 
     assert next(p.names[0] for p in Other(None).parameters()) == "ffn_up_proj.weight"
 
@@ -58,27 +58,39 @@ def test_wrong_annotations() -> None:
     with pytest.raises(ModelDefinitionError, match=r"A\.q: is annotated int; .* needs a subclass of Module"):
 
         class A(Module):
-            q: int = tensor("attn_q")
+            q: int = submodule("attn_q")
 
-    with pytest.raises(ModelDefinitionError, match=r"B\.q: is annotated Tensor[\s\S]*parameter\(name, use="):
+    with pytest.raises(ModelDefinitionError, match=r"B\.q: is annotated Tensor[\s\S]*Tensor = tensor\('attn_q', use="):
 
         class B(Module):
-            q: Tensor = tensor("attn_q")
+            q: Tensor = submodule("attn_q")
 
-    with pytest.raises(ModelDefinitionError, match=r"C\.w: is annotated Linear; .* needs Tensor"):
+    with pytest.raises(ModelDefinitionError, match=r"C\.q: is annotated Linear; .* Tensor[\s\S]*submodule\('q'\)"):
 
         class C(Module):
-            w: Linear = parameter("w", use="linear")
+            q: Linear = tensor("q", shape=lambda c, i: (None, c.dim))
 
     with pytest.raises(ModelDefinitionError, match=r"D\.blocks: is annotated MLP; .* needs list"):
 
         class D(Module):
             blocks: MLP = layers("blk")
 
-    with pytest.raises(ModelDefinitionError, match=r"E\.blocks: 2 classes of layers, but no rule[\s\S]*kind="):
+    with pytest.raises(ModelDefinitionError, match=r"E\.blocks: 2 classes of layers, but no rule[\s\S]*choose="):
 
         class E(Module):
             blocks: list[MLP | RMSNorm] = layers("blk")
+
+
+def test_a_tensor_without_its_op_or_its_name() -> None:
+    with pytest.raises(ModelDefinitionError, match=r"A\.sinks: tensor\('sinks'\) does not say the op[\s\S]*use="):
+
+        class A(Module):
+            sinks: Tensor = tensor("sinks")
+
+    with pytest.raises(ModelDefinitionError, match=r"B\.sinks: .* does not say the tensor's name in the file"):
+
+        class B(Module):
+            sinks: Tensor | None = tensor(use="attention")
 
 
 def test_an_annotation_that_names_nothing() -> None:
@@ -97,23 +109,23 @@ def test_layers_without_their_number() -> None:
         Mine(object())
 
 
-def test_a_kind_that_is_not_a_module() -> None:
+def test_a_chosen_class_that_is_not_a_module() -> None:
     @dataclass
     class Config:
         n_layers: int = 2
 
     class Mine(Module):
-        blocks: list[MLP] = layers("blk", kind=lambda config, i: None)  # type: ignore[arg-type,return-value]
+        blocks: list[MLP] = layers("blk", choose=lambda config, i: None)  # type: ignore[arg-type,return-value]
 
-    with pytest.raises(ModelDefinitionError, match=r"Mine\.blocks: kind returned None for layer 0"):
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.blocks: choose returned None for layer 0"):
         Mine(Config())
 
 
 def test_a_shape_for_a_module_without_weight() -> None:
     class Mine(Module):
-        mlp: MLP = tensor("mlp", shape=lambda c, i: (1,))
+        mlp: MLP = submodule("mlp", shape=lambda c, i: (1,))
 
-    with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: shape= needs a parameter `weight`, but MLP has none"):
+    with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: shape= needs a tensor `weight`, but MLP has none"):
         Mine(None)
 
 
@@ -220,8 +232,8 @@ def test_a_cache_spec_of_the_wrong_length(spec: Any, words: str, load: Callable[
 
 def test_an_author_s_own_error_keeps_its_line(load: Callable[[Any], Any]) -> None:
     class Mine(Good):
-        def __call__(self, batch: Any, cache: Any) -> Tensor:
-            return self.tokens(batch.tokens).reshape(-1, 7)  # the mistake
+        def __call__(self, batch: Any, views: Any) -> Tensor:
+            return self.token_embedding(batch.tokens).reshape(-1, 7)  # the mistake
 
     with pytest.raises(ShapeError, match="reshape") as e:
         load(Mine)

@@ -192,7 +192,7 @@ def test_the_wheel_is_found_ranked_and_runs_minilm(
 def test_the_readmes_comparison_runs_the_shipped_model_on_all_of_them(environment: Zoo) -> None:
     pytest.importorskip("mlx.core", reason="mlx is not installed, or has no engine for this machine")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    install, command = re.findall(r"```sh\n(pip install \S+)\n(python examples/compare.py)\n```", readme)[0]
+    install, command = re.findall(r"```sh\n(pip install \S+)\n(python examples/compare.py)\b.*\n```", readme)[0]
     assert (ROOT / install.split()[-1]).resolve() == PACKAGE
     out = run(environment, ROOT, *command.split()[1:])
     rows = {line.split()[0]: line for line in out.splitlines() if line}

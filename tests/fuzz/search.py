@@ -74,7 +74,7 @@ def difference(backend: Backend, reference: Backend, seed: int, n_nodes: int) ->
         ("rows", _row(case), last),
     ):
         try:
-            with mock.patch.object(push_down_take, "_SAVED", 1):
+            with mock.patch.object(push_down_take, "_MIN_SAVED", 1):
                 got = compute(backend, variant, decompose=how == "decomposed", steps=STEPS)
         except UnsupportedOpError:
             continue  # five axes, say: refused in words, which is allowed

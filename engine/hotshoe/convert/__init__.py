@@ -8,11 +8,11 @@ writes the file and reports errors. Converters are found by entry point, in any 
     MineForCausalLM = "my_package.convert:describe"    # architectures[0] of config.json
     mine = "my_package.convert:describe"               # model_type, for folders without an architecture
 
-    from hotshoe.convert import Checkpoint, FileLayout, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
+    from hotshoe.convert import Checkpoint, FileLayout, as_is, make_layout, non_layer_tensors, read_rope, read_sizes
 
     def describe(checkpoint: Checkpoint) -> FileLayout:
         sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "yarn")
-        tensors = outer_tensors(checkpoint, sizes, tied=False)
+        tensors = non_layer_tensors(checkpoint, sizes, tied=False)
         for i in range(sizes.n_layers):
             tensors += [as_is(f"blk.{i}.attn_norm.weight", f"model.layers.{i}.norm.weight", (sizes.dim,)), ...]
         metadata = sizes.metadata("mine") | rope.metadata("mine")
@@ -24,8 +24,8 @@ Converters can import from here:
 - ``FileLayout``, ``TensorLayout``: what is written. A metadata value gets the GGUF type of its Python type.
 - ``TensorSource``: how a tensor is made. ``as_is``, ``linear``, ``reshaped``, ``rope_order``, ``stacked``, ``half_of``
   and ``experts`` make one or more. ``Array``: the type of values. ``has``: whether the checkpoint has a tensor.
-- For text models: ``Sizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``outer_tensors``, ``attention_tensors``,
-  ``mlp_tensors``, ``make_layout``, ``experts_used``, ``refuse_quantized``.
+- For text models: ``ModelSizes``, ``read_sizes``, ``Rope``, ``read_rope``, ``non_layer_tensors``,
+  ``attention_tensors``, ``mlp_tensors``, ``make_layout``, ``experts_used``, ``refuse_quantized``.
 - For other models: ``match_sources`` turns TensorSources into TensorLayouts; ``match_tensors`` makes TensorLayouts from
   the name table of the gguf package; ``tokenizer_metadata`` and ``wordpiece_metadata`` read tokenizer files;
   ``checkpoint.sentence.metadata`` has the keys of a sentence-transformers folder.
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
         stacked,
     )
     from hotshoe.convert._text import (
-        Sizes,
+        ModelSizes,
         attention_tensors,
         linear,
         make_layout,
         mlp_tensors,
-        outer_tensors,
+        non_layer_tensors,
         read_sizes,
         refuse_quantized,
     )
@@ -71,8 +71,8 @@ __all__ = [
     "Array",
     "Checkpoint",
     "FileLayout",
+    "ModelSizes",
     "Rope",
-    "Sizes",
     "TensorLayout",
     "TensorSource",
     "as_is",
@@ -87,7 +87,7 @@ __all__ = [
     "match_sources",
     "match_tensors",
     "mlp_tensors",
-    "outer_tensors",
+    "non_layer_tensors",
     "read_rope",
     "read_sizes",
     "refuse_quantized",
@@ -118,7 +118,7 @@ _MODULES = {
         "stacked",
     ),
     "_text": (
-        *("Sizes", "attention_tensors", "linear", "make_layout", "mlp_tensors", "outer_tensors", "read_sizes"),
+        *("ModelSizes", "attention_tensors", "linear", "make_layout", "mlp_tensors", "non_layer_tensors", "read_sizes"),
         "refuse_quantized",
     ),
     "_tokens": ("tokenizer_metadata",),

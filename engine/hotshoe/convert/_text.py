@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
 
 __all__ = [
-    "Sizes",
+    "ModelSizes",
     "attention_tensors",
     "linear",
     "make_layout",
     "mlp_tensors",
-    "outer_tensors",
+    "non_layer_tensors",
     "read_sizes",
     "refuse_quantized",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class ModelSizes:
     """The sizes of a text model in config.json, whatever its keys are called."""
 
     n_layers: int
@@ -73,7 +73,7 @@ class Sizes:
 
 def read_sizes(
     checkpoint: Checkpoint, *, head_dim: int | None = None, n_kv_heads: int | None = None, eps: str = "rms_norm_eps"
-) -> Sizes:
+) -> ModelSizes:
     """Read the sizes of a text model from config.json.
 
     head_dim, n_kv_heads: the architecture's defaults, if config.json does not give them. Without a default, head_dim is
@@ -89,7 +89,7 @@ def read_sizes(
     path = checkpoint.model / "config.json"
     if checkpoint.config.get("head_dim") is None and head_dim is None and dim % n_heads:
         raise ConversionError(f"{path}: hidden_size {dim} is not a multiple of num_attention_heads {n_heads}")
-    sizes = Sizes(
+    sizes = ModelSizes(
         n_layers=n_layers,
         dim=dim,
         n_heads=n_heads,
@@ -125,14 +125,14 @@ def refuse_quantized(checkpoint: Checkpoint) -> None:
     )
 
 
-def linear(name: str, source: str, out: int, into: int, *, bias: bool = False) -> list[TensorSource]:
-    """A matrix of shape (out, into) and, if ``bias`` is true, its bias of shape (out,)."""
-    tensors = [as_is(f"{name}.weight", f"{source}.weight", (out, into))]
-    return tensors + ([as_is(f"{name}.bias", f"{source}.bias", (out,))] if bias else [])
+def linear(name: str, source: str, n_out: int, n_in: int, *, bias: bool = False) -> list[TensorSource]:
+    """A matrix of shape (n_out, n_in) and, if ``bias`` is true, its bias of shape (n_out,)."""
+    tensors = [as_is(f"{name}.weight", f"{source}.weight", (n_out, n_in))]
+    return tensors + ([as_is(f"{name}.bias", f"{source}.bias", (n_out,))] if bias else [])
 
 
 def attention_tensors(
-    block: str, source: str, sizes: Sizes, *, bias: bool = False, out: str = "o_proj", out_bias: bool = False
+    block: str, source: str, sizes: ModelSizes, *, bias: bool = False, out: str = "o_proj", out_bias: bool = False
 ) -> list[TensorSource]:
     """The matrices of attention: queries, keys and values, with a bias each if ``bias``, and the output ``out``."""
     return [
@@ -162,9 +162,9 @@ def mlp_tensors(
     ]
 
 
-def outer_tensors(
+def non_layer_tensors(
     checkpoint: Checkpoint,
-    sizes: Sizes,
+    sizes: ModelSizes,
     *,
     tied: bool,
     norm: tuple[str, str] = ("output_norm", "model.norm"),

@@ -129,7 +129,7 @@ def encoder_shapes(checkpoint: Checkpoint, first_position: int = 0) -> dict[str,
     }
     for i in range(checkpoint.layers()):
         block = f"blk.{i}"
-        for name, out, into in (
+        for name, n_out, n_in in (
             ("attn_q", dim, dim),
             ("attn_k", dim, dim),
             ("attn_v", dim, dim),
@@ -137,8 +137,8 @@ def encoder_shapes(checkpoint: Checkpoint, first_position: int = 0) -> dict[str,
             ("ffn_up", ff, dim),
             ("ffn_down", dim, ff),
         ):
-            shapes[f"{block}.{name}.weight"] = (out, into)
-            shapes[f"{block}.{name}.bias"] = (out,)
+            shapes[f"{block}.{name}.weight"] = (n_out, n_in)
+            shapes[f"{block}.{name}.bias"] = (n_out,)
         for name in ("attn_output_norm", "layer_output_norm"):
             shapes[f"{block}.{name}.weight"] = (dim,)
             shapes[f"{block}.{name}.bias"] = (dim,)

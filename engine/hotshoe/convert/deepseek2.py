@@ -21,14 +21,14 @@ from hotshoe.convert import (
     linear,
     make_layout,
     mlp_tensors,
-    outer_tensors,
+    non_layer_tensors,
     read_rope,
     read_sizes,
 )
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Array, Checkpoint, FileLayout, Rope, Sizes
+    from hotshoe.convert import Array, Checkpoint, FileLayout, ModelSizes, Rope
 
 __all__ = ["describe"]
 
@@ -84,7 +84,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     rope = read_rope(checkpoint, "yarn")
     n_experts = _count(checkpoint, "n_routed_experts")
     n_dense = sizes.n_layers if not n_experts else min(_count(checkpoint, "first_k_dense_replace"), sizes.n_layers)
-    tensors = outer_tensors(checkpoint, sizes, tied=False)
+    tensors = non_layer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         tensors += [
@@ -111,7 +111,7 @@ def _count(checkpoint: Checkpoint, key: str) -> int:
     return 0 if checkpoint.config.get(key) in (None, 0) else checkpoint.integer(key)
 
 
-def _attention(block: str, source: str, sizes: Sizes, latent: _Latent) -> list[TensorSource]:
+def _attention(block: str, source: str, sizes: ModelSizes, latent: _Latent) -> list[TensorSource]:
     dim, n, n_q = sizes.dim, sizes.n_heads, sizes.n_heads * (latent.nope + latent.rope)
     if latent.q is None:
         queries = linear(f"{block}.attn_q", f"{source}.q_proj", n_q, dim)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, non_layer_tensors, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("use_bidirectional_attention", False, False)
     sizes = read_sizes(checkpoint, head_dim=256, n_kv_heads=4)
     rope = read_rope(checkpoint, "linear", "yarn", theta=1_000_000.0, local_theta=10_000.0)
-    tensors = outer_tensors(checkpoint, sizes, tied=True, norm_plus=1.0)
+    tensors = non_layer_tensors(checkpoint, sizes, tied=True, norm_plus=1.0)
     dim, head = sizes.dim, sizes.head_dim
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"

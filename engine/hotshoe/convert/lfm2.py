@@ -10,7 +10,7 @@ from hotshoe.convert import (
     linear,
     make_layout,
     mlp_tensors,
-    outer_tensors,
+    non_layer_tensors,
     read_rope,
     read_sizes,
     reshaped,
@@ -18,7 +18,7 @@ from hotshoe.convert import (
 from hotshoe_core.errors import ConversionError, ModelFileError
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, Sizes, TensorSource
+    from hotshoe.convert import Checkpoint, FileLayout, ModelSizes, TensorSource
 
 __all__ = ["describe"]
 
@@ -35,7 +35,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     kinds = _kinds(checkpoint, sizes.n_layers)
     kernel, ff = checkpoint.integer("conv_L_cache", 3), _feed_forward(checkpoint)
     # both transformers and llama.cpp call the last norm "embedding norm"
-    tensors = outer_tensors(checkpoint, sizes, tied=True, norm=("token_embd_norm", "model.embedding_norm"))
+    tensors = non_layer_tensors(checkpoint, sizes, tied=True, norm=("token_embd_norm", "model.embedding_norm"))
     for i, kind in enumerate(kinds):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         tensors += [
@@ -93,7 +93,7 @@ def _convolution(block: str, layer: str, dim: int, kernel: int) -> list[TensorSo
     ]
 
 
-def _attention(block: str, layer: str, sizes: Sizes) -> list[TensorSource]:
+def _attention(block: str, layer: str, sizes: ModelSizes) -> list[TensorSource]:
     source = f"{layer}.self_attn"
     return [
         *attention_tensors(block, source, sizes, out="out_proj"),

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotshoe.convert import as_is, experts, experts_used, make_layout
-from hotshoe.convert.llama import ARCH, attention, outer
+from hotshoe.convert.llama import ARCH, attention, non_layer_parts
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
 
+_N_KV_HEADS = 8  # default of num_key_value_heads in transformers' MixtralConfig
 # the names of the three matrices in Mixtral's checkpoints
 _PARTS = {"gate": "w1", "down": "w2", "up": "w3"}
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     """Describe the file. Raises ModelFileError if config.json is invalid, ConversionError if GGUF cannot express it."""
-    sizes, rope, tensors, metadata = outer(checkpoint, 8)
+    sizes, rope, tensors, metadata = non_layer_parts(checkpoint, _N_KV_HEADS)
     n_experts = checkpoint.integer("num_local_experts", 8)
     for i in range(sizes.n_layers):
         block, source = f"blk.{i}", f"model.layers.{i}.block_sparse_moe"

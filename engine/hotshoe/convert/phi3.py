@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert import TensorSource, as_is, linear, make_layout, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import TensorSource, as_is, linear, make_layout, non_layer_tensors, read_rope, read_sizes
 from hotshoe_core.errors import ConversionError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     rope = read_rope(checkpoint, "longrope")
     share = rope.number("partial_rotary_factor", checkpoint.number("partial_rotary_factor", 1.0))
     n_rotated = int(share * sizes.dim) // sizes.n_heads
-    tensors = outer_tensors(checkpoint, sizes, tied=False) + _factors(rope, n_rotated)
+    tensors = non_layer_tensors(checkpoint, sizes, tied=False) + _factors(rope, n_rotated)
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         tensors += [

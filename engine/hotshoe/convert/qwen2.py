@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, non_layer_tensors, read_rope, read_sizes
 
 if TYPE_CHECKING:
     from hotshoe.convert import Checkpoint, FileLayout
@@ -20,7 +20,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("use_sliding_window", False, False)
     sizes = read_sizes(checkpoint)
     rope = read_rope(checkpoint, "linear", "yarn")
-    tensors = outer_tensors(checkpoint, sizes, tied=False)
+    tensors = non_layer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         block, layer = f"blk.{i}", f"model.layers.{i}"
         tensors += [

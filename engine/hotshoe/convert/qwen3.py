@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import as_is, attention_tensors, make_layout, mlp_tensors, non_layer_tensors, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, Sizes, TensorSource
+    from hotshoe.convert import Checkpoint, FileLayout, ModelSizes, TensorSource
 
 __all__ = ["attention", "describe"]
 
@@ -20,7 +20,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("use_sliding_window", False, False)
     sizes = read_sizes(checkpoint, head_dim=128)
     rope = read_rope(checkpoint, "linear", "yarn")
-    tensors = outer_tensors(checkpoint, sizes, tied=False)
+    tensors = non_layer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         tensors += [
             *attention(checkpoint, sizes, i),
@@ -29,7 +29,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     return make_layout(checkpoint, ARCH, tensors, sizes.metadata(ARCH) | rope.metadata(ARCH), vocab=sizes.vocab)
 
 
-def attention(checkpoint: Checkpoint, sizes: Sizes, i: int) -> list[TensorSource]:
+def attention(checkpoint: Checkpoint, sizes: ModelSizes, i: int) -> list[TensorSource]:
     """The tensors of the norms and the attention of layer ``i``."""
     block, layer = f"blk.{i}", f"model.layers.{i}"
     dim, bias = sizes.dim, checkpoint.config.get("attention_bias") is True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import as_is, experts, experts_used, make_layout, outer_tensors, read_rope, read_sizes
+from hotshoe.convert import as_is, experts, experts_used, make_layout, non_layer_tensors, read_rope, read_sizes
 from hotshoe.convert.qwen3 import attention
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     n_experts = checkpoint.integer("num_local_experts" if "num_local_experts" in checkpoint.config else "num_experts")
     n_used = experts_used(checkpoint, n_experts, 8)
     expert_ff = checkpoint.integer("moe_intermediate_size")
-    tensors = outer_tensors(checkpoint, sizes, tied=False)
+    tensors = non_layer_tensors(checkpoint, sizes, tied=False)
     for i in range(sizes.n_layers):
         router = f"model.layers.{i}.mlp.gate.weight"
         tensors += [

@@ -22,7 +22,6 @@ from hotshoe.nn import (
     RMSNorm,
     key,
     layers,
-    parameter,
     rope_key,
     submodule,
     tensor,
@@ -57,9 +56,9 @@ class Config(ExpertConfig):
 
 
 class LowRankQueries(Module):
-    down: Linear = tensor("attn_q_a", shape=lambda c, i: (c.q_rank, c.dim))
-    norm: RMSNorm = tensor("attn_q_a_norm", shape=lambda c, i: (c.q_rank,))
-    up: Linear = tensor("attn_q_b", shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.q_rank))
+    down: Linear = submodule("attn_q_a", shape=lambda c, i: (c.q_rank, c.dim))
+    norm: RMSNorm = submodule("attn_q_a_norm", shape=lambda c, i: (c.q_rank,))
+    up: Linear = submodule("attn_q_b", shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.q_rank))
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.up(self.norm(self.down(x)))
@@ -67,21 +66,21 @@ class LowRankQueries(Module):
 
 class Attention(Module):
     config: Config
-    q: Linear | None = tensor(
+    q: Linear | None = submodule(
         "attn_q", when=lambda c, i: not c.q_rank, shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.dim)
     )
     low_rank_q: LowRankQueries | None = submodule(when=lambda c, i: c.q_rank > 0)
-    kv_down: Linear = tensor("attn_kv_a_mqa", shape=lambda c, i: (c.kv_rank + c.rope.dim, c.dim))
-    kv_norm: RMSNorm = tensor("attn_kv_a_norm", shape=lambda c, i: (c.kv_rank,))
-    k_up: Tensor = parameter("attn_k_b.weight", use="matmul", shape=lambda c, i: (c.n_heads[i], c.kv_rank, c.plain_dim))
-    v_up: Tensor = parameter("attn_v_b.weight", use="matmul", shape=lambda c, i: (c.n_heads[i], c.v_dim, c.kv_rank))
-    out: Linear = tensor("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.v_dim))
+    kv_down: Linear = submodule("attn_kv_a_mqa", shape=lambda c, i: (c.kv_rank + c.rope.dim, c.dim))
+    kv_norm: RMSNorm = submodule("attn_kv_a_norm", shape=lambda c, i: (c.kv_rank,))
+    k_up: Tensor = tensor("attn_k_b.weight", use="matmul", shape=lambda c, i: (c.n_heads[i], c.kv_rank, c.plain_dim))
+    v_up: Tensor = tensor("attn_v_b.weight", use="matmul", shape=lambda c, i: (c.n_heads[i], c.v_dim, c.kv_rank))
+    out: Linear = submodule("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.v_dim))
 
     def cache_spec(self) -> AttentionSpec:
         cfg = self.config
         return AttentionSpec(1, cfg.kv_rank + cfg.rope.dim, v_in_k=cfg.kv_rank, rope=cfg.rope, rope_start=cfg.kv_rank)
 
-    def __call__(self, x: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
+    def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         cfg = self.config
         q = self._queries(x)  # (n, heads, head_dim)
         q_rotated = ops.rope(q[..., cfg.plain_dim :], batch.positions, config=cfg.rope)
@@ -89,8 +88,8 @@ class Attention(Module):
         kv = self.kv_down(x)[:, None]  # (n, 1, kv_rank + rope.dim)
         k_rotated = ops.rope(kv[..., cfg.kv_rank :], batch.positions, config=cfg.rope)
         k = ops.concat(self.kv_norm(kv[..., : cfg.kv_rank]), k_rotated, axis=-1)
-        k, v = cache.update(k)
-        y = ops.attention(ops.concat(latent, q_rotated, axis=-1), k, v, cache.mask, scale=cfg.scale)
+        k, v = view.update(k)
+        y = ops.attention(ops.concat(latent, q_rotated, axis=-1), k, v, view.mask, scale=cfg.scale)
         return self.out(_by_head(y, self.v_up).reshape(*x.shape[:-1], -1))
 
     def _queries(self, x: Tensor) -> Tensor:
@@ -117,7 +116,7 @@ class ExpertBlock(nn.PreNormBlock):
 class Model(nn.Decoder):
     config: Config
     blocks: list[DenseBlock | ExpertBlock] = layers(
-        "blk", kind=lambda config, i: DenseBlock if i < config.n_dense else ExpertBlock
+        "blk", choose=lambda config, i: DenseBlock if i < config.n_dense else ExpertBlock
     )
 
 

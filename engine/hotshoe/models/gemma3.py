@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, key, layers, rope_key, submodule, tensor
+from hotshoe.nn import GatedMLP, RMSNorm, TextConfig, key, layers, rope_key, submodule
 from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
@@ -56,19 +56,19 @@ class MLP(GatedMLP):
 class Block(nn.Block):
     """A block with a norm before and after both attention and the MLP: (n, dim) to (n, dim)."""
 
-    attention_norm: RMSNorm = tensor("attn_norm")
+    attention_norm: RMSNorm = submodule("attn_norm")
     attention: Attention = submodule()
-    after_attention: RMSNorm = tensor("post_attention_norm")
-    mlp_norm: RMSNorm = tensor("ffn_norm")
+    post_attention_norm: RMSNorm = submodule("post_attention_norm")
+    mlp_norm: RMSNorm = submodule("ffn_norm")
     mlp: MLP = submodule()
-    after_mlp: RMSNorm = tensor("post_ffw_norm")
+    post_mlp_norm: RMSNorm = submodule("post_ffw_norm")
 
     def cache_spec(self) -> AttentionSpec:
         return self.attention.cache_spec()
 
-    def __call__(self, x: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
-        x = x + self.after_attention(self.attention(self.attention_norm(x), batch, cache))
-        return x + self.after_mlp(self.mlp(self.mlp_norm(x)))
+    def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
+        x = x + self.post_attention_norm(self.attention(self.attention_norm(x), batch, view))
+        return x + self.post_mlp_norm(self.mlp(self.mlp_norm(x)))
 
 
 class Model(nn.Decoder):
@@ -76,8 +76,8 @@ class Model(nn.Decoder):
     blocks: list[Block] = layers("blk")
 
     def embed(self, batch: Batch) -> Tensor:
-        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has that many tokens")
-        return batch.embed(lambda tokens: self.tokens(tokens) * self.config.dim**0.5)
+        self.token_embedding.require_rows(self.config.n_vocab, "the vocabulary has that many tokens")
+        return batch.embed(lambda tokens: self.token_embedding(tokens) * self.config.dim**0.5)
 
     def logits(self, x: Tensor) -> Tensor:
         logits = self.output(x)

@@ -7,33 +7,34 @@ from dataclasses import dataclass
 from hotshoe import nn
 from hotshoe.families import Family
 from hotshoe.kvcache import RecurrentSpec, RecurrentView
-from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, key, layers, parameter, submodule, tensor
+from hotshoe.nn import GatedMLP, Linear, Module, RMSNorm, TextConfig, key, layers, submodule, tensor
 from hotshoe.nn.batch import Batch
 from hotshoe_core import Tensor, ops
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
-    kernel: int = key("shortconv.l_cache", least=2)  # tokens that a convolution sees
+    kernel_size: int = key("shortconv.l_cache", least=2)  # tokens that a convolution sees
 
 
 class ShortConvolution(Module):
     """A causal convolution between two gates: (n, dim) to (n, dim). One matrix computes both gates and the input."""
 
     config: Config
-    projection: Linear = tensor("shortconv.in_proj", shape=lambda c, i: (3 * c.dim, c.dim))
-    conv: Tensor = parameter("shortconv.conv.weight", use="ssm_conv", shape=lambda c, i: (c.dim, c.kernel))
-    out: Linear = tensor("shortconv.out_proj", shape=lambda c, i: (c.dim, c.dim))
+    projection: Linear = submodule("shortconv.in_proj", shape=lambda c, i: (3 * c.dim, c.dim))
+    conv: Tensor = tensor("shortconv.conv.weight", use="ssm_conv", shape=lambda c, i: (c.dim, c.kernel_size))
+    out: Linear = submodule("shortconv.out_proj", shape=lambda c, i: (c.dim, c.dim))
 
     def cache_spec(self) -> RecurrentSpec:
-        return RecurrentSpec({"conv": (self.config.kernel - 1, self.config.dim)})  # the last inputs of the convolution
+        # the last inputs of the convolution
+        return RecurrentSpec({"conv": (self.config.kernel_size - 1, self.config.dim)})
 
-    def __call__(self, x: Tensor, batch: Batch, cache: RecurrentView) -> Tensor:
-        before_gate, after_gate, x = cache.split(self.projection(x)).chunk(3)  # each (b, t, dim)
+    def __call__(self, x: Tensor, batch: Batch, view: RecurrentView) -> Tensor:
+        before_gate, after_gate, x = view.split(self.projection(x)).chunk(3)  # each (b, t, dim)
         x = before_gate * x
-        before = cache.read("conv")
-        cache.write("conv", ops.concat(before, x, axis=1)[:, x.shape[1] :])
-        return self.out(cache.merge(after_gate * ops.ssm_conv(x, before, self.conv)))
+        history = view.read("conv")
+        view.write("conv", ops.concat(history, x, axis=1)[:, x.shape[1] :])
+        return self.out(view.merge(after_gate * ops.ssm_conv(x, history, self.conv)))
 
 
 class AttentionBlock(nn.PreNormBlock):
@@ -42,25 +43,25 @@ class AttentionBlock(nn.PreNormBlock):
 
 
 class ConvolutionBlock(nn.Block):
-    convolution_norm: RMSNorm = tensor("attn_norm", shape=lambda c, i: (c.dim,))
+    convolution_norm: RMSNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
     convolution: ShortConvolution = submodule()
-    mlp_norm: RMSNorm = tensor("ffn_norm", shape=lambda c, i: (c.dim,))
+    mlp_norm: RMSNorm = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
     mlp: GatedMLP = submodule()
 
     def cache_spec(self) -> RecurrentSpec:
         return self.convolution.cache_spec()
 
-    def __call__(self, x: Tensor, batch: Batch, cache: RecurrentView) -> Tensor:
-        x = x + self.convolution(self.convolution_norm(x), batch, cache)
+    def __call__(self, x: Tensor, batch: Batch, view: RecurrentView) -> Tensor:
+        x = x + self.convolution(self.convolution_norm(x), batch, view)
         return x + self.mlp(self.mlp_norm(x))
 
 
 class Model(nn.Decoder):
     config: Config
     blocks: list[AttentionBlock | ConvolutionBlock] = layers(
-        "blk", kind=lambda config, i: AttentionBlock if config.n_kv_heads[i] else ConvolutionBlock
+        "blk", choose=lambda config, i: AttentionBlock if config.n_kv_heads[i] else ConvolutionBlock
     )
-    norm: RMSNorm = tensor("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
+    norm: RMSNorm = submodule("output_norm", "token_embd_norm", shape=lambda c, i: (c.dim,))
 
 
 family = Family(Model)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, Module, TextConfig, layers, parameter, rope_key, submodule
+from hotshoe.nn import GatedMLP, Module, TextConfig, layers, rope_key, submodule, tensor
 from hotshoe_core import Tensor
 from hotshoe_core.gguf import Metadata
 from hotshoe_core.ops import RoPE
@@ -20,7 +20,7 @@ class Config(TextConfig):
 
 class Attention(nn.Attention):
     # Llama 3.1 and later: divisors of RoPE's frequencies, which all layers share
-    rope_factors: Tensor | None = parameter("rope_freqs.weight", use="div", optional=True, of_model=True)
+    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="div", optional=True, of_model=True)
 
 
 class Block(nn.PreNormBlock):

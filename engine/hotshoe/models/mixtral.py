@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotshoe import nn
-from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, parameter, rope_key, submodule
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, rope_key, submodule, tensor
 from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
@@ -20,7 +20,7 @@ class Config(ExpertConfig):
 
 
 class Attention(nn.Attention):
-    rope_factors: Tensor | None = parameter("rope_freqs.weight", use="div", optional=True, of_model=True)  # Llama 3's
+    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="div", optional=True, of_model=True)  # Llama 3's
 
 
 class Block(nn.PreNormBlock):

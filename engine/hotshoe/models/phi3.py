@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import FusedAttention, FusedGatedMLP, TextConfig, layers, parameter, submodule
+from hotshoe.nn import FusedAttention, FusedGatedMLP, TextConfig, layers, submodule, tensor
 from hotshoe_core import Tensor
 
 
 class Attention(FusedAttention):
-    long_factors: Tensor | None = parameter("rope_factors_long.weight", use="div", optional=True, of_model=True)
-    short_factors: Tensor | None = parameter("rope_factors_short.weight", use="div", optional=True, of_model=True)
+    long_factors: Tensor | None = tensor("rope_factors_long.weight", use="div", optional=True, of_model=True)
+    short_factors: Tensor | None = tensor("rope_factors_short.weight", use="div", optional=True, of_model=True)
 
     @property
     def rope_factors(self) -> Tensor | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hotshoe import nn
 from hotshoe.families import Family
-from hotshoe.nn import GatedMLP, Linear, Module, TextConfig, layers, submodule, tensor
+from hotshoe.nn import GatedMLP, Linear, Module, TextConfig, layers, submodule
 from hotshoe.tasks import Task
 from hotshoe_core import Tensor
 from hotshoe_core.gguf import Metadata
@@ -38,7 +38,7 @@ class Reranker(EmbeddingModel):
     """Qwen3 with a classifier: the two rows of the output matrix for the next tokens "yes" and "no"."""
 
     task = Task.RERANK
-    classifier: Linear = tensor("cls.output", shape=lambda c, i: (2, c.dim))
+    classifier: Linear = submodule("cls.output", shape=lambda c, i: (2, c.dim))
 
     def score(self, pooled: Tensor) -> Tensor:
         """Hidden states of the last tokens, (b, dim), to logits of yes and no, (b, 2)."""

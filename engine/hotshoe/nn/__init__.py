@@ -4,12 +4,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 from hotshoe.nn.attention import Attention, FusedAttention, NormedAttention
+from hotshoe.nn.basic import Conv2D, Conv3D, Embedding, LayerNorm, Linear, RMSNorm
 from hotshoe.nn.binder import bind
 from hotshoe.nn.config import Config, TextConfig, TransformerConfig, derived, key, rope_key
 from hotshoe.nn.decoder import Backbone, Block, Decoder, PreNormBlock
-from hotshoe.nn.layers import Conv2D, Conv3D, Embedding, LayerNorm, Linear, RMSNorm
 from hotshoe.nn.mlp import MLP, FusedGatedMLP, GatedMLP
-from hotshoe.nn.module import Module, layers, parameter, submodule, tensor
+from hotshoe.nn.module import Module, layers, submodule, tensor
 from hotshoe.nn.rope import rope_from
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ __all__ = [
     "derived",
     "key",
     "layers",
-    "parameter",
     "rope_from",
     "rope_key",
     "submodule",

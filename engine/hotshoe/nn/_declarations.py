@@ -16,27 +16,28 @@ from hotshoe_core.errors import ModelDefinitionError, did_you_mean
 __all__ = ["Declaration", "check_class", "config_type", "declarations", "definition_error"]
 
 _EXPECTED = {
-    "tensor": "a subclass of Module (or one `| None`)",
     "submodule": "a subclass of Module (or one `| None`)",
     "layers": "list[…] of a subclass of Module",
-    "parameter": "Tensor (or `Tensor | None`)",
+    "tensor": "Tensor (or `Tensor | None`)",
 }
+_EXAMPLES = {"submodule": "Linear", "layers": "list[Block]", "tensor": "Tensor"}
 
 
 class Declaration(NamedTuple):
-    """The value of a class attribute set to ``tensor(…)``, ``submodule()``, ``layers(…)`` or ``parameter(…)``."""
+    """The value of a class attribute set to ``submodule(…)``, ``tensor(…)`` or ``layers(…)``."""
 
-    kind: Literal["tensor", "submodule", "layers", "parameter"]
+    form: Literal["submodule", "tensor", "layers"]
     names: tuple[str, ...] = ()
     optional: bool = False
     use: str = ""
     shape: Callable[[Any, int], Sequence[int | None]] | None = None
     of_model: bool = False
     when: Callable[[Any, int], bool] | None = None
-    kind_of: Callable[[Any, int], type[Any]] | None = None
+    choose: Callable[[Any, int], type[Any]] | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind}({', '.join(map(repr, self.names))})"
+        use = [f"use={self.use!r}"] if self.use else []
+        return f"{self.form}({', '.join([*map(repr, self.names), *use])})"
 
 
 def definition_error(cls: type, attribute: str, message: str, hint: str | None = None) -> ModelDefinitionError:
@@ -64,13 +65,13 @@ def check_class(cls: type, module: type, names: Mapping[str, Any]) -> dict[str, 
         if attribute not in annotations:
             raise definition_error(
                 cls, attribute, f"{declared} has no annotation, so its type is unknown",
-                hint=f"write `{attribute}: {_example(declared)} = {declared}`",
+                hint=f"write `{attribute}: {_EXAMPLES[declared.form]} = {declared}`",
             )  # fmt: skip
         try:
-            kind = _evaluate(*annotations[attribute], names)
+            annotation = _evaluate(*annotations[attribute], names)
         except NameError:
             continue
-        found[attribute] = _check_kind(cls, attribute, declared, kind, module)
+        found[attribute] = _check_annotation(cls, attribute, declared, annotation, module)
     return found
 
 
@@ -88,11 +89,11 @@ def declarations(cls: type, module: type) -> dict[str, tuple[Declaration, Any]]:
     for attribute, (owner, annotation) in _all_annotations(cls).items():
         declared = inspect.getattr_static(cls, attribute, None)
         if isinstance(declared, Declaration):
-            if attribute in vars(owner).get("_kinds", ()):
-                found[attribute] = (declared, vars(owner)["_kinds"][attribute])
-                continue
-            kind = _evaluate_later(owner, attribute, annotation, module)
-            found[attribute] = (declared, _check_kind(owner, attribute, declared, kind, module))
+            known = vars(owner).get("_annotated_classes", {})
+            if attribute not in known:
+                evaluated = _evaluate_later(owner, attribute, annotation, module)
+                known = {attribute: _check_annotation(owner, attribute, declared, evaluated, module)}
+            found[attribute] = (declared, known[attribute])
     _found[cls] = found
     return found
 
@@ -103,14 +104,15 @@ def config_type(cls: type, config: type) -> Any:
     Raises ModelDefinitionError if the annotation is missing, cannot be evaluated, or names another type.
     """
     owner, annotation = _all_annotations(cls)["config"]
-    kind = vars(owner).get("_kinds", {}).get("config") or _evaluate_later(owner, "config", annotation, config)
-    if not _is_subclass(kind, config):
-        found = "has no annotation" if kind is Any else f"is annotated {getattr(kind, '__name__', repr(kind))}"
+    found = vars(owner).get("_annotated_classes", {}).get("config")
+    found = found or _evaluate_later(owner, "config", annotation, config)
+    if not _is_subclass(found, config):
+        problem = "has no annotation" if found is Any else f"is annotated {getattr(found, '__name__', repr(found))}"
         raise definition_error(
-            cls, "config", f"{found}; expected a subclass of hotshoe.nn.Config",
+            cls, "config", f"{problem}; expected a subclass of hotshoe.nn.Config",
             hint="write `config: Config` in the model's body, with a class derived from hotshoe.nn.TextConfig",
         )  # fmt: skip
-    return kind
+    return found
 
 
 def _evaluate_later(owner: type, attribute: str, annotation: Any, base: type) -> Any:
@@ -141,30 +143,40 @@ def _evaluate(owner: type, annotation: Any, names: Mapping[str, Any]) -> Any:
     return eval(annotation, vars(sys.modules[owner.__module__]), dict(names))  # as inspect.get_annotations does
 
 
-def _check_kind(cls: type, attribute: str, declared: Declaration, annotation: Any, module: type) -> Any:
-    """The class that an annotation names. Raises ModelDefinitionError if the declaration needs another type."""
+def _check_annotation(cls: type, attribute: str, declared: Declaration, annotation: Any, module: type) -> Any:
+    """Return the class that an annotation names.
+
+    Raises ModelDefinitionError if the declaration needs another class, or lacks a name or a use.
+    """
     options = _without_none(annotation)
-    if declared.kind == "layers":
+    if declared.form == "layers":
         inner = typing.get_args(annotation) if typing.get_origin(annotation) in (list, Sequence) else ()
         options = _without_none(inner[0]) if inner else []
         fits = bool(options) and all(_is_subclass(option, module) for option in options)
-        if fits and declared.kind_of is None and len(options) > 1:
+        if fits and declared.choose is None and len(options) > 1:
             raise definition_error(
                 cls, attribute, f"{len(options)} classes of layers, but no rule that picks one for each layer",
-                hint=f"layers({declared.names[0]!r}, kind=lambda config, index: …)",
+                hint=f"layers({declared.names[0]!r}, choose=lambda config, index: …)",
             )  # fmt: skip
-    elif declared.kind == "parameter":
+    elif declared.form == "tensor":
         fits = options == [Tensor]
     else:
         fits = len(options) == 1 and _is_subclass(options[0], module)
+    names = ", ".join(map(repr, declared.names)) or '"name"'
+    as_tensor = f'{attribute}: Tensor = tensor({names}, use="…")'
     if not fits:
         shown = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", repr(annotation))
-        hint = f"write `{attribute}: {_example(declared)} = {declared}`"
-        if declared.kind == "tensor" and options == [Tensor]:
-            hint = "declare a bare tensor with parameter(name, use=…); tensor() makes a module, such as Linear"
+        hint = f"write `{attribute}: {_EXAMPLES[declared.form]} = {declared}`"
+        if declared.form == "tensor" and len(options) == 1 and _is_subclass(options[0], module):
+            hint = f"write `{attribute}: {shown} = submodule({names})`; tensor() declares a single tensor, not a module"
+        elif declared.form == "submodule" and options == [Tensor]:
+            hint = f"write `{as_tensor}`, with the op that reads it as `use`; submodule() declares a module"
         raise definition_error(
-            cls, attribute, f"is annotated {shown}; {declared} needs {_EXPECTED[declared.kind]}", hint=hint
+            cls, attribute, f"is annotated {shown}; {declared} needs {_EXPECTED[declared.form]}", hint=hint
         )
+    if declared.form == "tensor" and not (declared.names and declared.use):
+        lacking = "the op that reads the tensor" if declared.names else "the tensor's name in the file"
+        raise definition_error(cls, attribute, f"{declared} does not say {lacking}", hint=f"write `{as_tensor}`")
     return options[0]
 
 
@@ -176,7 +188,3 @@ def _without_none(annotation: Any) -> list[Any]:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return [a for a in typing.get_args(annotation) if a is not type(None)]
     return [annotation]
-
-
-def _example(declared: Declaration) -> str:
-    return {"tensor": "Linear", "submodule": "MLP", "layers": "list[Block]", "parameter": "Tensor"}[declared.kind]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotshoe.kvcache import AttentionSpec, AttentionView
-from hotshoe.nn.layers import LayerNorm, Linear, RMSNorm
-from hotshoe.nn.module import Module, tensor
+from hotshoe.nn.basic import LayerNorm, Linear, RMSNorm
+from hotshoe.nn.module import Module, submodule
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.ops import RoPE
 
@@ -19,11 +19,11 @@ __all__ = ["Attention", "FusedAttention", "NormedAttention"]
 class _Attention(Module):
     """Attention, however queries, keys and values are stored.
 
-    A subclass declares the optional tensors that its files hold, with ``tensor`` or ``parameter``. It overrides the
+    A subclass declares the optional tensors that its files hold, with ``submodule`` or ``tensor``. It overrides the
     properties that its config expresses differently or that depend on the layer (``self.layer``).
     """
 
-    out: Linear = tensor("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.head_dim))
+    out: Linear = submodule("attn_output", shape=lambda c, i: (c.dim, c.n_heads[i] * c.head_dim))
     q_norm: RMSNorm | LayerNorm | None = None
     """A norm over each query head, before RoPE."""
     k_norm: RMSNorm | LayerNorm | None = None
@@ -82,7 +82,7 @@ class _Attention(Module):
         """Queries (..., n, heads, head_dim), and keys and values (..., n, kv_heads, head_dim)."""
         raise NotImplementedError
 
-    def __call__(self, x: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
+    def __call__(self, x: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """(..., n, dim) to (..., n, dim)."""
         q, k, v = self.project(x)
         if self.q_norm is not None:
@@ -92,24 +92,24 @@ class _Attention(Module):
         if self.rope is not None:
             q = ops.rope(q, batch.positions, self.rope_factors, config=self.rope)
             k = ops.rope(k, batch.positions, self.rope_factors, config=self.rope)
-        k, v = cache.update(k, v)
-        mask = cache.mask if self.slopes is None else cache.mask + self._distances(self.slopes, batch, cache)
+        k, v = view.update(k, v)
+        mask = view.mask if self.slopes is None else view.mask + self._distances(self.slopes, batch, view)
         y = ops.attention(q, k, v, mask, self.sinks, scale=self.scale, softcap=self.softcap)
         return self.out(y.reshape(*x.shape[:-1], -1))
 
-    def _distances(self, slopes: Tensor, batch: Batch, cache: AttentionView) -> Tensor:
+    def _distances(self, slopes: Tensor, batch: Batch, view: AttentionView) -> Tensor:
         """ALiBi (Press et al. 2021, arXiv:2108.12409): distant positions get lower scores. (heads, n, m)."""
         positions = batch.positions.cast(DType.F32).reshape(-1, 1)  # (n, 1)
-        distances = cache.cell_positions.cast(DType.F32) - positions  # (n, m)
+        distances = view.cell_positions.cast(DType.F32) - positions  # (n, m)
         return slopes.reshape(-1, 1, 1) * distances
 
 
 class Attention(_Attention):
     """Attention with one matrix each for queries, keys and values, with a bias if the file has one."""
 
-    q: Linear = tensor("attn_q", shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.dim))
-    k: Linear = tensor("attn_k", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim, c.dim))
-    v: Linear = tensor("attn_v", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim, c.dim))
+    q: Linear = submodule("attn_q", shape=lambda c, i: (c.n_heads[i] * c.head_dim, c.dim))
+    k: Linear = submodule("attn_k", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim, c.dim))
+    v: Linear = submodule("attn_v", shape=lambda c, i: (c.n_kv_heads[i] * c.head_dim, c.dim))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         def heads(y: Tensor, n: int) -> Tensor:
@@ -121,14 +121,14 @@ class Attention(_Attention):
 class NormedAttention(Attention):
     """Attention with an RMS norm over each query head and each key head, after Henry et al. 2020, arXiv:2010.04245."""
 
-    q_norm: RMSNorm = tensor("attn_q_norm")
-    k_norm: RMSNorm = tensor("attn_k_norm")
+    q_norm: RMSNorm = submodule("attn_q_norm")
+    k_norm: RMSNorm = submodule("attn_k_norm")
 
 
 class FusedAttention(_Attention):
     """Attention with one matrix whose rows are queries, then keys, then values."""
 
-    qkv: Linear = tensor("attn_qkv", shape=lambda c, i: ((c.n_heads[i] + 2 * c.n_kv_heads[i]) * c.head_dim, c.dim))
+    qkv: Linear = submodule("attn_qkv", shape=lambda c, i: ((c.n_heads[i] + 2 * c.n_kv_heads[i]) * c.head_dim, c.dim))
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         q, kv = self.n_heads, self.n_kv_heads

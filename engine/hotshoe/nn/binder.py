@@ -58,23 +58,25 @@ def bind(
     """
     chosen = _choose(model, file, ignore)
     placement = placement or backend.placement
-    read: dict[tuple[str, str], list[Parameter]] = {}  # by tensor and device
+    readers: dict[tuple[str, str], list[Parameter]] = {}  # by tensor name and device
     for name, p in chosen:
-        read.setdefault((name, placement.device_of_weight(p.read_in, (p.use,))), []).append(p)
-    weights, bound = [], {}
-    loaded: set[str] = set()
-    for (name, device), parameters in read.items():
+        readers.setdefault((name, placement.device_of_weight(p.read_in, (p.use,))), []).append(p)
+    weights, parameters_of = [], {}
+    loaded: set[str] = set()  # names
+    for (name, device), parameters in readers.items():
         info = file.tensors[name]
         uses = tuple(dict.fromkeys(p.use for p in parameters))
         first = parameters[0]
+        # Layers on two devices may share a tensor, which is then loaded twice: the second copy counts as part of the
+        # layer that reads it, and the variant makes its key different.
         layer = first.layer if placement.device_of_weight(first.layer, uses) == device else first.read_in
         variant = device if name in loaded else ""
         weight = WeightData(name, info.shape, info.dtype, file.data(name), uses, layer, model.compute_bound, variant)
         loaded.add(name)
         weights.append(weight)
-        bound[weight.key] = parameters
+        parameters_of[weight.key] = parameters
     tensors = backend.load(weights, placement, progress)
-    for key, parameters in bound.items():
+    for key, parameters in parameters_of.items():
         for p in parameters:
             setattr(p.module, p.attribute, tensors[key])
     model.drop_missing_modules()

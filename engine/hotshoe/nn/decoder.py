@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hotshoe.kvcache import LayerSpec
-from hotshoe.nn.layers import Embedding, Linear, RMSNorm
-from hotshoe.nn.module import Module, layers, tensor
+from hotshoe.nn.basic import Embedding, Linear, RMSNorm
+from hotshoe.nn.module import Module, layers, submodule
 from hotshoe_core import Tensor, scope
 
 if TYPE_CHECKING:
@@ -17,13 +17,13 @@ __all__ = ["Backbone", "Block", "Decoder", "PreNormBlock"]
 
 
 class Block(Module):
-    """Base class of layers. ``block(x, batch, cache)`` returns the next hidden states."""
+    """Base class of layers. ``block(x, batch, view)`` returns the next hidden states."""
 
     def cache_spec(self) -> LayerSpec:
         """What the cache stores for this layer: an AttentionSpec, a RecurrentSpec, or None."""
         raise NotImplementedError
 
-    def __call__(self, x: Tensor, batch: Batch, cache: Any) -> Tensor:
+    def __call__(self, x: Tensor, batch: Batch, view: Any) -> Tensor:
         raise NotImplementedError
 
 
@@ -33,7 +33,7 @@ class Mixer(Protocol):
     def cache_spec(self) -> LayerSpec:
         """What the cache stores for this layer."""
 
-    def __call__(self, x: Tensor, batch: Batch, cache: Any) -> Tensor:
+    def __call__(self, x: Tensor, batch: Batch, view: Any) -> Tensor:
         """(n, dim) to (n, dim)."""
 
 
@@ -54,16 +54,16 @@ class PreNormBlock(Block):
     A subclass declares ``attention`` and ``mlp`` with its own classes. (n, dim) to (n, dim).
     """
 
-    attention_norm: RMSNorm = tensor("attn_norm", shape=lambda c, i: (c.dim,))
+    attention_norm: RMSNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
     attention: Mixer
-    mlp_norm: RMSNorm = tensor("ffn_norm", shape=lambda c, i: (c.dim,))
+    mlp_norm: RMSNorm = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
     mlp: FeedForward
 
     def cache_spec(self) -> LayerSpec:
         return self.attention.cache_spec()
 
-    def __call__(self, x: Tensor, batch: Batch, cache: Any) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), batch, cache)
+    def __call__(self, x: Tensor, batch: Batch, view: Any) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), batch, view)
         return x + self.mlp(self.mlp_norm(x))
 
 
@@ -73,26 +73,26 @@ class Backbone(Module):
     A subclass annotates ``config`` and declares ``blocks`` with its own classes.
     """
 
-    tokens: Embedding = tensor("token_embd", shape=lambda c, i: (None, c.dim))
+    token_embedding: Embedding = submodule("token_embd", shape=lambda c, i: (None, c.dim))
     blocks: Sequence[Block] = layers("blk")
-    norm: RMSNorm = tensor("output_norm", shape=lambda c, i: (c.dim,))
+    norm: RMSNorm = submodule("output_norm", shape=lambda c, i: (c.dim,))
 
     def cache_spec(self) -> tuple[LayerSpec, ...]:
         """What the cache stores: one entry for each layer."""
         return tuple(block.cache_spec() for block in self.blocks)
 
-    def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
+    def __call__(self, batch: Batch, views: list[Any]) -> Tensor:
         """Normalised hidden states, (..., dim), of the rows ``batch.outputs``, or of all rows if that is None."""
         x = self.embed(batch)
-        for block, view in zip(self.blocks, cache, strict=True):
+        for block, view in zip(self.blocks, views, strict=True):
             x = block(x, batch, view)
         with scope("", len(self.blocks)):
             return self.norm(x if batch.outputs is None else x.take(batch.outputs))
 
     def embed(self, batch: Batch) -> Tensor:
         """The embeddings of the batch: (..., dim)."""
-        self.tokens.require_rows(self.config.n_vocab, "the vocabulary has that many tokens")
-        return batch.embed(self.tokens)
+        self.token_embedding.require_rows(self.config.n_vocab, "the vocabulary has that many tokens")
+        return batch.embed(self.token_embedding)
 
 
 class Decoder(Backbone):
@@ -104,15 +104,17 @@ class Decoder(Backbone):
     """
 
     # many small models use one matrix for the token embedding and the output
-    output: Linear = tensor("output", "token_embd", shape=lambda c, i: (None, c.dim))
+    output: Linear = submodule("output", "token_embd", shape=lambda c, i: (None, c.dim))
 
-    def __call__(self, batch: Batch, cache: list[Any]) -> Tensor:
+    def __call__(self, batch: Batch, views: list[Any]) -> Tensor:
         """Logits, (k, vocab), of the rows ``batch.outputs``."""
-        x = super().__call__(batch, cache)
+        x = super().__call__(batch, views)
         with scope("", len(self.blocks)):
             return self.logits(x)
 
     def logits(self, x: Tensor) -> Tensor:
         """Normalised hidden states (k, dim) to logits (k, vocab)."""
-        self.tokens.require_rows(self.output.weight.shape[0], "there are that many logits, and any can become a token")
+        self.token_embedding.require_rows(
+            self.output.weight.shape[0], "there are that many logits, and any can become a token"
+        )
         return self.output(x)

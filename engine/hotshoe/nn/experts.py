@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
+from hotshoe.nn.basic import Linear
 from hotshoe.nn.config import TextConfig, derived, key
-from hotshoe.nn.layers import Linear
 from hotshoe.nn.mlp import Activation, GatedMLP, gated
-from hotshoe.nn.module import Module, parameter, submodule, tensor
+from hotshoe.nn.module import Module, submodule, tensor
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.gguf import Metadata
@@ -68,7 +68,7 @@ class ExpertConfig(TextConfig):
 class Experts(Module):
     """One matrix for each expert of a layer, stacked: (n_experts, out, in)."""
 
-    weight: Tensor = parameter("weight", use="linear_experts")
+    weight: Tensor = tensor("weight", use="linear_experts")
 
     def __call__(self, x: Tensor, chosen: Tensor) -> Tensor:
         """``x`` (n, 1 or k, in), and the indices of the experts of each row, (n, k), to (n, k, out)."""
@@ -78,9 +78,9 @@ class Experts(Module):
 class SharedExperts(GatedMLP):
     """An MLP that computes every token, in addition to the chosen experts."""
 
-    gate: Linear = tensor("ffn_gate_shexp")
-    up: Linear = tensor("ffn_up_shexp")
-    down: Linear = tensor("ffn_down_shexp")
+    gate: Linear = submodule("ffn_gate_shexp")
+    up: Linear = submodule("ffn_up_shexp")
+    down: Linear = submodule("ffn_down_shexp")
 
 
 class MixtureOfExperts(Module):
@@ -88,14 +88,12 @@ class MixtureOfExperts(Module):
 
     config: ExpertConfig
     activation: ClassVar[Activation] = "silu"
-    router: Linear = tensor("ffn_gate_inp", shape=lambda c, i: (c.n_experts, c.dim))
-    correction: Tensor | None = parameter(
-        "exp_probs_b.bias", use="add", optional=True, shape=lambda c, i: (c.n_experts,)
-    )
+    router: Linear = submodule("ffn_gate_inp", shape=lambda c, i: (c.n_experts, c.dim))
+    correction: Tensor | None = tensor("exp_probs_b.bias", use="add", optional=True, shape=lambda c, i: (c.n_experts,))
     """Added to the scores when experts are chosen, but not to their weights (Wang et al. 2024, arXiv:2408.15664)."""
-    gate: Experts = tensor("ffn_gate_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
-    up: Experts = tensor("ffn_up_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
-    down: Experts = tensor("ffn_down_exps", shape=lambda c, i: (c.n_experts, c.dim, c.expert_dim))
+    gate: Experts = submodule("ffn_gate_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
+    up: Experts = submodule("ffn_up_exps", shape=lambda c, i: (c.n_experts, c.expert_dim, c.dim))
+    down: Experts = submodule("ffn_down_exps", shape=lambda c, i: (c.n_experts, c.dim, c.expert_dim))
     shared: SharedExperts | None = submodule(when=lambda c, i: c.n_shared_experts > 0)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
-from hotshoe.nn.layers import Linear
-from hotshoe.nn.module import Module, tensor
+from hotshoe.nn.basic import Linear
+from hotshoe.nn.module import Module, submodule
 from hotshoe_core import Tensor, ops
 
 __all__ = ["MLP", "Activation", "FusedGatedMLP", "GatedMLP", "gated"]
@@ -38,8 +38,8 @@ class MLP(Module):
     """``down(activation(up(x)))``: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "gelu"
-    up: Linear = tensor("ffn_up")
-    down: Linear = tensor("ffn_down")
+    up: Linear = submodule("ffn_up")
+    down: Linear = submodule("ffn_down")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(_PLAIN[self.activation](self.up(x)))
@@ -49,9 +49,9 @@ class GatedMLP(Module):
     """``down(activation(gate(x)) * up(x))``: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "silu"
-    gate: Linear = tensor("ffn_gate")
-    up: Linear = tensor("ffn_up")
-    down: Linear = tensor("ffn_down")
+    gate: Linear = submodule("ffn_gate")
+    up: Linear = submodule("ffn_up")
+    down: Linear = submodule("ffn_down")
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(gated(self.activation, self.gate(x), self.up(x)))
@@ -61,8 +61,8 @@ class FusedGatedMLP(Module):
     """GatedMLP with one matrix whose rows are the gate, then up: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "silu"
-    gate_up: Linear = tensor("ffn_up")
-    down: Linear = tensor("ffn_down")
+    gate_up: Linear = submodule("ffn_up")
+    down: Linear = submodule("ffn_down")
 
     def __call__(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2)

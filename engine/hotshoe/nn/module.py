@@ -1,8 +1,8 @@
 """Module: the base class of models and their blocks. Its attributes name their tensors in the file.
 
     class MLP(Module):
-        up: Linear = tensor("ffn_up")
-        down: Linear = tensor("ffn_down")
+        up: Linear = submodule("ffn_up")
+        down: Linear = submodule("ffn_down")
 
         def __call__(self, x: Tensor) -> Tensor:
             return self.down(self.up(x).gelu())
@@ -24,68 +24,67 @@ from hotshoe.nn.config import Config
 from hotshoe.tasks import Task
 from hotshoe_core import scope
 
-__all__ = ["Module", "Parameter", "layers", "parameter", "submodule", "tensor"]
+__all__ = ["Module", "Parameter", "layers", "submodule", "tensor"]
 
-Sizes = Sequence["int | None"]
+ShapePattern = Sequence["int | None"]
 """A shape in which None stands for any size."""
-ShapeOf = Callable[[Any, int], Sizes]
+ShapeOf = Callable[[Any, int], ShapePattern]
 """``(config, layer) -> shape``: the shape that a weight must have."""
 
 
-def tensor(
-    name: str,
-    *alternatives: str,
+def submodule(
+    *names: str,
     optional: bool = False,
     when: Callable[[Any, int], bool] | None = None,
     shape: ShapeOf | None = None,
     of_model: bool = False,
 ) -> Any:
-    """Declare a module with one weight, and a bias if the file has one, named ``<prefix>.<name>`` in the file.
+    """Declare a module inside this one. With a name, its tensors are called ``<prefix>.<name>.…`` in the file.
 
-        q: Linear = tensor("attn_q", shape=lambda config, layer: (config.dim, config.dim))
+        q: Linear = submodule("attn_q", shape=lambda config, layer: (config.dim, config.dim))
 
-    alternatives: other names to try, in this order, if ``name`` is missing.
-    optional: the attribute becomes None if the file has none of the module's tensors.
-    when: ``(config, layer) -> bool``. If it returns False, the attribute is None and the file must not have the tensor.
-    shape: ``(config, layer) -> shape`` that the weight must have; None in it allows any size.
-    of_model: the name has no prefix, because all layers share the tensor.
-    """
-    return Declaration("tensor", (name, *alternatives), optional, shape=shape, of_model=of_model, when=when)
-
-
-def submodule(*, when: Callable[[Any, int], bool] | None = None) -> Any:
-    """Declare a module whose tensors have the same prefix as this module's: for example, attention in a block.
+    Without a name, its tensors have the same prefix as this module's: for example, attention in a block.
 
         attention: Attention = submodule()
 
-    when: ``(config, layer) -> bool``. If it returns False, the attribute is None.
+    names: the name, then other names to try, in this order, if a tensor is missing.
+    optional: the attribute becomes None if the file has none of the module's tensors.
+    when: ``(config, layer) -> bool``. If it returns False, the attribute is None and the file must not have them.
+    shape: ``(config, layer) -> shape`` that the module's ``weight`` must have; None in it allows any size.
+    of_model: the name has no prefix, because all layers share the module.
     """
-    return Declaration("submodule", when=when)
+    return Declaration("submodule", names, optional, shape=shape, of_model=of_model, when=when)
 
 
-def layers(name: str, *, kind: Callable[[Any, int], type[Module]] | None = None) -> Any:
+def tensor(
+    *names: str,
+    use: str = "",
+    optional: bool = False,
+    when: Callable[[Any, int], bool] | None = None,
+    shape: ShapeOf | None = None,
+    of_model: bool = False,
+) -> Any:
+    """Declare a single tensor, called ``<prefix>.<name>`` in the file. Give the full name, including ``.weight``.
+
+        sinks: Tensor = tensor("attn_sinks.weight", use="attention")
+
+    use: required, the name of the op that reads the tensor.
+    names, optional, when, shape, of_model: as for ``submodule``; ``shape`` is the shape of the tensor.
+    """
+    return Declaration("tensor", names, optional, use, shape, of_model, when)
+
+
+def layers(name: str, *, choose: Callable[[Any, int], type[Module]] | None = None) -> Any:
     """Declare a list of ``config.n_layers`` modules, named ``<name>.0``, ``<name>.1``, …
 
         blocks: list[Block] = layers("blk")
 
-    kind: ``(config, layer) -> class``, if the layers have different classes.
+    choose: ``(config, layer) -> class``, if the layers have different classes.
 
     Tensors declared before the layers belong to the input, and those declared after them to the output. Memory reports
     and device placement use this.
     """
-    return Declaration("layers", (name,), kind_of=kind)
-
-
-def parameter(
-    name: str, *, use: str, optional: bool = False, shape: ShapeOf | None = None, of_model: bool = False
-) -> Any:
-    """Declare a single tensor, ``<prefix>.<name>``, with no module around it.
-
-        sinks: Tensor = parameter("attn_sinks.weight", use="attention")
-
-    use: the name of the op that reads the tensor. The other arguments are those of ``tensor``.
-    """
-    return Declaration("parameter", (name,), optional, use, shape, of_model)
+    return Declaration("layers", (name,), choose=choose)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +102,7 @@ class Parameter:
     """The layer it belongs to; -1 for the input and the whole model, ``n_layers`` for the output."""
     read_in: int
     """The layer that reads it; differs from ``layer`` for a tensor that all layers share."""
-    shape: Sizes | None = None
+    shape: ShapePattern | None = None
 
 
 class Module:
@@ -122,12 +121,12 @@ class Module:
     """True if the model always computes many rows at once, as encoders do. See WeightData.compute_bound."""
     unused_tensors: ClassVar[frozenset[str]] = frozenset()
     """Names of tensors that a model's file may hold although the model does not use them."""
-    _kinds: ClassVar[dict[str, Any]] = {}
+    _annotated_classes: ClassVar[dict[str, Any]] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # annotations may name local variables of the function that contains the class
-        cls._kinds = check_class(cls, Module, sys._getframe(1).f_locals)
+        cls._annotated_classes = check_class(cls, Module, sys._getframe(1).f_locals)
         if "__call__" in cls.__dict__:
             cls.__call__ = _in_scope(cls.__dict__["__call__"])  # type: ignore[method-assign]
 
@@ -137,8 +136,8 @@ class Module:
 
         Raises ModelDefinitionError if ``config`` has no annotation, or is not a subclass of ``hotshoe.nn.Config``.
         """
-        kind: type[Config] = config_type(cls, Config)
-        return kind
+        found: type[Config] = config_type(cls, Config)
+        return found
 
     def __init__(self, config: Any, prefixes: tuple[str, ...] = ("",), name: str = "", layer: int = -1) -> None:
         self.config = config
@@ -146,32 +145,32 @@ class Module:
         self._name = name
         self._parameters: list[Parameter] = []
         self._optional_modules: list[str] = []
-        for attribute, (declared, kind) in declarations(type(self), Module).items():
-            weight_layer = -1 if declared.of_model else layer
-            names = tuple(_join(p, n) for n in declared.names for p in (("",) if declared.of_model else prefixes))
-            shape = declared.shape(config, layer) if declared.shape else None
-            value: Any = None
+        for attribute, (declared, child_class) in declarations(type(self), Module).items():
             if declared.when is not None and not declared.when(config, layer):
                 setattr(self, attribute, None)
                 continue
-            if declared.kind == "parameter":
+            parents = ("",) if declared.of_model else prefixes
+            names = tuple(_join(p, n) for n in declared.names for p in parents) or parents
+            child_layer = -1 if declared.of_model else layer
+            shape = declared.shape(config, layer) if declared.shape else None
+            value: Any = None
+            if declared.form == "tensor":
                 self._parameters.append(
-                    Parameter(self, attribute, names, declared.optional, declared.use, weight_layer, layer, shape)
+                    Parameter(self, attribute, names, declared.optional, declared.use, child_layer, layer, shape)
                 )
-            elif declared.kind == "submodule":
-                value = kind(config, prefixes, "", layer)  # no scope: its name does not occur in the file
-            elif declared.kind == "layers":
-                value = self._layers(attribute, declared, kind, names[0])
+            elif declared.form == "layers":
+                value = self._layers(attribute, declared, child_class, names[0])
                 layer = len(value) if layer < 0 else layer  # attributes declared after the layers belong to the output
             else:
-                value = kind(config, names, declared.names[0], weight_layer)
+                scope_name = declared.names[0] if declared.names else ""
+                value = child_class(config, names, scope_name, child_layer)
                 if shape is not None:
                     value._require_shape(type(self), attribute, shape)
                 if declared.optional:
                     self._optional_modules.append(attribute)
             setattr(self, attribute, value)
 
-    def _layers(self, attribute: str, declared: Declaration, kind: type[Module], name: str) -> list[Module]:
+    def _layers(self, attribute: str, declared: Declaration, layer_class: type[Module], name: str) -> list[Module]:
         n = getattr(self.config, "n_layers", None)
         if not isinstance(n, int):
             raise definition_error(
@@ -180,20 +179,20 @@ class Module:
             )  # fmt: skip
         made = []
         for i in range(n):
-            block = declared.kind_of(self.config, i) if declared.kind_of else kind
-            if not (isinstance(block, type) and issubclass(block, Module)):
+            chosen = declared.choose(self.config, i) if declared.choose else layer_class
+            if not (isinstance(chosen, type) and issubclass(chosen, Module)):
                 raise definition_error(
-                    type(self), attribute, f"kind returned {block!r} for layer {i}; expected a subclass of Module"
+                    type(self), attribute, f"choose returned {chosen!r} for layer {i}; expected a subclass of Module"
                 )
-            made.append(block(self.config, (f"{name}.{i}",), f"{name}.{i}", i))
+            made.append(chosen(self.config, (f"{name}.{i}",), f"{name}.{i}", i))
         return made
 
-    def _require_shape(self, owner: type[Module], attribute: str, shape: Sizes) -> None:
+    def _require_shape(self, owner: type[Module], attribute: str, shape: ShapePattern) -> None:
         weight = next((p for p in self._parameters if p.attribute == "weight"), None)
         if weight is None:
             raise definition_error(
-                owner, attribute, f"shape= needs a parameter `weight`, but {type(self).__name__} has none",
-                hint="pass shape= to the parameters of that class instead",
+                owner, attribute, f"shape= needs a tensor `weight`, but {type(self).__name__} has none",
+                hint="pass shape= to the declarations in that class instead",
             )  # fmt: skip
         weight.shape = shape
 

@@ -36,7 +36,7 @@ class TextModule(Protocol):
     def cache_spec(self) -> Sequence[LayerSpec]:
         """Return what each layer keeps between steps."""
 
-    def __call__(self, batch: Batch, cache: Any) -> Tensor:
+    def __call__(self, batch: Batch, views: Any) -> Tensor:
         """Return the logits of the rows in ``batch.outputs``: (k, vocab)."""
 
 

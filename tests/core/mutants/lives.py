@@ -34,6 +34,9 @@ f4 = np.float32
 
 
 def backend(**methods: Callable[..., Any]) -> Patch:
+    for name in methods:
+        assert hasattr(EagerBackend, name), f"EagerBackend has no method {name}: the mutant would change nothing"
+
     def patch(right: EagerBackend) -> None:
         right.__class__ = type("MutantBackend", (EagerBackend,), methods)
 
@@ -41,6 +44,8 @@ def backend(**methods: Callable[..., Any]) -> Patch:
 
 
 def executable(**methods: Callable[..., Any]) -> Patch:
+    for name in methods:
+        assert hasattr(EagerExecutable, name), f"EagerExecutable has no method {name}: the mutant would change nothing"
     made = type("MutantExecutable", (EagerExecutable,), methods)
 
     def compile(self: EagerBackend, graph: Any) -> EagerExecutable:
@@ -249,9 +254,11 @@ def no_breakdown(self: EagerBackend, *args: Any) -> Any:
     raise InsufficientMemoryError("no memory", memory=BackendMemory())
 
 
-def held_before_it_is_there(self: EagerBackend, tensor: Tensor, size: int, make: Callable[[], Any]) -> Tensor:
-    self._allocations[tensor] = self.placement.device(tensor.layer), Memory(size, self._status)
-    return EagerBackend._hold(self, tensor, size, make)
+def recorded_before_allocation(
+    self: EagerBackend, tensor: Tensor, device: str, size: int, make: Callable[[], Any]
+) -> Tensor:
+    self._allocations[tensor] = device, Memory(size, self._status)
+    return EagerBackend._allocate(self, tensor, device, size, make)
 
 
 def never_dry(right: EagerBackend) -> None:
@@ -361,7 +368,7 @@ LIVES: Mapping[str, tuple[str, Patch]] = {
     "memory: a dry run computes": ("test_a_dry_run_gives_the_same_report_and_computes_nothing", never_dry),
     "memory: a dry run needs the memory": ("test_a_dry_run_of_what_does_not_fit", never_dry),
     "memory: a failure has no breakdown": ("test_out_of_memory_by_a_state", backend(guard=no_breakdown)),
-    "memory: what failed is kept": ("test_out_of_memory_by_a_state", backend(_hold=held_before_it_is_there)),
+    "memory: what failed is kept": ("test_out_of_memory_by_a_state", backend(_allocate=recorded_before_allocation)),
     "memory: a graph that failed is kept": ("test_out_of_memory_by_a_graph", executable(close=never_given_back)),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from hotshoe.nn.module import Module, parameter
+from hotshoe.nn.module import Module, tensor
 from hotshoe_core import Tensor, ops
 from hotshoe_core.errors import ShapeError, WeightsError
 from hotshoe_core.tensors.tensor import Shape
@@ -15,8 +15,8 @@ __all__ = ["Conv2D", "Conv3D", "Embedding", "LayerNorm", "Linear", "RMSNorm"]
 class Linear(Module):
     """``x @ weight.T + bias``: (..., in) to (..., out)."""
 
-    weight: Tensor = parameter("weight", use="linear")
-    bias: Tensor | None = parameter("bias", use="add", optional=True)
+    weight: Tensor = tensor("weight", use="linear")
+    bias: Tensor | None = tensor("bias", use="add", optional=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         y = ops.linear(x, self.weight)
@@ -35,8 +35,8 @@ class Conv2D(Module):
     padding: ClassVar[int | tuple[int, int]] = 0
     dilation: ClassVar[int | tuple[int, int]] = 1
     groups: ClassVar[int] = 1
-    weight: Tensor = parameter("weight", use="conv2d")  # (out, channels / groups, kernel_h, kernel_w)
-    bias: Tensor | None = parameter("bias", use="add", optional=True)
+    weight: Tensor = tensor("weight", use="conv2d")  # (out, channels / groups, kernel_h, kernel_w)
+    bias: Tensor | None = tensor("bias", use="add", optional=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.conv2d(
@@ -55,8 +55,8 @@ class Conv3D(Module):
     padding: ClassVar[int | tuple[int, int, int]] = 0
     dilation: ClassVar[int | tuple[int, int, int]] = 1
     groups: ClassVar[int] = 1
-    weight: Tensor = parameter("weight", use="conv3d")  # (out, channels / groups, kernel_t, kernel_h, kernel_w)
-    bias: Tensor | None = parameter("bias", use="add", optional=True)
+    weight: Tensor = tensor("weight", use="conv3d")  # (out, channels / groups, kernel_t, kernel_h, kernel_w)
+    bias: Tensor | None = tensor("bias", use="add", optional=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         return ops.conv3d(
@@ -68,7 +68,7 @@ class Conv3D(Module):
 class Embedding(Module):
     """Look up rows of a matrix: integers (...) to (..., dim)."""
 
-    weight: Tensor = parameter("weight", use="take")
+    weight: Tensor = tensor("weight", use="take")
 
     def __call__(self, indices: Tensor) -> Tensor:
         return self.weight.take(indices)
@@ -85,8 +85,8 @@ class Embedding(Module):
 class LayerNorm(Module):
     """Layer normalisation over the last axis, with ``config.norm_eps``."""
 
-    weight: Tensor = parameter("weight", use="mul")
-    bias: Tensor | None = parameter("bias", use="add", optional=True)
+    weight: Tensor = tensor("weight", use="mul")
+    bias: Tensor | None = tensor("bias", use="add", optional=True)
 
     def __call__(self, x: Tensor) -> Tensor:
         weight = _require_shape(self.weight, x.shape[-1:], "it normalises the last axis")
@@ -97,7 +97,7 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """Root mean square normalisation over the last axis, with ``config.norm_eps``."""
 
-    weight: Tensor = parameter("weight", use="mul")
+    weight: Tensor = tensor("weight", use="mul")
 
     def __call__(self, x: Tensor) -> Tensor:
         weight = _require_shape(self.weight, x.shape[-1:], "it normalises the last axis")
