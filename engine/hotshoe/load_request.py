@@ -31,7 +31,7 @@ from hotshoe_core.gguf import GGUFFile
 if TYPE_CHECKING:
     from typing import Self
 
-    from hotshoe.nn import Config, Module
+    from hotshoe.nn import Module
     from hotshoe.runner.embedder import EmbeddingModel
     from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     AnyModel = TextModel | EmbeddingModel | RerankModel
 
-__all__ = ["LoadRequest", "architecture_of", "open_file"]
+__all__ = ["LoadRequest", "model_class_of", "open_file"]
 
 _DEFAULT_CONTEXT = 4096
 _ONLY_TEXT = ("n_ubatch", "max_sequences", "n_sequences", "kv_dtype")
@@ -55,8 +55,10 @@ class LoadRequest:
     """A model's file and how to load it. As a context manager it closes the file, unless ``keep_file`` is set."""
 
     file: GGUFFile
-    architecture: type[Module]
+    model_class: type[Module]
     config: Any
+    """The model's config, an instance of the class that the model annotates ``config`` with."""
+
     device: str | list[str] | None
     params: BackendParams
     runner: RunnerParams
@@ -93,16 +95,17 @@ class LoadRequest:
         device = device if device is None or isinstance(device, str) else list(device)
         file = open_file(path)
         try:
-            architecture = architecture_of(file)
-            _check_task(file, architecture.task, expected, runner)
-            config = _config(file, architecture)
-            config = dataclasses.replace(config, n_ctx=_context(file, architecture, config.n_ctx, n_ctx))
+            model_class = model_class_of(file)
+            _check_task(file, model_class.task, expected, runner)
+            config = model_class.config_type().from_metadata(file.metadata)
+            _require_cache_spec(model_class)
+            config = dataclasses.replace(config, n_ctx=_context(file, model_class, config.n_ctx, n_ctx))
             check_layers(file, config.n_layers)
         except BaseException:
             file.close()
             raise
         params, placement = params or BackendParams(), placement or PlacementParams()
-        return cls(file, architecture, config, device, params, runner, placement)
+        return cls(file, model_class, config, device, params, runner, placement)
 
     def open(self, registry: Registry) -> Backend:
         """Open a backend over the requested devices, and the CPU if it takes part."""
@@ -112,9 +115,9 @@ class LoadRequest:
     def build(self, backend: Backend, placement: Placement, progress: Progress | None = None) -> AnyModel:
         """Load the model into an opened backend. The caller closes the backend after an error."""
         prepared = self._prepare()
-        model = self.architecture(self.config)
+        model = self.model_class(self.config)
         bind(model, self.file, backend, placement=placement, ignore=model.unused_tensors, progress=progress)
-        if self.architecture.task is Task.TEXT:
+        if self.model_class.task is Task.TEXT:
             _check_cache_spec(model, self.config.n_layers)
         tokenizer, kind = prepared.result()
         return kind(ModelParts(model, tokenizer, backend, self.file, self.config.n_ctx, self.runner))
@@ -126,7 +129,7 @@ class LoadRequest:
         """
 
         def make() -> tuple[Tokenizer, type[AnyModel]]:
-            return load_tokenizer(self.file.metadata), _loaded_class(self.architecture.task)
+            return load_tokenizer(self.file.metadata), _loaded_class(self.model_class.task)
 
         if self._prepared is None:
             self._prepared = self._pool.submit(make)
@@ -141,7 +144,7 @@ class LoadRequest:
             self.file.close()
 
 
-def architecture_of(file: GGUFFile) -> type[Module]:
+def model_class_of(file: GGUFFile) -> type[Module]:
     """Return the model class of a file. Raises UnknownArchitectureError."""
     try:
         return find_model(file.metadata)
@@ -161,16 +164,14 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
             raise ModelError(f"{file.path}: {name} is {value!r}, but {task.description} has no key/value cache")
 
 
-def _config(file: GGUFFile, architecture: type[Module]) -> Config:
-    """Read the config of a file, as an instance of the class that the model annotates ``config`` with."""
-    config = architecture.config_type().from_metadata(file.metadata)
-    where = f"{architecture.__module__}.{architecture.__qualname__}"
-    if architecture.task is Task.TEXT and getattr(architecture, "cache_spec", None) is None:
+def _require_cache_spec(model_class: type[Module]) -> None:
+    """Raise ModelDefinitionError if the class of a text model has no ``cache_spec``."""
+    if model_class.task is Task.TEXT and getattr(model_class, "cache_spec", None) is None:
         raise ModelDefinitionError(
-            f"{where} has no cache_spec(), which says what each layer keeps between steps",
+            f"{model_class.__module__}.{model_class.__qualname__} has no cache_spec(), which says what each layer "
+            "keeps between steps",
             hint="write `def cache_spec(self): return tuple(block.attention.cache_spec() for block in self.blocks)`",
         )
-    return config
 
 
 def _check_cache_spec(model: Any, n_layers: int) -> None:
@@ -198,9 +199,9 @@ def _loaded_class(task: Task) -> type[AnyModel]:
     return EmbeddingModel
 
 
-def _context(file: GGUFFile, architecture: type[Module], trained: int, n_ctx: int | None) -> int:
+def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int | None) -> int:
     if n_ctx is None:
-        return min(trained, _DEFAULT_CONTEXT) if architecture.task is Task.TEXT else trained
+        return min(trained, _DEFAULT_CONTEXT) if model_class.task is Task.TEXT else trained
     n_ctx = integer("n_ctx", n_ctx, 1, InputTooLongError)
     if n_ctx > trained:
         raise InputTooLongError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {trained} tokens")

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy  # noqa: F401 - early: deep in the import stack CPython maps a new stack chunk at each call
+# import NumPy first, from a short call stack: deep in other imports, CPython may map and unmap memory for its frames at
+# each call, which makes the import slower
+import numpy  # noqa: F401
 
-from hotshoe.load_request import LoadRequest, architecture_of, open_file
+from hotshoe.load_request import LoadRequest, model_class_of, open_file
 from hotshoe.placement.params import PlacementParams
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
 from hotshoe_core import DeviceType, Placement
@@ -18,6 +20,7 @@ from hotshoe_core.errors.arguments import described
 from hotshoe_loader import load_all
 
 if TYPE_CHECKING:
+    from hotshoe.load_request import AnyModel
     from hotshoe.placement.plan import Plan
     from hotshoe.runner.embedder import EmbeddingModel
     from hotshoe.runner.params import RunnerParams
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend, BackendParams, Device
     from hotshoe_core.contract.backend import Progress
 
-    AnyModel = TextModel | EmbeddingModel | RerankModel
 
 __all__ = ["load_all", "load_model", "load_tokenizer", "plan_model", "task_of"]
 
@@ -72,18 +74,22 @@ def load_model(
             model.why = registry.why(request.device)
         else:
             from hotshoe.placement.load_and_adjust import load_and_adjust
-            from hotshoe.placement.report import in_words
+            from hotshoe.placement.report import describe
 
-            opened = [backend]
+            unused = [backend]
+
+            def next_backend() -> Backend:  # first the opened one, then a new one after each failure
+                return unused.pop() if unused else request.open(registry)
+
             model = load_and_adjust(
-                lambda: opened.pop() if opened else request.open(registry),
+                next_backend,
                 request.build,
                 request.config.n_layers,
                 request.placement,
                 progress=progress,
                 dry=not request.params.allocate,
             )
-            model.why = f"{registry.why(request.device)}; {in_words(model.backend.placement)}"
+            model.why = f"{registry.why(request.device)}; {describe(model.backend.placement)}"
         request.keep_file = True
         return model
 
@@ -119,13 +125,13 @@ def plan_model(
     """
     from hotshoe.placement.load_and_adjust import load_and_adjust
     from hotshoe.placement.plan import SIMULATED_CACHE, Plan
-    from hotshoe.placement.sizes import open_paper
+    from hotshoe.placement.sizes import open_simulated
 
     with LoadRequest.read(path, device, n_ctx, params, runner, placement, None) as request:
         request.params = replace(request.params, allocate=False)
 
         def open_backend() -> Backend:
-            return request.open(load_all()) if simulate is None else open_paper(simulate, SIMULATED_CACHE)
+            return request.open(load_all()) if simulate is None else open_simulated(simulate, SIMULATED_CACHE)
 
         n_layers = request.config.n_layers
         model = load_and_adjust(open_backend, request.build, n_layers, request.placement, dry=True)
@@ -150,7 +156,7 @@ def plan_model(
 def task_of(path: str | os.PathLike[str]) -> Task:
     """Return the task of the model in a file. Reads the header only. Raises as ``load_model`` does for the file."""
     with open_file(path) as file:
-        return architecture_of(file).task
+        return model_class_of(file).task
 
 
 def load_tokenizer(path: str | os.PathLike[str]) -> Tokenizer:

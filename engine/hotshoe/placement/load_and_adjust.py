@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hotshoe.placement.fit import Fitted, fit, room_for
 from hotshoe.placement.params import PlacementParams
-from hotshoe.placement.report import in_words
+from hotshoe.placement.report import describe
 from hotshoe.placement.sizes import Build, M, ModelSizes, measure
 from hotshoe_core import Backend, BackendMemory, Device, DeviceType
 from hotshoe_core.contract.backend import Progress
@@ -111,9 +111,9 @@ class _Attempts:
         expected = self._params.adapts and self._host is not None and len(self._devices) > 1
         if self.moved or (expected and self.fitted.n_layers < n):
             left = "" if self.moved else f"{self.fitted.n_layers} of {n} layers fit on the devices: "
-            logger.warning("%s%s", "".join(f"{m}; " for m in self.moved) + left, in_words(placement))
+            logger.warning("%s%s", "".join(f"{m}; " for m in self.moved) + left, describe(placement))
         else:
-            logger.info("%s", in_words(placement))
+            logger.info("%s", describe(placement))
 
 
 def with_advice(

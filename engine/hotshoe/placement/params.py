@@ -34,7 +34,7 @@ class PlacementParams:
     """The device, counted from 0, that is filled first and holds the output. Others take what does not fit there."""
 
     cpu_moe: int | bool = 0
-    """The experts of so many of the first layers stay on the CPU. True: the experts of all layers."""
+    """How many of the first layers keep their experts on the CPU. True: all layers."""
 
     kv_offload: bool = True
     """False: keys, values and recurrent states stay on the CPU, and attention over them is computed there."""

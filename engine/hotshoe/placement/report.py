@@ -8,22 +8,22 @@ from itertools import groupby
 
 from hotshoe_core import Placement
 
-__all__ = ["PlacementReport", "in_words"]
+__all__ = ["PlacementReport", "describe"]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementReport:
-    """Which device holds which layers. ``str(report)`` describes it in words."""
+    """Which device holds which layers. ``str(report)`` describes it in one line or more."""
 
     placement: Placement
     moved: tuple[str, ...] = ()
     """What was moved to other devices because memory ran out, one sentence for each time."""
 
     def __str__(self) -> str:
-        return "\n".join([in_words(self.placement), *self.moved])
+        return "\n".join([describe(self.placement), *self.moved])
 
 
-def in_words(placement: Placement) -> str:
+def describe(placement: Placement) -> str:
     """Describe a placement: ``"input and layers 0-3 on cpu; layers 4-15 and output on cuda:0"``."""
     n = len(placement.layers)
     named = [placement.input, *placement.layers, placement.device(n)]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hotshoe_core import Backend, BackendMemory, Tensor
     from hotshoe_core.contract.backend import Progress
 
-__all__ = ["Build", "LayerSizes", "M", "ModelSizes", "PlacedModel", "measure", "open_paper"]
+__all__ = ["Build", "LayerSizes", "M", "ModelSizes", "PlacedModel", "measure", "open_simulated"]
 
 
 class PlacedModel(Protocol):
@@ -86,11 +86,11 @@ class ModelSizes:
 def measure(build: Build[PlacedModel], n_layers: int, config: CacheConfig) -> ModelSizes:
     """Measure the model that ``build`` loads, with the cache of a backend whose ``cache_config()`` is ``config``."""
     placement = Placement(_MAIN, (_MAIN,) * n_layers, _SECOND, experts=(_SECOND,) * n_layers)
-    devices = [Device(name, DeviceType.ACCEL, "paper", "paper") for name in (_MAIN, _SECOND)]
-    with open_paper(devices, config) as paper:
-        model = build(paper, placement)
+    devices = [Device(name, DeviceType.ACCEL, "simulated", "simulated") for name in (_MAIN, _SECOND)]
+    with open_simulated(devices, config) as simulated:
+        model = build(simulated, placement)
         model.reserve()
-        main, second = (paper.memory().on(name) for name in (_MAIN, _SECOND))
+        main, second = (simulated.memory().on(name) for name in (_MAIN, _SECOND))
         total = sum(memory.size for device in (main, second) for memory in device.weights.values())
         tied = total - sum(t.nbytes for t in model.weights.values())  # model.weights has each tensor of the file once
     layers = [
@@ -104,9 +104,9 @@ def _size(amounts: Mapping[int, Memory], layer: int) -> int:
     return amounts[layer].size if layer in amounts else 0
 
 
-def open_paper(devices: Sequence[Device], config: CacheConfig) -> EagerBackend:
+def open_simulated(devices: Sequence[Device], config: CacheConfig) -> EagerBackend:
     """Open a backend over simulated devices. It supports every op and knows every size, but holds nothing."""
-    return EagerBackend("paper", devices, BackendParams(allocate=False), [_library(config)] * len(devices))
+    return EagerBackend("simulated", devices, BackendParams(allocate=False), [_library(config)] * len(devices))
 
 
 def _library(config: CacheConfig) -> EagerLibrary:

@@ -117,7 +117,7 @@ class LoadedModel:
     def placements(self, n_tokens: int = 1) -> Splits:
         """Return which device computes each node of a graph over ``n_tokens`` tokens, and the copies between devices.
 
-        Raises InputTooLongError if one graph cannot have so many tokens.
+        Raises InputTooLongError if one graph cannot have ``n_tokens`` tokens.
         """
         return self._exclusive(lambda: self._graph_of(n_tokens).reserve().splits())
 

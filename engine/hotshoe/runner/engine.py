@@ -4,22 +4,9 @@ A thread that waits for a result runs the steps for all jobs; other threads then
 that each read a stream share the work, and so does a program that reads several streams in turn. A server may start one
 worker thread instead, which runs the steps for all jobs.
 
-Two things exclude threads from each other:
-
-=========  ================================================  ========================================================
-           the lock (``engine.lock``)                        the turn (``engine.in_turn``)
-=========  ================================================  ========================================================
-protects   the list of jobs, job states, items, slots, the   the device: building and computing graphs, weights, the
-           cache's records on the host                       contents of the cache
-held by    every thread that changes these                   one thread: the one that runs a step, shifts a sequence,
-                                                             reserves memory or closes the model
-for        microseconds; only the graph of a shift, which    a whole step, which may take seconds
-           is short, is computed under it
-waiting    blocks                                            on a condition of the lock, which is free meanwhile
-order      may be taken inside the turn                      never requested while the lock is held
-=========  ================================================  ========================================================
-
-So adding, cancelling, forking and truncating never wait for the graph of a step.
+Two things exclude threads from each other. The *lock* protects records on the host, for microseconds. The *turn*
+protects the device, for a whole step; the thread that has it may take the lock, but no thread that holds the lock may
+request the turn. docs/flow.md compares them in a table.
 """
 
 from __future__ import annotations
