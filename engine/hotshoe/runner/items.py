@@ -181,8 +181,8 @@ class Items:
 
     def positions(self, start: int, n: int, n_streams: int = 0) -> Array:
         """Return the positions of rows ``start`` to ``start + n`` for RoPE: (n,) I32, or (n_streams, n)."""
-        steps = np.arange(start, start + n, dtype=np.int32)
-        out: Array = np.tile(steps, (n_streams, 1)) if n_streams else steps
+        numbers = np.arange(start, start + n, dtype=np.int32)
+        out: Array = np.tile(numbers, (n_streams, 1)) if n_streams else numbers
         moved = 0  # the difference between a row's position and its number
         for entry in self.spans:
             if entry.start >= start + n:
