@@ -62,6 +62,7 @@ lint: $(VENV)/.lint ## check code and texts: ruff, clang-format, mypy, plain Eng
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
+	@! grep -nE '^.{121}' $(NATIVE) # clang-format leaves comments as they are
 	$(BIN)/mypy
 	$(BIN)/python tools/plain_english.py
 	$(BIN)/python tools/longest_files.py

@@ -1,6 +1,10 @@
+/* The op of the activations: dst = act(a), or act(a) * up for a gated activation. The compiler vectorises one loop over
+ * a row for each activation and instruction set.
+ *
+ * Reading order: hotshoe_activations.h (the op), activation_math.h (the formulas), this file. */
 #include "hotshoe_activations.h"
 
-#include "activations.h"
+#include "activation_math.h"
 #include "tensor_rows.h"
 
 #include <stddef.h>

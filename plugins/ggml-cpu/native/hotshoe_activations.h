@@ -1,6 +1,6 @@
 /* Activations without tables, as a callback of ggml's custom op (ggml_custom_4d). */
-#ifndef HOTSHOE_ACTIVATIONS_OP_H
-#define HOTSHOE_ACTIVATIONS_OP_H
+#ifndef HOTSHOE_ACTIVATIONS_H
+#define HOTSHOE_ACTIVATIONS_H
 
 #include "hotshoe_kernels.h"
 

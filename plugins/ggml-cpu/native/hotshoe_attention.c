@@ -1,3 +1,11 @@
+/* Attention with the online softmax, the merging of its splits, and the norms, which use the same vectors.
+ *
+ * The rows of a key/value head are the queries of all heads that share it. They are divided into tiles; a tile goes
+ * through the keys step by step: scores, weights, and the weighted sum of the values. A thread computes a run: some
+ * tiles of some heads. This file includes the kernels of hotshoe_attention_simd.h once for each instruction set.
+ *
+ * Reading order: hotshoe_attention.h (the ops), hotshoe_attention_job.h (what a thread knows of its work), this file
+ * from hotshoe_attention upwards, hotshoe_attention_simd.h (softmax), hotshoe_attention_tiles.h (the products). */
 #include "hotshoe_attention.h"
 
 #include "hotshoe_attention_job.h"
@@ -24,7 +32,7 @@ struct kernels {
 #define SUM(v) (v)
 #define SUM4(p, a, b, c, d, x) ((p)[0] = (a) * (x), (p)[1] = (b) * (x), (p)[2] = (c) * (x), (p)[3] = (d) * (x))
 #define MAX(v) (v)
-#define LOAD_PART(p, n, rest) (*(p))
+#define LOAD_PART(p, n, fill) (*(p))
 #include "hotshoe_attention_simd.h"
 #else
 
@@ -62,8 +70,8 @@ ALWAYS_INLINE v4 max4(v4 a, v4 b) {
     const v4mask greater = a > b;
     return (v4) (((v4mask) a & greater) | ((v4mask) b & ~greater));
 }
-ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
-    return (v4){n > 0 ? p[0] : rest, n > 1 ? p[1] : rest, n > 2 ? p[2] : rest, n > 3 ? p[3] : rest};
+ALWAYS_INLINE v4 load_first4(const float * p, int64_t n, float fill) {
+    return (v4){n > 0 ? p[0] : fill, n > 1 ? p[1] : fill, n > 2 ? p[2] : fill, n > 3 ? p[3] : fill};
 }
 #define VMAX(a, b) max4(a, b)
 #define SUM(v) ((v)[0] + (v)[1] + ((v)[2] + (v)[3]))
@@ -71,7 +79,7 @@ ALWAYS_INLINE v4 part4(const float * p, int64_t n, float rest) {
     ((p)[0] = SUM(a) * (x), (p)[1] = SUM(b) * (x), (p)[2] = SUM(c) * (x), (p)[3] = SUM(d) * (x))
 #define MAX(v) \
     (max4(max4(v, SHUFFLE4(v, v, 1, 0, 3, 2)), max4(SHUFFLE4(v, v, 2, 3, 0, 1), SHUFFLE4(v, v, 3, 2, 1, 0)))[0])
-#define LOAD_PART(p, n, rest) part4(p, n, rest)
+#define LOAD_PART(p, n, fill) load_first4(p, n, fill)
 #include "hotshoe_attention_simd.h"
 #undef SUFFIX
 #undef VL
@@ -109,9 +117,9 @@ AVX2 ALWAYS_INLINE float max8(__m256 v) {
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
 }
 
-AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
+AVX2 ALWAYS_INLINE __m256 load_first8(const float * p, int64_t n, float fill) {
     const __m256i lanes = _mm256_cmpgt_epi32(_mm256_set1_epi32((int) n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    return _mm256_blendv_ps(_mm256_set1_ps(rest), _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
+    return _mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
 }
 
 #define SUFFIX avx2
@@ -123,7 +131,7 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #define SUM(v) sum8((__m256) (v))
 #define SUM4(p, a, b, c, d, x) sum_four(p, (__m256) (a), (__m256) (b), (__m256) (c), (__m256) (d), x)
 #define MAX(v) max8((__m256) (v))
-#define LOAD_PART(p, n, rest) ((vf) part8(p, n, rest))
+#define LOAD_PART(p, n, fill) ((vf) load_first8(p, n, fill))
 #define LOAD_HALF(p) ((vf) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (p))))
 #include "hotshoe_attention_simd.h"
 #undef SUFFIX
@@ -148,7 +156,7 @@ AVX2 ALWAYS_INLINE __m256 part8(const float * p, int64_t n, float rest) {
 #define HALF(v) both_halves((__m512) (v))
 #define SUM4(p, a, b, c, d, x) sum_four(p, HALF(a), HALF(b), HALF(c), HALF(d), x)
 #define MAX(v) _mm512_reduce_max_ps((__m512) (v))
-#define LOAD_PART(p, n, rest) ((vf) _mm512_mask_loadu_ps(_mm512_set1_ps(rest), (__mmask16) ((1u << (n)) - 1), p))
+#define LOAD_PART(p, n, fill) ((vf) _mm512_mask_loadu_ps(_mm512_set1_ps(fill), (__mmask16) ((1u << (n)) - 1), p))
 #define LOAD_HALF(p) ((vf) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) (p))))
 #include "hotshoe_attention_simd.h"
 #endif
@@ -177,55 +185,55 @@ static int64_t visible_keys(const struct job * job, int64_t batch) {
     return m;
 }
 
-/* The keys that go to an element of axis 3 of dst: all keys of a batch element, or its next part. visible: keys of that
- * batch element. */
-static struct part part_of(const struct job * job, int64_t element, int64_t visible) {
-    const int64_t n = job->n_key_parts;
-    struct part part = {element / n, visible * (element % n) / n, visible * (element % n + 1) / n, element};
-    part.from = part.from / CHUNK * CHUNK;
-    part.to = part.to == visible ? visible : part.to / CHUNK * CHUNK;
-    return part;
+/* The keys that go to an element of axis 3 of dst: all keys of a batch element, or one split of
+ * them. visible: the number of keys that the batch element sees. */
+static struct key_range key_range_of(const struct job * job, int64_t element, int64_t visible) {
+    const int64_t n = job->n_key_splits;
+    struct key_range range = {element / n, visible * (element % n) / n, visible * (element % n + 1) / n, element};
+    range.from = range.from / CHUNK * CHUNK;
+    range.to = range.to == visible ? visible : range.to / CHUNK * CHUNK;
+    return range;
 }
 
-/* Divides the rows of a head into tiles of at most `most_rows`. Rows that share a tile share the keys they see, so with
- * few queries, which may be of different sequences, each query gets tiles of its own. With fewer tiles than threads the
+/* Divides the rows of a head into tiles of at most `max_rows`. Rows that share a tile share the keys they see, so with
+ * few queries, which may be of different sequences, each query has its own tiles. With fewer tiles than threads the
  * heads of a query are divided too: keys are then read more than once, but at the same time. */
-static void choose_tiles(struct job * job, int64_t most_rows, int nth) {
+static void choose_tiles(struct job * job, int64_t max_rows, int nth) {
     const int64_t n = job->q->ne[2], rows = n * job->group;
     const int64_t heads = job->k->ne[1] * job->dst->ne[3]; /* of all batch elements */
     const int64_t wanted = ceil_div(nth, heads);           /* tiles, so that each thread has one */
     if (job->mask != NULL && job->mask->ne[1] > 1 && n < 64) {
-        job->parts = ceil_div(job->group, most_rows);
-        if (n * job->parts < wanted) {
-            job->parts = min64(ceil_div(wanted, n), job->group);
+        job->tiles_per_query = ceil_div(job->group, max_rows);
+        if (n * job->tiles_per_query < wanted) {
+            job->tiles_per_query = min64(ceil_div(wanted, n), job->group);
         }
-        job->blocks = n * job->parts;
+        job->n_tiles = n * job->tiles_per_query;
         return;
     }
-    job->blocks = ceil_div(rows, most_rows);
-    if (job->blocks < wanted) {
-        job->blocks = min64(wanted, rows);
+    job->n_tiles = ceil_div(rows, max_rows);
+    if (job->n_tiles < wanted) {
+        job->n_tiles = min64(wanted, rows);
     }
 }
 
 static int64_t clamp(int64_t x, int64_t limit) { return x < 0 ? 0 : min64(x, limit); }
 
-/* Finds what the blocks of a run see of the keys from m on. Returns 0 if they see nothing. */
-static int find_spans(struct run * run, int64_t m, int64_t kv_head) {
+/* Finds what the tiles of a run see of the keys from m on. Returns 0 if they see nothing. */
+static int find_visible_ranges(struct run * run, int64_t m, int64_t kv_head) {
     const struct job * const job = run->job;
-    const int64_t cols = min64(run->part.to - m, job->step);
-    run->all = (struct span){cols, 0, 0, 0};
+    const int64_t cols = min64(run->range.to - m, job->step);
+    run->visible_to_any = (struct visible_range){cols, 0, 0, 0};
     run->seen_pairs = 0;
-    for (int64_t block = run->first; block < run->last; ++block) {
-        const struct span block_span = span_of(job, run->part.batch, kv_head, block, m, cols);
-        run->spans[block - run->first] = block_span;
-        if (block_span.from < block_span.to) {
-            run->all.from = min64(block_span.from, run->all.from);
-            run->all.to = block_span.to > run->all.to ? block_span.to : run->all.to;
-            run->seen_pairs += block_span.count * (first_row(job, block + 1) - first_row(job, block));
+    for (int64_t tile = run->first; tile < run->last; ++tile) {
+        const struct visible_range tile_range = visible_range_of(job, run->range.batch, kv_head, tile, m, cols);
+        run->visible[tile - run->first] = tile_range;
+        if (tile_range.from < tile_range.to) {
+            run->visible_to_any.from = min64(tile_range.from, run->visible_to_any.from);
+            run->visible_to_any.to = tile_range.to > run->visible_to_any.to ? tile_range.to : run->visible_to_any.to;
+            run->seen_pairs += tile_range.count * (first_row(job, tile + 1) - first_row(job, tile));
         }
     }
-    return run->all.from < run->all.to;
+    return run->visible_to_any.from < run->visible_to_any.to;
 }
 
 /* Divides the sums of each row by its sum of weights, and fills rows that saw no key. */
@@ -233,22 +241,22 @@ static void finish(const struct run * run, int64_t kv_head) {
     const struct job * const job = run->job;
     const struct ggml_tensor * const dst = job->dst;
     const int64_t v_dim = job->v->ne[0];
-    for (int64_t block = run->first; block < run->last; ++block) {
-        const int begun = run->begun[(kv_head - run->first_head) * (run->last - run->first) + block - run->first];
-        if (begun && run->is_one_step && job->n_key_parts == 1) {
+    for (int64_t tile = run->first; tile < run->last; ++tile) {
+        const int begun = run->begun[(kv_head - run->first_head) * (run->last - run->first) + tile - run->first];
+        if (begun && run->is_one_step && job->n_key_splits == 1) {
             continue;
         }
-        for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
+        for (int64_t row = first_row(job, tile); row < first_row(job, tile + 1); ++row) {
             const int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
             const int64_t index = index_in_run(run, kv_head, row);
             float * const out =
-                (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->part.element * dst->nb[3]);
-            const float nothing = job->sinks != NULL || job->n_key_parts > 1 ? 0.0f : NAN;
+                (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + run->range.element * dst->nb[3]);
+            const float nothing = job->sinks != NULL || job->n_key_splits > 1 ? 0.0f : NAN;
             const float gain = begun && !run->is_one_step ? 1.0f / run->total[index] : 1.0f;
             for (int64_t d = 0; d < v_dim; ++d) {
                 out[d] = begun ? out[d] * gain : nothing;
             }
-            if (job->n_key_parts > 1) {
+            if (job->n_key_splits > 1) {
                 out[v_dim] = begun ? run->highest[index] : -INFINITY;
                 out[v_dim + 1] = begun ? run->total[index] : 0.0f;
             }
@@ -258,7 +266,7 @@ static void finish(const struct run * run, int64_t kv_head) {
 
 static struct upcoming rows_from(const struct run * run, const struct ggml_tensor * t, int64_t i) {
     const int64_t heads = run->last_head - run->first_head;
-    const char * const first = cached_row_of(t, run->part.batch, run->first_head, i);
+    const char * const first = cached_row_of(t, run->range.batch, run->first_head, i);
     return (struct upcoming){first, row_bytes(t), heads, heads, t->nb[1], t->nb[2] - heads * t->nb[1]};
 }
 
@@ -271,22 +279,22 @@ static void prefetch_from(struct run * run, int64_t i) {
 /* Goes through the keys step by step, and in each step through all heads: a cache has their keys next to each other. */
 static void compute(struct run * run, void (*head)(struct run *, int64_t, int64_t)) {
     const struct job * const job = run->job;
-    const struct part part = run->part;
+    const struct key_range range = run->range;
     const int same_for_all = job->mask == NULL || job->mask->ne[2] == 1;
-    run->is_one_step = part.to - part.from <= job->step;
+    run->is_one_step = range.to - range.from <= job->step;
     memset(run->begun, 0, sizeof run->begun);
     if (job->is_memory_bound) { /* no step before the first one has prefetched its keys */
-        const int64_t keys = min64(part.to - part.from, job->step);
-        prefetch_from(run, part.from);
+        const int64_t keys = min64(range.to - range.from, job->step);
+        prefetch_from(run, range.from);
         for (int64_t i = 0; i < keys * (run->last_head - run->first_head); ++i) {
             prefetch_row(&run->keys);
             prefetch_row(&run->values);
         }
     }
-    for (int64_t m = part.from; m < part.to; m += job->step) {
+    for (int64_t m = range.from; m < range.to; m += job->step) {
         prefetch_from(run, m + job->step);
         for (int64_t h = run->first_head; h < run->last_head; ++h) {
-            if ((h == run->first_head || !same_for_all) && !find_spans(run, m, h)) {
+            if ((h == run->first_head || !same_for_all) && !find_visible_ranges(run, m, h)) {
                 if (same_for_all) {
                     break;
                 }
@@ -306,10 +314,10 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     struct job job = {.dst = dst, .q = dst->src[0], .k = dst->src[1], .v = dst->src[2]};
     job.mask = params->has_mask ? dst->src[3] : NULL;
     job.sinks = params->has_sinks ? dst->src[3 + (job.mask != NULL)]->data : NULL;
-    job.n_key_parts = dst->ne[3] / job.q->ne[3];
+    job.n_key_splits = dst->ne[3] / job.q->ne[3];
     job.softcap = params->softcap;
     job.scale = params->softcap != 0.0f ? params->scale / params->softcap : params->scale;
-    const int64_t kv_heads = job.k->ne[1], n_parts = job.n_key_parts, panel = kernels->panel;
+    const int64_t kv_heads = job.k->ne[1], n_splits = job.n_key_splits, panel = kernels->panel;
     job.group = job.q->ne[1] / kv_heads;
     choose_tiles(&job, kernels->rows, nth);
     const int64_t width = job.q->ne[0] + ceil_div(job.v->ne[0], panel) * panel + 2 * kernels->rows;
@@ -322,64 +330,65 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
     }
 
     struct run run = {.job = &job};
-    /* Each thread takes an equal part of the work, counted in keys: padded texts cost less than full ones. */
-    const int64_t units = kv_heads * job.blocks, fixed = 16;
+    /* An item is one tile of one head, for one key range. Each thread computes an equal share of the items, and an item
+     * costs as many keys as it has: padded texts cost less than full ones. */
+    const int64_t items = kv_heads * job.n_tiles, fixed = 16;
     int64_t total = 0;
     for (int64_t b = 0; b < job.q->ne[3]; ++b) {
-        total += units * (visible_keys(&job, b) + n_parts * fixed);
+        total += items * (visible_keys(&job, b) + n_splits * fixed);
     }
     const int64_t from = total * ith / nth, to = total * (ith + 1) / nth;
     int64_t before = 0, visible = 0;
     for (int64_t i = 0; i < dst->ne[3] && before < to; ++i) {
-        visible = i % n_parts == 0 ? visible_keys(&job, i / n_parts) : visible;
-        const struct part part = part_of(&job, i, visible);
-        const int64_t cost = part.to - part.from + fixed;
-        const int64_t stop = clamp((to - before + cost / 2) / cost, units);
-        int64_t unit = from > before ? clamp((from - before + cost / 2) / cost, units) : 0;
-        while (unit < stop) {
-            run.part = part;
-            run.first_head = unit / job.blocks;
-            run.first = unit % job.blocks;
-            const int64_t n_blocks = min64(stop - unit, MAX_BLOCKS), heads = n_blocks / job.blocks;
+        visible = i % n_splits == 0 ? visible_keys(&job, i / n_splits) : visible;
+        const struct key_range range = key_range_of(&job, i, visible);
+        const int64_t cost = range.to - range.from + fixed;
+        const int64_t stop = clamp((to - before + cost / 2) / cost, items);
+        int64_t item = from > before ? clamp((from - before + cost / 2) / cost, items) : 0;
+        while (item < stop) {
+            run.range = range;
+            run.first_head = item / job.n_tiles;
+            run.first = item % job.n_tiles;
+            const int64_t n_tiles = min64(stop - item, MAX_TILES), heads = n_tiles / job.n_tiles;
             run.last_head = run.first == 0 && heads > 1 ? run.first_head + heads : run.first_head + 1;
-            run.last = min64(run.first + n_blocks, job.blocks);
+            run.last = min64(run.first + n_tiles, job.n_tiles);
             compute(&run, kernels->head);
-            unit += (run.last - run.first) * (run.last_head - run.first_head);
+            item += (run.last - run.first) * (run.last_head - run.first_head);
         }
-        before += units * cost;
+        before += items * cost;
     }
 }
 
 void hotshoe_attention_merge(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    const struct ggml_tensor * const parts = dst->src[0];
+    const struct ggml_tensor * const splits = dst->src[0];
     const float * const sinks = *(const int32_t *) userdata ? dst->src[1]->data : NULL;
     const int64_t v_dim = dst->ne[0], heads = dst->ne[1], element_rows = heads * dst->ne[2];
-    const int64_t n = parts->ne[3] / dst->ne[3];
+    const int64_t n_splits = splits->ne[3] / dst->ne[3];
     const int64_t rows = element_rows * dst->ne[3];
     for (int64_t row = rows * ith / nth; row < rows * (ith + 1) / nth; ++row) {
         const float * const first =
-            (const float *) row_of(parts, row / element_rows * n * element_rows + row % element_rows);
-        const int64_t stride = parts->nb[3] / sizeof *first;
+            (const float *) row_of(splits, row / element_rows * n_splits * element_rows + row % element_rows);
+        const int64_t stride = splits->nb[3] / sizeof *first;
         float * const out = (float *) row_of(dst, row);
         float highest = sinks != NULL ? sinks[row % heads] : -INFINITY;
-        for (int64_t p = 0; p < n; ++p) {
-            highest = first[p * stride + v_dim] > highest ? first[p * stride + v_dim] : highest;
+        for (int64_t i = 0; i < n_splits; ++i) {
+            highest = first[i * stride + v_dim] > highest ? first[i * stride + v_dim] : highest;
         }
         float total = sinks != NULL ? expf(sinks[row % heads] - highest) : 0.0f;
         memset(out, 0, v_dim * sizeof *out);
-        for (int64_t p = 0; p < n; ++p) {
-            const float * const part = first + p * stride;
-            if (part[v_dim + 1] == 0.0f) {
-                continue; /* this part saw no key */
+        for (int64_t i = 0; i < n_splits; ++i) {
+            const float * const split = first + i * stride;
+            if (split[v_dim + 1] == 0.0f) {
+                continue; /* this split saw no key */
             }
-            const float weight = part[v_dim + 1] * expf(part[v_dim] - highest);
+            const float weight = split[v_dim + 1] * expf(split[v_dim] - highest);
             total += weight;
             for (int64_t d = 0; d < v_dim; ++d) {
-                out[d] += weight * part[d];
+                out[d] += weight * split[d];
             }
         }
         for (int64_t d = 0; d < v_dim; ++d) {
-            out[d] /= total; /* 0 / 0 if no part saw a key */
+            out[d] /= total; /* 0 / 0 if no split saw a key */
         }
     }
 }

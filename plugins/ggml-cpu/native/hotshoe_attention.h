@@ -13,7 +13,7 @@ struct hotshoe_attention_params {
 };
 
 /* dst = softmax(scale * q k^T + mask) v, with max subtraction, computed in F32 (Vaswani et al. 2017; the online softmax
- * over blocks of keys is that of Milakov and Gimelshein 2018).
+ * over steps of keys is that of Milakov and Gimelshein 2018).
  *
  * Shapes: dst [v_dim, heads, n, batch], contiguous, from the sources, in this order:
  *   q      [dim, heads, n, batch]
@@ -26,17 +26,17 @@ struct hotshoe_attention_params {
  * IQ4_NL.
  *
  * A key is read once for all query heads that share it and, in prompts, for several queries. Keys at the end of m that
- * the mask hides (-inf) from a whole batch element cost nothing, and neither do blocks of keys that are hidden from
+ * the mask hides (-inf) from a whole batch element cost nothing, and neither do ranges of keys that are hidden from
  * neighbouring queries, such as other sequences' cells. A query that sees no key gives NaN without sinks, as in NumPy,
  * and 0 with sinks.
  *
- * Few queries of few key/value heads do not occupy many threads. Therefore the keys of a batch element can be cut into
- * parts: if dst is [v_dim + 2, heads, n, batch * parts], the parts of a batch element follow each other, and each row
- * has its maximum score and its sum of weights behind its values. hotshoe_attention_merge then joins the parts and adds
- * the sinks. */
+ * Few queries of few key/value heads do not occupy many threads. Therefore the keys of a batch element can be
+ * divided into splits: if dst is [v_dim + 2, heads, n, batch * splits], the splits of a batch element follow each
+ * other, and each row has its maximum score and its sum of weights behind its values. hotshoe_attention_merge then
+ * joins the splits and adds the sinks. */
 HOTSHOE_API void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
-/* dst [v_dim, heads, n, batch] from the parts that hotshoe_attention computed (src[0]), and the sinks (src[1]) if the
+/* dst [v_dim, heads, n, batch] from the splits that hotshoe_attention computed (src[0]), and the sinks (src[1]) if the
  * int32_t at userdata is not 0. */
 HOTSHOE_API void hotshoe_attention_merge(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 

@@ -1,4 +1,4 @@
-/* What hotshoe_attention.c and its kernels (hotshoe_attention_simd.h) share: the sizes of blocks and steps, one call of
+/* What hotshoe_attention.c and its kernels (hotshoe_attention_simd.h) share: the sizes of tiles and steps, one call of
  * the op as its threads see it, and what the mask shows to a tile of rows. Only hotshoe_attention.c includes this. */
 #ifndef HOTSHOE_ATTENTION_JOB_H
 #define HOTSHOE_ATTENTION_JOB_H
@@ -20,12 +20,12 @@
 
 enum {
     MAX_DIM = 576,            /* DeepSeek's latent attention: 512, and 64 that rotate */
-    MAX_BLOCKS = 64,          /* row blocks of a run: the limit for what it stores of each row */
-    MAX_ROWS = 8,             /* of a block */
+    MAX_TILES = 64,           /* tiles of a run: the limit for what it stores of each row */
+    MAX_ROWS = 8,             /* of a tile */
     CHUNK = 32,               /* hidden keys are skipped in multiples of this; a multiple of each panel */
     MIN_ROWS_TO_PACK = 12,    /* rows that must see a key, on average, before a transposed copy of it pays */
     STEP_BYTES = 64 << 10,    /* keys and values of all heads in a step of few rows: they are prefetched */
-    SCRATCH_FLOATS = 37 << 10 /* 148 KiB: the keys, values and scores of one block stay in L2 */
+    SCRATCH_FLOATS = 37 << 10 /* 148 KiB: the keys, values and scores of one step stay in L2 */
 };
 PER_THREAD float scratch[SCRATCH_FLOATS];
 static const float zeros[MAX_DIM];
@@ -40,23 +40,23 @@ struct job {
     const struct ggml_tensor *q, *k, *v, *mask; /* mask may be NULL */
     const float * sinks;                        /* may be NULL */
     float scale, softcap;
-    int64_t n_key_parts; /* above 1: dst has the parts in place of batch elements, with each row's maximum and sum */
-    int64_t group;       /* query heads that share a key/value head: row r is query r / group of head r % group */
-    int64_t blocks;      /* tiles of rows */
-    int64_t parts;       /* tiles of one query; 0 if tiles go from one query to the next */
-    int64_t step;        /* keys at once */
-    int is_memory_bound; /* few rows, as in decoding: reading keys and values takes longer than computing */
+    int64_t n_key_splits;    /* above 1: axis 3 of dst has splits, with each row's maximum and sum */
+    int64_t group;           /* query heads that share a key/value head: row r is query r / group of head r % group */
+    int64_t n_tiles;         /* tiles of rows */
+    int64_t tiles_per_query; /* tiles of one query; 0 if tiles go from one query to the next */
+    int64_t step;            /* keys at once */
+    int is_memory_bound;     /* few rows, as in decoding: reading keys and values takes longer than computing */
 };
 
 /* Keys [from, to) of a batch element. element: where their results go, the index of axis 3 of dst. */
-struct part {
+struct key_range {
     int64_t batch, from, to, element;
 };
 
-/* What a tile of rows sees of the keys m to m + cols: from and to count from m, and contain all keys between the first
- * chunk that a row sees and the last. Both are 0 if no row sees a key. count: how many of these keys the tile's last
- * row sees. plain: all rows see all of these keys, unmoved, so that the mask need not be read again. */
-struct span {
+/* What a tile sees of the keys m to m + cols: from and to count from m, and contain all keys between the first and the
+ * last chunk that a row sees. Both are 0 if no row sees a key. count: how many of these keys the tile's last row sees.
+ * plain: all rows see all of these keys, and the mask adds 0 to their scores, so it need not be read again. */
+struct visible_range {
     int64_t from, to, count;
     int plain;
 };
@@ -68,27 +68,28 @@ struct upcoming {
     int64_t heads, heads_left, head_stride, row_stride;
 };
 
-/* What a thread does at once: row blocks [first, last) of each of the key/value heads [first_head, last_head). */
+/* What a thread does at once: tiles [first, last) of each of the key/value heads [first_head, last_head). */
 struct run {
     const struct job * job;
-    struct part part;
+    struct key_range range;
     int64_t first_head, last_head, first, last;
     int is_one_step; /* all keys are one step: rows are divided by their sum as they are written */
     /* of the keys of one step */
-    struct span all, spans[MAX_BLOCKS];
+    struct visible_range visible_to_any, visible[MAX_TILES];
     int64_t seen_pairs; /* of rows and keys */
     struct upcoming keys, values;
-    /* of each row, and of each block, one head after the other */
-    float highest[MAX_BLOCKS * MAX_ROWS], total[MAX_BLOCKS * MAX_ROWS];
-    char begun[MAX_BLOCKS];
+    /* of each row, and of each tile, one head after the other */
+    float highest[MAX_TILES * MAX_ROWS], total[MAX_TILES * MAX_ROWS];
+    char begun[MAX_TILES];
 };
 
-/* The first row of tile `block`. */
-ALWAYS_INLINE int64_t first_row(const struct job * job, int64_t block) {
-    if (job->parts == 0) {
-        return job->group * job->q->ne[2] * block / job->blocks;
+/* The first row of a tile. */
+ALWAYS_INLINE int64_t first_row(const struct job * job, int64_t tile) {
+    if (job->tiles_per_query == 0) {
+        return job->group * job->q->ne[2] * tile / job->n_tiles;
     }
-    return job->group * (block / job->parts) + job->group * (block % job->parts) / job->parts;
+    return job->group * (tile / job->tiles_per_query) +
+           job->group * (tile % job->tiles_per_query) / job->tiles_per_query;
 }
 
 ALWAYS_INLINE size_t row_bytes(const struct ggml_tensor * t) {
@@ -142,40 +143,40 @@ static int64_t count_seen(const struct ggml_tensor * mask, const char * row, int
     return n;
 }
 
-/* What tile `block` of a head sees of `cols` keys from m on. */
-static struct span span_of(const struct job * job, int64_t batch, int64_t kv_head, int64_t block, int64_t m,
-                           int64_t cols) {
+/* What a tile of a head sees of `cols` keys from m on. */
+static struct visible_range visible_range_of(const struct job * job, int64_t batch, int64_t kv_head, int64_t tile,
+                                             int64_t m, int64_t cols) {
     if (job->mask == NULL) {
-        return (struct span) {0, cols, cols, 1};
+        return (struct visible_range) {0, cols, cols, 1};
     }
-    struct span all = {cols, 0, 0, 0};
+    struct visible_range all = {cols, 0, 0, 0};
     const char * last = NULL;
-    for (int64_t row = first_row(job, block); row < first_row(job, block + 1); ++row) {
+    for (int64_t row = first_row(job, tile); row < first_row(job, tile + 1); ++row) {
         const char * mask = mask_row(job->mask, m, row / job->group, kv_head * job->group + row % job->group, batch);
         if (mask == last) {
             continue;
         }
         last = mask;
-        struct span row_span = {0, cols, 0, 0};
-        while (row_span.from < all.from &&
-               all_hidden(job->mask, mask, row_span.from, min64(row_span.from + CHUNK, cols))) {
-            row_span.from += CHUNK;
+        struct visible_range row_range = {0, cols, 0, 0};
+        while (row_range.from < all.from &&
+               all_hidden(job->mask, mask, row_range.from, min64(row_range.from + CHUNK, cols))) {
+            row_range.from += CHUNK;
         }
-        if (row_span.from >= cols) {
+        if (row_range.from >= cols) {
             continue;
         }
-        while (row_span.to > all.to && all_hidden(job->mask, mask, (row_span.to - 1) / CHUNK * CHUNK, row_span.to)) {
-            row_span.to = (row_span.to - 1) / CHUNK * CHUNK;
+        while (row_range.to > all.to && all_hidden(job->mask, mask, (row_range.to - 1) / CHUNK * CHUNK, row_range.to)) {
+            row_range.to = (row_range.to - 1) / CHUNK * CHUNK;
         }
-        all.from = min64(row_span.from, all.from);
-        all.to = row_span.to > all.to ? row_span.to : all.to;
+        all.from = min64(row_range.from, all.from);
+        all.to = row_range.to > all.to ? row_range.to : all.to;
     }
     if (all.from >= all.to) {
-        return (struct span) {0, 0, 0, 0};
+        return (struct visible_range) {0, 0, 0, 0};
     }
     all.plain = 1;
     last = NULL;
-    for (int64_t row = first_row(job, block); row < first_row(job, block + 1) && all.plain; ++row) {
+    for (int64_t row = first_row(job, tile); row < first_row(job, tile + 1) && all.plain; ++row) {
         const char * mask = mask_row(job->mask, m, row / job->group, kv_head * job->group + row % job->group, batch);
         all.plain = mask == last || all_zero(job->mask, mask, all.from, all.to);
         last = mask;

@@ -1,15 +1,17 @@
 /* The kernels of hotshoe_attention.c for one instruction set. It is included once for each set, with these macros
- * defined: VL       floats of a vector ROWS     query rows of a tile: ROWS * 2 accumulators must fit into the registers
- *   DOT_ROWS query rows whose scores for 4 keys are computed at once: DOT_ROWS * 4 accumulators must fit
- *   TARGET   the function attribute that allows the instructions
- *   NAME(x)  x with the set's suffix
- *   VMAX(a, b)             elementwise maximum; b where a or b is NaN
- *   SUM(v), MAX(v)         over the lanes
- *   SUM4(p, a, b, c, d, x) p[0..4) = the sums of four vectors, times x
- *   LOAD_PART(p, n, rest)  the first n floats at p, and `rest` in the other lanes
- *   LOAD_HALF(p)           VL half floats as floats. If it is not defined, keys, values and masks are F32 only. If it
- * is, cached_row of cached_rows.h converts the other types of keys and values. Vectors are the compiler's own
- * (vector_size), so each operation below is one instruction of the set. */
+ * defined:
+ *   VL        floats of a vector
+ *   ROWS      query rows of a tile: ROWS * 2 accumulators must fit into the registers
+ *   DOT_ROWS  query rows whose scores for 4 keys are computed at once: DOT_ROWS * 4 accumulators must fit
+ *   TARGET    the function attribute that allows the instructions
+ *   SUFFIX    of the set: NAME(x) is x with this suffix
+ *   VMAX(a, b)              elementwise maximum; b where a or b is NaN
+ *   SUM(v), MAX(v)          over the lanes
+ *   SUM4(p, a, b, c, d, x)  p[0..4) = the sums of four vectors, times x
+ *   LOAD_PART(p, n, fill)   the first n floats at p, and `fill` in the other lanes
+ *   LOAD_HALF(p)            VL half floats as floats. If it is not defined, keys, values and masks are F32 only. If it
+ *                           is, cached_row of cached_rows.h converts the other types of keys and values
+ * Vectors are the compiler's own (vector_size), so each operation below is one instruction of the set. */
 
 #define W (2 * VL) /* columns of a panel: a tile computes them at once */
 
@@ -61,8 +63,8 @@ FN vf NAME(from_bits)(vi b) {
 #endif
 
 /* exp(x) for x <= 88, to 1 ulp; 0 below -87.3, where the result would be subnormal; NaN for NaN.
- * x = n ln 2 + r: adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits. P is Cephes' expf (Moshier).
- */
+ * x = n ln 2 + r: adding 1.5 * 2^23 rounds to the integer n and leaves it in the low bits. P is from
+ * Cephes' expf (Moshier). */
 FN vf NAME(exp)(vf x) {
     const float lowest = -87.3f;
     const vi tiny = MASK_LESS(x, NAME(splat)(lowest));
@@ -96,13 +98,13 @@ FN vf NAME(tanh)(vf x) {
 }
 
 /* VL numbers at p, floats or half floats, as floats. */
-FN vf NAME(numbers)(const char * p, const int half) {
+FN vf NAME(numbers)(const char * p, const int is_f16) {
 #ifdef LOAD_HALF
-    if (half) {
+    if (is_f16) {
         return LOAD_HALF((const uint16_t *) p);
     }
 #endif
-    (void) half;
+    (void) is_f16;
     return NAME(load)((const float *) p);
 }
 
@@ -118,9 +120,9 @@ FN void NAME(floats)(float * out, const char * row, enum ggml_type type, int64_t
             NAME(store)(out + i, LOAD_HALF(halves + i));
         }
         if (i < n) {
-            uint16_t rest[VL] = {0};
-            memcpy(rest, halves + i, (n - i) * sizeof *rest);
-            NAME(store_part)(out + i, LOAD_HALF(rest), n - i);
+            uint16_t tail[VL] = {0};
+            memcpy(tail, halves + i, (n - i) * sizeof *tail);
+            NAME(store_part)(out + i, LOAD_HALF(tail), n - i);
         }
         return;
     }
@@ -133,7 +135,7 @@ FN void NAME(floats)(float * out, const char * row, enum ggml_type type, int64_t
     memcpy(out, row, n * sizeof *out);
 }
 
-/* Whether tiles can read whole vectors of its rows in place. */
+/* Whether tiles can read whole vectors of t's rows in place. */
 static int NAME(is_readable_in_place)(const struct ggml_tensor * t) {
 #ifdef LOAD_HALF
     if (t->type == GGML_TYPE_F16) {
@@ -261,8 +263,8 @@ FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask,
         top = VMAX(top, x);
     }
     const float new_highest = MAX(top);
-    const float base =
-        new_highest == -INFINITY ? 0.0f : new_highest; /* no key seen yet: weights of 0, not exp(-inf + inf) */
+    /* If no key was seen yet: weights of 0, not exp(-inf + inf). */
+    const float base = new_highest == -INFINITY ? 0.0f : new_highest;
     vf sum = {0};
     for (int64_t c = 0; c < cols; c += VL) {
         const vf p = NAME(exp)(NAME(load)(s + c) - base);
@@ -277,18 +279,18 @@ FN float NAME(weigh)(float * s, int64_t cols, float softcap, const float * mask,
     return factor;
 }
 
-/* Computes the row blocks of one key/value head over at most `step` keys of a part, from m on. */
+/* Computes the tiles of one key/value head over at most `step` keys of the run's range, from m on. */
 TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     const struct job * const job = run->job;
     const struct ggml_tensor * const q = job->q;
     const struct ggml_tensor * const k = job->k;
     const struct ggml_tensor * const v = job->v;
     struct ggml_tensor * const dst = job->dst;
-    const struct part part = run->part;
-    const int64_t batch = part.batch, dim = q->ne[0], v_dim = v->ne[0];
+    const struct key_range range = run->range;
+    const int64_t batch = range.batch, dim = q->ne[0], v_dim = v->ne[0];
     const int64_t v_pad = (v_dim + W - 1) / W * W;
     const int64_t step = job->step, first = run->first, last = run->last;
-    const int64_t first_key = run->all.from, cols = run->all.to - first_key;
+    const int64_t first_key = run->visible_to_any.from, cols = run->visible_to_any.to - first_key;
     float * const keys = scratch;
     float * const values = keys + dim * step;
     float * const scores = values + v_pad * step;
@@ -312,24 +314,24 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         }
     }
     int packed = values_in_place;
-    for (int64_t block = first; block < last; ++block) {
-        const struct span span = run->spans[block - first];
-        if (span.from == span.to) {
+    for (int64_t tile_index = first; tile_index < last; ++tile_index) {
+        const struct visible_range seen = run->visible[tile_index - first];
+        if (seen.from == seen.to) {
             continue;
         }
-        const int64_t key = span.from - first_key; /* a multiple of CHUNK: panels begin there */
-        const int64_t width = span.to - span.from;
-        const int64_t row = first_row(job, block);
-        const int count = (int) (first_row(job, block + 1) - row);
-        const NAME(tile_fn) tile = NAME(tiles)[count];
+        const int64_t key = seen.from - first_key; /* a multiple of CHUNK: panels begin there */
+        const int64_t width = seen.to - seen.from;
+        const int64_t row = first_row(job, tile_index);
+        const int count = (int) (first_row(job, tile_index + 1) - row);
+        const NAME(tile_fn) multiply = NAME(tiles)[count];
         const float *q_rows[ROWS], *weights[ROWS], *masks[ROWS];
         float *score_rows[ROWS], *out[ROWS], keep[ROWS], gain[ROWS];
         const char * last_mask = NULL;
         int64_t n = row / job->group, h = kv_head * job->group + row % job->group;
         for (int r = 0; r < count; ++r) {
             q_rows[r] = (const float *) ((const char *) q->data + h * q->nb[1] + n * q->nb[2] + batch * q->nb[3]);
-            out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + part.element * dst->nb[3]);
-            const char * const mask = span.plain ? NULL : mask_row(job->mask, m + span.from, n, h, batch);
+            out[r] = (float *) ((char *) dst->data + h * dst->nb[1] + n * dst->nb[2] + range.element * dst->nb[3]);
+            const char * const mask = seen.plain ? NULL : mask_row(job->mask, m + seen.from, n, h, batch);
             masks[r] = (const float *) mask;
             if (mask != NULL && job->mask->type == GGML_TYPE_F16) {
                 masks[r] = mask == last_mask ? masks[r - 1] : float_masks + r * step;
@@ -348,7 +350,7 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         }
         float * const top = run->highest + index_in_run(run, kv_head, row);
         float * const sum = run->total + index_in_run(run, kv_head, row);
-        char * const begun = run->begun + (kv_head - run->first_head) * (last - first) + block - first;
+        char * const begun = run->begun + (kv_head - run->first_head) * (last - first) + tile_index - first;
         if (!*begun) {
             for (int r = 0; r < count; ++r) {
                 const float * const sink =
@@ -362,10 +364,10 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
         int64_t n_seen;
         const int32_t * const visible = NAME(visible)(count, masks, width, list, &n_seen);
         if (dots_only) {
-            const int half = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + DOT_ROWS - 1) / DOT_ROWS;
+            const int is_f16 = keys_in_place && k->type == GGML_TYPE_F16, passes = (count + DOT_ROWS - 1) / DOT_ROWS;
             for (int p = 0; p < passes; ++p) {
                 const int r = count * p / passes, rows = count * (p + 1) / passes - r;
-                const NAME(dots_fn) dots = NAME(dot_tiles)[half][rows];
+                const NAME(dots_fn) dots = NAME(dot_tiles)[is_f16][rows];
                 dots(q_rows + r, dim, visible, key_rows + key * key_stride, key_stride, n_seen, score_rows + r,
                      job->scale, p == 0 ? run : NULL);
             }
@@ -381,8 +383,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
                 last_whole = whole;
             }
         } else {
-            tile(q_rows, dim, NULL, (const char *) (keys + key * dim), W * sizeof(float), dim * W * sizeof(float),
-                 score_rows, (width + VL - 1) / VL * VL, NULL, gain);
+            multiply(q_rows, dim, NULL, (const char *) (keys + key * dim), W * sizeof(float), dim * W * sizeof(float),
+                     score_rows, (width + VL - 1) / VL * VL, NULL, gain);
         }
         for (int r = 0; r < count; ++r) {
             keep[r] = NAME(weigh)(score_rows[r], dots_only ? n_seen : width, job->softcap, masks[r], top + r, sum + r);
@@ -400,8 +402,8 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
             const NAME(rows_fn) rows = NAME(tiles_in_place)[v->type == GGML_TYPE_F16][count];
             rows(weights, n_seen, visible, value_rows + key * value_stride, value_stride, out, v_dim, old, gain);
         } else {
-            tile(weights, n_seen, visible, value_rows + key * value_stride, value_stride, cols * W * sizeof(float), out,
-                 v_dim, old, gain);
+            multiply(weights, n_seen, visible, value_rows + key * value_stride, value_stride, cols * W * sizeof(float),
+                     out, v_dim, old, gain);
         }
         *begun = 1;
     }
@@ -411,29 +413,29 @@ TARGET static void NAME(layer_row)(float * y, const float * x, const float * wei
                                    float eps) {
     vf sum = {0}, squares = {0};
     for (int64_t i = 0; i < n; i += VL) {
-        const int64_t part = n - i;
-        sum += part >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, part, 0.0f);
+        const int64_t n_lanes = n - i;
+        sum += n_lanes >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, n_lanes, 0.0f);
     }
     const float mean = SUM(sum) / (float) n;
     for (int64_t i = 0; i < n; i += VL) {
-        const int64_t part = n - i;
-        const vf v = (part >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, part, mean)) - mean;
+        const int64_t n_lanes = n - i;
+        const vf v = (n_lanes >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, n_lanes, mean)) - mean;
         squares += v * v;
     }
     const float scale = 1.0f / sqrtf(SUM(squares) / (float) n + eps);
     for (int64_t i = 0; i < n; i += VL) {
-        const int64_t part = n - i;
-        vf v = ((part >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, part, mean)) - mean) * scale;
+        const int64_t n_lanes = n - i;
+        vf v = ((n_lanes >= VL ? NAME(load)(x + i) : LOAD_PART(x + i, n_lanes, mean)) - mean) * scale;
         if (weight != NULL) {
-            v *= part >= VL ? NAME(load)(weight + i) : LOAD_PART(weight + i, part, 0.0f);
+            v *= n_lanes >= VL ? NAME(load)(weight + i) : LOAD_PART(weight + i, n_lanes, 0.0f);
         }
         if (bias != NULL) {
-            v += part >= VL ? NAME(load)(bias + i) : LOAD_PART(bias + i, part, 0.0f);
+            v += n_lanes >= VL ? NAME(load)(bias + i) : LOAD_PART(bias + i, n_lanes, 0.0f);
         }
-        if (part >= VL) {
+        if (n_lanes >= VL) {
             NAME(store)(y + i, v);
         } else {
-            NAME(store_part)(y + i, v, part);
+            NAME(store_part)(y + i, v, n_lanes);
         }
     }
 }

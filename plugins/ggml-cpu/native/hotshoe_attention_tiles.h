@@ -4,9 +4,9 @@
 /* out[r][0..cols) = (out[r] * keep[r] + sum_i a[r][i] * b[index[i]][...]) * gain[r], for r < rows. keep NULL: out has
  * no values yet. index NULL: 0, 1, 2 and so on. b: panels of W columns, `panel` bytes from each other; the rows of a
  * panel are ldb bytes from each other; up to VL lanes beyond cols may be read. */
-FN void NAME(columns)(const int rows, const int vectors, const int half, const float * const * a, int64_t n,
+FN void NAME(columns)(const int rows, const int vectors, const int is_f16, const float * const * a, int64_t n,
                       const int32_t * index, const char * b, size_t ldb, float * const * out, int64_t from,
-                      int64_t part, const float * keep, const float * gain) {
+                      int64_t n_lanes, const float * keep, const float * gain) {
     vf acc[ROWS][4];
 #pragma GCC unroll 16
     for (int r = 0; r < rows; ++r) {
@@ -15,7 +15,7 @@ FN void NAME(columns)(const int rows, const int vectors, const int half, const f
             acc[r][c] = (vf) {0};
             if (keep != NULL) {
                 const float * old = out[r] + from + c * VL;
-                acc[r][c] = (part == VL ? NAME(load)(old) : LOAD_PART(old, part, 0.0f)) * keep[r];
+                acc[r][c] = (n_lanes == VL ? NAME(load)(old) : LOAD_PART(old, n_lanes, 0.0f)) * keep[r];
             }
         }
     }
@@ -24,7 +24,7 @@ FN void NAME(columns)(const int rows, const int vectors, const int half, const f
         vf row[4];
 #pragma GCC unroll 4
         for (int c = 0; c < vectors; ++c) {
-            row[c] = NAME(numbers)(x0 + c * VL * (half ? 2 : 4), half);
+            row[c] = NAME(numbers)(x0 + c * VL * (is_f16 ? 2 : 4), is_f16);
         }
 #pragma GCC unroll 16
         for (int r = 0; r < rows; ++r) {
@@ -40,10 +40,10 @@ FN void NAME(columns)(const int rows, const int vectors, const int half, const f
 #pragma GCC unroll 4
         for (int c = 0; c < vectors; ++c) {
             float * to = out[r] + from + c * VL;
-            if (part == VL) {
+            if (n_lanes == VL) {
                 NAME(store)(to, acc[r][c] * gain[r]);
             } else {
-                NAME(store_part)(to, acc[r][c] * gain[r], part);
+                NAME(store_part)(to, acc[r][c] * gain[r], n_lanes);
             }
         }
     }
@@ -67,31 +67,31 @@ FN void NAME(tile)(const int rows, const float * const * a, int64_t n, const int
 }
 
 /* The same for rows of b that are not in panels. cols: a multiple of VL. */
-FN void NAME(rows_in_place)(const int rows, const int half, const float * const * a, int64_t n, const int32_t * index,
+FN void NAME(rows_in_place)(const int rows, const int is_f16, const float * const * a, int64_t n, const int32_t * index,
                             const char * b, size_t ldb, float * const * out, int64_t cols, const float * keep,
                             const float * gain) {
     const int wide = rows * 4 <= ROWS * 2 ? 4 : 2;
-    const size_t vector = VL * (half ? 2 : 4);
+    const size_t vector = VL * (is_f16 ? 2 : 4);
     int64_t from = 0;
     for (; from + wide * VL <= cols; from += wide * VL, b += wide * vector) {
-        NAME(columns)(rows, wide, half, a, n, index, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, wide, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain);
     }
     for (; from < cols; from += VL, b += vector) {
-        NAME(columns)(rows, 1, half, a, n, index, b, ldb, out, from, VL, keep, gain);
+        NAME(columns)(rows, 1, is_f16, a, n, index, b, ldb, out, from, VL, keep, gain);
     }
 }
 
 /* Scores of at most DOT_ROWS rows for the keys index[0], index[1] and so on (NULL: all), without a transposed copy of
  * the keys. These are `stride` bytes from each other: floats, or half floats in whole vectors. run: prefetches the next
  * keys and values; NULL if they were prefetched already. */
-FN void NAME(dots)(const int rows, const int half, const float * const * q, int64_t dim, const int32_t * index,
+FN void NAME(dots)(const int rows, const int is_f16, const float * const * q, int64_t dim, const int32_t * index,
                    const char * keys, size_t stride, int64_t cols, float * const * out, float gain, struct run * run) {
     for (int64_t j = 0; j < cols; j += 4) {
         const char * key[4];
         vf acc[DOT_ROWS][4];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) {
-            /* The last key fills the rest of four: rows of scores have room for more. */
+            /* After the last key it is computed again, up to a multiple of four: rows of scores have room. */
             const int64_t c = j + i < cols ? j + i : cols - 1;
             key[i] = keys + (index != NULL ? index[c] : c) * stride;
             if (run != NULL) {
@@ -112,7 +112,7 @@ FN void NAME(dots)(const int rows, const int half, const float * const * q, int6
             }
 #pragma GCC unroll 4
             for (int i = 0; i < 4; ++i) {
-                const vf x = NAME(numbers)(key[i] + d * (half ? 2 : 4), half);
+                const vf x = NAME(numbers)(key[i] + d * (is_f16 ? 2 : 4), is_f16);
 #pragma GCC unroll 16
                 for (int r = 0; r < rows; ++r) {
                     acc[r][i] += y[r] * x;
@@ -143,17 +143,17 @@ typedef void (*NAME(rows_fn))(const float * const *, int64_t, const int32_t *, c
                               int64_t, const float *, const float *);
 typedef void (*NAME(dots_fn))(const float * const *, int64_t, const int32_t *, const char *, size_t, int64_t,
                               float * const *, float, struct run *);
-#define ROWS_IN_PLACE(rows, name, half)                                                                               \
+#define ROWS_IN_PLACE(rows, name, is_f16)                                                                             \
     TARGET static void NAME(name##_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \
                                            size_t ldb, float * const * out, int64_t cols, const float * keep,         \
                                            const float * gain) {                                                      \
-        NAME(rows_in_place)(rows, half, a, n, index, b, ldb, out, cols, keep, gain);                                  \
+        NAME(rows_in_place)(rows, is_f16, a, n, index, b, ldb, out, cols, keep, gain);                                \
     }
-#define DOTS(rows, name, half)                                                                                  \
+#define DOTS(rows, name, is_f16)                                                                                \
     TARGET static void NAME(name##_##rows)(const float * const * q, int64_t dim, const int32_t * index,         \
                                            const char * keys, size_t stride, int64_t cols, float * const * out, \
                                            float gain, struct run * run) {                                      \
-        NAME(dots)(rows, half, q, dim, index, keys, stride, cols, out, gain, run);                              \
+        NAME(dots)(rows, is_f16, q, dim, index, keys, stride, cols, out, gain, run);                            \
     }
 #define TILE(rows)                                                                                                  \
     TARGET static void NAME(tile_##rows)(const float * const * a, int64_t n, const int32_t * index, const char * b, \

@@ -1,3 +1,4 @@
+/* Which instruction sets this CPU has: asked once, at the first call. */
 #include "isa.h"
 
 #include "hotshoe_kernels.h"

@@ -1,6 +1,14 @@
 /* What the headers of hotshoe's own kernels share. The kernels are callbacks of ggml's custom ops (ggml_custom_4d):
  * each of `nth` threads calls one with its number `ith` and computes its share of dst. tools/gen_ffi.py reads these
- * headers: Python declares their enums, structs and functions. */
+ * headers: Python declares their enums, structs and functions.
+ *
+ * Words of all matrix products:
+ *   panel      16 or 32 rows of a weight, stored so that one vector reads the same column of several rows
+ *   tile       some tokens by one or two panels: as many as have their sums in registers
+ *   group      the tokens that are multiplied by a panel while it is in the cache
+ *   staging    copying the activations of a group in the order in which tiles read them
+ *   depth      the elements of a row that are staged at once
+ *   work item  the smallest share of a product that a thread takes: one panel by one group */
 #ifndef HOTSHOE_KERNELS_H
 #define HOTSHOE_KERNELS_H
 

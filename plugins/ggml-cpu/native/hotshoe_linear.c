@@ -1,18 +1,22 @@
+/* Product of activations by weights in F32, F16 or BF16, packed or as the file has them.
+ *
+ * A packed W (m, k) is stored in panels of 32 rows, k-major: panel[k][32]. For BF16 it is panel[k / 2][32][2], because
+ * vdpbf16ps multiplies pairs. A weight that is multiplied as stored is transposed into such panels piece by piece.
+ * Without AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512 features of it are 32
+ * KiB. Groups of tokens are staged on the stack: their rows have a constant distance, which gives every broadcast an
+ * immediate address, and is free of cache aliasing. Nothing is allocated, and no thread waits for another.
+ *
+ * Reading order: hotshoe_linear.h (the ops), this file from hotshoe_linear upwards, work_items.h (threads),
+ * hotshoe_linear_tiles.h (the inner loops), hotshoe_linear_pieces.h (what is done around them). */
 #include "hotshoe_linear.h"
 
 #include "isa.h"
-#include "linear_parts.h"
+#include "work_items.h"
 
 #if defined(HOTSHOE_X86)
 
 #include "hotshoe_linear_pieces.h"
 #include "hotshoe_linear_tiles.h"
-
-/* A packed W (m, k) is stored in panels of 32 rows, k-major: panel[k][32]. For BF16 it is panel[k / 2][32][2], because
- * vdpbf16ps multiplies pairs. A weight that is multiplied as stored is transposed into such panels piece by piece.
- * Without AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512 features of it are 32
- * KiB. Blocks of tokens are staged on the stack: their rows have a constant distance, which gives every broadcast an
- * immediate address, and is free of cache aliasing. Nothing is allocated, and no thread waits for another. */
 
 static int64_t element_size(int format) { return format == HOTSHOE_LINEAR_F32 ? 4 : 2; }
 static int64_t padded_k(int format, int64_t k) { return format == HOTSHOE_LINEAR_BF16 ? (k + 1) & ~(int64_t) 1 : k; }
@@ -127,41 +131,41 @@ static struct product product_of(const struct ggml_tensor * dst, const struct ho
     return p;
 }
 
-/* How the product of a block of tokens is divided: into tiles of tokens, and depths of features. Both are of nearly one
- * size, rather than full ones and a rest. */
+/* How the product of a group of tokens is divided: into tiles of tokens, and depths of features. All tiles have nearly
+ * one size, and so have all depths: the last one is not a small remainder. */
 struct tiling {
     int64_t first_token, n_tokens;
     int64_t n_tiles;         /* of tokens */
     int64_t depth, n_depths; /* features of a depth, and how many depths */
     int64_t panels_at_once;  /* that go through the depths together */
-    int span;                /* columns of a panel that a tile has: PANEL, or HALF */
+    int tile_columns;        /* columns of a panel that a tile has: PANEL or HALF_PANEL */
     int two_panels;          /* a tile has two panels */
     int widen;               /* pieces of the weight are brought into another form first, once for all tiles */
     int all_staged;          /* all depths of the tokens are staged at once */
-    int direct;              /* sums are results: a whole tile goes straight into y */
+    int writes_result;       /* a tile goes straight into y, if all of its columns exist */
     const tile_table * tiles;
     finish_fn finish;
 };
 
 static struct tiling tiling_of(const struct product * p, int64_t first_token, int64_t n_tokens) {
-    const int halves = p->stored && !p->wide;
+    const int half_panels = p->stored && !p->wide;
     struct tiling t = {.first_token = first_token, .n_tokens = n_tokens};
     t.n_tiles = ceil_div(n_tokens, p->wide ? MAX_ROWS : MAX_ROWS_TWO);
-    t.n_depths = ceil_div(p->k, p->pairs ? 2 * DEPTH_STORED : halves ? DEPTH_STORED : DEPTH);
+    t.n_depths = ceil_div(p->k, p->pairs ? 2 * DEPTH_STORED : half_panels ? DEPTH_STORED : DEPTH);
     t.depth = (ceil_div(p->k, t.n_depths) + 7) & ~(int64_t) 7;
-    t.span = halves ? HALF : PANEL;
+    t.tile_columns = half_panels ? HALF_PANEL : PANEL;
     t.two_panels = p->wide && !p->stored && n_tokens <= MAX_ROWS_TWO;
     t.widen = p->stored || (t.n_tiles > 1 && p->format == HOTSHOE_LINEAR_F16);
     t.all_staged = t.n_depths <= STAGED_DEPTHS;
-    t.direct = t.n_depths == 1 && !p->bias && !p->gelu && !p->residual;
+    t.writes_result = t.n_depths == 1 && !p->bias && !p->gelu && !p->residual;
     /* With several depths: the panels of one tile where all depths are staged, else as many as have room for their
      * sums. */
     t.panels_at_once = t.n_depths == 1 ? ceil_div(p->m, PANEL)
                        : t.all_staged  ? t.two_panels + 1
                                        : SUMS / (n_tokens * PANEL);
     const int format = p->pairs ? HOTSHOE_LINEAR_BF16 : t.widen ? HOTSHOE_LINEAR_F32 : p->format;
-    t.tiles = p->wide ? tiles_512 + format : halves ? &half_tiles_256 : tiles_256 + format;
-    t.finish = p->wide ? finish_512 : halves ? finish_half_256 : finish_256;
+    t.tiles = p->wide ? tiles_512 + format : half_panels ? &half_tiles_256 : tiles_256 + format;
+    t.finish = p->wide ? finish_512 : half_panels ? finish_half_256 : finish_256;
     return t;
 }
 
@@ -212,11 +216,11 @@ static inline const char * unpack_panel(const struct product * p, const struct t
     const int64_t row_stride = (int64_t) p->stored->nb[1];
     if (p->pairs && p->rounds) {
         round_rows(w, row_stride, piece->n_columns, piece->n_k, scratch->rounded);
-        transpose_f32((const char *) scratch->rounded, 2 * piece->n_k, piece->n_columns, t->span, piece->steps,
+        transpose_f32((const char *) scratch->rounded, 2 * piece->n_k, piece->n_columns, t->tile_columns, piece->steps,
                       scratch->widened);
     } else { /* a pair of BF16 moves as one F32 */
         const int format = p->pairs ? HOTSHOE_LINEAR_F32 : p->format;
-        transpose_as_f32[format](w, row_stride, piece->n_columns, t->span, piece->steps, scratch->widened);
+        transpose_as_f32[format](w, row_stride, piece->n_columns, t->tile_columns, piece->steps, scratch->widened);
     }
     return (const char *) scratch->widened;
 }
@@ -224,7 +228,7 @@ static inline const char * unpack_panel(const struct product * p, const struct t
 /* What tile number `tile` prefetches of the piece after this one: its share of the rows. */
 static inline struct upcoming upcoming_of(const struct product * p, const struct tiling * t, const struct piece * piece,
                                           int64_t tile) {
-    int64_t column = piece->column + piece->panels * t->span, k = piece->k0;
+    int64_t column = piece->column + piece->panels * t->tile_columns, k = piece->k0;
     if (column >= piece->stop) {
         column = piece->is_last_depth ? piece->stop : piece->start;
         k = piece->is_last_depth ? 0 : piece->k0 + t->depth;
@@ -232,8 +236,8 @@ static inline struct upcoming upcoming_of(const struct product * p, const struct
     if (!p->stored || column >= piece->limit) {
         return (struct upcoming){0, 0, 0, 0};
     }
-    const int64_t first = t->span * tile / t->n_tiles;
-    const int64_t last = min64(t->span * (tile + 1) / t->n_tiles, piece->limit - column);
+    const int64_t first = t->tile_columns * tile / t->n_tiles;
+    const int64_t last = min64(t->tile_columns * (tile + 1) / t->n_tiles, piece->limit - column);
     return (struct upcoming){
         .first = stored_at(p, column + first, k),
         .row_stride = (int64_t) p->stored->nb[1],
@@ -245,13 +249,13 @@ static inline struct upcoming upcoming_of(const struct product * p, const struct
 /* All tiles of tokens by a piece of the weight, w. After the last depth their results go to y. */
 static inline void run_tiles(const struct product * p, const struct tiling * t, const struct piece * piece,
                              const char * staged, const char * w, float * sums) {
-    const int width = piece->panels * t->span, direct = t->direct && piece->n_columns == width;
+    const int width = piece->panels * t->tile_columns, writes_result = t->writes_result && piece->n_columns == width;
     if (t->n_depths > 1) { /* each piece has sums of its own */
         sums += (piece->column - piece->start) * t->n_tokens;
     }
     const tile_fn * tiles = (*t->tiles)[piece->panels - 1];
     for (int64_t i = 0; i < t->n_tiles; ++i) {
-        const int64_t first = t->n_tokens * i / t->n_tiles; /* token of the block */
+        const int64_t first = t->n_tokens * i / t->n_tiles; /* token of the group */
         const int rows = (int) (t->n_tokens * (i + 1) / t->n_tiles - first);
         const int64_t offset = (t->first_token + first) * p->m + piece->column; /* in y and the residual */
         float * out = p->y + offset;
@@ -264,14 +268,14 @@ static inline void run_tiles(const struct product * p, const struct tiling * t, 
                 __builtin_prefetch(residual + r * p->m + 16);
             }
         }
-        float * tile = direct ? out : sums + (t->n_depths > 1 ? first * width : 0);
-        const int64_t stride = direct ? p->m : width;
+        float * tile = writes_result ? out : sums + (t->n_depths > 1 ? first * width : 0);
+        const int64_t stride = writes_result ? p->m : width;
         const struct upcoming next = upcoming_of(p, t, piece, i);
         tiles[rows](staged + first * STRIDE, w, piece->steps, panel_size(p->format, p->k), tile, stride, piece->k0 != 0,
                     &next);
-        for (int part = 0; part < piece->panels && piece->is_last_depth && !direct; ++part) {
-            const int64_t column = part * t->span;
-            t->finish(tile + column, stride, rows, (int) min64(t->span, p->m - piece->column - column),
+        for (int panel = 0; panel < piece->panels && piece->is_last_depth && !writes_result; ++panel) {
+            const int64_t column = panel * t->tile_columns;
+            t->finish(tile + column, stride, rows, (int) min64(t->tile_columns, p->m - piece->column - column),
                       p->bias ? p->bias + piece->column + column : 0, p->gelu, residual ? residual + column : 0,
                       out + column, p->m);
         }
@@ -296,9 +300,9 @@ static void multiply(const struct product * p, int64_t first_token, int64_t last
             if (!are_staged || !t.all_staged) {
                 stage_tokens(p, &t, &piece, tokens);
             }
-            for (piece.column = piece.start; piece.column < piece.stop; piece.column += piece.panels * t.span) {
+            for (piece.column = piece.start; piece.column < piece.stop; piece.column += piece.panels * t.tile_columns) {
                 piece.panels = t.two_panels && piece.column + PANEL < piece.stop ? 2 : 1;
-                piece.n_columns = (int) min64(piece.panels * t.span, p->m - piece.column);
+                piece.n_columns = (int) min64(piece.panels * t.tile_columns, p->m - piece.column);
                 run_tiles(p, &t, &piece, tokens, unpack_panel(p, &t, &piece, &scratch), scratch.sums);
             }
         }
@@ -306,28 +310,28 @@ static void multiply(const struct product * p, int64_t first_token, int64_t last
 }
 
 void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    /* Panels that a thread takes at least: more of them with many tokens, so that staging stays a small part. */
-    enum { LEAST_PANELS = 2, LEAST_PANELS_LARGE = 8, SMALL_BLOCK = 16 };
+    /* The fewest panels that a thread takes: more with many tokens, so that staging stays a small part. */
+    enum { MIN_PANELS = 2, MIN_PANELS_LARGE = 8, SMALL_GROUP = 16 };
     (void) ith;
     const struct product p = product_of(dst, (const struct hotshoe_linear_params *) userdata);
-    /* Blocks of tokens of nearly one size, each with all panels. */
+    /* Groups of tokens of nearly one size, each with all panels. */
     const int64_t n = p.x->ne[1], panels = ceil_div(p.m, PANEL), parts = token_parts(n, panels, nth, 0.2, 4.0);
-    const int64_t room = !p.stored ? BLOCK : p.wide ? BLOCK_STORED / MAX_ROWS * MAX_ROWS : BLOCK_STORED;
-    const int64_t block_tokens = min64(room, ceil_div(n, parts)), blocks = n ? ceil_div(n, block_tokens) : 0;
-    const int64_t min_units = block_tokens > SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
-    _Alignas(64) char staged[STAGED_DEPTHS * BLOCK_STORED * STRIDE];
-    int64_t unit, end, next_unit, staged_block = -1;
-    int32_t * position = position_in(dst);
-    while (take_units(position, blocks * panels, min_units, nth, &unit, &end)) {
-        for (; unit < end; unit = next_unit) { /* a unit is a panel of a block */
-            const int64_t block = unit / panels, before = block * panels;
-            next_unit = min64(end, before + panels);
-            multiply(&p, n * block / blocks, n * (block + 1) / blocks, unit - before, next_unit - before, staged,
-                     block == staged_block);
-            staged_block = block;
+    const int64_t room = !p.stored ? MAX_TOKENS : p.wide ? MAX_TOKENS_STORED / MAX_ROWS * MAX_ROWS : MAX_TOKENS_STORED;
+    const int64_t group_tokens = min64(room, ceil_div(n, parts)), n_groups = n ? ceil_div(n, group_tokens) : 0;
+    const int64_t min_items = group_tokens > SMALL_GROUP ? MIN_PANELS_LARGE : MIN_PANELS;
+    _Alignas(64) char staged[STAGED_DEPTHS * MAX_TOKENS_STORED * STRIDE];
+    int64_t item, end, next_item, staged_group = -1;
+    int32_t * counter = work_counter(dst);
+    while (take_items(counter, n_groups * panels, min_items, nth, &item, &end)) {
+        for (; item < end; item = next_item) { /* an item is a panel of a group */
+            const int64_t group = item / panels, before = group * panels;
+            next_item = min64(end, before + panels);
+            multiply(&p, n * group / n_groups, n * (group + 1) / n_groups, item - before, next_item - before, staged,
+                     group == staged_group);
+            staged_group = group;
         }
     }
-    leave(position, nth);
+    finish_thread(counter, nth);
 }
 
 #else /* no kernels for this CPU or compiler */

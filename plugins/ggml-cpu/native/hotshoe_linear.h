@@ -15,19 +15,19 @@ enum hotshoe_linear_activation {
     HOTSHOE_LINEAR_GELU_TANH = 3, /* only with a gate */
 };
 
-/* The op's userdata. It must live as long as the graph. */
+/* The op's userdata. It must live as long as the graph. hotshoe_quants and hotshoe_quants_experts take the same. */
 struct hotshoe_linear_params {
     const void * packed; /* NULL: the weight is src[1], as a file has it */
-    const void *
-        gate;       /* hotshoe_quants and hotshoe_quants_experts: another weight of the same size and type, or NULL */
-    int64_t k, m;   /* input and output features */
-    int32_t format; /* enum hotshoe_linear_format; with an F16 weight as a file has it, BF16 rounds it to BF16 */
+    /* Only hotshoe_quants and hotshoe_quants_experts: another weight of the same size and type, or NULL. */
+    const void * gate;
+    int64_t k, m;       /* input and output features */
+    int32_t format;     /* enum hotshoe_linear_format; with an F16 weight as a file has it, BF16 rounds it to BF16 */
     int32_t activation; /* enum hotshoe_linear_activation */
     int32_t has_bias;
     int32_t has_residual;
     int32_t avx2_only;         /* 0; 1 in tests: no AVX-512 even if the CPU has it (F32, F16, and hotshoe_quants) */
-    int32_t separate_outliers; /* hotshoe_quants and hotshoe_quants_experts: see there */
-    int64_t n_experts;         /* hotshoe_quants_experts: packed weights of k by m, one after the other */
+    int32_t separate_outliers; /* only hotshoe_quants and hotshoe_quants_experts: see there */
+    int64_t n_experts;         /* only hotshoe_quants_experts: packed weights of k by m, one after the other */
 };
 
 /* A mask of 1 << format for the formats that are fast on this CPU. If it is 0, this CPU has no kernels: do not call the

@@ -3,8 +3,9 @@
 #ifndef HOTSHOE_LINEAR_PIECES_H
 #define HOTSHOE_LINEAR_PIECES_H
 
+#include "finish_row.h"
 #include "hotshoe_linear_tiles.h"
-#include "linear_parts.h"
+#include "tensor_rows.h"
 
 /* --- staging: n features of some tokens, STRIDE bytes from each other -------------------------------- */
 
@@ -143,7 +144,9 @@ ALWAYS_INLINE void finish(int width, FINISH_ARGS) {
         finish_row(width, tile + r * stride, cols, padded_bias, gelu, residual ? residual + r * m : 0, dst + r * m);
     }
 }
-AVX2 static void finish_half_256(FINISH_ARGS) { finish(HALF, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
+AVX2 static void finish_half_256(FINISH_ARGS) {
+    finish(HALF_PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m);
+}
 AVX2 static void finish_256(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
 AVX512 static void finish_512(FINISH_ARGS) { finish(PANEL, tile, stride, rows, cols, bias, gelu, residual, dst, m); }
 

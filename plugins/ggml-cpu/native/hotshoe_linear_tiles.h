@@ -1,6 +1,6 @@
-/* Tiles of products with F32, F16 and BF16 weights: some tokens by one or two panels, for each number of tokens and
- * each instruction set a function of its own, so that the accumulators stay in registers. Only hotshoe_linear.c
- * includes this.
+/* Tiles of products with F32, F16 and BF16 weights: some tokens by one or two panels. Each number of tokens and each
+ * instruction set has its own function, so that the accumulators stay in registers. Only hotshoe_linear.c includes
+ * this.
  *
  * A tile is up to 14 tokens by one panel (28 accumulators of the 32 registers) or up to 6 tokens by two panels. Without
  * AVX-512 it is up to 6 tokens by half a panel (12 accumulators of the 16 registers), then by the other half. */
@@ -14,31 +14,31 @@
 
 enum {
     PANEL = 32,
-    HALF = PANEL / 2,
+    HALF_PANEL = PANEL / 2,
     MAX_ROWS = 14,    /* of a tile by one panel, with AVX-512 */
     MAX_ROWS_TWO = 6, /* of a tile by two panels; without AVX-512, of every tile */
 #if defined(__GLIBC__)
-    BLOCK = 112,        /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
-    DEPTH = 384,        /* features staged at once; 256 made F32 3 % slower */
-    BLOCK_STORED = 144, /* BLOCK for weights as stored, in halves of panels */
-    DEPTH_STORED = 512, /* DEPTH for weights as stored, and twice as many in BF16; 256 made F16 15 % slower */
-    STAGED_DEPTHS = 2,  /* depths that are staged at once if a token has no more of them: 594 KiB */
+    MAX_TOKENS = 112,        /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
+    DEPTH = 384,             /* features staged at once; 256 made F32 3 % slower */
+    MAX_TOKENS_STORED = 144, /* MAX_TOKENS for weights as stored, in halves of panels */
+    DEPTH_STORED = 512,      /* DEPTH for weights as stored, and twice as many in BF16; 256 made F16 15 % slower */
+    STAGED_DEPTHS = 2,       /* depths that are staged at once if a token has no more of them: 594 KiB */
     /* Floats for the sums of some panels' tiles, if a token has more depths. Summing in the result itself, whose rows
      * are far from each other, made BF16 6 % slower. */
     SUMS = 64 << 10,
 #elif defined(__linux__)
     /* musl gives a thread 128 KiB of stack. */
-    BLOCK = 28,
+    MAX_TOKENS = 28,
     DEPTH = 256,
-    BLOCK_STORED = 28,
+    MAX_TOKENS_STORED = 28,
     DEPTH_STORED = 256,
     STAGED_DEPTHS = 1,
     SUMS = 2 << 10,
 #else
     /* macOS gives a thread 512 KiB of stack. */
-    BLOCK = 70,
+    MAX_TOKENS = 70,
     DEPTH = 384,
-    BLOCK_STORED = 72,
+    MAX_TOKENS_STORED = 72,
     DEPTH_STORED = 512,
     STAGED_DEPTHS = 1,
     SUMS = 24 << 10,
@@ -101,7 +101,7 @@ AVX512_BF16 ALWAYS_INLINE void tile_bf16(int rows, int panels, const char * x, c
     }
 }
 
-AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * x, const char * w, int64_t steps,
+AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int is_f16, const char * x, const char * w, int64_t steps,
                                    int64_t panel_stride, float * tile, int64_t tile_stride, int resume,
                                    const struct upcoming * next) {
     __m512 acc[MAX_ROWS][4];
@@ -114,10 +114,11 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * 
         prefetch_upcoming(next, i);
         __m512 b[4];
         UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
-            b[v] = half ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + v / 2 * panel_stride + v % 2 * 32)))
-                        : _mm512_load_ps((const float *) (w + v / 2 * panel_stride + v % 2 * 64));
+            b[v] = is_f16
+                       ? _mm512_cvtph_ps(_mm256_load_si256((const __m256i *) (w + v / 2 * panel_stride + v % 2 * 32)))
+                       : _mm512_load_ps((const float *) (w + v / 2 * panel_stride + v % 2 * 64));
         }
-        UNROLL_FOR(int p = 0; p < panels && half; ++p) { /* with 8 tokens 95 GFLOP/s instead of 77 */
+        UNROLL_FOR(int p = 0; p < panels && is_f16; ++p) { /* with 8 tokens 95 GFLOP/s instead of 77 */
             _mm_prefetch(w + p * panel_stride + 2048, _MM_HINT_T0);
         }
         UNROLL_FOR(int r = 0; r < rows; ++r) {
@@ -127,7 +128,7 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * 
             }
         }
         x += 4;
-        w += half ? 64 : 128;
+        w += is_f16 ? 64 : 128;
     }
     UNROLL_FOR(int r = 0; r < rows; ++r) {
         UNROLL_FOR(int v = 0; v < 2 * panels; ++v) {
@@ -136,8 +137,8 @@ AVX512 ALWAYS_INLINE void tile_512(int rows, int panels, int half, const char * 
     }
 }
 
-/* Half a panel of F32, or of F16 (half). step: bytes from one feature to the next. */
-AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, const char * w, int64_t steps,
+/* Half a panel of F32, or of F16 (is_f16). step: bytes from one feature to the next. */
+AVX2 ALWAYS_INLINE void tile_256(int rows, int is_f16, int step, const char * x, const char * w, int64_t steps,
                                  float * tile, int64_t tile_stride, int resume, const struct upcoming * next) {
     __m256 acc[MAX_ROWS_TWO][2];
     UNROLL_FOR(int r = 0; r < rows; ++r) {
@@ -148,9 +149,9 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
     for (int64_t i = 0; i < steps; ++i) {
         prefetch_upcoming(next, i);
         const __m256 b0 =
-            half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
-        const __m256 b1 = half ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 16)))
-                               : _mm256_load_ps((const float *) (w + 32));
+            is_f16 ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) w)) : _mm256_load_ps((const float *) w);
+        const __m256 b1 = is_f16 ? _mm256_cvtph_ps(_mm_load_si128((const __m128i *) (w + 16)))
+                                 : _mm256_load_ps((const float *) (w + 32));
         UNROLL_FOR(int r = 0; r < rows; ++r) {
             const __m256 value = _mm256_broadcast_ss((const float *) (x + r * STRIDE));
             acc[r][0] = _mm256_fmadd_ps(value, b0, acc[r][0]);
@@ -177,20 +178,20 @@ AVX2 ALWAYS_INLINE void tile_256(int rows, int half, int step, const char * x, c
     AVX512_BF16 static void bf16_##rows##_##panels(TILE_ARGS) {                                \
         tile_bf16(rows, panels, x, w, steps, panel_stride, tile, tile_stride, resume, next);   \
     }
-#define TILES_256(rows)                                                                   \
-    AVX2 static void f32_256_##rows(TILE_ARGS) {                                          \
-        (void) panel_stride;                                                              \
-        tile_256(rows, 0, 128, x, w, steps, tile, tile_stride, resume, next);             \
-        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF, tile_stride, resume, next); \
-    }                                                                                     \
-    AVX2 static void f16_256_##rows(TILE_ARGS) {                                          \
-        (void) panel_stride;                                                              \
-        tile_256(rows, 1, 64, x, w, steps, tile, tile_stride, resume, next);              \
-        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF, tile_stride, resume, next);  \
-    }                                                                                     \
-    AVX2 static void half_256_##rows(TILE_ARGS) {                                         \
-        (void) panel_stride;                                                              \
-        tile_256(rows, 0, 64, x, w, steps, tile, tile_stride, resume, next);              \
+#define TILES_256(rows)                                                                         \
+    AVX2 static void f32_256_##rows(TILE_ARGS) {                                                \
+        (void) panel_stride;                                                                    \
+        tile_256(rows, 0, 128, x, w, steps, tile, tile_stride, resume, next);                   \
+        tile_256(rows, 0, 128, x, w + 64, steps, tile + HALF_PANEL, tile_stride, resume, next); \
+    }                                                                                           \
+    AVX2 static void f16_256_##rows(TILE_ARGS) {                                                \
+        (void) panel_stride;                                                                    \
+        tile_256(rows, 1, 64, x, w, steps, tile, tile_stride, resume, next);                    \
+        tile_256(rows, 1, 64, x, w + 32, steps, tile + HALF_PANEL, tile_stride, resume, next);  \
+    }                                                                                           \
+    AVX2 static void half_256_##rows(TILE_ARGS) {                                               \
+        (void) panel_stride;                                                                    \
+        tile_256(rows, 0, 64, x, w, steps, tile, tile_stride, resume, next);                    \
     }
 #define EACH_TO_6(call) call(1, 2) call(2, 2) call(3, 2) call(4, 2) call(5, 2) call(6, 2)
 #define EACH_TO_14(call)                                                                                           \

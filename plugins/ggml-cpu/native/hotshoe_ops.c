@@ -1,3 +1,7 @@
+/* Ops that ggml-cpu lacks, or computes in another way than NumPy: arithmetic element by element, the maximum of rows,
+ * products with few rows, and the order of rows.
+ *
+ * Reading order: hotshoe_ops.h (the ops), tensor_rows.h (rows and shares of threads), this file. */
 #include "hotshoe_ops.h"
 
 #include <math.h>
@@ -54,8 +58,8 @@ static int32_t int_mod(int32_t a, int32_t b) {
 #define MINIMUM(x, y) ((x) != (x) || (x) < (y) ? (x) : (y))
 #define MAXIMUM(x, y) ((x) != (x) || (x) > (y) ? (x) : (y))
 
-/* n elements of a row of dst, and where those of the sources begin. */
-struct span {
+/* n elements of a row of dst, and where the elements of the sources begin. */
+struct operands {
     char * dst;
     const char * src[3];
     int64_t stride[3]; /* bytes from one element of a source to the next; 0 if it is broadcast */
@@ -77,7 +81,7 @@ struct span {
     }                                                              \
     break
 
-static void floats(const struct span * p, int32_t op) {
+static void floats(const struct operands * p, int32_t op) {
     switch (op) {
         case HOTSHOE_EQUAL: EACH2(float, float, x == y ? 1.0f : 0.0f);
         case HOTSHOE_LESS: EACH2(float, float, x < y ? 1.0f : 0.0f);
@@ -91,7 +95,7 @@ static void floats(const struct span * p, int32_t op) {
     }
 }
 
-static void integers(const struct span * p, const struct hotshoe_pointwise_params * params) {
+static void integers(const struct operands * p, const struct hotshoe_pointwise_params * params) {
     const int32_t low = params->low, high = params->high;
     switch (params->op) {
         case HOTSHOE_EQUAL: EACH2(float, int32_t, x == y ? 1.0f : 0.0f);
@@ -109,7 +113,7 @@ static void integers(const struct span * p, const struct hotshoe_pointwise_param
     }
 }
 
-static void choose(const struct span * p, int by_float) {
+static void choose(const struct operands * p, int by_float) {
     for (int64_t i = 0; i < p->n; ++i) {
         const char * c = p->src[0] + i * p->stride[0];
         const int holds = by_float ? *(const float *) c != 0.0f : *(const int32_t *) c != 0;
@@ -123,7 +127,8 @@ void hotshoe_pointwise(struct ggml_tensor * dst, int ith, int nth, void * userda
     const struct rectangle part = share_of_rows(n_rows(dst), dst->ne[0], ith, nth);
     const int64_t column = part.first_column;
     for (int64_t row = part.first_row; row < part.last_row; ++row) {
-        struct span p = {.dst = (char *) dst->data + (row * dst->ne[0] + column) * 4, .n = part.last_column - column};
+        struct operands p = {.dst = (char *) dst->data + (row * dst->ne[0] + column) * 4,
+                             .n = part.last_column - column};
         for (int i = 0; i < 3 && dst->src[i] != NULL; ++i) {
             p.stride[i] = dst->src[i]->ne[0] == 1 ? 0 : (int64_t) dst->src[i]->nb[0];
             p.src[i] = row_like(dst->src[i], dst, row) + column * p.stride[i];
@@ -140,8 +145,8 @@ void hotshoe_pointwise(struct ggml_tensor * dst, int ith, int nth, void * userda
 
 /* --- rows ------------------------------------------------------------------------------------------ */
 
-/* The first index of the largest of n numbers. It compares pieces of 256 in vectors, and looks closer at a piece only
- * if that has a larger number or NaN. */
+/* The first index of the largest of n numbers. It compares pieces of 256 in vectors, and searches a piece only if the
+ * piece has a larger number or NaN. */
 static int64_t first_largest(const float * x, int64_t n) {
     enum { PIECE = 256 };
     int64_t best = 0;
@@ -196,8 +201,8 @@ void hotshoe_few_rows(struct ggml_tensor * dst, int ith, int nth, void * userdat
     const int64_t n = dst->ne[0], k = a->ne[0], pieces = ceil_div(n, PIECE);
     int64_t first, last;
     share(n_rows(dst) * pieces, ith, nth, &first, &last);
-    for (int64_t unit = first; unit < last; ++unit) {
-        const int64_t r = unit / pieces, column = unit % pieces * PIECE;
+    for (int64_t item = first; item < last; ++item) {
+        const int64_t r = item / pieces, column = item % pieces * PIECE;
         const int64_t columns = min64(n - column, PIECE);
         const float * x = (const float *) row_like(a, dst, r);
         const char * row = row_like(b, dst, r - r % dst->ne[1]) + column * 4; /* the first row of src[1] */

@@ -43,8 +43,7 @@ HOTSHOE_API void hotshoe_row_argmax(struct ggml_tensor * dst, int ith, int nth, 
 
 /* dst [n, m, ...] = src[0] [k, m, ...] @ src[1] [n, k, ...], both F32 with contiguous rows; each is broadcast over axes
  * 2 and 3 of the other. It is for small m: every row of src[0] reads all of src[1], in the order of memory. ggml's own
- * product needs src[1] transposed: for a mixture of experts that copy took 7 % of a prompt's time, and the product 3 %.
- */
+ * product needs src[1] transposed: in a mixture of experts that copy took 7 % of a prompt, and the product 3 %. */
 HOTSHOE_API void hotshoe_few_rows(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 struct hotshoe_order_params {

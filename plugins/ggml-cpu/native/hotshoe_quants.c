@@ -1,22 +1,30 @@
+/* Product of activations by weights in ggml's quantized types, on CPUs with AVX2.
+ *
+ * W (m, k) is stored in panels of 16 rows, one ggml block after the other, in as many bytes as in the file. A panel is
+ * unpacked, some hundred elements at once, into memory that stays in the L1 cache, and there all tokens of a group are
+ * multiplied by it. With one or two tokens the packed blocks are multiplied without unpacking. Nothing is allocated,
+ * and no thread waits for another.
+ *
+ * Reading order: hotshoe_quants.h (the ops), hotshoe_quants_set.h (the types), this file from hotshoe_quants upwards,
+ * then the inner loops: hotshoe_quants_unpack.h (the layouts of packed blocks and records), hotshoe_quants_records.h,
+ * hotshoe_quants_tiles.h. hotshoe_quants_pack.c packs a weight. */
 #include "hotshoe_quants.h"
 
 #include "isa.h"
-#include "linear_parts.h"
+#include "work_items.h"
 
 #if defined(HOTSHOE_X86)
 
 #include <immintrin.h>
+#include <string.h>
 
 #include "hotshoe_quants_set.h"
 
-/* W (m, k) is stored in panels of 16 rows, one ggml block after the other, in as many bytes as in the file. A panel is
- * unpacked, some hundred elements at once, into memory that stays in the L1 cache, and there all tokens of a block are
- * multiplied by it. Nothing is allocated, and no thread waits for another. */
 enum {
     UNPACKED = 24 << 10, /* bytes of a panel's records */
 #if defined(__GLIBC__)
     STAGED = 384 << 10, /* bytes of activations, which stay in the L2 cache */
-    MAX_TOKENS = 128,   /* tokens of a block: 16 tiles, so that unpacking is a small part */
+    MAX_TOKENS = 128,   /* tokens of a group: 16 tiles, so that unpacking is a small part */
 #elif defined(__linux__)
     /* musl gives a thread 128 KiB of stack. */
     STAGED = 40 << 10,
@@ -26,21 +34,22 @@ enum {
     STAGED = 160 << 10,
     MAX_TOKENS = 96,
 #endif
-    /* A block of tokens has as many as can be staged with all their elements: then their sums are computed in one go.
-     * Fewer than LEAST_TOKENS would use too little of what is unpacked for them. */
-    LEAST_TOKENS = 32,
+    /* A group has as many tokens as can be staged with all their elements: then their sums are computed in one go. If
+     * those were fewer than MIN_TOKENS, unpacking would cost too much for each token: then the group has MAX_TOKENS,
+     * and only some elements are staged at once. */
+    MIN_TOKENS = 32,
     SUPERBLOCK = 256, /* the elements staged at once are a multiple of it */
-    /* Up to SMALL_BLOCK tokens memory is the limit. Elements are then unpacked in small steps, so that those that come
-     * next are on their way meanwhile: at least PREFETCH_AHEAD bytes ahead. */
-    SMALL_BLOCK = 16,
+    /* With up to SMALL_GROUP tokens memory is the limit. Elements are then unpacked in small steps, and the elements
+     * at least PREFETCH_AHEAD bytes ahead are prefetched meanwhile. */
+    SMALL_GROUP = 16,
     SMALL_STEP = 512, /* elements */
     PREFETCH_AHEAD = 8192,
-    MAX_SPANS = STAGED / 2 / STAGED_RECORD(32, FORM_DOT), /* of all tokens that are staged with their rests */
+    MAX_SPANS = STAGED / 2 / STAGED_RECORD(32, FORM_DOT), /* of all tokens, if corrections are staged too */
 };
 
 int hotshoe_quants_has(int type, int64_t k) {
     const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    return q && k > 0 && k % q->elements == 0 && hotshoe_cpu() & CPU_AVX2;
+    return q && k > 0 && k % q->file_block_elements == 0 && hotshoe_cpu() & CPU_AVX2;
 }
 
 /* The fastest set that this CPU has. */
@@ -60,8 +69,8 @@ static const struct quant_set * best_set(void) {
     return &hotshoe_quants_avx2;
 }
 
-/* Rows of x by one weight. The rows of x and of the result may be anywhere. */
-struct block {
+/* Tokens, which are rows of x, and the weight that multiplies them. The rows of x and y may be anywhere. */
+struct token_group {
     const struct quant_set * set;
     const struct quant * quant;
     const char * packed;
@@ -75,76 +84,84 @@ struct block {
     float * y[MAX_TOKENS];
 };
 
-/* Tokens that are staged, tile by tile. With separate outliers, each tile's rests follow them: what rounding leaves of
- * the spans that have outliers. */
+/* Tokens that are staged, tile by tile. With separate outliers, the corrections of all tiles follow: the rounding
+ * errors of the spans that have outliers, rounded to 8 bits in turn. */
 struct staged {
     _Alignas(64) char tokens[STAGED];
     uint8_t has_outliers[MAX_SPANS]; /* for each span, tile by tile */
 };
 
-static int64_t span_of(const struct quant * q) { return q->elements == SUPERBLOCK ? SPAN : q->elements; }
+static int64_t scale_span_of(const struct quant * q) {
+    return q->file_block_elements == SUPERBLOCK ? SCALE_SPAN : q->file_block_elements;
+}
 
 /* Bytes of n elements of a panel, packed. */
-static int64_t packed_bytes(const struct quant * q, int64_t n) { return ROWS * (n / q->elements) * q->bytes; }
+static int64_t packed_bytes(const struct quant * q, int64_t n) {
+    return ROWS * (n / q->file_block_elements) * q->file_block_bytes;
+}
 
 /* Bytes of one token, staged with all its elements. */
-static int64_t token_bytes_of(const struct block * b) {
-    const struct quant * q = b->quant;
-    return b->k / q->block * STAGED_RECORD(q->block, q->form) * (b->separate_outliers ? 2 : 1);
+static int64_t token_bytes_of(const struct token_group * g) {
+    const struct quant * q = g->quant;
+    return g->k / q->record_elements * STAGED_RECORD(q->record_elements, q->form) * (g->separate_outliers ? 2 : 1);
 }
-static int all_staged(const struct block * b) { return b->n_tokens * token_bytes_of(b) <= STAGED; }
+static int all_staged(const struct token_group * g) { return g->n_tokens * token_bytes_of(g) <= STAGED; }
 
-static int64_t max_tokens(const struct block * b) {
-    const int64_t n = STAGED / token_bytes_of(b);
-    return n < LEAST_TOKENS ? MAX_TOKENS : min64(n / b->set->in_tile * b->set->in_tile, MAX_TOKENS);
+static int64_t max_tokens(const struct token_group * g) {
+    const int64_t n = STAGED / token_bytes_of(g);
+    return n < MIN_TOKENS ? MAX_TOKENS : min64(n / g->set->in_tile * g->set->in_tile, MAX_TOKENS);
 }
 
 /* A product and its gate are computed in turn, panel by panel, for tokens that are staged once. */
 int hotshoe_quants_gates(int type, int64_t k, int separate_outliers) {
     const struct quant_set * set = best_set();
-    const struct block b = {.quant = quant_of(set, type), .k = k, .separate_outliers = separate_outliers};
-    return STAGED / token_bytes_of(&b) >= LEAST_TOKENS;
+    const struct token_group g = {.quant = quant_of(set, type), .k = k, .separate_outliers = separate_outliers};
+    return STAGED / token_bytes_of(&g) >= MIN_TOKENS;
 }
 
-/* How the product of a block is divided: into tiles of tokens, depths of elements that are staged at once, and steps of
+/* How the product of a group is divided: into tiles of tokens, depths of elements that are staged at once, and steps of
  * elements that are unpacked at once. */
 struct tiling {
     int64_t n_tiles; /* of tokens, of nearly one size */
     int64_t depth, step;
-    int64_t span;         /* elements with one scale of a token */
+    int64_t scale_span;   /* elements with one scale of a token */
     int64_t record_bytes; /* of one token, staged */
     int64_t panel_bytes;
-    int direct; /* tokens are multiplied by the packed blocks themselves, one by one */
-    int lines;  /* prefetched with each record of a tile: at least 1, and enough for all that is unpacked next */
+    int without_unpacking; /* tokens are multiplied by the packed blocks themselves, one by one */
+    int lines; /* prefetched with each record of a tile: at least 1, and enough for all that is unpacked next */
 };
 
-static struct tiling tiling_of(const struct block * b) {
-    const struct quant * q = b->quant;
-    struct tiling t = {.span = span_of(q), .record_bytes = STAGED_RECORD(q->block, q->form)};
-    t.direct = b->n_tokens <= b->set->direct && !b->separate_outliers;
-    t.n_tiles = ceil_div(b->n_tokens, t.direct ? 1 : b->set->in_tile);
+static struct tiling tiling_of(const struct token_group * g) {
+    const struct quant * q = g->quant;
+    struct tiling t = {.scale_span = scale_span_of(q), .record_bytes = STAGED_RECORD(q->record_elements, q->form)};
+    t.without_unpacking = g->n_tokens <= g->set->max_tokens_without_unpacking && !g->separate_outliers;
+    t.n_tiles = ceil_div(g->n_tokens, t.without_unpacking ? 1 : g->set->in_tile);
     const int64_t token_superblock =
-        SUPERBLOCK / q->block * t.record_bytes * (b->separate_outliers ? 2 : 1); /* bytes */
-    t.depth = all_staged(b) ? b->k : STAGED / (b->n_tokens * token_superblock) * SUPERBLOCK;
-    const int64_t unpacked_superblock = SUPERBLOCK / q->block * RECORD(q->block, q->form, q->mins); /* bytes */
-    t.step = b->n_tokens <= SMALL_BLOCK ? SMALL_STEP : UNPACKED / unpacked_superblock * SUPERBLOCK;
-    t.panel_bytes = packed_bytes(q, b->k);
-    const int64_t record_lines = ceil_div(ROWS * q->block * q->bytes / q->elements, GROUP);
+        SUPERBLOCK / q->record_elements * t.record_bytes * (g->separate_outliers ? 2 : 1); /* bytes */
+    t.depth = all_staged(g) ? g->k : STAGED / (g->n_tokens * token_superblock) * SUPERBLOCK;
+    const int64_t unpacked_superblock =
+        SUPERBLOCK / q->record_elements * RECORD(q->record_elements, q->form, q->mins); /* bytes */
+    t.step = g->n_tokens <= SMALL_GROUP ? SMALL_STEP : UNPACKED / unpacked_superblock * SUPERBLOCK;
+    t.panel_bytes = packed_bytes(q, g->k);
+    const int64_t record_lines =
+        ceil_div(ROWS * q->record_elements * q->file_block_bytes / q->file_block_elements, CACHE_LINE);
     t.lines = (int) ceil_div(record_lines, t.n_tiles);
     return t;
 }
 
-/* Stages the rests of a tile's spans with outliers: of elements [k0, k1) of `rows` tokens, which are staged. */
-static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t first_token, int rows,
-                        const char * staged, char * rests, uint8_t * has_outliers) {
-    static const float zeros[SPAN];
-    const struct quant * q = b->quant;
-    const int64_t span = span_of(q), bytes = span / q->block * rows * STAGED_RECORD(q->block, q->form);
+/* Stages the corrections of a tile of `rows` tokens, for the spans with outliers in elements [k0, k1). The tokens are
+ * staged. */
+static void stage_corrections(const struct token_group * g, int64_t k0, int64_t k1, int64_t first_token, int rows,
+                              const char * staged, char * corrections, uint8_t * has_outliers) {
+    static const float zeros[SCALE_SPAN];
+    const struct quant * q = g->quant;
+    const int64_t scale_span = scale_span_of(q);
+    const int64_t bytes = scale_span / q->record_elements * rows * STAGED_RECORD(q->record_elements, q->form);
     float max_scales[MAX_IN_TILE], scales[MAX_IN_TILE];
     for (int r = 0; r < rows; ++r) {
-        max_scales[r] = b->set->max_scale(b->x[first_token + r], b->k);
+        max_scales[r] = g->set->max_scale(g->x[first_token + r], g->k);
     }
-    for (int64_t k = k0; k < k1; k += span, ++has_outliers) {
+    for (int64_t k = k0; k < k1; k += scale_span, ++has_outliers) {
         staged += bytes;
         memcpy(scales, staged - rows * 12, (size_t) rows * sizeof(float));
         *has_outliers = 0;
@@ -152,52 +169,52 @@ static void stage_rests(const struct block * b, int64_t k0, int64_t k1, int64_t 
             *has_outliers |= scales[r] > max_scales[r];
         }
         for (int r = 0; r < rows && *has_outliers; ++r) {
-            const float * numbers = scales[r] > max_scales[r] ? b->x[first_token + r] + k : zeros;
-            q->stage_rest(q->zero, numbers, span, rows, r, rests);
+            const float * numbers = scales[r] > max_scales[r] ? g->x[first_token + r] + k : zeros;
+            q->stage_correction(q->zero, numbers, scale_span, rows, r, corrections);
         }
-        rests += *has_outliers ? bytes : 0;
+        corrections += *has_outliers ? bytes : 0;
     }
 }
 
 /* Stages elements [k0, k1) of all tokens. */
-static inline void stage_tokens(const struct block * b, const struct tiling * t, int64_t k0, int64_t k1,
+static inline void stage_tokens(const struct token_group * g, const struct tiling * t, int64_t k0, int64_t k1,
                                 struct staged * s) {
-    const struct quant * q = b->quant;
-    const int64_t token_bytes = (k1 - k0) / q->block * t->record_bytes, n_spans = (k1 - k0) / t->span;
+    const struct quant * q = g->quant;
+    const int64_t token_bytes = (k1 - k0) / q->record_elements * t->record_bytes, n_spans = (k1 - k0) / t->scale_span;
     for (int64_t i = 0; i < t->n_tiles; ++i) {
-        const int64_t first = b->n_tokens * i / t->n_tiles;
-        const int rows = (int) (b->n_tokens * (i + 1) / t->n_tiles - first);
+        const int64_t first = g->n_tokens * i / t->n_tiles;
+        const int rows = (int) (g->n_tokens * (i + 1) / t->n_tiles - first);
         char * tile = s->tokens + first * token_bytes;
         for (int r = 0; r < rows; ++r) {
-            q->stage(q->zero, b->x[first + r] + k0, k1 - k0, rows, r, tile);
+            q->stage(q->zero, g->x[first + r] + k0, k1 - k0, rows, r, tile);
         }
-        if (b->separate_outliers) {
-            char * rests = tile + b->n_tokens * token_bytes;
-            stage_rests(b, k0, k1, first, rows, tile, rests, s->has_outliers + i * n_spans);
+        if (g->separate_outliers) {
+            char * corrections = tile + g->n_tokens * token_bytes;
+            stage_corrections(g, k0, k1, first, rows, tile, corrections, s->has_outliers + i * n_spans);
         }
     }
 }
 
-/* sums += a tile of n tokens by n_spans unpacked spans of a panel; spans with outliers count twice, the second time
- * with their rests. `next` is prefetched meanwhile, `lines` of it for each record. */
-static void multiply_tile(const struct block * b, int64_t n, const char * x, const char * w, int64_t n_spans,
-                          const uint8_t * has_outliers, const char ** rests, float * sums, const char ** next,
+/* sums += a tile of n tokens by n_spans unpacked spans of a panel; spans with outliers are multiplied twice,
+ * the second time by their corrections. Meanwhile it prefetches `lines` lines from `next` on for each record. */
+static void multiply_tile(const struct token_group * g, int64_t n, const char * x, const char * w, int64_t n_spans,
+                          const uint8_t * has_outliers, const char ** corrections, float * sums, const char ** next,
                           int lines) {
-    const struct quant * q = b->quant;
-    const int64_t span_records = span_of(q) / q->block;
-    const int64_t x_bytes = span_records * n * STAGED_RECORD(q->block, q->form);
-    const int64_t w_bytes = span_records * RECORD(q->block, q->form, q->mins);
+    const struct quant * q = g->quant;
+    const int64_t span_records = scale_span_of(q) / q->record_elements;
+    const int64_t x_bytes = span_records * n * STAGED_RECORD(q->record_elements, q->form);
+    const int64_t w_bytes = span_records * RECORD(q->record_elements, q->form, q->mins);
     for (int64_t first = 0, stop; first < n_spans; first = stop) {
-        stop = b->separate_outliers ? first + 1 : n_spans;
+        stop = g->separate_outliers ? first + 1 : n_spans;
         while (stop < n_spans && !has_outliers[stop - 1]) {
             ++stop;
         }
         const int64_t n_records = (stop - first) * span_records;
         q->tiles[n](x + first * x_bytes, w + first * w_bytes, n_records, sums, *next, lines);
-        *next += n_records * lines * GROUP;
-        if (b->separate_outliers && has_outliers[stop - 1]) {
-            q->tiles[n](*rests, w + (stop - 1) * w_bytes, span_records, sums, *next, 0);
-            *rests += x_bytes;
+        *next += n_records * lines * CACHE_LINE;
+        if (g->separate_outliers && has_outliers[stop - 1]) {
+            q->tiles[n](*corrections, w + (stop - 1) * w_bytes, span_records, sums, *next, 0);
+            *corrections += x_bytes;
         }
     }
 }
@@ -206,7 +223,7 @@ static void multiply_tile(const struct block * b, int64_t n, const char * x, con
 struct scratch {
     _Alignas(64) char unpacked[UNPACKED];
     _Alignas(64) float sums[2][MAX_TOKENS * ROWS]; /* of the weight, and of the gate */
-    const char * rests[MAX_TOKENS];                /* of each tile: the next of its rests */
+    const char * corrections[MAX_TOKENS];          /* of each tile: the next one */
 };
 
 /* Elements [k, k + n_elements) of a panel of the weight or its gate; those staged are [k0, k1). */
@@ -219,11 +236,11 @@ struct piece {
 };
 
 /* Where the sums of tokens [first, last) begin: at 0, or at what y has of the depths before. */
-static inline void begin_sums(const struct block * b, const struct piece * piece, int64_t first, int64_t last,
+static inline void begin_sums(const struct token_group * g, const struct piece * piece, int64_t first, int64_t last,
                               float * sums) {
     for (int64_t t = first; t < last; ++t) {
         if (piece->k0) {
-            memcpy(sums + t * ROWS, b->y[t] + piece->column, (size_t) piece->n_columns * sizeof(float));
+            memcpy(sums + t * ROWS, g->y[t] + piece->column, (size_t) piece->n_columns * sizeof(float));
         } else {
             memset(sums + t * ROWS, 0, NUMBERS);
         }
@@ -232,87 +249,87 @@ static inline void begin_sums(const struct block * b, const struct piece * piece
 
 /* All tiles of tokens by a piece of a panel. After the last piece of a depth the sums go to y; after the last depth
  * with gate, bias, activation and residual. */
-static inline void run_tiles(const struct block * b, const struct tiling * t, const struct piece * piece,
+static inline void run_tiles(const struct token_group * g, const struct tiling * t, const struct piece * piece,
                              struct staged * s, struct scratch * scratch) {
-    const struct quant * q = b->quant;
-    const int64_t n_spans = piece->n_elements / t->span, before = piece->k - piece->k0;
-    const int64_t depth_spans = (piece->k1 - piece->k0) / t->span;
-    const int64_t token_bytes = (piece->k1 - piece->k0) / q->block * t->record_bytes;
-    const uint8_t * has_outliers = s->has_outliers + before / t->span; /* of the first tile */
+    const struct quant * q = g->quant;
+    const int64_t n_spans = piece->n_elements / t->scale_span, before = piece->k - piece->k0;
+    const int64_t depth_spans = (piece->k1 - piece->k0) / t->scale_span;
+    const int64_t token_bytes = (piece->k1 - piece->k0) / q->record_elements * t->record_bytes;
+    const uint8_t * has_outliers = s->has_outliers + before / t->scale_span; /* of the first tile */
     const int begins = piece->k == piece->k0, ends = piece->k + piece->n_elements == piece->k1;
-    const int writes = ends && !piece->is_gate, finishes = ends && piece->k1 == b->k;
+    const int writes = ends && !piece->is_gate, finishes = ends && piece->k1 == g->k;
     /* Prefetched: what follows, or follows later. After the end of a depth of this panel that is the next panel's. */
     const int64_t bytes = packed_bytes(q, piece->n_elements);
     const char * next = piece->packed + (bytes > PREFETCH_AHEAD ? bytes : PREFETCH_AHEAD);
     next += ends ? t->panel_bytes - packed_bytes(q, piece->k1 - piece->k0) : 0;
     const char * const last_line = next + bytes;
     for (int64_t i = 0; i < t->n_tiles; ++i, has_outliers += depth_spans) {
-        const int64_t first = b->n_tokens * i / t->n_tiles, last = b->n_tokens * (i + 1) / t->n_tiles;
+        const int64_t first = g->n_tokens * i / t->n_tiles, last = g->n_tokens * (i + 1) / t->n_tiles;
         const int64_t rows = last - first;
-        const char * x = s->tokens + first * token_bytes + before / q->block * rows * t->record_bytes;
+        const char * x = s->tokens + first * token_bytes + before / q->record_elements * rows * t->record_bytes;
         float * sums = scratch->sums[piece->is_gate] + first * ROWS;
         if (begins) {
-            begin_sums(b, piece, first, last, scratch->sums[piece->is_gate]);
-            scratch->rests[i] = s->tokens + (b->n_tokens + first) * token_bytes;
+            begin_sums(g, piece, first, last, scratch->sums[piece->is_gate]);
+            scratch->corrections[i] = s->tokens + (g->n_tokens + first) * token_bytes;
         }
         for (int64_t r = first; r < last && writes; ++r) { /* they arrive while the tile is computed */
-            __builtin_prefetch(b->y[r] + piece->column, 1);
-            if (finishes && b->residual[r]) {
-                __builtin_prefetch(b->residual[r] + piece->column);
+            __builtin_prefetch(g->y[r] + piece->column, 1);
+            if (finishes && g->residual[r]) {
+                __builtin_prefetch(g->residual[r] + piece->column);
             }
         }
-        if (t->direct) {
-            q->multiply(piece->packed, piece->n_elements / q->elements, x, sums);
+        if (t->without_unpacking) {
+            q->multiply(piece->packed, piece->n_elements / q->file_block_elements, x, sums);
         } else {
-            multiply_tile(b, rows, x, scratch->unpacked, n_spans, has_outliers, &scratch->rests[i], sums, &next,
+            multiply_tile(g, rows, x, scratch->unpacked, n_spans, has_outliers, &scratch->corrections[i], sums, &next,
                           next < last_line ? t->lines : 0);
         }
         if (!writes) {
             continue;
         }
-        if (b->gate) {
-            b->set->gate(b->activation, scratch->sums[1] + first * ROWS, rows, sums);
+        if (g->gate) {
+            g->set->gate(g->activation, scratch->sums[1] + first * ROWS, rows, sums);
         }
-        const int adds = finishes && b->residual[first];
-        b->set->finish(sums, rows, piece->n_columns, piece->column, finishes && b->bias ? b->bias + piece->column : 0,
-                       finishes && b->activation == HOTSHOE_LINEAR_GELU_ERF, adds ? b->residual + first : 0,
-                       b->y + first);
+        const int adds = finishes && g->residual[first];
+        g->set->finish(sums, rows, piece->n_columns, piece->column, finishes && g->bias ? g->bias + piece->column : 0,
+                       finishes && g->activation == HOTSHOE_LINEAR_GELU_ERF, adds ? g->residual + first : 0,
+                       g->y + first);
     }
 }
 
-/* The product of a block. are_staged: `s` holds all elements of its tokens already, from an earlier call. */
-static void multiply(const struct block * b, struct staged * s, int are_staged) {
+/* The product of a group. are_staged: `s` holds all elements of its tokens already, from an earlier call. */
+static void multiply(const struct token_group * g, struct staged * s, int are_staged) {
     struct scratch scratch;
-    const struct quant * q = b->quant;
-    const struct tiling t = tiling_of(b);
-    const int n_weights = b->gate ? 2 : 1;
+    const struct quant * q = g->quant;
+    const struct tiling t = tiling_of(g);
+    const int n_weights = g->gate ? 2 : 1;
     struct piece piece;
-    for (piece.k0 = 0; piece.k0 < b->k; piece.k0 += t.depth) {
-        piece.k1 = min64(piece.k0 + t.depth, b->k);
+    for (piece.k0 = 0; piece.k0 < g->k; piece.k0 += t.depth) {
+        piece.k1 = min64(piece.k0 + t.depth, g->k);
         if (!are_staged) {
-            stage_tokens(b, &t, piece.k0, piece.k1, s);
+            stage_tokens(g, &t, piece.k0, piece.k1, s);
         }
-        for (int64_t turn = b->first_panel * n_weights; turn < b->last_panel * n_weights; ++turn) {
+        for (int64_t turn = g->first_panel * n_weights; turn < g->last_panel * n_weights; ++turn) {
             const int64_t panel = turn / n_weights;
-            piece.is_gate = b->gate && turn % 2 == 0; /* before its product */
+            piece.is_gate = g->gate && turn % 2 == 0; /* before its product */
             piece.column = panel * ROWS;
-            piece.n_columns = (int) min64(ROWS, b->m - piece.column);
-            piece.packed = (piece.is_gate ? b->gate : b->packed) + panel * t.panel_bytes + packed_bytes(q, piece.k0);
+            piece.n_columns = (int) min64(ROWS, g->m - piece.column);
+            piece.packed = (piece.is_gate ? g->gate : g->packed) + panel * t.panel_bytes + packed_bytes(q, piece.k0);
             for (piece.k = piece.k0; piece.k < piece.k1; piece.k += piece.n_elements) {
                 piece.n_elements = min64(t.step, piece.k1 - piece.k);
-                if (!t.direct) {
-                    q->unpack(piece.packed, piece.n_elements / q->elements, scratch.unpacked);
+                if (!t.without_unpacking) {
+                    q->unpack(piece.packed, piece.n_elements / q->file_block_elements, scratch.unpacked);
                 }
-                run_tiles(b, &t, &piece, s, &scratch);
+                run_tiles(g, &t, &piece, s, &scratch);
                 piece.packed += packed_bytes(q, piece.n_elements);
             }
         }
     }
 }
 
-static struct block block_of(const struct hotshoe_linear_params * params) {
+static struct token_group token_group_of(const struct hotshoe_linear_params * params) {
     const struct quant_set * set = params->avx2_only ? &hotshoe_quants_avx2 : best_set();
-    const struct block b = {
+    const struct token_group g = {
         .set = set,
         .quant = quant_of(set, params->format),
         .packed = (const char *) params->packed,
@@ -322,11 +339,11 @@ static struct block block_of(const struct hotshoe_linear_params * params) {
         .activation = params->activation,
         .separate_outliers = params->separate_outliers,
     };
-    return b;
+    return g;
 }
 
-/* Panels that a thread takes at least: more of them with many tokens, so that staging stays a small part. */
-enum { LEAST_PANELS = 4, LEAST_PANELS_LARGE = 16 };
+/* The fewest panels that a thread takes: more with many tokens, so that staging stays a small part. */
+enum { MIN_PANELS = 4, MIN_PANELS_LARGE = 16 };
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     struct staged staged;
@@ -334,33 +351,34 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
     const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
     const struct ggml_tensor * x = dst->src[0];
     const float * residual = params->has_residual ? (const float *) dst->src[params->has_bias ? 2 : 1]->data : 0;
-    struct block b = block_of(params);
-    b.gate = (const char *) params->gate;
-    b.bias = params->has_bias ? (const float *) dst->src[1]->data : 0;
-    /* Blocks of tokens of nearly one size, as their tiles are; each with all panels. */
-    const int64_t n = x->ne[1], panels = ceil_div(b.m, ROWS), parts = token_parts(n, panels, nth, 1.5, 4.0);
-    const int64_t block_tokens = min64(max_tokens(&b), ceil_div(n, parts)), blocks = n ? ceil_div(n, block_tokens) : 0;
-    const int64_t min_units = block_tokens > SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
-    int64_t staged_block = -1, unit, end;
-    int32_t * position = position_in(dst);
-    while (take_units(position, blocks * panels, min_units, nth, &unit, &end)) {
-        for (; unit < end; unit += b.last_panel - b.first_panel) { /* a unit is a panel of a block */
-            const int64_t block = unit / panels;
-            const int is_same = block == staged_block;
-            const int64_t first = n * block / blocks, last = n * (block + 1) / blocks;
+    struct token_group g = token_group_of(params);
+    g.gate = (const char *) params->gate;
+    g.bias = params->has_bias ? (const float *) dst->src[1]->data : 0;
+    /* Groups of tokens of nearly one size, each with all panels. */
+    const int64_t n = x->ne[1], panels = ceil_div(g.m, ROWS), parts = token_parts(n, panels, nth, 1.5, 4.0);
+    const int64_t group_tokens = min64(max_tokens(&g), ceil_div(n, parts));
+    const int64_t n_groups = n ? ceil_div(n, group_tokens) : 0;
+    const int64_t min_items = group_tokens > SMALL_GROUP ? MIN_PANELS_LARGE : MIN_PANELS;
+    int64_t staged_group = -1, item, end;
+    int32_t * counter = work_counter(dst);
+    while (take_items(counter, n_groups * panels, min_items, nth, &item, &end)) {
+        for (; item < end; item += g.last_panel - g.first_panel) { /* an item is a panel of a group */
+            const int64_t group = item / panels;
+            const int is_same = group == staged_group;
+            const int64_t first = n * group / n_groups, last = n * (group + 1) / n_groups;
             for (int64_t t = first; t < last && !is_same; ++t) {
-                b.x[t - first] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
-                b.y[t - first] = (float *) dst->data + t * b.m;
-                b.residual[t - first] = residual ? residual + t * b.m : 0;
+                g.x[t - first] = (const float *) ((const char *) x->data + t * (int64_t) x->nb[1]);
+                g.y[t - first] = (float *) dst->data + t * g.m;
+                g.residual[t - first] = residual ? residual + t * g.m : 0;
             }
-            staged_block = block;
-            b.n_tokens = last - first;
-            b.first_panel = unit % panels;
-            b.last_panel = min64(b.first_panel + end - unit, panels);
-            multiply(&b, &staged, is_same && all_staged(&b));
+            staged_group = group;
+            g.n_tokens = last - first;
+            g.first_panel = item % panels;
+            g.last_panel = min64(g.first_panel + end - item, panels);
+            multiply(&g, &staged, is_same && all_staged(&g));
         }
     }
-    leave(position, nth);
+    finish_thread(counter, nth);
 }
 
 /* The first index from i on, below n, with chosen[index] == expert; n if there is no such index. */
@@ -387,7 +405,7 @@ static int64_t count_of(const int32_t * chosen, int64_t n, int32_t expert) {
     return count;
 }
 
-/* Threads take panels, expert by expert, and of each expert block by block. Each thread searches for itself which rows
+/* Threads take panels, expert by expert, and for each expert group by group. Each thread searches for itself which rows
  * chose an expert. */
 void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     struct staged staged;
@@ -397,47 +415,47 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
     const int32_t * chosen = (const int32_t *) experts->data;
     const int64_t used = experts->ne[0], n = used * experts->ne[1];
     const size_t weight_bytes = hotshoe_quants_size(params->format, params->k, params->m);
-    struct block b = block_of(params);
-    const int64_t panels = ceil_div(b.m, ROWS), block_tokens = max_tokens(&b);
+    struct token_group g = token_group_of(params);
+    const int64_t panels = ceil_div(g.m, ROWS), group_tokens = max_tokens(&g);
     int64_t total = 0;
     for (int32_t e = 0; e < params->n_experts; ++e) {
-        total += ceil_div(count_of(chosen, n, e), block_tokens) * panels;
+        total += ceil_div(count_of(chosen, n, e), group_tokens) * panels;
     }
     int32_t expert = -1; /* that of the panels [expert_begin, expert_end): */
-    int64_t rows = 0, blocks = 0, expert_begin = 0, expert_end = 0, staged_block = -1, unit, end;
-    int32_t * position = position_in(dst);
-    const int64_t min_units = n * panels > total * SMALL_BLOCK ? LEAST_PANELS_LARGE : LEAST_PANELS;
-    while (take_units(position, total, min_units, nth, &unit, &end)) {
-        for (; unit < end; unit += b.last_panel - b.first_panel) {
-            while (unit >= expert_end) {
+    int64_t rows = 0, n_groups = 0, expert_begin = 0, expert_end = 0, staged_group = -1, item, end;
+    int32_t * counter = work_counter(dst);
+    const int64_t min_items = n * panels > total * SMALL_GROUP ? MIN_PANELS_LARGE : MIN_PANELS;
+    while (take_items(counter, total, min_items, nth, &item, &end)) {
+        for (; item < end; item += g.last_panel - g.first_panel) {
+            while (item >= expert_end) {
                 rows = count_of(chosen, n, ++expert);
-                blocks = ceil_div(rows, block_tokens);
+                n_groups = ceil_div(rows, group_tokens);
                 expert_begin = expert_end;
-                expert_end += blocks * panels;
-                staged_block = -1;
+                expert_end += n_groups * panels;
+                staged_group = -1;
             }
-            const int64_t block = (unit - expert_begin) / panels;
-            const int64_t first = rows * block / blocks, last = rows * (block + 1) / blocks;
-            const int is_same = block == staged_block;
+            const int64_t group = (item - expert_begin) / panels;
+            const int64_t first = rows * group / n_groups, last = rows * (group + 1) / n_groups;
+            const int is_same = group == staged_group;
             int64_t i = next_of(chosen, 0, n, expert);
             for (int64_t t = 0; t < last && !is_same; ++t, i = next_of(chosen, i + 1, n, expert)) {
                 if (t >= first) {
                     const int64_t row = i / used, slot = x->ne[1] == 1 ? 0 : i % used;
                     const int64_t offset = row * (int64_t) x->nb[2] + slot * (int64_t) x->nb[1];
-                    b.x[t - first] = (const float *) ((const char *) x->data + offset);
-                    b.y[t - first] = (float *) dst->data + i * b.m;
+                    g.x[t - first] = (const float *) ((const char *) x->data + offset);
+                    g.y[t - first] = (float *) dst->data + i * g.m;
                 }
             }
-            staged_block = block;
-            b.n_tokens = last - first;
-            b.packed = (const char *) params->packed + expert * weight_bytes;
-            b.gate = params->gate ? (const char *) params->gate + expert * weight_bytes : 0;
-            b.first_panel = (unit - expert_begin) % panels;
-            b.last_panel = min64(b.first_panel + end - unit, panels);
-            multiply(&b, &staged, is_same && all_staged(&b));
+            staged_group = group;
+            g.n_tokens = last - first;
+            g.packed = (const char *) params->packed + expert * weight_bytes;
+            g.gate = params->gate ? (const char *) params->gate + expert * weight_bytes : 0;
+            g.first_panel = (item - expert_begin) % panels;
+            g.last_panel = min64(g.first_panel + end - item, panels);
+            multiply(&g, &staged, is_same && all_staged(&g));
         }
     }
-    leave(position, nth);
+    finish_thread(counter, nth);
 }
 
 #else /* no kernels for this CPU or compiler */

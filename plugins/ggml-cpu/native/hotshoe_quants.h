@@ -23,10 +23,10 @@ HOTSHOE_API void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t fir
 /* As hotshoe_linear for a packed weight, with the ggml type in params->format. One row is multiplied at the memory's
  * speed; several rows share what was unpacked (benchmarks/NOTES.md has the numbers). Activations are rounded to 8 bits,
  * with a scale in F32 for every 32 of them, or for every 128 if the type has blocks of 256. A row of the result depends
- * on its row of x only: not on the other rows, the number of threads, or the instruction set. separate_outliers: a
- * number is an outlier if it is ten times as large as the root mean square of its row. Numbers that share a scale with
- * an outlier are rounded to 16 bits: 8 for the number, and 8 for what that rounding leaves. With a gate: dst = act(x @
- * gate.T) * (x @ W.T), without bias and residual; see hotshoe_quants_gates. */
+ * on its row of x only: not on the other rows, the number of threads, or the instruction set.
+ * separate_outliers: a number is an outlier if it is ten times as large as the root mean square of its row. Numbers
+ * that share a scale with an outlier are rounded to 16 bits: 8 for the number, and 8 for its rounding error.
+ * With a gate: dst = act(x @ gate.T) * (x @ W.T), without bias and residual; see hotshoe_quants_gates. */
 HOTSHOE_API void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata);
 
 /* dst (n, used, m) F32: for each row of x the product with `used` of params->n_experts weights. The sources:

@@ -1,3 +1,7 @@
+/* Packs a quantized weight: reorders the blocks of 16 rows, so that one vector reads the same field of 8 or 16 rows
+ * (hotshoe_quants_unpack.h describes the layout). A packed weight has as many bytes as the file's.
+ *
+ * Reading order: this file, then hotshoe_quants_set.h (struct quant: the fields of each type). */
 #include "hotshoe_quants.h"
 
 #include "isa.h"
@@ -12,7 +16,7 @@
 
 size_t hotshoe_quants_size(int type, int64_t k, int64_t m) {
     const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    return (size_t) (ceil_div(m, ROWS) * ROWS * (k / q->elements) * q->bytes);
+    return (size_t) (ceil_div(m, ROWS) * ROWS * (k / q->file_block_elements) * q->file_block_bytes);
 }
 
 /* Collects one element of a field from each of n rows: out[n], elements of `bytes` bytes. */
@@ -23,9 +27,9 @@ ALWAYS_INLINE void gather(const char * rows, int64_t row_stride, int64_t n, int 
 }
 
 /* Reorders the 32 fifth bits of a row's block. The file has the bit of element i at bit i; the result has the bit of
- * element j of group g (of four elements) at bit g of byte j, where one shift serves a whole vector of bytes. That is a
+ * element j of quad q at bit q of byte j, where one shift serves a whole vector of bytes. That is a
  * transposition of 8 by 4 bits: two times, the odd bits move into the upper half, in four exchanges of bits. */
-static uint32_t group_fifth_bits(uint32_t bits) {
+static uint32_t order_fifth_bits(uint32_t bits) {
     for (int i = 0; i < 2; ++i) {
         uint32_t swap;
         swap = (bits ^ bits >> 1) & 0x22222222, bits ^= swap ^ swap << 1;
@@ -36,7 +40,7 @@ static uint32_t group_fifth_bits(uint32_t bits) {
     return bits;
 }
 
-/* Transposes 8 words of 8 rows: word i of all rows goes to out + i * GROUP. */
+/* Transposes 8 words of 8 rows: word i of all rows goes to out + i * QUAD. */
 AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out) {
     __m256i in[8], pairs[8], fours[8];
     for (int i = 0; i < 8; ++i) {
@@ -53,8 +57,8 @@ AVX2 static void transpose_8(const char * rows, int64_t row_stride, char * out) 
         fours[i + 3] = _mm256_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
     }
     for (int i = 0; i < 4; ++i) {
-        _mm256_storeu_si256((__m256i *) (out + i * GROUP), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
-        _mm256_storeu_si256((__m256i *) (out + (i + 4) * GROUP),
+        _mm256_storeu_si256((__m256i *) (out + i * QUAD), _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x20));
+        _mm256_storeu_si256((__m256i *) (out + (i + 4) * QUAD),
                             _mm256_permute2x128_si256(fours[i], fours[i + 4], 0x31));
     }
 }
@@ -70,24 +74,24 @@ static void transpose_4(const char * rows, int64_t row_stride, char * out) {
         pairs[i + 1] = _mm_unpackhi_epi32(in[i], in[i + 1]);
     }
     for (int i = 0; i < 2; ++i) {
-        _mm_storeu_si128((__m128i *) (out + 2 * i * GROUP), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
-        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * GROUP), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
+        _mm_storeu_si128((__m128i *) (out + 2 * i * QUAD), _mm_unpacklo_epi64(pairs[i], pairs[i + 2]));
+        _mm_storeu_si128((__m128i *) (out + (2 * i + 1) * QUAD), _mm_unpackhi_epi64(pairs[i], pairs[i + 2]));
     }
 }
 
 /* The same for n words of 16 rows. */
 static void transpose_words(const char * rows, int64_t row_stride, int n, char * out) {
     int i = 0;
-    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * GROUP) {
+    for (; i + 8 <= n; i += 8, rows += 32, out += 8 * QUAD) {
         transpose_8(rows, row_stride, out);
         transpose_8(rows + 8 * row_stride, row_stride, out + 32);
     }
-    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * GROUP) {
+    for (; i + 4 <= n; i += 4, rows += 16, out += 4 * QUAD) {
         for (int r = 0; r < ROWS; r += 4) {
             transpose_4(rows + r * row_stride, row_stride, out + 4 * r);
         }
     }
-    for (; i < n; ++i, rows += 4, out += GROUP) {
+    for (; i < n; ++i, rows += 4, out += QUAD) {
         gather(rows, row_stride, ROWS, 4, out);
     }
 }
@@ -95,7 +99,7 @@ static void transpose_words(const char * rows, int64_t row_stride, int n, char *
 void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int64_t n_rows, const void * rows,
                          void * packed) {
     const struct quant * q = quant_of(&hotshoe_quants_avx2, type);
-    const int64_t row_bytes = k / q->elements * q->bytes, last = min64(first_row + n_rows, m);
+    const int64_t row_bytes = k / q->file_block_elements * q->file_block_bytes, last = min64(first_row + n_rows, m);
     const int fifth_bits = type == GGML_TYPE_Q5_0 || type == GGML_TYPE_Q5_1;
     for (int64_t row = first_row, n; row < last; row += n) {
         n = min64(ROWS - row % ROWS, last - row); /* rows of one panel */
@@ -103,8 +107,8 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
         char * out = (char *) packed + row / ROWS * ROWS * row_bytes;
         /* The next panel. The processor itself does not foresee reads in 16 places at once. */
         const char * next = in + n * row_bytes;
-        for (int64_t b = 0; b < k / q->elements; ++b) {
-            for (int line = 0; line < ROWS * q->bytes; line += GROUP, next += GROUP) {
+        for (int64_t b = 0; b < k / q->file_block_elements; ++b) {
+            for (int line = 0; line < ROWS * q->file_block_bytes; line += CACHE_LINE, next += CACHE_LINE) {
                 __builtin_prefetch(next);
             }
             for (int f = 0; f < 2; ++f) {
@@ -127,7 +131,7 @@ void hotshoe_quants_pack(int type, int64_t k, int64_t m, int64_t first_row, int6
                     uint32_t words[ROWS];
                     memcpy(words, lanes, (size_t) n * 4);
                     for (int64_t r = 0; r < n; ++r) {
-                        words[r] = group_fifth_bits(words[r]);
+                        words[r] = order_fifth_bits(words[r]);
                     }
                     memcpy(lanes, words, (size_t) n * 4);
                 }

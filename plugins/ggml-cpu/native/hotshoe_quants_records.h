@@ -1,4 +1,4 @@
-/* Records, the unit that the products with quantized weights multiply at once (hotshoe_quants_unpack.h describes their
+/* Records, which the products with quantized weights multiply one at a time (hotshoe_quants_unpack.h describes their
  * layout), and the sink that takes the codes of packed blocks. */
 #ifndef HOTSHOE_QUANTS_RECORDS_H
 #define HOTSHOE_QUANTS_RECORDS_H
@@ -6,14 +6,14 @@
 #include "hotshoe_quants_set.h"
 #include "hotshoe_quants_vectors.h"
 
-enum { PARTS = ROWS / LANES }; /* vectors for the rows of a panel */
+enum { PANEL_VECTORS = ROWS / LANES }; /* for one number of each row of a panel */
 
 /* With one token, weights come at the memory's speed. The processor itself prefetches a plain sequence of reads, but
  * only to the end of a page, so each block prefetches one line of the next page. Prefetching every line instead costs a
- * third of the speed where pages are large (benchmarks/NOTES.md). Some types read a block in several places at once.
- * They prefetch every line (the `asks` of their sink): PREFETCH_INTO is the cache level, PREFETCH_AHEAD the distance in
- * bytes. Into L1, which can wait for few lines at a time, Q6_K came at 9 GB/s a core and Q3_K at 7; now they come at 21
- * and 16. */
+ * third of the speed where pages are large (benchmarks/NOTES.md).
+ * Some types read a block in several places at once. They prefetch every line (`prefetches_all` of their sink):
+ * PREFETCH_INTO is the cache level, PREFETCH_AHEAD the distance in bytes. L1 can wait for few lines at a time: with
+ * prefetching into it Q6_K came at 9 GB/s a core and Q3_K at 7; now they come at 21 and 16. */
 #define PAGE 4096
 #if LANES == 16
 #define PREFETCH_INTO _MM_HINT_T1
@@ -32,21 +32,25 @@ enum { PARTS = ROWS / LANES }; /* vectors for the rows of a panel */
 #define FORM_OF_8 FORM_DOT
 #endif
 
-/* Makes GCC add each product at once: with 16 registers it would collect all products of a block first, and spill them.
- */
+/* Makes GCC add each product at once. With 16 registers it would collect all products of a record first and spill
+ * them. */
 #if LANES == 8
 #define ADD_NOW(sum) __asm__("" : "+x"(sum))
 #else
 #define ADD_NOW(sum) (void) (sum)
 #endif
 
-/* Adds the products of a group's codes, for some rows, to `sum`.
+/* Adds the products of a quad's codes, for the rows of one vector, to `sum`.
+ *
  * FORM_U8, vpmaddubsw: it multiplies an unsigned by a signed byte and adds two products to 16 bits; 63 * 127 * 2 does
- * not saturate. The sums of a block wrap around, which does no harm: their start subtracts `zero` from each code, and
- * the final sum of 16 products (block 32) of codes within [-16, 15], or of 8 products within [-32, 31], fits in 16
- * bits. FORM_S16, codes of 8 bits: vpmaddubsw would saturate. Splitting the codes or moving their signs costs as much
- * as vpmaddwd, which multiplies half as many at once. FORM_DOT, vpdpbusd: it adds four products to 32 bits, where the
- * largest sum of 255 * 127 fits. */
+ * not saturate. The sums of a record wrap around, which does no harm: their start subtracts `zero` from each code, and
+ * the final sum of 16 products (records of 32) of codes within [-16, 15], or of 8 products within [-32, 31], fits in 16
+ * bits.
+ *
+ * FORM_S16, codes of 8 bits: vpmaddubsw would saturate. Splitting the codes or moving their signs costs as much as
+ * vpmaddwd, which multiplies half as many at once.
+ *
+ * FORM_DOT, vpdpbusd: it adds four products to 32 bits, where the largest sum of 255 * 127 fits. */
 INLINE ints add_products(int form, ints sum, ints codes, ints x) {
     if (form == FORM_DOT) {
         sum = DPBUSD(sum, codes, x);
@@ -64,54 +68,54 @@ INLINE floats in_floats(int form, ints sum) {
     return V(cvtepi32_ps)(form == FORM_U8 ? V(madd_epi16)(sum, V(set1_epi16)(1)) : sum);
 }
 
-/* Takes the codes of packed blocks: stores them as records, or multiplies them at once if there is one token only. */
+/* Takes the codes of packed blocks, and stores them as records or multiplies them by one token. */
 struct sink {
-    int direct;            /* codes are multiplied at once */
-    int asks;              /* every line is prefetched: see PREFETCH_AHEAD */
-    int block, form, mins; /* of a record */
-    char * out;            /* the records */
-    const char * x;        /* the token's records */
-    floats total[PARTS];   /* the sums of 16 rows */
-    floats span_sum;       /* the sums of the current span, before the token's scale */
-    ints sum[8];           /* the sums of the open records, by slot */
-    const char * next;     /* the line that is prefetched next */
+    int multiplies;                  /* by one token; 0: codes are stored */
+    int prefetches_all;              /* prefetches every line: see PREFETCH_AHEAD */
+    int record_elements, form, mins; /* of a record: see struct quant */
+    char * out;                      /* the records */
+    const char * x;                  /* the token's records */
+    floats total[PANEL_VECTORS];     /* the sums of 16 rows */
+    floats span_sum;                 /* the sums of the current span, before the token's scale */
+    ints sum[8];                     /* the sums of the open records, by slot */
+    const char * next;               /* the line that is prefetched next */
 };
 
-/* Prefetches what one token multiplies soon: each line once, in the order of addresses, in whatever order codes are
- * read. For records the tiles prefetch, which have time for it. */
+/* Prefetches what one token is multiplied by soon: each line once, in the order of addresses, whatever the order in
+ * which codes are read. If codes are stored, the tiles prefetch instead: they have time for it. */
 INLINE void prefetch_lines(struct sink * s, int lines) {
-    if (s->direct && s->asks) {
-        UNROLL_FOR(int i = 0; i < lines; ++i, s->next += GROUP) {
+    if (s->multiplies && s->prefetches_all) {
+        UNROLL_FOR(int i = 0; i < lines; ++i, s->next += CACHE_LINE) {
             _mm_prefetch(s->next, PREFETCH_INTO);
         }
     }
 }
-/* Call this before reading a packed block. `others`: bytes before its codes, prefetched at once. */
+/* Call this before reading a packed block. others: bytes before its codes, prefetched at once. */
 INLINE void open_block(struct sink * s, const char * in, int others) {
-    if (s->direct && !s->asks) {
+    if (s->multiplies && !s->prefetches_all) {
         _mm_prefetch(in + PAGE, _MM_HINT_T1);
     }
     s->next = in + PREFETCH_AHEAD;
-    prefetch_lines(s, others / GROUP);
+    prefetch_lines(s, others / CACHE_LINE);
 }
-/* Word `word` of part `half` of the rows. One word of all rows is a line. */
-INLINE ints stream(struct sink * s, const char * p, int word, int half) {
-    if (word % PARTS == 0) {
+/* Word `word` of the rows of vector `vec`. One word of all rows is a cache line. */
+INLINE ints stream(struct sink * s, const char * p, int word, int vec) {
+    if (word % PANEL_VECTORS == 0) {
         prefetch_lines(s, 1);
     }
-    return load_words(p + word * GROUP + half * 4 * LANES);
+    return load_words(p + word * QUAD + vec * 4 * LANES);
 }
 
 INLINE const char * staged_at(const struct sink * s, int record) {
-    return s->x + record * STAGED_RECORD(s->block, s->form);
+    return s->x + record * STAGED_RECORD(s->record_elements, s->form);
 }
 INLINE void open_record(struct sink * s, int slot, int record) {
-    if (s->direct) {
-        const int start = STAGED_RECORD(s->block, s->form) - 8;
+    if (s->multiplies) {
+        const int start = STAGED_RECORD(s->record_elements, s->form) - 8;
         s->sum[slot] = s->form == FORM_S16 ? zeros() : four_bytes(staged_at(s, record) + start);
     }
 }
-/* Signed codes of 8 bits in FORM_OF_8: for vpdpbusd they count from -128. */
+/* Signed codes of 8 bits as FORM_OF_8 has them: for vpdpbusd they count from -128. */
 INLINE ints of_8_bits(ints codes) {
     if (FORM_OF_8 == FORM_DOT) {
         codes ^= bytes(0x80);
@@ -119,54 +123,56 @@ INLINE ints of_8_bits(ints codes) {
     return codes;
 }
 
-/* Takes the codes of a group for some rows. Those of FORM_S16 are signed, of 8 bits. */
-INLINE void take(struct sink * s, int slot, int record, int group, int half, ints codes) {
+/* Takes the codes of a quad for the rows of vector `vec`. In FORM_S16 they are signed, of 8 bits. */
+INLINE void take(struct sink * s, int slot, int record, int quad, int vec, ints codes) {
     const int wide = s->form == FORM_S16;
     const ints even = V(srai_epi16)(V(slli_epi16)(codes, 8), 8), odd = V(srai_epi16)(codes, 8); /* if wide */
-    if (s->direct) {
-        const char * x = staged_at(s, record) + group * (wide ? 8 : 4);
+    if (s->multiplies) {
+        const char * x = staged_at(s, record) + quad * (wide ? 8 : 4);
         s->sum[slot] = add_products(s->form, s->sum[slot], wide ? even : codes, four_bytes(x));
         if (wide) {
             s->sum[slot] = add_products(s->form, s->sum[slot], odd, four_bytes(x + 4));
         }
         return;
     }
-    char * out =
-        s->out + record * RECORD(s->block, s->form, s->mins) + (wide ? 2 : 1) * (group * GROUP + half * 4 * LANES);
+    char * out = s->out + record * RECORD(s->record_elements, s->form, s->mins) +
+                 (wide ? 2 : 1) * (quad * QUAD + vec * 4 * LANES);
     store_words(out, wide ? even : codes);
     if (wide) {
         store_words(out + 32, odd);
     }
 }
 /* Ends a record. The weight of code c is scale * (c - zero) + offset. */
-INLINE void close_record(struct sink * s, int slot, int record, int half, floats scale, floats offset) {
-    if (s->direct) {
-        const char * sum_of_codes = staged_at(s, record) + STAGED_RECORD(s->block, s->form) - 4;
+INLINE void close_record(struct sink * s, int slot, int record, int vec, floats scale, floats offset) {
+    if (s->multiplies) {
+        const char * sum_of_codes = staged_at(s, record) + STAGED_RECORD(s->record_elements, s->form) - 4;
         s->span_sum = V(fmadd_ps)(in_floats(s->form, s->sum[slot]), scale, s->span_sum);
         if (s->mins) {
-            s->total[half] = V(fmadd_ps)(offset, as_floats(four_bytes(sum_of_codes)), s->total[half]);
+            s->total[vec] = V(fmadd_ps)(offset, as_floats(four_bytes(sum_of_codes)), s->total[vec]);
         }
         return;
     }
-    char * out = s->out + record * RECORD(s->block, s->form, s->mins) + CODE_BYTES(s->block, s->form);
-    V(store_ps)((float *) out + half * LANES, scale);
+    char * out =
+        s->out + record * RECORD(s->record_elements, s->form, s->mins) + CODE_BYTES(s->record_elements, s->form);
+    V(store_ps)((float *) out + vec * LANES, scale);
     if (s->mins) {
-        V(store_ps)((float *) (out + NUMBERS) + half * LANES, offset);
+        V(store_ps)((float *) (out + NUMBERS) + vec * LANES, offset);
     }
 }
 /* Call this after the last record of a span. */
-INLINE void close_span(struct sink * s, int record, int half) {
-    if (s->direct) {
-        const floats token = as_floats(four_bytes(staged_at(s, record) + STAGED_RECORD(s->block, s->form) - 12));
-        s->total[half] = V(fmadd_ps)(s->span_sum, token, s->total[half]);
+INLINE void close_span(struct sink * s, int record, int vec) {
+    if (s->multiplies) {
+        const floats token =
+            as_floats(four_bytes(staged_at(s, record) + STAGED_RECORD(s->record_elements, s->form) - 12));
+        s->total[vec] = V(fmadd_ps)(s->span_sum, token, s->total[vec]);
         s->span_sum = V(setzero_ps)();
     }
 }
 INLINE void next_records(struct sink * s, int n) {
-    if (s->direct) {
-        s->x += n * STAGED_RECORD(s->block, s->form);
+    if (s->multiplies) {
+        s->x += n * STAGED_RECORD(s->record_elements, s->form);
     } else {
-        s->out += n * RECORD(s->block, s->form, s->mins);
+        s->out += n * RECORD(s->record_elements, s->form, s->mins);
     }
 }
 

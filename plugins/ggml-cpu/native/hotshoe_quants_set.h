@@ -5,31 +5,36 @@
 
 #include <stdint.h>
 
-/* How codes are multiplied: FORM_U8, unsigned codes of up to 6 bits in pairs, summed in 16 bits; FORM_S16, signed codes
- * of 8 bits as 16 bits; FORM_DOT, all codes unsigned and in fours, summed in 32 bits, by VNNI. The integers are the
- * same in all forms, and so are all results. */
-enum form { FORM_U8, FORM_S16, FORM_DOT };
+/* How codes are multiplied. The integers are the same in all forms, and so are all results. */
+enum form {
+    FORM_U8,  /* unsigned codes of up to 6 bits, in pairs, summed in 16 bits */
+    FORM_S16, /* signed codes of 8 bits, as 16 bits */
+    FORM_DOT, /* all codes unsigned, in fours, summed in 32 bits, by VNNI */
+};
 
 enum {
     ROWS = 16,                            /* rows of a panel */
-    GROUP = 4 * ROWS,                     /* bytes of a group of codes of 8 bits: four elements of each row */
+    QUAD = 4 * ROWS,                      /* bytes of a quad: the codes, of 8 bits, of four elements of each row */
     NUMBERS = ROWS * (int) sizeof(float), /* bytes of one number for each row */
+    CACHE_LINE = 64,                      /* bytes */
     MAX_IN_TILE = 8,                      /* tokens */
-    /* Elements of a token with one scale, for weights in superblocks of 256. For others it is their block, 32. */
-    SPAN = 128,
+    /* A span is the elements of a token that share a scale: SCALE_SPAN of them for weights in superblocks of 256, one
+     * block of 32 for other weights. */
+    SCALE_SPAN = 128,
 };
 
-#define CODE_BYTES(block, form) (ROWS * (block) * ((form) == FORM_S16 ? 2 : 1))
-#define RECORD(block, form, mins) (CODE_BYTES(block, form) + NUMBERS * ((mins) ? 2 : 1))
+#define CODE_BYTES(elements, form) (ROWS * (elements) * ((form) == FORM_S16 ? 2 : 1))
+#define RECORD(elements, form, mins) (CODE_BYTES(elements, form) + NUMBERS * ((mins) ? 2 : 1))
 /* Bytes of a record of activations, for each token: the codes, a scale, the number at which sums of products start, and
  * scale * sum of codes. */
-#define STAGED_RECORD(block, form) ((block) * ((form) == FORM_S16 ? 2 : 1) + 12)
+#define STAGED_RECORD(elements, form) ((elements) * ((form) == FORM_S16 ? 2 : 1) + 12)
 
 /* Rounds n numbers of a token, a multiple of the span, and stores them as token number `token` of a tile of `n_tokens`.
  * zero: the weights' code for 0. */
 typedef void (*stage_fn)(int zero, const float * x, int64_t n, int n_tokens, int token, char * out);
 
-/* sums[token][0..16) += x @ records, n of them. `next` is prefetched meanwhile, `lines` of it for each record. */
+/* sums[token][0..16) += x @ records, n of them. Meanwhile it prefetches `lines` lines from `next` on for
+ * each record. */
 typedef void (*tile_fn)(const char * x, const char * records, int64_t n, float * sums, const char * next, int lines);
 
 /* dst[t][column..) = act(sums[t] + bias) + residual[t][column..) for n tokens t and `n_columns` columns. bias: of this
@@ -50,13 +55,13 @@ struct field {
 
 /* One quantized type. */
 struct quant {
-    int type;                   /* enum ggml_type */
-    int elements, bytes;        /* of a block of the file */
-    struct field fields[2];     /* of a block of the file, in its order */
-    int block, form, mins;      /* of a record: see hotshoe_quants_unpack.h */
-    int zero;                   /* the code for 0 */
-    stage_fn stage, stage_rest; /* stage_rest: stages what rounding leaves of the numbers of one span */
-    const tile_fn * tiles;      /* by the number of tokens */
+    int type;                                  /* enum ggml_type */
+    int file_block_elements, file_block_bytes; /* of a ggml block */
+    struct field fields[2];                    /* of a ggml block, in the file's order */
+    int record_elements, form, mins;           /* of a record: see hotshoe_quants_unpack.h */
+    int zero;                                  /* the code for 0 */
+    stage_fn stage, stage_correction;          /* stage_correction: stages the rounding errors of one span */
+    const tile_fn * tiles;                     /* by the number of tokens */
     void (*unpack)(const char * in, int64_t n, char * records);
     void (*multiply)(const char * in, int64_t n, const char * x, float * sums); /* n packed blocks by one token */
 };
@@ -64,15 +69,15 @@ struct quant {
 struct quant_set {
     const struct quant * quants;
     int n_quants;
-    int in_tile; /* the most tokens of a tile */
-    int direct;  /* up to this number of tokens, each is multiplied by the packed blocks themselves */
+    int in_tile;                      /* the largest number of tokens of a tile */
+    int max_tokens_without_unpacking; /* up to this number, each token is multiplied by the packed blocks themselves */
     max_scale_fn max_scale;
     finish_fn finish;
     gate_fn gate;
 };
 
 #if (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
-#define HOTSHOE_AVX_VNNI 1 /* the compiler knows it */
+#define HOTSHOE_AVX_VNNI 1 /* the compiler has these instructions */
 #endif
 
 extern const struct quant_set hotshoe_quants_avx2, hotshoe_quants_avx_vnni, hotshoe_quants_avx512_vnni;

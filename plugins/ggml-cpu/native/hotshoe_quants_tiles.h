@@ -1,13 +1,14 @@
 /* Rounds activations to 8 bits, multiplies tiles of them by the records of hotshoe_quants_unpack.h, and defines the set
  * of one instruction set, which the including file names.
  *
- * The tokens of a tile are stored next to each other, record by record: [block / 4][tokens][4 codes]; then for each
+ * The tokens of a tile are stored next to each other, record by record: [elements / 4][tokens][4 codes]; then for each
  * token the scale, the number at which its sums of products start, and scale * sum of codes, 4 bytes each. In a tile
- * for signed weights of 16 bits a group of codes is [2][tokens][2]: elements 0 and 2, then 1 and 3. A scale serves a
- * span of one record or more.
- */
+ * for signed weights of 16 bits a quad of codes is [2][tokens][2]: elements 0 and 2, then 1 and 3. A scale serves a
+ * span of one record or more. */
+#include <math.h>
+
+#include "finish_row.h"
 #include "hotshoe_quants_unpack.h"
-#include "linear_parts.h"
 
 /* --- activations ----------------------------------------------------------------------------------- */
 
@@ -35,65 +36,66 @@ INLINE float largest_of(const float * x, int n) {
     return _mm_cvtss_f32(_mm_castsi128_ps(top));
 }
 
-/* Rounds n numbers, a multiple of `span`, and stores them as token number `token` of `tokens`. zero: the weights' code
- * for 0. */
-INLINE void stage(int block, int span, int form, int zero, const float * x, int64_t n, int tokens, int token,
-                  char * out) {
-    const int record = tokens * STAGED_RECORD(block, form), width = form == FORM_S16 ? 8 : 4;
+/* Rounds n numbers, a multiple of `scale_span`, and stores them as token number `token` of `tokens`. zero: the weights'
+ * code for 0. */
+INLINE void stage(int record_elements, int scale_span, int form, int zero, const float * x, int64_t n, int tokens,
+                  int token, char * out) {
+    const int record = tokens * STAGED_RECORD(record_elements, form), width = form == FORM_S16 ? 8 : 4;
     float scale = 0, inverse = 0;
     out += token * 4;
-    for (int64_t i = 0; i < n; i += block, x += block, out += record) {
-        if (i % span == 0) {
-            const float largest = largest_of(x, span);
+    for (int64_t i = 0; i < n; i += record_elements, x += record_elements, out += record) {
+        if (i % scale_span == 0) {
+            const float largest = largest_of(x, scale_span);
             scale = largest * (1.0f / 127);
             inverse = largest > 1e-36f ? 127 / largest : 0; /* finite; smaller numbers count as 0 */
         }
         __m128i codes[2], pairs = _mm_setzero_si128();
-        UNROLL_FOR(int j = 0; j < block / 16; ++j) {
+        UNROLL_FOR(int j = 0; j < record_elements / 16; ++j) {
             codes[j] = rounded(_mm256_loadu_ps(x + 16 * j), _mm256_loadu_ps(x + 16 * j + 8), inverse);
             pairs = _mm_add_epi16(pairs, _mm_maddubs_epi16(_mm_set1_epi8(1), codes[j]));
         }
-        UNROLL_FOR(int j = 0; j < block / 16; ++j) {
+        UNROLL_FOR(int j = 0; j < record_elements / 16; ++j) {
             const int wide = form == FORM_S16;
             const __m128i even = _mm_srai_epi16(_mm_slli_epi16(codes[j], 8), 8), odd = _mm_srai_epi16(codes[j], 8);
-            int32_t groups[4], odd_groups[4]; /* one group in each number */
-            _mm_storeu_si128((__m128i *) groups, wide ? even : codes[j]);
-            _mm_storeu_si128((__m128i *) odd_groups, odd);
-            UNROLL_FOR(int g = 0; g < 4; ++g) {
-                char * codes_out = out + (4 * j + g) * tokens * width;
-                memcpy(codes_out, &groups[g], 4);
+            int32_t quads[4], odd_quads[4]; /* one quad in each number */
+            _mm_storeu_si128((__m128i *) quads, wide ? even : codes[j]);
+            _mm_storeu_si128((__m128i *) odd_quads, odd);
+            UNROLL_FOR(int q = 0; q < 4; ++q) {
+                char * codes_out = out + (4 * j + q) * tokens * width;
+                memcpy(codes_out, &quads[q], 4);
                 if (wide) {
-                    memcpy(codes_out + tokens * 4, &odd_groups[g], 4);
+                    memcpy(codes_out + tokens * 4, &odd_quads[q], 4);
                 }
             }
         }
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
-        /* The sum of elements 0 and 1 of each group, and that of 2 and 3. */
+        /* The sum of elements 0 and 1 of each quad, and that of 2 and 3. */
         pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1));
         const int32_t both = _mm_cvtsi128_si32(pairs), all = (int16_t) both + (both >> 16);
         const int32_t in_pairs = _mm_cvtsi128_si32(_mm_mullo_epi16(pairs, _mm_set1_epi16((short) -zero)));
         const int32_t start = form == FORM_DOT ? -zero * all : in_pairs;
         const float sum = scale * (float) all;
-        char * numbers = out + block / 4 * tokens * width;
+        char * numbers = out + record_elements / 4 * tokens * width;
         memcpy(numbers, &scale, 4);
         memcpy(numbers + tokens * 4, &start, 4);
         memcpy(numbers + tokens * 8, &sum, 4);
     }
 }
 
-/* Stages what rounding leaves of one span. */
-INLINE void stage_rest(int block, int span, int form, int zero, const float * x, int tokens, int token, char * out) {
-    float rest[SPAN];
-    const float largest = largest_of(x, span), inverse = largest > 1e-36f ? 127 / largest : 0;
+/* Stages the rounding errors of one span. */
+INLINE void stage_correction(int record_elements, int scale_span, int form, int zero, const float * x, int tokens,
+                             int token, char * out) {
+    float errors[SCALE_SPAN];
+    const float largest = largest_of(x, scale_span), inverse = largest > 1e-36f ? 127 / largest : 0;
     const __m256 scale = _mm256_set1_ps(largest * (1.0f / 127));
-    UNROLL_FOR(int i = 0; i < span; i += 16) {
+    UNROLL_FOR(int i = 0; i < scale_span; i += 16) {
         const __m128i codes = rounded(_mm256_loadu_ps(x + i), _mm256_loadu_ps(x + i + 8), inverse);
         const __m256 first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
         const __m256 second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes)));
-        _mm256_storeu_ps(rest + i, _mm256_fnmadd_ps(first, scale, _mm256_loadu_ps(x + i)));
-        _mm256_storeu_ps(rest + i + 8, _mm256_fnmadd_ps(second, scale, _mm256_loadu_ps(x + i + 8)));
+        _mm256_storeu_ps(errors + i, _mm256_fnmadd_ps(first, scale, _mm256_loadu_ps(x + i)));
+        _mm256_storeu_ps(errors + i + 8, _mm256_fnmadd_ps(second, scale, _mm256_loadu_ps(x + i + 8)));
     }
-    stage(block, span, form, zero, rest, span, tokens, token, out);
+    stage(record_elements, scale_span, form, zero, errors, scale_span, tokens, token, out);
 }
 
 ISA static float max_scale(const float * x, int64_t k) {
@@ -113,81 +115,83 @@ ISA static float max_scale(const float * x, int64_t k) {
 }
 
 #define STAGE_ARGS int zero, const float *x, int64_t n, int tokens, int token, char *out
-#define STAGE(name, block, span, form)                                                             \
-    ISA static void name(STAGE_ARGS) { stage(block, span, form, zero, x, n, tokens, token, out); } \
-    ISA static void name##_rest(STAGE_ARGS) { (void) n, stage_rest(block, span, form, zero, x, tokens, token, out); }
+#define STAGE(name, record_elements, scale_span, form)                                                             \
+    ISA static void name(STAGE_ARGS) { stage(record_elements, scale_span, form, zero, x, n, tokens, token, out); } \
+    ISA static void name##_correction(STAGE_ARGS) {                                                                \
+        (void) n, stage_correction(record_elements, scale_span, form, zero, x, tokens, token, out);                \
+    }
 STAGE(stage_32, 32, 32, FORM_OF_6)
-STAGE(stage_k_32, 32, SPAN, FORM_OF_6)
-STAGE(stage_k_16, 16, SPAN, FORM_OF_6)
+STAGE(stage_k_32, 32, SCALE_SPAN, FORM_OF_6)
+STAGE(stage_k_16, 16, SCALE_SPAN, FORM_OF_6)
 STAGE(stage_8, 32, 32, FORM_OF_8)
-STAGE(stage_k_8, 32, SPAN, FORM_OF_8)
+STAGE(stage_k_8, 32, SCALE_SPAN, FORM_OF_8)
 
 /* --- tiles ---------------------------------------------------------------------------------------- */
 
-INLINE void tile(int tokens, int block, int span, int form, int mins, const char * x, const char * w, int64_t n,
-                 float * sums, const char * next, int lines) {
-    const int staged = tokens * STAGED_RECORD(block, form), wide = form == FORM_S16;
-    /* vpmaddwd takes pairs: elements 0 and 2 of a group, then 1 and 3. */
-    const int steps = wide ? block / 2 : block / 4;
-    floats total[MAX_IN_TILE][PARTS], span_sum[MAX_IN_TILE][PARTS];
+INLINE void tile(int tokens, int record_elements, int scale_span, int form, int mins, const char * x, const char * w,
+                 int64_t n, float * sums, const char * next, int lines) {
+    const int staged = tokens * STAGED_RECORD(record_elements, form), wide = form == FORM_S16;
+    /* vpmaddwd takes pairs: elements 0 and 2 of a quad, then 1 and 3. */
+    const int steps = wide ? record_elements / 2 : record_elements / 4;
+    floats total[MAX_IN_TILE][PANEL_VECTORS], span_sum[MAX_IN_TILE][PANEL_VECTORS];
     UNROLL_FOR(int t = 0; t < tokens; ++t) {
-        UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-            total[t][h] = V(loadu_ps)(sums + t * ROWS + h * LANES);
+        UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+            total[t][v] = V(loadu_ps)(sums + t * ROWS + v * LANES);
         }
     }
-    for (const char * end = w + n * RECORD(block, form, mins); w < end;) {
+    for (const char * end = w + n * RECORD(record_elements, form, mins); w < end;) {
         UNROLL_FOR(int t = 0; t < tokens; ++t) {
-            UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                span_sum[t][h] = V(setzero_ps)();
+            UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+                span_sum[t][v] = V(setzero_ps)();
             }
         }
-        for (int r = 0; r < span / block; ++r, x += staged, w += RECORD(block, form, mins)) {
+        for (int r = 0; r < scale_span / record_elements; ++r, x += staged, w += RECORD(record_elements, form, mins)) {
             const char * numbers = x + staged - tokens * 12;
-            ints sum[MAX_IN_TILE][PARTS];
+            ints sum[MAX_IN_TILE][PANEL_VECTORS];
             UNROLL_FOR(int t = 0; t < tokens; ++t) {
-                UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                    sum[t][h] = wide ? zeros() : four_bytes(numbers + (tokens + t) * 4);
+                UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+                    sum[t][v] = wide ? zeros() : four_bytes(numbers + (tokens + t) * 4);
                 }
             }
-            for (int line = 0; line < lines; ++line, next += GROUP) {
+            for (int line = 0; line < lines; ++line, next += CACHE_LINE) {
                 _mm_prefetch(next, PREFETCH_INTO);
             }
             UNROLL_FOR(int step = 0; step < steps; ++step) {
-                const char * codes = wide ? w + step / 2 * 2 * GROUP + step % 2 * 32 : w + step * GROUP;
-                ints rows[PARTS];
-                UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                    rows[h] = load_words(codes + h * (wide ? 64 : 32));
+                const char * codes = wide ? w + step / 2 * 2 * QUAD + step % 2 * 32 : w + step * QUAD;
+                ints rows[PANEL_VECTORS];
+                UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+                    rows[v] = load_words(codes + v * (wide ? 64 : 32));
                 }
                 UNROLL_FOR(int t = 0; t < tokens; ++t) {
                     const ints a = four_bytes(x + (step * tokens + t) * 4);
-                    UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                        sum[t][h] = add_products(form, sum[t][h], rows[h], a);
+                    UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+                        sum[t][v] = add_products(form, sum[t][v], rows[v], a);
                     }
                 }
             }
-            const float * scales = (const float *) (w + CODE_BYTES(block, form));
+            const float * scales = (const float *) (w + CODE_BYTES(record_elements, form));
             UNROLL_FOR(int t = 0; t < tokens; ++t) {
                 const floats sum_of_codes =
                     mins ? as_floats(four_bytes(numbers + (2 * tokens + t) * 4)) : V(setzero_ps)();
-                UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                    span_sum[t][h] =
-                        V(fmadd_ps)(in_floats(form, sum[t][h]), V(load_ps)(scales + h * LANES), span_sum[t][h]);
+                UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+                    span_sum[t][v] =
+                        V(fmadd_ps)(in_floats(form, sum[t][v]), V(load_ps)(scales + v * LANES), span_sum[t][v]);
                     if (mins) {
-                        total[t][h] = V(fmadd_ps)(V(load_ps)(scales + ROWS + h * LANES), sum_of_codes, total[t][h]);
+                        total[t][v] = V(fmadd_ps)(V(load_ps)(scales + ROWS + v * LANES), sum_of_codes, total[t][v]);
                     }
                 }
             }
         }
         UNROLL_FOR(int t = 0; t < tokens; ++t) {
             const floats token = as_floats(four_bytes(x - (3 * tokens - t) * 4));
-            UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                total[t][h] = V(fmadd_ps)(span_sum[t][h], token, total[t][h]);
+            UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+                total[t][v] = V(fmadd_ps)(span_sum[t][v], token, total[t][v]);
             }
         }
     }
     UNROLL_FOR(int t = 0; t < tokens; ++t) {
-        UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-            V(storeu_ps)(sums + t * ROWS + h * LANES, total[t][h]);
+        UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+            V(storeu_ps)(sums + t * ROWS + v * LANES, total[t][v]);
         }
     }
 }
@@ -209,18 +213,18 @@ INLINE void tile(int tokens, int block, int span, int form, int mins, const char
     static const tile_fn name[] = {0, name##_1, name##_2, name##_3, name##_4};
 #endif
 /* clang-format on */
-/* block, span, form, whether there are minimums */
+/* record_elements, scale_span, form, whether there are minimums */
 TILES(tiles_32, 32, 32, FORM_OF_6, 0)
 TILES(tiles_32_mins, 32, 32, FORM_OF_6, 1)
-TILES(tiles_k_32_mins, 32, SPAN, FORM_OF_6, 1)
-TILES(tiles_k_16, 16, SPAN, FORM_OF_6, 0)
-TILES(tiles_k_16_mins, 16, SPAN, FORM_OF_6, 1)
+TILES(tiles_k_32_mins, 32, SCALE_SPAN, FORM_OF_6, 1)
+TILES(tiles_k_16, 16, SCALE_SPAN, FORM_OF_6, 0)
+TILES(tiles_k_16_mins, 16, SCALE_SPAN, FORM_OF_6, 1)
 #if defined(QUANTS_AVX2)
 TILES(tiles_8, 32, 32, FORM_OF_8, 0)
 #else
 #define tiles_8 tiles_32
 #endif
-TILES(tiles_k_8, 32, SPAN, FORM_OF_8, 0)
+TILES(tiles_k_8, 32, SCALE_SPAN, FORM_OF_8, 0)
 
 /* --- finishing  ------------------------------------------------------------------------------------ */
 
@@ -232,9 +236,9 @@ ISA static void finish(const float * sums, int64_t n, int n_columns, int64_t col
     }
     if (!gelu && !residual && n_columns == ROWS) {
         for (int64_t t = 0; t < n; ++t) {
-            UNROLL_FOR(int h = 0; h < PARTS; ++h) {
-                const floats sum = V(loadu_ps)(sums + t * ROWS + h * LANES);
-                V(storeu_ps)(dst[t] + column + h * LANES, V(add_ps)(sum, V(loadu_ps)(padded_bias + h * LANES)));
+            UNROLL_FOR(int v = 0; v < PANEL_VECTORS; ++v) {
+                const floats sum = V(loadu_ps)(sums + t * ROWS + v * LANES);
+                V(storeu_ps)(dst[t] + column + v * LANES, V(add_ps)(sum, V(loadu_ps)(padded_bias + v * LANES)));
             }
         }
         return;
@@ -260,9 +264,9 @@ ISA static void gate(int activation, const float * gates, int64_t n, float * sum
 /* --- the set ---------------------------------------------------------------------------------------- */
 
 /* clang-format off */
-#define CALLS(stage, tiles, type) stage, stage##_rest, tiles, unpack_##type, multiply_##type
+#define CALLS(stage, tiles, type) stage, stage##_correction, tiles, unpack_##type, multiply_##type
 static const struct quant quants[] = {
-    /* type, elements, bytes and fields of a block of the file; block, form, mins and zero of a record */
+    /* type; elements, bytes and fields of a ggml block; elements, form, mins and zero of a record */
     {GGML_TYPE_Q4_0,    32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_6, 0,   8, CALLS(stage_32,  tiles_32,        q4_0)},
     {GGML_TYPE_Q4_1,    32,  20, {{2, 2}, {4, 4}},   32, FORM_OF_6, 1,   8, CALLS(stage_32,  tiles_32_mins,   q4_1)},
     {GGML_TYPE_Q5_0,    32,  22, {{1, 2}, {5, 4}},   32, FORM_OF_6, 0,  16, CALLS(stage_32,  tiles_32,        q5_0)},
@@ -283,7 +287,7 @@ const struct quant_set SET = {
     .quants = quants,
     .n_quants = sizeof quants / sizeof quants[0],
     .in_tile = LANES == 16 ? 8 : 4,
-    .direct = 2,
+    .max_tokens_without_unpacking = 2,
     .max_scale = max_scale,
     .finish = finish,
     .gate = gate,

@@ -2,14 +2,15 @@
  * of one token.
  *
  * A packed block has the fields of 16 rows' blocks one after the other, and each field element by element: for Q4_0
- * that is 16 scales, then four times 16 words of eight codes. So one vector reads the same field for 8 or 16 rows.
+ * that is 16 scales, then four times 16 words of eight codes. So one vector reads the same field for 8 or 16 rows:
+ * `vec` below is the number of such a vector of the panel.
  *
- * A record is what a tile multiplies at once: 16 rows by `block` elements, 32 or as few as share a scale. Its codes are
- * in groups of four elements, [block / 4][16 rows][4], unsigned, with the code `zero` for 0. 16 scales follow, and 16
- * offsets if the type has minimums, in F32. Without VNNI, codes that need 8 bits are signed numbers of 16 bits
- * (FORM_S16), [block / 4][2][2][8][2]: elements 0 and 2 of the group for 8 rows, elements 1 and 3 of the same rows;
- * then the other 8 rows.
- */
+ * A record is what a tile multiplies at once: 16 rows by `record_elements` elements, 32, or 16 if so few share a scale.
+ *   codes    [elements / 4][16 rows][4]: quads, unsigned, with the code `zero` for 0
+ *   scales   [16 rows], F32
+ *   offsets  [16 rows], F32, if the type has minimums
+ * Without VNNI, codes that need 8 bits are signed numbers of 16 bits (FORM_S16), [elements / 4][2][2][8][2]: elements 0
+ * and 2 of the quad for 8 rows, elements 1 and 3 of the same rows; then the other 8 rows. */
 #ifndef HOTSHOE_QUANTS_UNPACK_H
 #define HOTSHOE_QUANTS_UNPACK_H
 
@@ -18,36 +19,35 @@
 
 /* --- blocks of 32 ------------------------------------------------------------------------------------ */
 
-/* A scale in half precision, perhaps a minimum, and codes of 4 bits: element i below element i + 16. */
-
-/* Bit `group` of each byte, moved to bit 4. */
-INLINE ints fifth_bits(ints bits, int group) {
-    return low(group < 4 ? V(slli_epi16)(bits, 4 - group) : V(srli_epi16)(bits, group - 4), 16);
+/* Bit `quad` of each byte, moved to bit 4. */
+INLINE ints fifth_bits(ints bits, int quad) {
+    return low(quad < 4 ? V(slli_epi16)(bits, 4 - quad) : V(srli_epi16)(bits, quad - 4), 16);
 }
 
-/* fifth: the type has fifth bits, one word for each row (see group_fifth_bits). */
+/* Q4_0, Q4_1, Q5_0 and Q5_1: a scale in half precision, perhaps a minimum, and codes of 4 bits: element i below element
+ * i + 16. fifth: the type has fifth bits, one word for each row (see order_fifth_bits). */
 INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
-    const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? GROUP : 0);
-    for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * GROUP) {
+    const int at_bits = ROWS * (2 + 2 * s->mins), at_codes = at_bits + (fifth ? QUAD : 0);
+    for (int64_t i = 0; i < n; ++i, in += at_codes + 4 * QUAD) {
         open_block(s, in, 0);
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {
-            const ints bits = fifth ? load_words(in + at_bits + half * 4 * LANES) : zeros();
+        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {
+            const ints bits = fifth ? load_words(in + at_bits + vec * 4 * LANES) : zeros();
             open_record(s, 0, 0);
             UNROLL_FOR(int w = 0; w < 4; ++w) {
-                const ints both = stream(s, in + at_codes, w, half);
+                const ints both = stream(s, in + at_codes, w, vec);
                 ints first = low(both, 15), second = high(both, 4, 15);
                 if (fifth) {
                     first = first | fifth_bits(bits, w);
                     second = second | fifth_bits(bits, 4 + w);
                 }
-                take(s, 0, 0, w, half, first);
-                take(s, 0, 0, 4 + w, half, second);
+                take(s, 0, 0, w, vec, first);
+                take(s, 0, 0, 4 + w, vec, second);
             }
-            const floats scale = halves(in + half * 2 * LANES), zero = V(set1_ps)(fifth ? 16 : 8);
+            const floats scale = f16_floats(in + vec * 2 * LANES), zero = V(set1_ps)(fifth ? 16 : 8);
             /* The minimum is the weight of code 0. */
-            const floats minimum = s->mins ? halves(in + ROWS * 2 + half * 2 * LANES) : V(setzero_ps)();
-            close_record(s, 0, 0, half, scale, V(fmadd_ps)(scale, zero, minimum));
-            close_span(s, 0, half);
+            const floats minimum = s->mins ? f16_floats(in + ROWS * 2 + vec * 2 * LANES) : V(setzero_ps)();
+            close_record(s, 0, 0, vec, scale, V(fmadd_ps)(scale, zero, minimum));
+            close_span(s, 0, vec);
         }
         prefetch_lines(s, 1); /* scales */
         next_records(s, 1);
@@ -56,22 +56,22 @@ INLINE void nibbles(struct sink * s, const char * in, int64_t n, int fifth) {
 
 /* Codes may be indices of a table of 16 numbers: IQ4_NL, IQ4_XS, MXFP4. */
 INLINE ints table_of(const int8_t * numbers) { return in_each_lane(_mm_loadu_si128((const __m128i *) numbers)); }
-INLINE void take_looked_up(struct sink * s, int record, const char * in, int half, ints table) {
+INLINE void take_looked_up(struct sink * s, int record, const char * in, int vec, ints table) {
     UNROLL_FOR(int w = 0; w < 4; ++w) {
-        const ints both = stream(s, in, w, half);
-        take(s, 0, record, w, half, V(shuffle_epi8)(table, low(both, 15)));
-        take(s, 0, record, 4 + w, half, V(shuffle_epi8)(table, high(both, 4, 15)));
+        const ints both = stream(s, in, w, vec);
+        take(s, 0, record, w, vec, V(shuffle_epi8)(table, low(both, 15)));
+        take(s, 0, record, 4 + w, vec, V(shuffle_epi8)(table, high(both, 4, 15)));
     }
 }
 
 INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
-    for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 4 * GROUP) {
+    for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 4 * QUAD) {
         open_block(s, in, 0);
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {
+        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {
             open_record(s, 0, 0);
-            take_looked_up(s, 0, in + ROWS * 2, half, of_8_bits(table_of(iq4_codebook)));
-            close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
-            close_span(s, 0, half);
+            take_looked_up(s, 0, in + ROWS * 2, vec, of_8_bits(table_of(iq4_codebook)));
+            close_record(s, 0, 0, vec, f16_floats(in + vec * 2 * LANES), V(setzero_ps)());
+            close_span(s, 0, vec);
         }
         prefetch_lines(s, 1); /* scales */
         next_records(s, 1);
@@ -81,18 +81,18 @@ INLINE void iq4_nl(struct sink * s, const char * in, int64_t n) {
 /* The scale of MXFP4 is a power of two, with its exponent in one byte. The codebook has twice the numbers, so the scale
  * here is half of it. */
 INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
-    for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * GROUP) {
+    for (int64_t i = 0; i < n; ++i, in += ROWS + 4 * QUAD) {
         open_block(s, in, 0);
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {
-            const ints e = bytes_widened(in + half * LANES);
+        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {
+            const ints e = bytes_widened(in + vec * LANES);
             const ints normal = V(slli_epi32)(V(sub_epi32)(e, V(set1_epi32)(1)), 23); /* at most 0 if e < 2: */
             const ints shift = V(min_epi32)(e, V(set1_epi32)(2));
             const ints tiny = V(sllv_epi32)(V(set1_epi32)(0x00200000), shift); /* 2^-128, 2^-127 */
             const ints scale = V(max_epi32)(normal, tiny);
             open_record(s, 0, 0);
-            take_looked_up(s, 0, in + ROWS, half, table_of(fp4_codebook));
-            close_record(s, 0, 0, half, as_floats(scale), V(setzero_ps)());
-            close_span(s, 0, half);
+            take_looked_up(s, 0, in + ROWS, vec, table_of(fp4_codebook));
+            close_record(s, 0, 0, vec, as_floats(scale), V(setzero_ps)());
+            close_span(s, 0, vec);
         }
         prefetch_lines(s, 1); /* scales */
         next_records(s, 1);
@@ -100,15 +100,15 @@ INLINE void mxfp4(struct sink * s, const char * in, int64_t n) {
 }
 
 INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
-    for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 8 * GROUP) {
+    for (int64_t i = 0; i < n; ++i, in += ROWS * 2 + 8 * QUAD) {
         open_block(s, in, 0);
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {
+        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {
             open_record(s, 0, 0);
-            UNROLL_FOR(int g = 0; g < 8; ++g) {
-                take(s, 0, 0, g, half, of_8_bits(stream(s, in + ROWS * 2, g, half)));
+            UNROLL_FOR(int q = 0; q < 8; ++q) {
+                take(s, 0, 0, q, vec, of_8_bits(stream(s, in + ROWS * 2, q, vec)));
             }
-            close_record(s, 0, 0, half, halves(in + half * 2 * LANES), V(setzero_ps)());
-            close_span(s, 0, half);
+            close_record(s, 0, 0, vec, f16_floats(in + vec * 2 * LANES), V(setzero_ps)());
+            close_span(s, 0, vec);
         }
         prefetch_lines(s, 1); /* scales */
         next_records(s, 1);
@@ -122,42 +122,42 @@ INLINE void q8_0(struct sink * s, const char * in, int64_t n) {
  * codes of record 2j are the lower nibbles of words 8j to 8j + 7, those of record 2j + 1 the upper ones. Fifth bits are
  * in 8 words, those of record j at bit j of each byte. */
 INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
-    enum { SCALES = 4 * ROWS, FIFTHS = SCALES + 3 * GROUP };
-    const int at_codes = FIFTHS + (fifth ? 8 * GROUP : 0);
+    enum { SCALES = 4 * ROWS, FIFTHS = SCALES + 3 * QUAD };
+    const int at_codes = FIFTHS + (fifth ? 8 * QUAD : 0);
     const floats zero = V(set1_ps)(fifth ? 16 : 8);
-    for (int64_t i = 0; i < n; ++i, in += at_codes + 32 * GROUP) {
+    for (int64_t i = 0; i < n; ++i, in += at_codes + 32 * QUAD) {
         open_block(s, in, at_codes);
-        for (int half = 0; half < PARTS; ++half) {
-            const floats d = halves(in + half * 2 * LANES), d_min = halves(in + 2 * ROWS + half * 2 * LANES);
-            const char * packed = in + SCALES + half * 4 * LANES;
-            const ints a = load_words(packed), b = load_words(packed + GROUP), c = load_words(packed + 2 * GROUP);
+        for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
+            const floats d = f16_floats(in + vec * 2 * LANES), d_min = f16_floats(in + 2 * ROWS + vec * 2 * LANES);
+            const char * packed = in + SCALES + vec * 4 * LANES;
+            const ints a = load_words(packed), b = load_words(packed + QUAD), c = load_words(packed + 2 * QUAD);
             const ints scales[2] = {low(a, 63), low(c, 15) | low(V(srli_epi16)(a, 2), 48)};
             const ints mins[2] = {low(b, 63), high(c, 4, 15) | low(V(srli_epi16)(b, 2), 48)};
-            for (int j = 0; j < 4;
-                 ++j) { /* not unrolled: the compiler would compute all scales first, and spill them */
+            /* Not unrolled: the compiler would compute all scales first, and spill them. */
+            for (int j = 0; j < 4; ++j) {
                 open_record(s, 0, 2 * j);
                 open_record(s, 1, 2 * j + 1);
-                UNROLL_FOR(int g = 0; g < 8; ++g) {
-                    const ints both = stream(s, in + at_codes, 8 * j + g, half);
+                UNROLL_FOR(int q = 0; q < 8; ++q) {
+                    const ints both = stream(s, in + at_codes, 8 * j + q, vec);
                     ints first = low(both, 15), second = high(both, 4, 15);
                     if (fifth) {
-                        const ints fifth_pairs = V(srl_epi16)(load_words(in + FIFTHS + g * GROUP + half * 4 * LANES),
+                        const ints fifth_pairs = V(srl_epi16)(load_words(in + FIFTHS + q * QUAD + vec * 4 * LANES),
                                                               _mm_cvtsi32_si128(2 * j));
                         first = first | low(V(slli_epi16)(fifth_pairs, 4), 16);
                         second = second | low(V(slli_epi16)(fifth_pairs, 3), 16);
                     }
-                    take(s, 0, 2 * j, g, half, first);
-                    take(s, 1, 2 * j + 1, g, half, second);
+                    take(s, 0, 2 * j, q, vec, first);
+                    take(s, 1, 2 * j + 1, q, vec, second);
                 }
                 const __m128i shift = _mm_cvtsi32_si128(16 * (j % 2));
                 const ints pair = V(srl_epi32)(scales[j / 2], shift), min_pair = V(srl_epi32)(mins[j / 2], shift);
                 UNROLL_FOR(int i = 0; i < 2; ++i) {
                     const floats scale = V(mul_ps)(d, byte_of(pair, i));
                     const floats minimum = V(mul_ps)(d_min, byte_of(min_pair, i));
-                    close_record(s, i, 2 * j + i, half, scale, V(fmsub_ps)(scale, zero, minimum));
+                    close_record(s, i, 2 * j + i, vec, scale, V(fmsub_ps)(scale, zero, minimum));
                 }
                 if (j % 2) {
-                    close_span(s, 2 * j, half);
+                    close_span(s, 2 * j, vec);
                 }
             }
         }
@@ -166,26 +166,26 @@ INLINE void k45(struct sink * s, const char * in, int64_t n, int fifth) {
 }
 
 /* The types with a scale for every 16 elements have 128 elements in each half of a superblock. Sub-block j of 32
- * elements is two records; its bits are in the words of its 8 groups, at a position that depends on j. All 8 records of
+ * elements is two records; its bits are in the words of its 8 quads, at a position that depends on j. All 8 records of
  * a half are closed in order, as tiles do it, so that the sums are the same. */
 
 /* Q6_K: in each half, lower nibbles in 16 words and the upper two bits in 8 words, those of sub-block j at bits 2j. */
 INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
-    enum { UPPER = 32 * GROUP, SCALES = UPPER + 16 * GROUP, D = SCALES + 4 * GROUP };
+    enum { UPPER = 32 * QUAD, SCALES = UPPER + 16 * QUAD, D = SCALES + 4 * QUAD };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
         open_block(s, in, 0);
-        for (int half = 0; half < PARTS; ++half) {
-            const floats d = halves(in + D + half * 2 * LANES);
-            for (int side = 0; side < 2; ++side) {
+        for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
+            const floats d = f16_floats(in + D + vec * 2 * LANES);
+            for (int half = 0; half < 2; ++half) {
                 UNROLL_FOR(int part = 0; part < 2; ++part) {
                     UNROLL_FOR(int j = 0; j < 4; ++j) {
-                        open_record(s, 2 * j + part, 8 * side + 2 * j + part);
+                        open_record(s, 2 * j + part, 8 * half + 2 * j + part);
                     }
-                    UNROLL_FOR(int g = 0; g < 4; ++g) {
-                        const int word = 4 * part + g;
-                        const ints a = stream(s, in + 16 * side * GROUP, word, half);
-                        const ints b = stream(s, in + 16 * side * GROUP, 8 + word, half);
-                        const ints top = stream(s, in + UPPER + 8 * side * GROUP, word, half);
+                    UNROLL_FOR(int q = 0; q < 4; ++q) {
+                        const int word = 4 * part + q;
+                        const ints a = stream(s, in + 16 * half * QUAD, word, vec);
+                        const ints b = stream(s, in + 16 * half * QUAD, 8 + word, vec);
+                        const ints top = stream(s, in + UPPER + 8 * half * QUAD, word, vec);
                         const ints codes[4] = {
                             low(a, 15) | low(V(slli_epi16)(top, 4), 48),
                             low(b, 15) | low(V(slli_epi16)(top, 2), 48),
@@ -193,17 +193,17 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
                             high(b, 4, 15) | high(top, 2, 48),
                         };
                         UNROLL_FOR(int j = 0; j < 4; ++j) {
-                            take(s, 2 * j + part, 8 * side + 2 * j + part, g, half, codes[j]);
+                            take(s, 2 * j + part, 8 * half + 2 * j + part, q, vec, codes[j]);
                         }
                     }
                 }
-                const char * at_scales = in + SCALES + 2 * side * GROUP;
-                const ints scales[2] = {stream(s, at_scales, 0, half), stream(s, at_scales, 1, half)};
+                const char * at_scales = in + SCALES + 2 * half * QUAD;
+                const ints scales[2] = {stream(s, at_scales, 0, vec), stream(s, at_scales, 1, vec)};
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(mul_ps)(d, signed_byte_of(scales[r / 4], r % 4));
-                    close_record(s, r, 8 * side + r, half, scale, V(setzero_ps)());
+                    close_record(s, r, 8 * half + r, vec, scale, V(setzero_ps)());
                 }
-                close_span(s, 8 * side, half);
+                close_span(s, 8 * half, vec);
             }
         }
         prefetch_lines(s, 1); /* scales behind the codes */
@@ -211,46 +211,47 @@ INLINE void q6_k(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Third
- * bits are in 8 words, those of sub-block j of half `side` at bit 4 * side + j of each byte. */
-INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int side, int part, int half) {
-    UNROLL_FOR(int g = 0; g < 4; ++g) {
-        const int word = 4 * part + g;
-        const ints packed_codes = stream(s, in + 8 * side * GROUP, word, half);
+/* Codes of 2 bits of 4 sub-blocks, and perhaps third bits. Each half has 8 words, with sub-block j at bits 2j. Both
+ * halves have their third bits in the same 8 words: those of sub-block j at bit 4 * half + j of each byte. */
+INLINE void take_two_bits(struct sink * s, const char * in, const char * third, int half, int part, int vec) {
+    UNROLL_FOR(int q = 0; q < 4; ++q) {
+        const int word = 4 * part + q;
+        const ints packed_codes = stream(s, in + 8 * half * QUAD, word, vec);
         const ints bits =
-            third ? V(srl_epi16)(load_words(third + word * GROUP + half * 4 * LANES), _mm_cvtsi32_si128(4 * side))
+            third ? V(srl_epi16)(load_words(third + word * QUAD + vec * 4 * LANES), _mm_cvtsi32_si128(4 * half))
                   : zeros();
         UNROLL_FOR(int j = 0; j < 4; ++j) {
             ints code = high(packed_codes, 2 * j, 3);
             if (third) {
                 code = code | low(j < 2 ? V(slli_epi16)(bits, 2 - j) : V(srli_epi16)(bits, j - 2), 4);
             }
-            take(s, 2 * j + part, 8 * side + 2 * j + part, g, half, code);
+            take(s, 2 * j + part, 8 * half + 2 * j + part, q, vec, code);
         }
     }
 }
 
 INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
-    enum { CODES = 4 * GROUP, D = CODES + 16 * GROUP };
+    enum { CODES = 4 * QUAD, D = CODES + 16 * QUAD };
     for (int64_t i = 0; i < n; ++i, in += D + 4 * ROWS) {
         open_block(s, in, 0);
-        for (int half = 0; half < PARTS; ++half) {
-            const floats d = halves(in + D + half * 2 * LANES), d_min = halves(in + D + 2 * ROWS + half * 2 * LANES);
-            for (int side = 0; side < 2; ++side) {
+        for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
+            const floats d = f16_floats(in + D + vec * 2 * LANES);
+            const floats d_min = f16_floats(in + D + 2 * ROWS + vec * 2 * LANES);
+            for (int half = 0; half < 2; ++half) {
                 UNROLL_FOR(int part = 0; part < 2; ++part) {
                     UNROLL_FOR(int j = 0; j < 4; ++j) {
-                        open_record(s, 2 * j + part, 8 * side + 2 * j + part);
+                        open_record(s, 2 * j + part, 8 * half + 2 * j + part);
                     }
-                    take_two_bits(s, in + CODES, 0, side, part, half);
+                    take_two_bits(s, in + CODES, 0, half, part, vec);
                 }
-                const char * at_both = in + 2 * side * GROUP; /* 4 bits of scale below 4 bits of minimum */
-                const ints both[2] = {stream(s, at_both, 0, half), stream(s, at_both, 1, half)};
+                const char * at_both = in + 2 * half * QUAD; /* 4 bits of scale below 4 bits of minimum */
+                const ints both[2] = {stream(s, at_both, 0, vec), stream(s, at_both, 1, vec)};
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(mul_ps)(d, byte_of(low(both[r / 4], 15), r % 4));
                     const floats minimum = V(mul_ps)(d_min, byte_of(high(both[r / 4], 4, 15), r % 4));
-                    close_record(s, r, 8 * side + r, half, scale, V(sub_ps)(V(setzero_ps)(), minimum));
+                    close_record(s, r, 8 * half + r, vec, scale, V(sub_ps)(V(setzero_ps)(), minimum));
                 }
-                close_span(s, 8 * side, half);
+                close_span(s, 8 * half, vec);
             }
         }
         prefetch_lines(s, 1); /* scales behind the codes */
@@ -259,30 +260,30 @@ INLINE void q2_k(struct sink * s, const char * in, int64_t n) {
 }
 
 INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
-    enum { CODES = 8 * GROUP, SCALES = CODES + 16 * GROUP, D = SCALES + 3 * GROUP };
+    enum { CODES = 8 * QUAD, SCALES = CODES + 16 * QUAD, D = SCALES + 3 * QUAD };
     for (int64_t i = 0; i < n; ++i, in += D + 2 * ROWS) {
-        open_block(s, in, 8 * GROUP);
-        for (int half = 0; half < PARTS; ++half) {
-            const floats d = halves(in + D + half * 2 * LANES);
-            const char * packed = in + SCALES + half * 4 * LANES;
-            const ints a = load_words(packed), b = load_words(packed + GROUP), c = load_words(packed + 2 * GROUP);
-            UNROLL_FOR(int side = 0; side < 2; ++side) {
+        open_block(s, in, 8 * QUAD);
+        for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
+            const floats d = f16_floats(in + D + vec * 2 * LANES);
+            const char * packed = in + SCALES + vec * 4 * LANES;
+            const ints a = load_words(packed), b = load_words(packed + QUAD), c = load_words(packed + 2 * QUAD);
+            UNROLL_FOR(int half = 0; half < 2; ++half) {
                 const ints scales[2] = {
                     /* 4 bits in a and b, two more in c; they count from -32 */
-                    (side ? high(a, 4, 15) : low(a, 15)) | (side ? low(c, 48) : low(V(slli_epi16)(c, 4), 48)),
-                    (side ? high(b, 4, 15) : low(b, 15)) | (side ? high(c, 2, 48) : low(V(slli_epi16)(c, 2), 48)),
+                    (half ? high(a, 4, 15) : low(a, 15)) | (half ? low(c, 48) : low(V(slli_epi16)(c, 4), 48)),
+                    (half ? high(b, 4, 15) : low(b, 15)) | (half ? high(c, 2, 48) : low(V(slli_epi16)(c, 2), 48)),
                 };
                 UNROLL_FOR(int part = 0; part < 2; ++part) {
                     UNROLL_FOR(int j = 0; j < 4; ++j) {
-                        open_record(s, 2 * j + part, 8 * side + 2 * j + part);
+                        open_record(s, 2 * j + part, 8 * half + 2 * j + part);
                     }
-                    take_two_bits(s, in + CODES, in, side, part, half);
+                    take_two_bits(s, in + CODES, in, half, part, vec);
                 }
                 UNROLL_FOR(int r = 0; r < 8; ++r) {
                     const floats scale = V(sub_ps)(byte_of(scales[r / 4], r % 4), V(set1_ps)(32));
-                    close_record(s, r, 8 * side + r, half, V(mul_ps)(d, scale), V(setzero_ps)());
+                    close_record(s, r, 8 * half + r, vec, V(mul_ps)(d, scale), V(setzero_ps)());
                 }
-                close_span(s, 8 * side, half);
+                close_span(s, 8 * half, vec);
             }
         }
         prefetch_lines(s, 4); /* scales behind the codes */
@@ -290,28 +291,28 @@ INLINE void q3_k(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* IQ4_XS: eight records. A scale has 6 bits and counts from -32: two bits are in a half word, four in a byte with those
+/* IQ4_XS: eight records. A scale has 6 bits and counts from -32: two bits are in 16 bits, four in a byte with those
  * of another scale. */
 INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
-    enum { LOWER = 4 * ROWS, CODES = LOWER + GROUP };
-    for (int64_t i = 0; i < n; ++i, in += CODES + 32 * GROUP) {
+    enum { LOWER = 4 * ROWS, CODES = LOWER + QUAD };
+    for (int64_t i = 0; i < n; ++i, in += CODES + 32 * QUAD) {
         open_block(s, in, CODES);
-        for (int half = 0; half < PARTS; ++half) {
-            const floats d = halves(in + half * 2 * LANES);
-            const ints upper = shorts_widened(in + 2 * ROWS + half * 2 * LANES);
-            const ints lower = load_words(in + LOWER + half * 4 * LANES);
+        for (int vec = 0; vec < PANEL_VECTORS; ++vec) {
+            const floats d = f16_floats(in + vec * 2 * LANES);
+            const ints upper = shorts_widened(in + 2 * ROWS + vec * 2 * LANES);
+            const ints lower = load_words(in + LOWER + vec * 4 * LANES);
             for (int r = 0; r < 8; ++r) {
                 open_record(s, 0, r);
-                take_looked_up(s, r, in + CODES + r * 4 * GROUP, half, of_8_bits(table_of(iq4_codebook)));
+                take_looked_up(s, r, in + CODES + r * 4 * QUAD, vec, of_8_bits(table_of(iq4_codebook)));
                 const ints lower_shifted = V(srl_epi32)(lower, _mm_cvtsi32_si128(4 * r));
                 const ints upper_shifted = V(srl_epi32)(upper, _mm_cvtsi32_si128(2 * r));
                 const ints lower_bits = lower_shifted & V(set1_epi32)(15);
                 const ints upper_bits = upper_shifted & V(set1_epi32)(3);
                 const ints scale_bits = lower_bits | V(slli_epi32)(upper_bits, 4);
                 const floats scale = V(cvtepi32_ps)(V(sub_epi32)(scale_bits, V(set1_epi32)(32)));
-                close_record(s, 0, r, half, V(mul_ps)(d, scale), V(setzero_ps)());
+                close_record(s, 0, r, vec, V(mul_ps)(d, scale), V(setzero_ps)());
                 if (r % 4 == 3) {
-                    close_span(s, r, half);
+                    close_span(s, r, vec);
                 }
             }
         }
@@ -321,21 +322,26 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
 
 /* --- two functions for each type: into records, and into the sums of one token ------------------------ */
 
-#define TYPE(name, block_, form_, mins_, asks_, body)                                                              \
-    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                        \
-        struct sink storing = {.block = block_, .form = form_, .mins = mins_, .out = out}, *s = &storing;          \
-        body;                                                                                                      \
-    }                                                                                                              \
-    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                    \
-        struct sink summing = {.direct = 1, .asks = asks_, .block = block_, .form = form_, .mins = mins_, .x = x}; \
-        struct sink * s = &summing;                                                                                \
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                                           \
-            summing.total[half] = V(loadu_ps)(sums + half * LANES);                                                \
-        }                                                                                                          \
-        body;                                                                                                      \
-        UNROLL_FOR(int half = 0; half < PARTS; ++half) {                                                           \
-            V(storeu_ps)(sums + half * LANES, summing.total[half]);                                                \
-        }                                                                                                          \
+#define TYPE(name, elements_, form_, mins_, prefetches_all_, body)                                                     \
+    ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
+        struct sink storing = {.record_elements = elements_, .form = form_, .mins = mins_, .out = out}, *s = &storing; \
+        body;                                                                                                          \
+    }                                                                                                                  \
+    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                        \
+        struct sink summing = {.multiplies = 1,                                                                        \
+                               .prefetches_all = prefetches_all_,                                                      \
+                               .record_elements = elements_,                                                           \
+                               .form = form_,                                                                          \
+                               .mins = mins_,                                                                          \
+                               .x = x};                                                                                \
+        struct sink * s = &summing;                                                                                    \
+        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                                          \
+            summing.total[vec] = V(loadu_ps)(sums + vec * LANES);                                                      \
+        }                                                                                                              \
+        body;                                                                                                          \
+        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                                          \
+            V(storeu_ps)(sums + vec * LANES, summing.total[vec]);                                                      \
+        }                                                                                                              \
     }
 TYPE(q4_0, 32, FORM_OF_6, 0, 0, nibbles(s, in, n, 0))
 TYPE(q4_1, 32, FORM_OF_6, 1, 0, nibbles(s, in, n, 0))

@@ -21,7 +21,7 @@ typedef __m512 floats;
 #define LANES 8
 typedef __m256i ints;
 typedef __m256 floats;
-#if defined(QUANTS_AVX_VNNI) && defined(QUANTS_EVEX) /* in a test, on a CPU that has only AVX-512's form of it */
+#if defined(QUANTS_AVX_VNNI) && defined(QUANTS_EVEX) /* in a test, on a CPU that has only the AVX-512 form */
 #define ISA __attribute__((target("avx512vnni,avx512vl,avx2,fma,f16c")))
 #define DPBUSD(sum, codes, x) _mm256_dpbusd_epi32(sum, codes, x)
 #elif defined(QUANTS_AVX_VNNI)
@@ -52,7 +52,7 @@ INLINE ints load_words(const char * p) { return _mm512_loadu_si512((const void *
 INLINE void store_words(char * p, ints v) { _mm512_store_si512((void *) p, v); }
 INLINE ints bytes_widened(const char * p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *) p)); }
 INLINE ints shorts_widened(const char * p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p)); }
-INLINE floats halves(const char * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
+INLINE floats f16_floats(const char * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
 INLINE floats as_floats(ints v) { return _mm512_castsi512_ps(v); }
 INLINE ints in_each_lane(__m128i v) { return _mm512_broadcast_i32x4(v); } /* a lane: 128 bits */
 #else
@@ -61,7 +61,7 @@ INLINE ints load_words(const char * p) { return _mm256_loadu_si256((const __m256
 INLINE void store_words(char * p, ints v) { _mm256_store_si256((__m256i *) p, v); }
 INLINE ints bytes_widened(const char * p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *) p)); }
 INLINE ints shorts_widened(const char * p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p)); }
-INLINE floats halves(const char * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
+INLINE floats f16_floats(const char * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
 INLINE floats as_floats(ints v) { return _mm256_castsi256_ps(v); }
 INLINE ints in_each_lane(__m128i v) { return _mm256_broadcastsi128_si256(v); }
 #endif

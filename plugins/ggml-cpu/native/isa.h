@@ -13,7 +13,7 @@
 
 /* A loop whose length is a constant after its function was inlined: the compiler unrolls it completely. */
 #if defined(__clang__)
-/* A plain "unroll" unrolled by two only, before inlining: half the speed. */
+/* A plain "unroll" unrolled only by two, before inlining, and was half as fast. */
 #define UNROLL_FOR(...) _Pragma("clang loop unroll(full)") for (__VA_ARGS__)
 #else
 #define UNROLL_FOR(...) _Pragma("GCC unroll 16") for (__VA_ARGS__)
@@ -30,8 +30,7 @@
  * with CPU_AVX512, and that only with CPU_AVX2. */
 enum { CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_AVX512_BF16 = 4, CPU_AVX512_VNNI = 8, CPU_AVX_VNNI = 16 };
 
-/* A mask of the instruction sets that this CPU has and whose registers the system saves. 0 for other CPUs than x86-64.
- */
+/* A mask of the instruction sets that this CPU has and whose registers the system saves. 0 unless the CPU is x86-64. */
 int hotshoe_cpu(void);
 
 #endif

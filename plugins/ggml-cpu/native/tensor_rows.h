@@ -25,7 +25,7 @@ static inline const char * row_like(const struct ggml_tensor * t, const struct g
            (t->ne[3] == 1 ? 0 : i3 * t->nb[3]);
 }
 
-/* Units [first, last) of n that thread ith computes. */
+/* Items [first, last) of n that thread ith computes. */
 static inline void share(int64_t n, int ith, int nth, int64_t * first, int64_t * last) {
     const int64_t per_thread = ceil_div(n, nth);
     *first = min64(per_thread * ith, n);

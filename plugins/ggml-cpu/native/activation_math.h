@@ -1,7 +1,7 @@
-/* Activations as straight-line code without calls, to be inlined into the kernels of each instruction set: the compiler
- * vectorises the loops around them. NaN stays NaN in all of them. */
-#ifndef HOTSHOE_ACTIVATIONS_H
-#define HOTSHOE_ACTIVATIONS_H
+/* The formulas of the activations as straight-line code without calls, to be inlined into the kernels of each
+ * instruction set: the compiler vectorises the loops around them. NaN stays NaN in all of them. */
+#ifndef HOTSHOE_ACTIVATION_MATH_H
+#define HOTSHOE_ACTIVATION_MATH_H
 
 #include <stdint.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 #include "isa.h"
 
 /* 2^y for y in [-126, 128). Adding 1.5 * 2^23 rounds y to the integer n and leaves n in the low bits; 2^(y - n) is a
- * polynomial. Attention has another exponential (hotshoe_attention_simd.h), exact to 1 ulp: it reduces x
- * itself, whereas y = x * log2(e) has lost some of the digits of a large x. A few units in the last place suffice here.
- */
+ * polynomial. The result is off by a few units in the last place, which suffices here: y = x * log2(e) has lost some of
+ * the digits of a large x. The exponential of attention (hotshoe_attention_simd.h) reduces x itself; it is exact
+ * to 1 ulp. */
 ALWAYS_INLINE float exp2_near(float y) {
     const float magic = 12582912.0f;
     const float shifted = y + magic;
