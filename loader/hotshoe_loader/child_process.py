@@ -114,7 +114,7 @@ def _run(jobs: Sequence[Job], limit: float, scratch: str | None) -> list[Report]
     finally:
         for child in running:
             child.kill()
-        _kill_by_token(token)  # daemons, which left their session and hold none of our pipes
+        _kill_by_token(token)  # daemons: they left their session and do not use our pipes
     return [child.report for child in children]
 
 

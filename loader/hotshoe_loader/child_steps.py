@@ -43,7 +43,7 @@ def probe_plugin(job: Job, announce: Announce = lambda step, doing: None) -> Rep
 
 
 def _providers(state: ProbeState, report: Report) -> list[Any]:
-    """The providers that the plugin's hook returns, after all checks that run none of its code."""
+    """Run the checks that need no code of the plugin, then import it. Return the providers of its hook."""
     plugin, ggml = state.plugin, state.job.ggml
     vet_tags(plugin)
     state.damaged = damaged_files(plugin)

@@ -37,7 +37,7 @@ def examine(
         examiner.require = Finding(
             "HOTSHOE_REQUIRE", "todo", text, f"unset HOTSHOE_REQUIRE, or install what provides {names}"
         )
-    # The order of what to do: first Python, without which nothing else helps; then the CPU; then better devices.
+    # In the order of repair: Python first, because everything else needs it; then the CPU; then better devices.
     findings = [
         *examiner.python(),
         *examiner.cpu(),
@@ -51,6 +51,8 @@ def examine(
 
 
 class _Examiner:
+    """Makes the findings: one method for each subject."""
+
     def __init__(
         self, machine: Machine, devices: Sequence[Device], verdicts: Sequence[Verdict], catalog: Sequence[CatalogEntry]
     ) -> None:
@@ -61,6 +63,7 @@ class _Examiner:
         self._plugins = [verdict for verdict in verdicts if verdict.kind == "plugin"]
         self.gpus = GpuExaminer(machine, devices, self._plugins, self._catalog)
         self.require: Finding | None = None
+        """The finding about HOTSHOE_REQUIRE, if it cannot be met."""
 
     # -- Python --
 

@@ -53,7 +53,7 @@ def load_all(
     A broken plugin is a verdict, not an error. Without any plugin only the reference backend is left, and the logger
     "hotshoe.loader" warns. A second call with the same options returns the same registry. Thread-safe.
 
-    Each option has an environment variable. Names in the variable are added behind those in the argument.
+    Each option has an environment variable. Names in the variable come after those in the argument.
 
     Args:
         prefer: devices, types, backends or providers to rank first if they exist ("cuda", "gpu", "ggml-cpu").

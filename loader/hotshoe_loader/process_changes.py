@@ -44,7 +44,7 @@ class ProcessChanges:
         """Restore changed values, handlers, lists and the working directory. Return the changes as texts.
 
         What the plugin added stays, because it may need it later: environment variables, built-in functions, modules,
-        finders, and entries of ``sys.path`` and of the warning filters (behind the others). Handlers of native code
+        finders, and entries of ``sys.path`` and of the warning filters (after the others). Handlers of native code
         and threads stay too, because Python cannot restore them. The texts contain no values: an environment may hold
         secrets.
         """
@@ -117,7 +117,7 @@ class _SearchList:
         if now is self._list and found == self._entries:
             return []
         added = [entry for entry in found if entry not in self._entries]
-        # A plugin's finder may have to come first for its imports. Folders and filters also work behind the others.
+        # A plugin's finder may have to come first for its imports. Folders and filters also work after the others.
         if self._name not in _FINDERS or [entry for entry in found if entry not in added] != self._entries:
             found = self._entries + added
         self._list[:] = found

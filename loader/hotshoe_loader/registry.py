@@ -182,7 +182,7 @@ class Registry:
     ) -> Backend:
         """Open a backend over the devices that ``device`` means; see ``select``. The caller closes it.
 
-        with_cpu: add the CPU of the devices' family behind them, if there is one and it is not among them.
+        with_cpu: add the CPU of the devices' family after them, unless a CPU is among them or the family has no CPU.
 
         This imports the plugin, if it is not imported yet. If a plugin that passed its test in a child process fails
         here, the next best device is opened with a warning, but only if no device was requested: neither ``device``

@@ -28,7 +28,7 @@ class Job:
     block: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
-    """Folders with more libraries, besides the plugin's own."""
+    """Folders with more libraries, in addition to the plugin's own."""
     ggml: str = ""
     """The folder of a foreign set of ggml libraries to adopt, or ""."""
     driven_backend: str = ""

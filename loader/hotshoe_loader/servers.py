@@ -40,7 +40,7 @@ def devices_of(endpoint: str, devices: Iterable[Device]) -> list[Device]:
 
 
 def add_server(endpoint: str) -> None:
-    """Add a server to HOTSHOE_RPC, behind the others."""
+    """Add a server at the end of HOTSHOE_RPC."""
     os.environ[_VARIABLE] = ",".join([*_servers(), endpoint])
 
 

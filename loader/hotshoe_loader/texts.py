@@ -174,10 +174,10 @@ def _explain_one(name: str, devices: Sequence[Device], verdicts: Sequence[Verdic
     return "\n".join(lines)
 
 
-def not_found(asked: str, token: str, devices: Sequence[Device], verdicts: Sequence[Verdict]) -> DeviceNotFoundError:
-    """The error for a name that matches no device. ``asked``: the argument, such as "device='cuda'"."""
+def not_found(argument: str, token: str, devices: Sequence[Device], verdicts: Sequence[Verdict]) -> DeviceNotFoundError:
+    """The error for a name that matches no device. ``argument``: what the user gave, such as "device='cuda'"."""
     found = ", ".join(f"{device.name} ({device.provider})" for device in devices) or "none"
-    message = f"{asked} matches no device; found: {found}"
+    message = f"{argument} matches no device; found: {found}"
     about = [verdict for verdict in related(token, verdicts) if not verdict.outcome.usable]
     for verdict in about:
         message += f"\n  {verdict}"

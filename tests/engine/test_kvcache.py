@@ -41,9 +41,9 @@ def make(backend: Backend, spec: Sequence[LayerSpec] = LAYERS, dtype: DType = DT
     return CausalCache(backend, spec, **{"n_tokens": N_TOKENS, "n_ubatch": N_BATCH} | sizes, dtype=dtype)
 
 
-def put(cache: Cache, *step: Allocation, n_rows: int = 0) -> dict[str, np.ndarray]:
-    """Allocate and commit, as if the step had been computed."""
-    feeds = cache.allocate(step, n_rows or sum(p.n for p in step))
+def put(cache: Cache, *allocations: Allocation, n_rows: int = 0) -> dict[str, np.ndarray]:
+    """Allocate and commit, as if the graph had been computed."""
+    feeds = cache.allocate(allocations, n_rows or sum(p.n for p in allocations))
     cache.commit()
     return feeds
 

@@ -47,15 +47,15 @@ def with_rows(backend: Backend, n: int) -> RecurrentCache:
     return cache
 
 
-def feed(cache: RecurrentCache, step: list[Allocation], tokens: list[list[float]]) -> np.ndarray:
-    """Compute a step: the state of each sequence becomes the sum of its tokens. Return the states before it."""
-    backend, n = cache._backend, step[0].n
-    feeds = cache.allocate(step, n * len(step))
+def feed(cache: RecurrentCache, allocations: list[Allocation], tokens: list[list[float]]) -> np.ndarray:
+    """Compute a graph: the state of each sequence becomes the sum of its tokens. Return the states before it."""
+    backend, n = cache._backend, allocations[0].n
+    feeds = cache.allocate(allocations, n * len(allocations))
     with backend.new_context() as ctx:
-        x = ctx.input("x", (n * len(step), 2, 3))
-        (view,) = cache.views(ctx, n * len(step), len(step), cache.sizes)
+        x = ctx.input("x", (n * len(allocations), 2, 3))
+        (view,) = cache.views(ctx, n * len(allocations), len(allocations), cache.sizes)
         before = view.read("sum")
-        view.write("sum", before + view.split(x).permute(0, 2, 3, 1).sum(-1).reshape(len(step), 2, 3))
+        view.write("sum", before + view.split(x).permute(0, 2, 3, 1).sum(-1).reshape(len(allocations), 2, 3))
         ctx.forward(before)
         value = np.repeat(np.concatenate(tokens).astype(np.float32), 6).reshape(-1, 2, 3)
         ctx.compute({x: value} | {ctx.inputs[name]: f for name, f in feeds.items()})
@@ -87,14 +87,14 @@ def test_a_state_is_the_sum_of_all_tokens_before(steps: list[Any], n_rows: int) 
 
     for name, sequences, argument in steps:
         if name in ("feed", "interrupted"):
-            step = [Allocation(s, len(texts[s]), argument) for s in sequences]
+            allocations = [Allocation(s, len(texts[s]), argument) for s in sequences]
             new = [draw.integers(1, 1000, argument).tolist() for _ in sequences]
-            if not cache.fits(step):
+            if not cache.fits(allocations):
                 with pytest.raises(CacheFullError):
-                    cache.allocate(step, argument * len(step))
+                    cache.allocate(allocations, argument * len(allocations))
                 cache.rollback()
                 continue
-            read = feed(cache, step, new)
+            read = feed(cache, allocations, new)
             for s, state in zip(sequences, read, strict=True):
                 assert (state == sum(texts[s])).all()
             if name == "feed":
@@ -240,7 +240,7 @@ def test_kinds_of_caches() -> None:
     assert isinstance(make_cache(open_reference(), (CrossSpec(1, 4, 4, 3),), **sizes), CrossCache)
 
 
-def test_an_encoders_output_is_read_at_every_step(backend: Backend) -> None:
+def test_an_encoders_output_is_read_in_every_graph(backend: Backend) -> None:
     spec = CrossSpec(2, 4, 8, n_positions=3)
     cache = CrossCache(backend, (None, spec), n_sequences=2, dtype=DType.F32)
     rng = np.random.default_rng(0)

@@ -243,7 +243,7 @@ def test_sinks(graphs: Graphs, shape: tuple[int, ...], size: float, dtype: type)
 
 
 @pytest.mark.parametrize("seen", [slice(0, 1), slice(1023, 1024), slice(300, 340), slice(0, 0), slice(None)], ids=str)
-def test_parts_of_the_keys_that_no_query_sees(graphs: Graphs, seen: slice, dtype: type) -> None:
+def test_key_ranges_that_no_query_sees(graphs: Graphs, seen: slice, dtype: type) -> None:
     visible = np.zeros((1, 1, 2, 1024), bool)
     visible[..., seen] = True
     attend(graphs, *operands(1, 2, 1024, 5, 1, 64, 64, dtype), hides(visible, dtype))

@@ -106,11 +106,11 @@ def computed(ctx: Context) -> list[str]:
 @pytest.mark.parametrize("repack", [True, "engine"])
 def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"]) -> None:
     """Our kernels multiply many rows, with what follows; ggml multiplies few rows, and all with repack="engine"."""
-    least = kernels().hotshoe_linear_stored_rows(DType.BF16.id)
-    if not least:
+    min_rows = kernels().hotshoe_linear_stored_rows(DType.BF16.id)
+    if not min_rows:
         pytest.skip("on this CPU BF16 is multiplied as stored by ggml only")
-    w, b = (replace(each, compute_bound=False) for each in weight_data(DType.BF16))
-    for n_rows in (least - 1, least):
+    w, b = (replace(w, compute_bound=False) for w in weight_data(DType.BF16))
+    for n_rows in (min_rows - 1, min_rows):
         answers = []
         for backend in (load_all().open("cpu", BackendParams(n_threads=2, repack=repack)), open_reference()):
             loaded = backend.load([w, b])
@@ -121,7 +121,7 @@ def test_many_rows_and_a_weight_as_stored(repack: bool | Literal["engine"]) -> N
                 answers.append(compute(ctx, [x, r], [y], 0)[0])
                 if backend.name != "reference":
                     kinds = computed(ctx)
-                    assert ("MUL_MAT" in kinds) == (n_rows < least or repack == "engine"), kinds
+                    assert ("MUL_MAT" in kinds) == (n_rows < min_rows or repack == "engine"), kinds
                     assert "MUL_MAT" in kinds or kinds == ["CUSTOM"]
         assert np.linalg.norm(answers[0] - answers[1]) <= 1e-2 * np.linalg.norm(answers[1])
 

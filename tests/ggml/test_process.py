@@ -129,12 +129,12 @@ from hotshoe_core.contract.backend import WeightData
 spare = []  # released to make room for the error's message
 
 def limit(more):
-    "Of the address space: so many bytes more than are in use."
-    most = resource.getrlimit(resource.RLIMIT_AS)[1]
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))  # reading needs memory, too
+    "Limit the address space to this number of bytes more than are in use."
+    maximum = resource.getrlimit(resource.RLIMIT_AS)[1]
+    resource.setrlimit(resource.RLIMIT_AS, (maximum, maximum))  # reading needs memory, too
     spare[:] = [bytearray(4 << 20)]
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + more, most))
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, maximum))
 
 def attempt(action):
     try:

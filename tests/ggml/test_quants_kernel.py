@@ -402,8 +402,8 @@ def test_repack_chooses_the_product(ggml: Backend) -> None:
     """True: our layouts; "engine": ggml's only; False: the file's. An embedding that is also the output has two."""
     data = WeightData("w", (64, 256), DType.Q4_0, weight(DType.Q4_0, 64, 256)[0].data, ("take", "linear"))
     with load_all().open("cpu") as own, load_all().open("cpu", BackendParams(repack=False)) as plain:
-        held = own.load([data])["w"].handle
-        assert isinstance(held.linear, QuantizedWeight)
-        assert not isinstance(held.other, PackedWeight)
+        layout = own.load([data])["w"].handle
+        assert isinstance(layout.linear, QuantizedWeight)
+        assert not isinstance(layout.other, PackedWeight)
         assert isinstance(ggml.load([data])["w"].handle.linear, (RearrangedLayout, PlainLayout))
         assert isinstance(plain.load([data])["w"].handle, PlainLayout)

@@ -1,4 +1,4 @@
-"""What single libraries of ggml's need in addition, without these libraries."""
+"""Workarounds for individual ggml libraries, tested without these libraries."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changed_is_probed_again(site, count, monkeypatch, change):
+def test_a_change_causes_a_new_probe(site, count, monkeypatch, change):
     site.good("acme")
     start()
     start()
@@ -217,7 +217,7 @@ def test_old_entries_are_removed(site, probes, count):
     assert not old.exists()
 
 
-def test_where_it_lies(monkeypatch):
+def test_the_folder_of_the_reports(monkeypatch):
     monkeypatch.setattr("sys.platform", "linux")
     assert cache.reports_folder({"XDG_CACHE_HOME": "/x"}) == Path("/x/hotshoe/probes")
     assert cache.reports_folder({"XDG_CACHE_HOME": "x"}) == Path.home() / ".cache/hotshoe/probes"
@@ -229,7 +229,7 @@ def test_where_it_lies(monkeypatch):
     assert cache.reports_folder({}) is None
 
 
-def test_a_device_that_is_gone_is_said_to_be(site, probes, monkeypatch):
+def test_a_device_that_is_missing_now_is_an_error(site, probes, monkeypatch):
     from hotshoe_core.errors import BackendError
 
     code = GOOD_CODE.replace(
@@ -244,7 +244,7 @@ def test_a_device_that_is_gone_is_said_to_be(site, probes, monkeypatch):
     assert list(probes.iterdir()) == [], "the report is dropped"
 
 
-def test_old_entries_are_looked_for_once_a_start(site, count, monkeypatch):
+def test_old_entries_are_removed_once_per_start(site, count, monkeypatch):
     """Not for each of two thousand plugins, in a folder with two thousand files."""
     looked = []
     prune = cache.Cache._prune

@@ -54,7 +54,7 @@ def rms_norm(x, weight=None, *, eps):
     return x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + eps)
 
 
-def test_what_is_right_passes():
+def test_correct_results_pass():
     canary.check_canary(Spoiled("rms_norm", lambda y: y), reference_device())
 
 
@@ -86,11 +86,11 @@ def test_each_op_is_named_when_it_is_wrong(op, spoil):
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_what_f16_rounds_is_not_wrong(op):
+def test_rounding_to_f16_is_not_an_error(op):
     canary.check_canary(Spoiled(op, lambda y: y.astype(np.float16).astype(np.float32)), reference_device())
 
 
-def test_an_op_that_nothing_else_is_made_of_is_blamed_alone():
+def test_an_op_that_no_other_op_uses_is_named_alone():
     with pytest.raises(Rejected) as caught:
         canary.check_canary(Spoiled("linear", SPOILS["1 %"]), reference_device())
     assert caught.value.details["ops"] == ["linear"]

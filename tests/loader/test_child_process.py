@@ -72,7 +72,7 @@ FATAL = [
 
 
 @pytest.mark.parametrize(("code", "outcome", "reason"), [each[1:] for each in FATAL], ids=[each[0] for each in FATAL])
-def test_what_ends_a_child_is_a_verdict(site, code, outcome, reason):
+def test_the_end_of_a_child_is_a_verdict(site, code, outcome, reason):
     site.install("bad", code)
     site.good("good")
     registry = load_all()
@@ -121,7 +121,7 @@ time.sleep(60)
 """
 
 
-def test_what_hangs_is_ended_with_all_it_started(site):
+def test_a_plugin_that_hangs_is_ended_with_all_its_processes(site):
     for name in ("bad", "worse"):
         site.install(name, HANGS)
     site.good("good")
@@ -155,7 +155,7 @@ def test_memory_is_limited(site, monkeypatch):
     assert "used more than 0.2 GiB of memory while importing" in verdict(registry).reason
 
 
-def test_what_is_printed_disturbs_nothing(site, capfd):
+def test_the_output_of_a_plugin_does_not_matter(site, capfd):
     noise = (
         "import os\nfor fd in (1, 2):\n  for _ in range(64): os.write(fd, b'{\"report\": 3}\\n' * 1000)\nprint('x')\n"
     )
@@ -165,7 +165,7 @@ def test_what_is_printed_disturbs_nothing(site, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_a_plugin_writes_into_the_probes_pipe_disturbs_nothing(site):
+def test_a_plugin_that_writes_to_the_pipe_of_its_probe_does_no_harm(site):
     lines = [
         b"[" * 200_000,
         b'{"report": {"providers": [{"devices": 3}]}}',
@@ -288,7 +288,7 @@ def test_ctrl_c_ends_the_children(site):
     assert load_all().devices[0].name == "npu:0"
 
 
-def test_how_a_child_ended_is_not_made_up(site):
+def test_a_lost_exit_status_is_reported_as_unknown(site):
     """If the program ignores SIGCHLD, the exit status of a child is lost."""
     site.install("bad", "import os; os._exit(7)")
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)

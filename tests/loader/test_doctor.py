@@ -206,7 +206,7 @@ def test_gpus(box, make, words, step):
 
 
 @pytest.mark.parametrize("make", [row[1] for row in GPUS], ids=[row[0] for row in GPUS])
-def test_nobody_is_told_to_install_what_is_not_published(box, make):
+def test_unpublished_plugins_are_not_suggested(box, make):
     found = check(make(box), catalog=CATALOG)
     assert found.healthy, "the best device that there is a plugin for is used"
     assert not any("pip install" in (finding.fix or "") for finding in found.findings)
@@ -321,7 +321,7 @@ def test_a_variant_below_the_cpu(box):
 
 
 @pytest.mark.parametrize("features", ["AVX2, AVX512", "AVX2"])
-def test_what_the_system_does_not_enable_is_not_missed(box, features):
+def test_a_feature_that_the_system_does_not_enable_is_not_reported(box, features):
     box.file("/proc/cpuinfo", CPUINFO.replace(" avx512f", ""))
     used = replace(CPU, properties={"variant": "haswell", "features": features})
     assert check(box, devices=(used, REFERENCE)).healthy

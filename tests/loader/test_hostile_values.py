@@ -27,7 +27,7 @@ def outcomes(registry):
     return {each.candidate: each for each in registry.verdicts}
 
 
-def test_what_cannot_be_shown_is_named_by_its_type():
+def test_a_value_that_cannot_be_shown_is_named_by_its_type():
     class Rude(str):
         def __repr__(self):
             raise SystemExit

@@ -45,7 +45,7 @@ def test_each_option_without_effect_is_named_once(site, caplog):
     assert {record.name for record in caplog.records} == {"hotshoe.loader"}
 
 
-def test_defaults_and_what_is_honoured_are_not_warned_of(site, caplog):
+def test_defaults_and_used_options_cause_no_warning(site, caplog):
     registry = load_all()
     caplog.clear()
     registry.open("reference").close()
@@ -106,7 +106,7 @@ def test_a_plugins_own_warnings_reach_the_user(site, where):
     assert set(done.stderr.splitlines()) == {"old driver"}
 
 
-def test_what_it_only_notes_does_not(site):
+def test_info_messages_of_a_plugin_are_not_shown(site):
     site.install("acme", "import logging; logging.getLogger('acme').info('ready')\n" + GOOD_CODE)
     assert in_a_process("load_all().open('npu:0')", site).stderr == ""
 
@@ -135,7 +135,7 @@ def test_streams_are_put_back_when_threads_take_turns(site, capsys):
     assert (sys.stdout, sys.stderr) == before
 
 
-def test_a_backend_that_is_none_says_so_with_the_provider(site, monkeypatch):
+def test_a_result_that_is_not_a_backend_names_the_provider(site, monkeypatch):
     failing = 'if __import__("os").environ.get("FAIL"): return 7'
     site.install("acme", OPENS.replace("{code}", failing))
     registry = load_all()

@@ -37,7 +37,7 @@ def homes(root: Path, platform: str = "linux", machine: str = "x86_64", **enviro
         ("darwin", "arm64", "Applications/Ollama.app/Contents/Resources/libggml-cpu-haswell.so", "Ollama"),
     ],
 )
-def test_a_home_is_found(tmp_path, platform, machine, file, origin):
+def test_a_known_folder_is_found(tmp_path, platform, machine, file, origin):
     put(tmp_path, file)
     ((folder, words),) = homes(tmp_path, platform, machine).items()
     assert folder == str(Path(file).parent)
@@ -65,25 +65,25 @@ def test_all_of_ollama(tmp_path):
     assert list(homes(tmp_path)) == [lib, f"{lib}/vulkan"]
 
 
-def test_a_link_to_a_home_is_not_a_second_one(tmp_path):
+def test_a_link_to_a_known_folder_counts_once(tmp_path):
     put(tmp_path, "usr/lib/ollama/libggml-cpu.so")
     (tmp_path / "usr/local/lib").mkdir(parents=True)
     (tmp_path / "usr/local/lib/ollama").symlink_to(tmp_path / "usr/lib/ollama")
     assert len(homes(tmp_path)) == 1
 
 
-def test_a_folder_that_anybody_may_write_to_is_no_home(tmp_path):
+def test_a_folder_that_all_users_can_write_to_is_left_out(tmp_path):
     put(tmp_path, "usr/lib/ollama/libggml-cpu.so")
     (tmp_path / "usr/lib/ollama").chmod(0o777)
     assert homes(tmp_path) == {}
 
 
-def test_a_folder_without_backends_is_no_home(tmp_path):
+def test_a_folder_without_backends_is_left_out(tmp_path):
     put(tmp_path, "usr/lib/ollama/libggml-base.so.0", "usr/lib64/ggml/README", "usr/lib/ggml")
     assert homes(tmp_path) == {}
 
 
-def test_this_machine_has_homes_or_none():
+def test_the_folders_of_this_machine():
     for folder, origin in known_folders():
         assert folder.is_dir()
         assert origin

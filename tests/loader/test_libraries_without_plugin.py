@@ -121,7 +121,7 @@ def test_block_and_allow(driver, natives):
         assert names(load_all(paths=driver, allow=["cpu", word])) == ["cpu", "other:0", "other:1", "reference"], word
 
 
-def test_what_no_device_comes_of(driver, natives):
+def test_a_library_that_offers_no_device(driver, natives):
     """The verdict names the library's own fault, not a plugin that the user does not know."""
     (driver.parent / "mine").mkdir()
     (driver / "libggml-text.so").write_text("not a library")

@@ -88,7 +88,7 @@ def test_backends_are_not_kept_alive(site):
     registry.unload("acme")
 
 
-def test_unload_of_what_is_not_there(site):
+def test_unload_an_unknown_name(site):
     with pytest.raises(DeviceNotFoundError):
         load_all().unload("cuda")
 

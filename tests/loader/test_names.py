@@ -108,7 +108,7 @@ def called(name: object, type: str) -> str:
         (0, "GPU"),
     ],
 )
-def test_what_a_device_may_be_called_is_said(site, name, type):
+def test_an_invalid_device_name_is_explained(site, name, type):
     site.install("bad", called(name, type))
     registry = load_all()
     found = verdict(registry, "bad")

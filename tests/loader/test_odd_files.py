@@ -81,7 +81,7 @@ def test_entry_points_that_cannot_be_read_are_a_verdict(site, put):
 
 @pytest.mark.parametrize("put", ODD)
 @pytest.mark.parametrize("name", ["METADATA", "RECORD", "WHEEL"])
-def test_other_metadata_is_done_without(site, put, name):
+def test_a_plugin_works_without_other_metadata(site, put, name):
     site.good("acme")
     info = site.path / "acme-1.0.dist-info"
     (info / name).unlink(missing_ok=True)
@@ -206,7 +206,7 @@ def test_a_library_that_was_changed_since_its_test_is_not_opened(native_plugin, 
     assert registry.verdicts[0].outcome is Outcome.UNTRUSTED
 
 
-def test_what_is_open_already_stays_open(native_plugin, natives):
+def test_an_open_library_stays_open(native_plugin, natives):
     """An upgrade while the program runs: the loaded library is the one that was tested."""
     library = natives.variant("cpu-x64", 1)
     native_plugin()

@@ -10,10 +10,10 @@ from hotshoe_loader import Outcome, Registry, load_all
 
 HOOK = "from hotshoe_core.contract.plugin import hookimpl\n@hookimpl\ndef hotshoe_providers():\n"
 PROVIDER = """
-from hotshoe_core.contract.device import Device, DeviceType
+from hotshoe_core.contract.device import API_VERSION, Device, DeviceType
 from hotshoe_core.contract.plugin import hookimpl
 class Provider:
-    name, family, api_version = "bad", "bad", 1
+    name, family, api_version = "bad", "bad", API_VERSION
     def native(self): return None
     def devices(self, library): return [Device("bad", DeviceType.GPU, "bad", "bad")]
     def open(self, devices, params):
@@ -96,9 +96,21 @@ BROKEN = [
     ("hook-empty", HOOK + "    return []", "no-device", "no provider", None),
     ("hook-text", HOOK + "    return 'abc'", "incompatible-api", "returned str; expected a list", "report"),
     ("not-a-provider", HOOK + "    return [object()]", "incompatible-api", "object.name must be a str", "Provider"),
-    ("old", PROVIDER.replace('"bad", 1', '"bad", 0'), "incompatible-api", "version 0", "pip install --upgrade bad"),
-    ("new", PROVIDER.replace('"bad", 1', '"bad", 9'), "incompatible-api", "version 9", "--upgrade hotshoe"),
-    ("no-version", PROVIDER.replace(', api_version = "bad", "bad", 1', ' = "bad", "bad"'), "incompatible-api", "", ""),
+    (
+        "old",
+        PROVIDER.replace('"bad", API_VERSION', '"bad", 0'),
+        "incompatible-api",
+        "version 0",
+        "pip install --upgrade bad",
+    ),
+    ("new", PROVIDER.replace('"bad", API_VERSION', '"bad", 9'), "incompatible-api", "version 9", "--upgrade hotshoe"),
+    (
+        "no-version",
+        PROVIDER.replace(', api_version = "bad", "bad", API_VERSION', ' = "bad", "bad"'),
+        "incompatible-api",
+        "",
+        "",
+    ),
     ("no-open", PROVIDER.replace("def open", "def opens"), "incompatible-api", "a method open()", "report"),
     ("bad-native", PROVIDER.replace("return None", "return 3"), "incompatible-api", "native() returned int", "report"),
     ("native-raises", PROVIDER.replace("return None", "1 / 0"), "crashed", "its native() raised Zero", "report"),

@@ -369,7 +369,7 @@ def test_no_escape_of_an_error_reaches_the_terminal(site, monkeypatch, kind):
     assert "\x1b" not in str(caught.value)
 
 
-def test_a_plugin_that_fails_only_here_is_a_verdict_then(site, monkeypatch):
+def test_a_plugin_that_fails_only_in_this_process_is_a_verdict(site, monkeypatch):
     code = "import os\nif 'FAIL' in os.environ: import nowhere\n" + GOOD.replace("{arguments}", "")
     site.install("a", code)
     registry, requiring = load_all(), load_all(require="npu:0")
@@ -385,7 +385,7 @@ def test_a_plugin_that_fails_only_here_is_a_verdict_then(site, monkeypatch):
         requiring.open("npu:0")
 
 
-def test_a_plugin_that_fails_only_here_gives_way_visibly(site, monkeypatch, caplog):
+def test_a_plugin_that_fails_only_in_this_process_is_replaced_with_a_warning(site, monkeypatch, caplog):
     site.install("a", "import os\nif 'FAIL' in os.environ: import nowhere\n" + GOOD.replace("{arguments}", ""))
     registry = load_all()
     monkeypatch.setenv("FAIL", "1")
@@ -396,7 +396,7 @@ def test_a_plugin_that_fails_only_here_gives_way_visibly(site, monkeypatch, capl
     assert "using reference" in warning
 
 
-def test_what_is_required_does_not_give_way(site, monkeypatch):
+def test_a_required_device_is_not_replaced(site, monkeypatch):
     site.install("a", "import os\nif 'FAIL' in os.environ: import nowhere\n" + GOOD.replace("{arguments}", ""))
     registry = load_all(require="npu:0")
     monkeypatch.setenv("FAIL", "1")
@@ -404,17 +404,17 @@ def test_what_is_required_does_not_give_way(site, monkeypatch):
         registry.open()
 
 
-def test_open_a_device_of_elsewhere(registry):
+def test_open_a_device_that_is_not_in_the_registry(registry):
     with pytest.raises(BackendError, match="not in this registry"):
         registry.open(device("cuda:9", provider="elsewhere"))
 
 
-def test_open_what_is_not_there(registry):
+def test_open_an_unknown_device(registry):
     with pytest.raises(DeviceNotFoundError):
         registry.open("metal")
 
 
-def test_an_engine_for_gpus_that_found_none():
+def test_a_gpu_backend_without_a_gpu():
     from hotshoe_loader.texts import _no_gpu
 
     mlx = Verdict("mlx", "plugin", Outcome.AVAILABLE, "offers mlx:cpu", details={"backend": "mlx"})

@@ -104,7 +104,7 @@ def test_an_object_that_is_not_a_provider(site, value, reason):
         ("dict(kind='ggml', name='x', directories=['/x'], core='/x', more=1)", "has the keys core, directories"),
     ],
 )
-def test_what_describes_no_libraries(site, native, reason):
+def test_an_invalid_description_of_libraries(site, native, reason):
     site.install("bad", GOOD_CODE.replace("return None", f"return {native}"))
     found = only(load_all())
     assert found.outcome is Outcome.INCOMPATIBLE_API
@@ -151,7 +151,7 @@ def test_the_traceback_is_kept_from_the_plugins_first_frame_on(site, caplog):
     assert not any("in outer" in record.getMessage() for record in caplog.records if record.levelname == "WARNING")
 
 
-def test_a_traceback_that_cannot_be_made_is_none_of_ours(site):
+def test_an_exception_without_a_readable_traceback_is_a_verdict(site):
     site.install("bad", "class E(Exception):\n    def __str__(self): raise ValueError\ndef f(): raise E\nf()")
     assert "in f" in "\n".join(only(load_all()).details["traceback"])
 
@@ -292,7 +292,7 @@ def test_an_invalid_kept_report_is_made_again(site, probes, monkeypatch, path, v
     assert len(probed) == 1
 
 
-def test_a_report_is_what_it_was(site, native_plugin, natives):
+def test_a_report_is_the_same_after_writing_and_reading(site, native_plugin, natives):
     """A report with libraries, devices and rejections, written and read."""
     from hotshoe_loader.find import find_plugins
     from hotshoe_loader.report import Job

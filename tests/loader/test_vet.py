@@ -41,7 +41,7 @@ def test_allow(site, monkeypatch, name, way):
     assert [device.name for device in registry.devices] == ["npu:0", "reference"]
 
 
-def test_what_is_allowed_may_still_be_blocked(site):
+def test_an_allowed_plugin_can_be_blocked(site):
     site.install("bad", NEVER)
     assert verdict(load_all(allow="bad", block="bad")).outcome is Outcome.BLOCKED
 
@@ -275,7 +275,7 @@ def test_a_library_of_another_ggml_is_refused_with_both_versions(ours, tmp_path,
     assert used == ours.folder / "libggml-cpu-x64.so"
 
 
-def test_the_base_beside_a_library_tells_its_version(ours, tmp_path):
+def test_the_base_next_to_a_library_tells_its_version(ours, tmp_path):
     foreign_library(ours, tmp_path / "a")
     for version, outcome in (("0.20.2", Outcome.AVAILABLE), ("0.21.0", Outcome.ABI_MISMATCH)):
         base = ours.library("libggml-base.so.0", f'const char version[] = "{version}";', folder=tmp_path / "a")
@@ -286,7 +286,7 @@ def test_the_base_beside_a_library_tells_its_version(ours, tmp_path):
         load._surveys.clear(), load._registries.clear()
 
 
-def test_a_library_that_nothing_is_known_of_is_untrusted(ours, tmp_path):
+def test_a_library_of_unknown_version_is_untrusted(ours, tmp_path):
     foreign_library(ours, tmp_path / "a")
     found, _ = verdict_and_library(tmp_path / "a")
     assert found.outcome is Outcome.UNTRUSTED
@@ -356,7 +356,7 @@ def test_a_foreign_set_of_another_version_is_refused(adopting, tmp_path, version
     assert "built from 0.20.2 and was tested with 0.20.2 to 0.25.1" in found.reason
 
 
-def test_a_folder_that_is_no_whole_set(adopting, tmp_path):
+def test_a_folder_without_a_complete_set(adopting, tmp_path):
     adopting.variant("cpu-zen4", 9, folder=tmp_path / "set")
     found = verdict(load_all(ggml=tmp_path / "set"), "hotshoe-ggml-cpu")
     assert found.outcome is Outcome.MISSING_DEPENDENCY
@@ -409,7 +409,7 @@ def test_what_other_headers_say(tmp_path, monkeypatch):
     assert (read_binary(library).format, read_binary(library).machine) == ("PE", "arm64")
 
 
-def test_all_that_is_missing_is_named_with_what_brings_it(native_plugin, natives):
+def test_every_missing_library_is_named_with_its_package(native_plugin, natives):
     folder = str(natives.folder)
     missing = [
         natives.library(name, f"int s{place};", f"-Wl,-soname,{name}")
@@ -441,5 +441,5 @@ def test_commands(name, command):
     assert install_hint(name).startswith(command)
 
 
-def test_a_name_nobody_knows():
+def test_an_unknown_name():
     assert install_hint("libacme.so.1") is None

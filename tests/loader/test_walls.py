@@ -9,14 +9,14 @@ import pytest
 
 import hotshoe_loader
 
-ROOM = Path(hotshoe_loader.__file__).parent
+FOLDER = Path(hotshoe_loader.__file__).parent
 
 
-@pytest.mark.parametrize("words", ["ggml-base", "libggml", "ggml_backend_"])
-def test_ggmls_files_and_symbols_are_known_in_one_room(words):
+@pytest.mark.parametrize("text", ["ggml-base", "libggml", "ggml_backend_"])
+def test_ggmls_files_and_symbols_are_known_in_one_folder(text):
     """Outside this folder, only texts for users contain them: docstrings, messages, the options of load_all."""
     allowed = {"options.py", "load.py"}
-    for path in ROOM.glob("*.py"):
+    for path in FOLDER.glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         docstrings = {
             id(node.body[0].value)
@@ -30,10 +30,10 @@ def test_ggmls_files_and_symbols_are_known_in_one_room(words):
             for node in ast.walk(tree)
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
         ]
-        assert path.name in allowed or not any(words in string for string in strings), path.name
+        assert path.name in allowed or not any(text in string for string in strings), path.name
 
 
-def test_core_says_nothing_of_ggml():
+def test_core_does_not_mention_ggml():
     import hotshoe_core
 
     for name in ("contract/device.py", "contract/mapped_libraries.py", "eager/reference.py", "errors/text.py"):

@@ -1,4 +1,4 @@
-"""ggml libraries that no plugin brings: a stranger's, and ggml's own for a BLAS. Each is one file to compile."""
+"""ggml libraries without a plugin: an unknown one, and ggml's library for a BLAS. Each is one file to compile."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def match_tensors(
 
     Raises ConversionError if tensors are missing, unknown, duplicate, or of another shape.
     """
-    planned: dict[str, TensorLayout] = {}
+    matched: dict[str, TensorLayout] = {}
     extra: list[str] = []
     wrong: list[str] = []
     for source, tensor in sorted(checkpoint.tensors.items()):
@@ -50,8 +50,8 @@ def match_tensors(
         if name is None or name not in shapes:
             extra.append(source)
             continue
-        if name in planned:
-            raise ConversionError(f"{checkpoint.model} has {name} twice: as {planned[name].source} and as {source}")
+        if name in matched:
+            raise ConversionError(f"{checkpoint.model} has {name} twice: as {matched[name].source} and as {source}")
         first, shape = first_rows.get(name, 0), shapes[name]
         stored = (shape[0] + first, *shape[1:])
         if tensor.shape != stored:
@@ -59,10 +59,10 @@ def match_tensors(
         # every engine that reads GGUF expects vectors in f32
         exact = name in full_precision or len(shape) < 2
         make = _rows_from(checkpoint, source, first) if first else None
-        planned[name] = TensorLayout(name, source, shape, full_precision=exact, make=make)
-    missing = sorted(shapes.keys() - planned.keys())
+        matched[name] = TensorLayout(name, source, shape, full_precision=exact, make=make)
+    missing = sorted(shapes.keys() - matched.keys())
     check_complete(checkpoint, missing=missing, extra=extra, wrong=wrong)
-    return tuple(planned.values())
+    return tuple(matched.values())
 
 
 def _rows_from(checkpoint: Checkpoint, source: str, first: int) -> Callable[[], np.ndarray[Any, np.dtype[np.float32]]]:

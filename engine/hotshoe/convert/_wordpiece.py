@@ -222,8 +222,8 @@ def _normalizer_metadata(files: _Files, normalizer: dict[str, Any], lowercase_fi
         metadata[wordpiece.KEY_CLEAN_TEXT] = False
     if not normalizer["handle_chinese_chars"]:
         metadata[wordpiece.KEY_SPLIT_CHINESE] = False
-    longest = files.tokenizer.get("model", {}).get("max_input_chars_per_word", wordpiece.MAX_WORD_LENGTH)
-    if longest != wordpiece.MAX_WORD_LENGTH:
+    longest = files.tokenizer.get("model", {}).get("max_input_chars_per_word", wordpiece.DEFAULT_WORD_LENGTH)
+    if longest != wordpiece.DEFAULT_WORD_LENGTH:
         if type(longest) is not int or not 1 <= longest <= wordpiece.MAX_WORD_LENGTH:
             raise ConversionError(
                 f"{files.folder / 'tokenizer.json'}: max_input_chars_per_word is {longest!r}; hotshoe splits words of "

@@ -20,7 +20,7 @@ _RANK = 4  # pooling_type of rerankers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TransformerConfig):
-    norm_eps: float = key("attention.layer_norm_epsilon", least=0)
+    norm_eps: float = key("attention.layer_norm_epsilon", minimum=0)
 
 
 class Attention(nn.Attention):

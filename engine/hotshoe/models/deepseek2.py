@@ -33,11 +33,11 @@ from hotshoe_core.ops import RoPE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(ExpertConfig):
-    head_dim: int = key("attention.key_length_mla", least=1)  # including the elements that RoPE rotates
-    v_dim: int = key("attention.value_length_mla", least=1)
+    head_dim: int = key("attention.key_length_mla", minimum=1)  # including the elements that RoPE rotates
+    v_dim: int = key("attention.value_length_mla", minimum=1)
     rope: RoPE = rope_key(interleaved=True)
     q_rank: int = key("attention.q_lora_rank", default=0)  # 0: one matrix computes the queries
-    kv_rank: int = key("attention.kv_lora_rank", least=1)
+    kv_rank: int = key("attention.kv_lora_rank", minimum=1)
     yarn_log_multiplier: float = key("rope.scaling.yarn_log_multiplier", default=0.0)
     normalize_experts: bool = key("expert_weights_norm", default=False)
     n_dense: int = key("leading_dense_block_count", default=0)  # the first layers, which have no experts

@@ -18,11 +18,11 @@ _LAYERS_27B = 62  # only the 27B scales scores by (dim / n_heads) ** -0.5; files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
-    head_dim: int = key("attention.key_length", default=256, least=1)
+    head_dim: int = key("attention.key_length", default=256, minimum=1)
     rope: RoPE = rope_key(base=1e6)  # of global layers; local_base is for the others
     local_base: float = key("rope.freq_base_swa", default=10000.0)
-    window: int = key("attention.sliding_window", least=1)
-    pattern: int = key("attention.sliding_window_pattern", default=6, least=1)  # every n-th layer is global
+    window: int = key("attention.sliding_window", minimum=1)
+    pattern: int = key("attention.sliding_window_pattern", default=6, minimum=1)  # every n-th layer is global
     scale: float = key(
         "attention.scale",
         default=lambda c: (c.dim / c.n_heads[0] if c.n_layers == _LAYERS_27B else c.head_dim) ** -0.5,

@@ -14,7 +14,7 @@ from hotshoe_core import Tensor, ops
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(TextConfig):
-    kernel_size: int = key("shortconv.l_cache", least=2)  # tokens that a convolution sees
+    kernel_size: int = key("shortconv.l_cache", minimum=2)  # tokens that a convolution sees
 
 
 class ShortConvolution(Module):

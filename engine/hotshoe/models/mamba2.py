@@ -14,12 +14,12 @@ from hotshoe_core import Tensor, ops
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(nn.Config):
-    norm_eps: float = key("attention.layer_norm_rms_epsilon", least=0)
-    kernel_size: int = key("ssm.conv_kernel", least=2)
-    inner: int = key("ssm.inner_size", least=1)
-    state: int = key("ssm.state_size", least=1)
-    n_heads: int = key("ssm.time_step_rank", least=1)
-    n_groups: int = key("ssm.group_count", least=1)
+    norm_eps: float = key("attention.layer_norm_rms_epsilon", minimum=0)
+    kernel_size: int = key("ssm.conv_kernel", minimum=2)
+    inner: int = key("ssm.inner_size", minimum=1)
+    state: int = key("ssm.state_size", minimum=1)
+    n_heads: int = key("ssm.time_step_rank", minimum=1)
+    n_groups: int = key("ssm.group_count", minimum=1)
 
     @property
     def channels(self) -> int:

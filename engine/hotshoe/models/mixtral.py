@@ -16,7 +16,7 @@ from hotshoe_core.ops import RoPE
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(ExpertConfig):
     rope: RoPE = rope_key(interleaved=True)
-    expert_dim: int = key("feed_forward_length", least=1)
+    expert_dim: int = key("feed_forward_length", minimum=1)
 
 
 class Attention(nn.Attention):

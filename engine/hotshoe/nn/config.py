@@ -29,17 +29,17 @@ def key(
     name: str,
     *,
     default: Any = _REQUIRED,
-    least: float | None = None,
-    most: float | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
     per_layer: bool = False,
 ) -> Any:
     """Declare a field that is read from the key ``<architecture>.<name>``. Its annotation is int, float, bool or str.
 
-        n_experts: int = key("expert_count", least=1)
+        n_experts: int = key("expert_count", minimum=1)
 
     default: the value if the file lacks the key. A function is called with an object whose attributes are the fields
     declared before this one. Without a default, a missing key is a ModelFileError.
-    least, most: the bounds, inclusive. The default bounds of an int are 0 and 2²⁴.
+    minimum, maximum: the bounds, inclusive. The default bounds of an int are 0 and 2²⁴.
     per_layer: the file holds one value for all layers, or an array with one for each. The field is a tuple of
     ``n_layers`` values.
     """
@@ -55,7 +55,7 @@ def key(
             options = [a for a in typing.get_args(type) if a is not None.__class__]
             numbers = (values.require(name, options[0] if options else type),)
         for value in numbers:
-            _check(metadata, name, value, least, most)
+            _check(metadata, name, value, minimum, maximum)
         return numbers if per_layer else numbers[0]
 
     return derived(get)
@@ -88,13 +88,13 @@ def _n_vocab(metadata: Metadata, _: SimpleNamespace, __: Any) -> int:
     return n
 
 
-def _check(metadata: Metadata, name: str, value: Any, least: float | None, most: float | None) -> None:
+def _check(metadata: Metadata, name: str, value: Any, minimum: float | None, maximum: float | None) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return
     if isinstance(value, int):
-        least, most = (0 if least is None else least), (_MAX_SIZE if most is None else most)
-    if not (least is None or value >= least) or not (most is None or value <= most) or value != value:
-        low, high = "any" if least is None else least, "any" if most is None else most
+        minimum, maximum = (0 if minimum is None else minimum), (_MAX_SIZE if maximum is None else maximum)
+    if not (minimum is None or value >= minimum) or not (maximum is None or value <= maximum) or value != value:
+        low, high = "any" if minimum is None else minimum, "any" if maximum is None else maximum
         raise metadata.arch.error(
             name,
             f"is {value}; expected {low} to {high}",
@@ -114,10 +114,10 @@ class Config:
     architecture has another key or default. Make properties of values that follow from other fields.
     """
 
-    n_layers: int = key("block_count", least=1, most=10_000)
-    dim: int = key("embedding_length", least=1)
+    n_layers: int = key("block_count", minimum=1, maximum=10_000)
+    dim: int = key("embedding_length", minimum=1)
     """Elements of a hidden state."""
-    n_ctx: int = key("context_length", least=1, most=(1 << 31) - 1)  # positions are int32
+    n_ctx: int = key("context_length", minimum=1, maximum=(1 << 31) - 1)  # positions are int32
     """The longest context that the model was trained for, in tokens."""
     n_vocab: int = derived(_n_vocab)
     """Tokens of the file's vocabulary, without unused ones at its end: the fewest rows that the embedding may have."""
@@ -156,9 +156,9 @@ class TransformerConfig(Config):
     """Query heads of each layer."""
     n_kv_heads: tuple[int, ...] = key("attention.head_count_kv", per_layer=True, default=lambda c: c.n_heads)
     """Key and value heads of each layer; 0 if the layer has no attention."""
-    head_dim: int = key("attention.key_length", least=1, default=lambda c: c.dim // max(1, *c.n_heads))
+    head_dim: int = key("attention.key_length", minimum=1, default=lambda c: c.dim // max(1, *c.n_heads))
     """Elements of one head's query, key and value."""
-    norm_eps: float = key("attention.layer_norm_rms_epsilon", least=0)
+    norm_eps: float = key("attention.layer_norm_rms_epsilon", minimum=0)
     window: int = key("attention.sliding_window", default=0)
     """How many positions a token sees, itself included; 0 for all."""
 

@@ -36,10 +36,10 @@ class ExpertConfig(TextConfig):
     Raises ModelFileError if a count is larger than the number of experts or groups, or if groups differ in size.
     """
 
-    n_experts: int = key("expert_count", least=1)
-    n_experts_used: int = key("expert_used_count", least=1)
+    n_experts: int = key("expert_count", minimum=1)
+    n_experts_used: int = key("expert_used_count", minimum=1)
     """Experts that compute one token."""
-    expert_dim: int = key("expert_feed_forward_length", least=1)
+    expert_dim: int = key("expert_feed_forward_length", minimum=1)
     """Hidden elements of one expert."""
     n_shared_experts: int = key("expert_shared_count", default=0)
     """Experts that compute every token, in addition to the chosen ones."""
@@ -47,9 +47,9 @@ class ExpertConfig(TextConfig):
     """True if the weights of the chosen experts are scaled to sum to 1."""
     expert_scale: float = key("expert_weights_scale", default=1.0)
     """A factor of all experts' weights, applied last."""
-    n_expert_groups: int = key("expert_group_count", default=1, least=1)
+    n_expert_groups: int = key("expert_group_count", default=1, minimum=1)
     """Groups of equal size that the experts are divided into."""
-    n_expert_groups_used: int = key("expert_group_used_count", default=lambda c: c.n_expert_groups, least=1)
+    n_expert_groups_used: int = key("expert_group_used_count", default=lambda c: c.n_expert_groups, minimum=1)
     """A token chooses its experts from this many best groups."""
     gating: Gating = derived(_gating)  # noqa: RUF009
     """How the router's logits become scores."""

@@ -37,11 +37,11 @@ def rope_from(metadata: Metadata, head_dim: int, *, interleaved: bool, base: flo
     Raises ModelFileError for invalid values and for an unknown scaling: a guess would give fluent but wrong text.
     """
     arch = metadata.arch
-    for name, least in _MIN_VALUES.items():
+    for name, minimum in _MIN_VALUES.items():
         value = arch.get(name, None, int if name in _INTEGERS else float)
-        most = _MAX_INTEGER if name in _INTEGERS else math.inf
-        if value is not None and not least <= value < most:
-            raise arch.error(name, f"is {value}; expected {least} or more, and below {most}")
+        limit = _MAX_INTEGER if name in _INTEGERS else math.inf
+        if value is not None and not minimum <= value < limit:
+            raise arch.error(name, f"is {value}; expected {minimum} or more, and below {limit}")
     kind = arch.get("rope.scaling.type", "none")
     factor = arch.get("rope.scaling.factor", 1.0) or 1.0
     rope = RoPE(

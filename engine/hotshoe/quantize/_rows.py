@@ -25,7 +25,7 @@ __all__ = ["RowQuantizer", "open_quantizer"]
 Array = np.ndarray[Any, Any]
 
 _PIECE = 1 << 19  # elements: 2 MiB of floats for each thread
-_LARGEST_F16 = 65504.0
+_MAX_F16 = 65504.0
 
 
 class RowQuantizer:
@@ -69,7 +69,7 @@ class RowQuantizer:
                 f"tensor {name} holds values that are not numbers (NaN or infinite)",
                 hint="the file is damaged, or its training diverged: convert it again from the original",
             )
-        if peak > _LARGEST_F16 and new not in (DType.F32, DType.BF16):  # the scales of blocks are f16
+        if peak > _MAX_F16 and new not in (DType.F32, DType.BF16):  # the scales of blocks are f16
             with np.errstate(all="ignore"):
                 made = self._backend.quantize_rows(values, new, weights)
             if not np.isfinite(self._backend.dequantize_rows(made, new, columns)).all():

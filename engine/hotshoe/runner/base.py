@@ -135,7 +135,7 @@ class LoadedModel:
             return work()
 
     def _graph_of(self, n_tokens: int) -> Context:
-        """Return the graph of a step over ``n_tokens`` tokens of one text."""
+        """Return the graph over ``n_tokens`` tokens of one text."""
         raise NotImplementedError
 
     def _largest_graph(self) -> Context:

@@ -336,8 +336,8 @@ class Engine:
     def _attach_jobs_that_fit(self, urgent: Job[Any] | None) -> list[Job[Any]]:
         """Give slots to active jobs while they fit into the cache together; return these jobs.
 
-        ``urgent`` comes first, then jobs in order of arrival. The first job always fits, if need be instead of other
-        sequences. No job follows one that does not fit.
+        ``urgent`` comes first, then jobs in order of arrival. The first job is always among them, if need be instead of
+        other sequences. No job follows one that does not fit.
         """
         fitting: list[Job[Any]] = []
         allocations: list[Allocation] = []

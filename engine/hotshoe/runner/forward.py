@@ -88,9 +88,9 @@ class TextForward:
         for row in items.rows[before:]:
             if not isinstance(row, SpanRow) and not 0 <= row < self.n_vocab:
                 raise TokenizerError(f"token id {row} is outside the vocabulary of {self.n_vocab} tokens")
-        for at in items.spans:
-            if at.start >= before:
-                self._check_span(at.span)
+        for entry in items.spans:
+            if entry.start >= before:
+                self._check_span(entry.span)
 
     def _check_span(self, span: Any) -> None:
         dim = self._model.config.dim

@@ -12,7 +12,7 @@ import numpy as np
 from hotshoe_core.errors import GraphError, ShapeError, TokenizerError
 from hotshoe_core.errors.arguments import described, listed
 
-__all__ = ["EmbeddingSpan", "Item", "Items", "Row", "SpanAt", "SpanRow", "n_common"]
+__all__ = ["EmbeddingSpan", "Item", "Items", "Row", "SpanInSequence", "SpanRow", "n_common"]
 
 Array = np.ndarray[Any, Any]
 
@@ -96,7 +96,7 @@ Item = int | EmbeddingSpan
 Row = int | SpanRow
 
 
-class SpanAt(NamedTuple):
+class SpanInSequence(NamedTuple):
     """A span and the row of the sequence where it begins."""
 
     start: int
@@ -112,7 +112,7 @@ class Items:
 
     def __init__(self, items: Iterable[Item] = ()) -> None:
         self.rows: list[Row] = []
-        self.spans: list[SpanAt] = []
+        self.spans: list[SpanInSequence] = []
         self.extend(items)
 
     def __len__(self) -> int:
@@ -131,12 +131,12 @@ class Items:
                 hint="tokenize a text first: model.tokenizer.encode(text)",
             )
         rows: list[Row] = []
-        spans: list[SpanAt] = []
+        spans: list[SpanInSequence] = []
         if isinstance(items, EmbeddingSpan):
             items = (items,)
         for item in listed("a sequence", items, "token ids", TokenizerError):
             if isinstance(item, EmbeddingSpan):
-                spans.append(SpanAt(len(self.rows) + len(rows), item))
+                spans.append(SpanInSequence(len(self.rows) + len(rows), item))
                 rows += [SpanRow(item.hash, item.bidirectional, i) for i in range(len(item))]
             else:
                 rows.append(_token_id(item))
@@ -152,7 +152,7 @@ class Items:
         """Keep the first ``n`` rows. Raises GraphError if row ``n`` is inside a span."""
         self._require_between(n)
         del self.rows[n:]
-        self.spans = [at for at in self.spans if at.start < n]
+        self.spans = [entry for entry in self.spans if entry.start < n]
 
     def cut(self, start: int, stop: int) -> None:
         """Remove rows ``start`` to ``stop``. Raises GraphError if either is inside a span."""
@@ -160,20 +160,20 @@ class Items:
         self._require_between(stop)
         del self.rows[start:stop]
         self.spans = [
-            SpanAt(at.start - (stop - start), at.span) if at.start >= stop else at
-            for at in self.spans
-            if not start <= at.start < stop
+            SpanInSequence(entry.start - (stop - start), entry.span) if entry.start >= stop else entry
+            for entry in self.spans
+            if not start <= entry.start < stop
         ]
 
     @property
     def has_own_positions(self) -> bool:
         """Whether a span has positions other than 0, 1, 2, …"""
-        return any(at.span.positions is not None for at in self.spans)
+        return any(entry.span.positions is not None for entry in self.spans)
 
     @property
     def bidirectional(self) -> tuple[tuple[int, int], ...]:
         """[start, stop) of the bidirectional spans, each of which one graph must compute."""
-        return tuple((at.start, at.stop) for at in self.spans if at.span.bidirectional)
+        return tuple((entry.start, entry.stop) for entry in self.spans if entry.span.bidirectional)
 
     def outside_span(self, n: int) -> int:
         """Return ``n``, or the start of the bidirectional span that row ``n`` is inside of."""
@@ -181,40 +181,42 @@ class Items:
 
     def positions(self, start: int, n: int, n_streams: int = 0) -> Array:
         """Return the positions of rows ``start`` to ``start + n`` for RoPE: (n,) I32, or (n_streams, n)."""
-        steps = np.arange(start, start + n, dtype=np.int32)
-        out: Array = np.tile(steps, (n_streams, 1)) if n_streams else steps
+        numbers = np.arange(start, start + n, dtype=np.int32)
+        out: Array = np.tile(numbers, (n_streams, 1)) if n_streams else numbers
         moved = 0  # the difference between a row's position and its number
-        for at in self.spans:
-            if at.start >= start + n:
+        for entry in self.spans:
+            if entry.start >= start + n:
                 break
-            relative = at.span.positions
+            relative = entry.span.positions
             if relative is None:
                 continue
-            first, last = max(at.start, start), min(at.stop, start + n)
+            first, last = max(entry.start, start), min(entry.stop, start + n)
             if first < last:
-                rows = relative[..., first - at.start : last - at.start]
-                out[..., first - start : last - start] = rows + at.start + moved
-            by = at.span.extent - len(at.span)
-            moved += by
-            if at.stop < start + n:
-                out[..., max(0, at.stop - start) :] += by
+                rows = relative[..., first - entry.start : last - entry.start]
+                out[..., first - start : last - start] = rows + entry.start + moved
+            offset = entry.span.extent - len(entry.span)
+            moved += offset
+            if entry.stop < start + n:
+                out[..., max(0, entry.stop - start) :] += offset
         return out
 
     def embeddings(self, start: int, n: int) -> tuple[list[Array], list[int]]:
         """Return the embeddings of rows ``start`` to ``start + n``, and the numbers of their rows from ``start``."""
         arrays: list[Array] = []
         rows: list[int] = []
-        for at in self.spans:
-            first, last = max(at.start, start), min(at.stop, start + n)
+        for entry in self.spans:
+            first, last = max(entry.start, start), min(entry.stop, start + n)
             if first < last:
-                arrays.append(at.span.array[first - at.start : last - at.start])
+                arrays.append(entry.span.array[first - entry.start : last - entry.start])
                 rows += range(first - start, last - start)
         return arrays, rows
 
     def _require_between(self, n: int) -> None:
-        for at in self.spans:
-            if at.start < n < at.stop:
-                raise GraphError(f"row {n} is in the middle of a span of embeddings, rows {at.start} to {at.stop}")
+        for entry in self.spans:
+            if entry.start < n < entry.stop:
+                raise GraphError(
+                    f"row {n} is in the middle of a span of embeddings, rows {entry.start} to {entry.stop}"
+                )
 
 
 def _token_id(item: object) -> int:

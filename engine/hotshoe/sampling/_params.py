@@ -138,23 +138,23 @@ class SamplingParams:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def _number(self, name: str, least: float = -math.inf, most: float = math.inf, *, open: bool = False) -> None:
+    def _number(self, name: str, minimum: float = -math.inf, maximum: float = math.inf, *, open: bool = False) -> None:
         value = getattr(self, name)
         try:
             number = float(value)
         except (TypeError, ValueError):
             number = math.nan
-        if isinstance(value, (bool, str)) or not math.isfinite(number) or not least <= number <= most:
-            raise SamplingError(f"{name} is {value!r}; expected {_range(least, most, open)}", hint=_OFF.get(name))
-        if open and number == least:
-            raise SamplingError(f"{name} is {value!r}; expected {_range(least, most, open)}", hint=_OFF.get(name))
+        if isinstance(value, (bool, str)) or not math.isfinite(number) or not minimum <= number <= maximum:
+            raise SamplingError(f"{name} is {value!r}; expected {_range(minimum, maximum, open)}", hint=_OFF.get(name))
+        if open and number == minimum:
+            raise SamplingError(f"{name} is {value!r}; expected {_range(minimum, maximum, open)}", hint=_OFF.get(name))
         self._set(name, number)
 
-    def _count(self, name: str, least: int) -> None:
+    def _count(self, name: str, minimum: int) -> None:
         value = getattr(self, name)
         number = _integer(name, value)
-        if number < least:
-            raise SamplingError(f"{name} is {value}; expected {least} or more", hint=_OFF.get(name))
+        if number < minimum:
+            raise SamplingError(f"{name} is {value}; expected {minimum} or more", hint=_OFF.get(name))
         self._set(name, number)
 
 
@@ -170,11 +170,11 @@ _OFF = {
 }
 
 
-def _range(least: float, most: float, open: bool) -> str:
-    if most < math.inf:
-        return f"a number {'above' if open else 'from'} {least:g} {'and up to' if open else 'to'} {most:g}"
-    if least > -math.inf:
-        return f"a finite number {'above' if open else 'of at least'} {least:g}"
+def _range(minimum: float, maximum: float, open: bool) -> str:
+    if maximum < math.inf:
+        return f"a number {'above' if open else 'from'} {minimum:g} {'and up to' if open else 'to'} {maximum:g}"
+    if minimum > -math.inf:
+        return f"a finite number {'above' if open else 'of at least'} {minimum:g}"
     return "a finite number"
 
 

@@ -32,7 +32,7 @@ KEY_CLEAN_TEXT = "hotshoe.tokenizer.clean_text"
 KEY_SPLIT_CHINESE = "hotshoe.tokenizer.split_chinese_characters"
 KEY_MAX_WORD = "hotshoe.tokenizer.max_characters_per_word"
 KEY_VERBATIM = "hotshoe.tokenizer.verbatim_ids"  # user-defined tokens that are found before the text is normalized
-MAX_WORD_LENGTH = 100
+DEFAULT_WORD_LENGTH = 100  # characters; a longer word becomes the unknown token
 MAX_WORD_LENGTH = 1000  # the time to split a word grows with up to the cube of its characters
 
 
@@ -112,7 +112,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
     )
 
     lowercase = vocabulary.flag(KEY_LOWERCASE, True)
-    max_word = vocabulary.integer(KEY_MAX_WORD, MAX_WORD_LENGTH)
+    max_word = vocabulary.integer(KEY_MAX_WORD, DEFAULT_WORD_LENGTH)
     if max_word > MAX_WORD_LENGTH:
         raise TokenizerError(f"{KEY_MAX_WORD} is {max_word}; expected at most {MAX_WORD_LENGTH}")
     inner = tokenizers.Tokenizer(models.WordPiece(ids, unk_token=tokens[unk], max_input_chars_per_word=max_word))

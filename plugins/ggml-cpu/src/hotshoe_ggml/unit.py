@@ -93,6 +93,7 @@ class Unit:
 
     @property
     def can_be_lost(self) -> bool:
+        """Whether the library reports the loss of devices: then ``require_alive`` has an effect."""
         return self._failures is not None
 
     def require_alive(self) -> None:

@@ -32,9 +32,9 @@ _F32 = DType.F32.id
 _PLAIN = {_F32: 4}
 _I32 = DType.I32.id
 _MAX_DIM = 576
-_MIN_PIECES = 4  # for each thread. With this many, all threads finish at about the same time.
-_MIN_QUERIES_IN_TILES = 64  # with this many queries, the kernel takes several queries as one piece of work
-_MIN_KEYS = 256  # in each part. Merging the parts costs a barrier, which is not worth it for fewer.
+_MIN_WORK_ITEMS = 4  # for each thread. With this many, all threads finish at about the same time.
+_MIN_QUERIES_IN_TILES = 64  # with this many queries, the kernel takes several queries as one work item
+_MIN_KEYS = 256  # in each split. Merging the splits costs a barrier, which is not worth it for fewer.
 _MAX_FEW_ROWS = 4  # of x in hotshoe_few_rows, which reads all of the other operand once for each row
 _ALL_THREADS = -1  # GGML_N_TASKS_MAX
 _I32_LIMITS = (-(2**31), 2**31 - 1)
@@ -198,28 +198,28 @@ class CpuBuilder(Builder):
                 return None
             if not _is_readable(mask, mask_types()):
                 return None
-        n_parts = self._n_parts_of_keys(q, k)
+        n_splits = self._n_key_splits(q, k)
         sink_args = [] if sinks is None else [sinks]
         args = [q, k, v] if mask is None else [q, k, v, mask]
-        flags = (mask is not None, bool(sink_args) and n_parts == 1)
+        flags = (mask is not None, bool(sink_args) and n_splits == 1)
         params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, *flags))
         _, heads, n, batch = q.ne
-        if n_parts == 1:
+        if n_splits == 1:
             return self._kernel("hotshoe_attention", [v.ne[0], heads, n, batch], args + sink_args, params)
-        partial = self._kernel("hotshoe_attention", [v.ne[0] + 2, heads, n, batch * n_parts], args, params)
+        partial = self._kernel("hotshoe_attention", [v.ne[0] + 2, heads, n, batch * n_splits], args, params)
         has_sinks = ffi.new("int32_t *", bool(sink_args))
         return self._kernel("hotshoe_attention_merge", [v.ne[0], heads, n, batch], [partial, *sink_args], has_sinks)
 
-    def _n_parts_of_keys(self, q: Ptr, k: Ptr) -> int:
-        """The number of parts to cut the keys into, so that all threads have the same amount of work.
+    def _n_key_splits(self, q: Ptr, k: Ptr) -> int:
+        """The number of splits of the keys, so that all threads have the same amount of work.
 
-        A piece of work is one query with one head of keys. With 8 heads, 6 threads take two turns instead of 1.33; with
+        A work item is one query with one head of keys. With 8 heads, 6 threads take two turns instead of 1.33; with
         one head and 2 threads, each thread unpacks all keys for its half of the queries' heads.
         """
-        n_threads, pieces = self.n_threads, k.ne[1] * q.ne[2] * q.ne[3]
-        if pieces % n_threads == 0 or pieces >= _MIN_PIECES * n_threads or q.ne[2] >= _MIN_QUERIES_IN_TILES:
+        n_threads, items = self.n_threads, k.ne[1] * q.ne[2] * q.ne[3]
+        if items % n_threads == 0 or items >= _MIN_WORK_ITEMS * n_threads or q.ne[2] >= _MIN_QUERIES_IN_TILES:
             return 1
-        wanted = n_threads // math.gcd(pieces, n_threads)
+        wanted = n_threads // math.gcd(items, n_threads)
         return int(max(1, min(wanted, k.ne[2] // _MIN_KEYS)))
 
     # Norms

@@ -177,7 +177,7 @@ class PackedWeight(PackedLayout):
 
     @abstractmethod
     def _rows_at_once(self, row_bytes: int) -> int:
-        """How many rows to pack in one call. row_bytes: of a row in the file."""
+        """How many rows to pack in one call. row_bytes: the size of a row in the file."""
 
     @abstractmethod
     def _pack_rows(self, dtype: DType, first: int, n: int, rows: Any, packed: Any) -> None:

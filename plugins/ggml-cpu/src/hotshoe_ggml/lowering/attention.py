@@ -10,7 +10,10 @@ from hotshoe_ggml.native.context import extents
 
 
 def _can_rotate(node: Tensor) -> bool:
-    """Odd heads are excluded: ggml moves the elements that do not rotate in pairs, and writes one beyond the end."""
+    """Whether ggml has this rotation.
+
+    It moves the elements that do not rotate in pairs: in a head of odd size it would write one past the end.
+    """
     c = node.attrs["config"]
     if not indices_are_i32(0, 1)(node) or node.shape[-1] % 2:
         return False

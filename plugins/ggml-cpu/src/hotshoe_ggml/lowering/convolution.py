@@ -18,7 +18,7 @@ from hotshoe_ggml.native.context import extents
 
 __all__: list[str] = []
 
-_WORKSPACE = 16 * 1024 * 1024  # bytes that ggml has for columns of a convolution; if none fits, it divides by zero
+_WORKSPACE = 16 * 1024 * 1024  # bytes that ggml has for columns of a convolution; if not one fits, ggml divides by zero
 
 
 def _is_depthwise(node: Tensor, dims: int) -> bool:
@@ -46,7 +46,7 @@ def _geometry(node: Tensor, dims: int) -> list[int]:
 
 
 def _image(shape: Shape, dims: int) -> Shape:
-    """The shape with a single spatial axis turned into the width of an image of height 1."""
+    """The shape, in which a single spatial axis becomes the width of an image with height 1."""
     return (*shape[:-1], 1, shape[-1]) if dims == 1 else shape
 
 

@@ -100,7 +100,7 @@ def _clamp(b: Builder, node: Tensor, x: Ptr) -> Ptr:
 
 
 def _can_cast(node: Tensor) -> bool:
-    """ggml aborts on other casts."""
+    """Whether ggml can convert between these types. It aborts on other casts."""
     x = node.source(0)
     known = all(t.dtype in _CAST or t.dtype.is_quantized for t in (node, x))
     return known and (node.dtype is x.dtype or not node.dtype.is_integer)

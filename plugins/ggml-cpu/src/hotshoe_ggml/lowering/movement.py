@@ -60,7 +60,7 @@ def _set_slice(b: Builder, node: Tensor, x: Ptr, values: Ptr) -> Ptr:
     x = b.cont(x)
     written = b.call("cpy", values, _cut(b, node, x, source.shape))
     whole = b.call("view_4d", x, *x.ne, x.nb[1], x.nb[2], x.nb[3], 0)
-    whole.src[1] = written  # so the copy runs before what reads the whole
+    whole.src[1] = written  # so the copy runs before the nodes that read the result
     return whole
 
 

@@ -14,7 +14,7 @@ __all__: list[str] = []
 
 
 def _nodes(node: Tensor) -> int:
-    """A budget: each operand may need a cast, a copy and a few reshapes."""
+    """A number of ggml nodes that is sufficient: each operand may need a cast, a copy and a few reshapes."""
     return 6 * len(node.sources)
 
 
@@ -38,11 +38,14 @@ def _ssm_conv(b: Builder, node: Tensor, x: Ptr, state: Ptr, weight: Ptr, bias: P
 
 
 _LIFT = 2.0**40
-"""dt is multiplied by this before ggml's scan, and rates and x are divided by it. No digit is lost."""
+"""dt is multiplied by this before ggml's scan, and rates and x are divided by it. A power of two loses no digits."""
 
 
 def _scans(node: Tensor) -> bool:
-    """ggml applies a softplus to dt. With one decay for each element of the state, SVE needs whole vectors of them."""
+    """Whether ggml's scan computes the node: it always applies a softplus to dt.
+
+    With one decay for each element of the state, its SVE code needs a multiple of 16 elements.
+    """
     a, d_state = _shape(node, 2), _shape(node, 5)[-1]
     per_head = len(a) == 1 or a[1] == 1
     return bool(node.attrs["dt_softplus"]) and (per_head or d_state % 16 == 0)
@@ -52,8 +55,8 @@ def _scans(node: Tensor) -> bool:
 def _ssm_scan(b: Builder, node: Tensor, x: Ptr, dt: Ptr, a: Ptr, bb: Ptr, c: Ptr, state: Ptr) -> Ptr:
     n_seqs, _, heads, _ = _shape(node, 0)
     rates = b.reshape(b.f32(a), (heads, -(-a.ne[0] * a.ne[1] // heads)))
-    # ggml's softplus, log(1 + exp(dt)), is inexact for the small dt of Mamba. Above 20 it returns dt unchanged: so the
-    # softplus is computed beforehand and scaled to above 20.
+    # ggml's softplus, log(1 + exp(dt)), is inexact for the small dt of Mamba. Above 20 it returns dt unchanged. So the
+    # softplus is computed before the scan, and scaled to above 20.
     dt = b.softplus(_plain(b, dt))
     dt, x, rates = b.call("scale", dt, _LIFT), b.call("scale", _plain(b, x), 1 / _LIFT), _plain(b, rates)
     rates = b.call("scale", rates, 1 / _LIFT)
@@ -66,7 +69,7 @@ def _ssm_scan(b: Builder, node: Tensor, x: Ptr, dt: Ptr, a: Ptr, bb: Ptr, c: Ptr
 
 
 def _is_square(node: Tensor) -> bool:
-    """Whether keys and values have the same size: ggml has no other heads."""
+    """Whether keys and values have the same size, as ggml requires."""
     *_, a, b = _shape(node, len(node.sources) - 1)
     return a == b
 

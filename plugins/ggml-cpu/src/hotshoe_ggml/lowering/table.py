@@ -12,7 +12,7 @@ from hotshoe_ggml.native.context import MAX_AXES, MAX_EXTENT
 
 __all__ = ["LOWERINGS", "Lowering", "always", "can_lower", "ggml_lacks", "indices_are_i32", "lowers", "node_budget"]
 
-_UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # the last two: for ggml's own intermediate results
+_UNREADABLE = frozenset({DType.F64, DType.Q8_1, DType.Q8_K})  # ggml uses the last two only internally
 _NODES = 16
 
 Lowering = Callable[..., Ptr]

@@ -23,7 +23,7 @@ __all__ = [
 
 MAX_AXES = 4
 MAX_EXTENT = 2**31 - 1
-"""The largest size of an axis: ggml_permute, for one, keeps sizes in an int."""
+"""The largest size of an axis: some functions, such as ggml_permute, keep sizes in an int."""
 
 _CONTEXT_ALIGNMENT = 64  # more than GGML_MEM_ALIGN
 

@@ -23,23 +23,23 @@ def assign_units(cgraph: Any, units: Sequence[Unit], wanted: Sequence[Unit]) -> 
     Raises UnsupportedOpError if no unit can run a node: ggml would end the process.
     """
     nodes = [lib().ggml_graph_node(cgraph, i) for i in range(lib().ggml_graph_n_nodes(cgraph))]
-    writers = [_units_of_state(node, units) for node in nodes]
-    for node, able in zip(nodes, writers):
-        if not any(unit.supports(node) for unit in able or units):
-            raise _unsupported(node, able or units, in_place=bool(able))
+    state_units = [_units_of_state(node, units) for node in nodes]
+    for node, owners in zip(nodes, state_units):
+        if not any(unit.supports(node) for unit in owners or units):
+            raise _unsupported(node, owners or units, in_place=bool(owners))
     if len(units) == 1:
         return []
     chosen = [
-        _first(node, [unit, units[-1]] if not able else sorted(able, key=lambda candidate: candidate is not unit))
-        for node, unit, able in zip(nodes, wanted, writers)
+        _first(node, [unit, units[-1]] if not owners else sorted(owners, key=lambda candidate: candidate is not unit))
+        for node, unit, owners in zip(nodes, wanted, state_units)
     ]
     moved = {
         _address(node.view_src)
-        for node, unit, able in zip(nodes, chosen, writers)
-        if _writes(node) and not able and unit is units[-1]
+        for node, unit, owners in zip(nodes, chosen, state_units)
+        if _writes(node) and not owners and unit is units[-1]
     }
     for i, node in enumerate(nodes[: len(chosen)]):
-        if not writers[i] and {_address(node), _address(node.view_src)} & moved:
+        if not state_units[i] and {_address(node), _address(node.view_src)} & moved:
             chosen[i] = units[-1]
     return chosen
 

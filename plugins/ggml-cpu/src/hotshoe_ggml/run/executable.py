@@ -193,7 +193,7 @@ class GgmlExecutable(Executable):
 
     def _allocate(self) -> None:
         units = self._backend.units
-        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, self._displaced)
+        graph = ScheduledGraph(self._cgraph, self._context, self._n_native(), self._units, self._save_outputs)
         self._scheduled = graph
         if self._dry:
             self._sizes = {name: Memory(size) for name, size in self._scheduler.measure(graph).items()}
@@ -204,7 +204,8 @@ class GgmlExecutable(Executable):
         sizes = sizes or self._scheduler.sizes()
         self._sizes = {name: Memory(size, AllocationStatus.ALLOCATED) for name, size in sizes.items()}
 
-    def _displaced(self) -> None:
+    def _save_outputs(self) -> None:
+        """Copy the outputs to the host, because another executable takes the memory."""
         if self._ran and not self._saved_outputs:
             for tensor in self._outputs:
                 assert tensor.dtype.numpy is not None
@@ -285,7 +286,7 @@ class GgmlExecutable(Executable):
         decomposed = tuple(f"{name}." for name, _ in self._graph.decomposed)
         assert self._scheduled is not None
         chosen = {
-            int(ffi.cast("uintptr_t", n)): u.ggml_backend for n, u in self._scheduled.chosen if not is_view_op(n)
+            int(ffi.cast("uintptr_t", n)): u.ggml_backend for n, u in self._scheduled.node_units if not is_view_op(n)
         }  # in a dry run the scheduler does not know it
         placements = []
         for node in self._graph.nodes:

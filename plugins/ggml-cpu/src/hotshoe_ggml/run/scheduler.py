@@ -27,10 +27,12 @@ class _AsBuilt(NamedTuple):
 class ScheduledGraph:
     """A ggml graph, and the unit of each of its nodes.
 
-    context: of its tensors. n_tensors: at least the number of its nodes and leaves. units: of each node, except those
-    at the end, if there are several units. displaced: called before another graph gets the buffers.
+    context: has the graph's tensors. n_tensors: at least the number of its nodes and leaves. units: the unit of each
+    node, except the last nodes; empty if there is only one unit. on_displaced: called before another graph gets the
+    buffers.
 
-    chosen: the nodes with their units, in the order in which they were built. Preparing a graph for Vulkan changes it.
+    node_units: the nodes and their units, in the order in which the nodes were built. ggml's order in the graph may
+    differ: preparing a graph for Vulkan changes it.
     """
 
     def __init__(
@@ -39,15 +41,15 @@ class ScheduledGraph:
         context: NativeContext,
         n_tensors: int,
         units: Sequence[Unit],
-        displaced: Callable[[], None],
+        on_displaced: Callable[[], None],
     ) -> None:
         self.cgraph = cgraph
         self.n_tensors = n_tensors
-        self.displaced = displaced
+        self.on_displaced = on_displaced
         self._as_built: list[_AsBuilt] = []
         g = lib()
         self._nodes = [g.ggml_graph_node(cgraph, i) for i in range(g.ggml_graph_n_nodes(cgraph) if units else 0)]
-        self.chosen = list(zip(self._nodes, units))
+        self.node_units = list(zip(self._nodes, units))
         tensor = g.ggml_get_first_tensor(context.pointer) if units else ffi.NULL
         while tensor != ffi.NULL:
             sources = [(i, source) for i, source in enumerate(tensor.src) if source != ffi.NULL]
@@ -66,7 +68,7 @@ class ScheduledGraph:
 
     def assign(self, scheduler: Any) -> None:
         """Tell ggml's scheduler where each node runs: see ``assign_units``."""
-        for node, unit in self.chosen:
+        for node, unit in self.node_units:
             if not is_view_op(node):
                 lib().ggml_backend_sched_set_tensor_backend(scheduler, node, unit.ggml_backend)
 
@@ -135,7 +137,7 @@ class Scheduler:
     def _displace(self) -> None:
         if self.current is not None:
             previous, self.current = self.current, None
-            previous.displaced()
+            previous.on_displaced()
 
     def _prepare(self, graph: ScheduledGraph) -> None:
         """Assign the graph's units. First undo the last split, which replaced sources on other devices by copies."""
