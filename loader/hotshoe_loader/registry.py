@@ -296,7 +296,7 @@ def _warn_of_ignored(backend: Backend, params: BackendParams) -> None:
         value = getattr(params, field.name)
         if value != field.default and field.name not in backend.honours:
             name = printable(str(backend.name), 80)
-            logger.warning("%s does not honour %s=%r: it is ignored", name, field.name, value)
+            logger.warning("%s ignores %s=%r", name, field.name, value)
 
 
 def _names(devices: Iterable[Device]) -> str:

@@ -101,6 +101,13 @@ def test_a_grammar_in_a_file(name: str, grammar: str, tmp_path: Path, capsys: py
     assert re.fullmatch("[ab]\n", capsys.readouterr().out)
 
 
+def test_an_invalid_grammar_is_reported_with_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("llguidance")
+    (tmp_path / "bad.gbnf").write_text('root ::= foo "a"')
+    assert main([*RUN, "--grammar", str(tmp_path / "bad.gbnf")]) == 2
+    assert "bad.gbnf: the GBNF grammar cannot be used: Rule 'foo' not found" in capsys.readouterr().err
+
+
 def test_each_answer_begins_the_grammar_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

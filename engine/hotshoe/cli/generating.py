@@ -75,10 +75,14 @@ def read_grammar(args: argparse.Namespace) -> Grammar | None:
     if args.grammar is None and args.json_schema is None and args.format is None:
         return None
     from hotshoe.sampling import Grammar
+    from hotshoe_core.errors import GrammarError
 
     if args.grammar is not None:
         text = args.grammar.read_text(encoding="utf-8")
-        return Grammar.from_lark(text) if args.grammar.suffix == ".lark" else Grammar.from_gbnf(text)
+        try:
+            return Grammar.from_lark(text) if args.grammar.suffix == ".lark" else Grammar.from_gbnf(text)
+        except GrammarError as error:
+            raise GrammarError(f"{args.grammar}: {error.message}", hint=error.hint) from None
     given = args.json_schema or '{"type": "object"}'
     schema = given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8")
     return Grammar.from_json_schema(schema, whitespace=False)  # small models would write line ends without end

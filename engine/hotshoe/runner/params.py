@@ -69,4 +69,9 @@ class RunnerParams:
     @property
     def dtype(self) -> DType:
         """``kv_dtype`` as a DType."""
-        return DType.parse(self.kv_dtype)
+        try:
+            return DType.parse(self.kv_dtype)
+        except DTypeError:
+            raise DTypeError(
+                f"kv_dtype is {self.kv_dtype!r}; expected an element type", hint="use f16, f32, q8_0 or q4_0"
+            ) from None
