@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
-from hotshoe_loader.find import PluginCandidate, find_entry_points
+from hotshoe_loader.find import EntryPoint, find_entry_points
 from hotshoe_loader.options import normalise
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def find_model(metadata: Metadata) -> type[Module]:
     return model
 
 
-def _entries(group: str) -> Iterator[PluginCandidate]:
+def _entries(group: str) -> Iterator[EntryPoint]:
     """The entry points of a group, without blocked distributions and without copies that Python does not import."""
     blocked = {normalise(name) for name in os.environ.get(BLOCK, "").split(",")}
     for entry in _scan(tuple((folder, _modified_ns(folder)) for folder in sys.path))[group]:
@@ -115,7 +115,7 @@ def _entries(group: str) -> Iterator[PluginCandidate]:
 
 
 @functools.lru_cache(maxsize=1)
-def _scan(path: tuple[tuple[str, int], ...]) -> dict[str, list[PluginCandidate]]:
+def _scan(path: tuple[tuple[str, int], ...]) -> dict[str, list[EntryPoint]]:
     """Read the entry points of all groups at once, so that each distribution's file is read only once.
 
     path: the folders of sys.path and their modification times, so that new installations are found.
@@ -131,7 +131,7 @@ def _modified_ns(folder: str) -> int:
         return 0
 
 
-def _load(group: str, entry: PluginCandidate) -> Any:
+def _load(group: str, entry: EntryPoint) -> Any:
     label = f"the entry point {entry.name} = {entry.value} of {entry.origin}, group {group!r},"
     if not (entry.module and entry.attribute):
         raise ModelError(f"{label} does not name an object; expected 'module:attribute'")

@@ -25,7 +25,7 @@ from hotshoe_core.errors import BackendError, HotshoeError, PluginError
 from hotshoe_core.errors.text import printable
 from hotshoe_loader.contract_checks import backend_problem
 from hotshoe_loader.files import file_state
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.verdict import Outcome, Rejected
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class UsableProvider:
 
     name: str
     devices: tuple[Device, ...]
-    plugin: PluginCandidate | None = None
+    plugin: EntryPoint | None = None
     """None for the reference backend."""
     library: Path | None = None
     """The native library to use; None for a provider without libraries."""
@@ -174,11 +174,11 @@ def _message(error: BaseException) -> str:
         return "(its message cannot be shown)"
 
 
-def _key(plugin: PluginCandidate) -> tuple[str, str]:
+def _key(plugin: EntryPoint) -> tuple[str, str]:
     return plugin.value, plugin.location
 
 
-def _provider(usable: UsableProvider, plugin: PluginCandidate) -> Provider:
+def _provider(usable: UsableProvider, plugin: EntryPoint) -> Provider:
     imported = _import(plugin, usable.ggml)
     if usable.driven_backend and usable.name not in imported.providers:
         from hotshoe_loader import plugin_calls
@@ -195,7 +195,7 @@ def _provider(usable: UsableProvider, plugin: PluginCandidate) -> Provider:
     return imported.providers[usable.name]
 
 
-def _import(plugin: PluginCandidate, ggml: str) -> _Imported:
+def _import(plugin: EntryPoint, ggml: str) -> _Imported:
     """Import the plugin at the first call. Raise Rejected if that fails or if it already uses another ggml."""
     key = _key(plugin)
     if key in _imported:
@@ -213,7 +213,7 @@ def _import(plugin: PluginCandidate, ggml: str) -> _Imported:
     return _imported[key]
 
 
-def _ready_providers(providers: list[Any], plugin: PluginCandidate) -> dict[str, Provider]:
+def _ready_providers(providers: list[Any], plugin: EntryPoint) -> dict[str, Provider]:
     """The valid providers of a plugin, by name. Loads the ``libggml-base`` that each one needs."""
     from hotshoe_loader import plugin_calls
 
@@ -225,7 +225,7 @@ def _ready_providers(providers: list[Any], plugin: PluginCandidate) -> dict[str,
     return ready
 
 
-def _prepare(provider: Any, plugin: PluginCandidate) -> None:
+def _prepare(provider: Any, plugin: EntryPoint) -> None:
     """Check a provider, and load the ``libggml-base`` that its libraries need. Raise Rejected if that fails."""
     from hotshoe_loader import plugin_calls
     from hotshoe_loader.policy import Policy
@@ -252,7 +252,7 @@ def _refuse_other_ggml(imported: _Imported, ggml: str) -> None:
 
 
 def _current_devices(
-    provider: Provider, usable: UsableProvider, plugin: PluginCandidate, devices: list[Device]
+    provider: Provider, usable: UsableProvider, plugin: EntryPoint, devices: list[Device]
 ) -> list[Device]:
     """The devices as the provider lists them now: a kept report may be outdated, also about free memory."""
     from hotshoe_loader import plugin_calls
@@ -274,13 +274,13 @@ def _current_devices(
 # -- what is imported into this process ------------------------------------------------------------------------------
 
 
-def imported_version(plugin: PluginCandidate) -> str | None:
+def imported_version(plugin: EntryPoint) -> str | None:
     """The version of the plugin that was imported into this process; None if it was not imported."""
     imported = _imported.get(_key(plugin))
     return None if imported is None else imported.version
 
 
-def changes_by(plugin: PluginCandidate) -> list[str]:
+def changes_by(plugin: EntryPoint) -> list[str]:
     """What the plugin changed in this process when it was imported and opened."""
     return list(_changes.get(_key(plugin), ()))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from hotshoe_loader.activate import UsableProvider, imported_version
 from hotshoe_loader.cache import Cache
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.ggml.file_names import LibraryCandidate
 from hotshoe_loader.ggml.verdicts import library_verdicts, refuse_other_ggml
 from hotshoe_loader.ggml.without_plugin import unusable_verdicts
@@ -25,10 +25,10 @@ __all__ = ["admit_libraries", "admit_plugins"]
 
 def admit_plugins(
     probed: Sequence[Probed], names: Names, policy: Policy, store: Cache
-) -> tuple[list[UsableProvider], dict[PluginCandidate, list[Verdict]]]:
+) -> tuple[list[UsableProvider], dict[EntryPoint, list[Verdict]]]:
     """Return the usable providers, and the verdicts on each plugin, its providers and its libraries."""
     usable: list[UsableProvider] = []
-    verdicts: dict[PluginCandidate, list[Verdict]] = {}
+    verdicts: dict[EntryPoint, list[Verdict]] = {}
     for result in probed:
         plugin, report = result.job.plugin, result.report
         facts = {**facts_about(plugin), **_probe_facts(result)}

@@ -29,7 +29,7 @@ import hotshoe_core
 import hotshoe_loader
 from hotshoe_core.errors.text import printable
 from hotshoe_loader.files import file_state, load_json, read_text
-from hotshoe_loader.find import GROUP, PluginCandidate
+from hotshoe_loader.find import GROUP, EntryPoint
 from hotshoe_loader.ggml.file_names import backend_files
 from hotshoe_loader.report import Job, Report
 
@@ -179,7 +179,7 @@ def _is_private(folder: Path) -> bool:
     return False
 
 
-def _files(plugin: PluginCandidate, report: Report) -> dict[str, Any]:
+def _files(plugin: EntryPoint, report: Report) -> dict[str, Any]:
     """Size and time of every file on which the report depends."""
     found: dict[str, Any] = {}
     record = os.path.join(plugin.info, "RECORD") if plugin.info else ""
@@ -195,7 +195,7 @@ def _files(plugin: PluginCandidate, report: Report) -> dict[str, Any]:
     return found
 
 
-def _package(plugin: PluginCandidate) -> Iterator[str]:
+def _package(plugin: EntryPoint) -> Iterator[str]:
     """The files of the package or module that an entry point names, if they are found by name."""
     top = plugin.module.partition(".")[0]
     for entry in dict.fromkeys([plugin.location, *sys.path]) if top else ():

@@ -10,7 +10,7 @@ from hotshoe_core.contract.device import Device, Provider
 from hotshoe_loader import plugin_calls
 from hotshoe_loader.canary import check_canary
 from hotshoe_loader.contract_checks import memory_problem
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.policy import Policy
 from hotshoe_loader.report import Job
 from hotshoe_loader.verdict import Outcome, Rejected
@@ -26,7 +26,7 @@ class ProbeState:
 
     def __init__(self, job: Job, announce: Announce) -> None:
         self.job = job
-        self.plugin: PluginCandidate = job.plugin
+        self.plugin: EntryPoint = job.plugin
         self.policy = Policy(job.block, job.allow)
         self.damaged: dict[str, str] = {}
         """Native files that differ from what pip installed, by real path, each with what is wrong."""

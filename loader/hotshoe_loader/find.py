@@ -14,7 +14,7 @@ from hotshoe_core.errors.text import printable
 from hotshoe_loader.files import read_bytes
 from hotshoe_loader.options import normalise
 
-__all__ = ["GROUP", "Found", "PluginCandidate", "find_entry_points", "find_plugins"]
+__all__ = ["GROUP", "Found", "EntryPoint", "find_entry_points", "find_plugins"]
 
 GROUP = "hotshoe.backends"
 """The entry point group. hotshoe_core.contract.plugin defines it too, but importing that takes pluggy's 20 ms."""
@@ -30,8 +30,8 @@ _VALUE = re.compile(r"(?P<module>[\w.]+)\s*(:\s*(?P<attribute>[\w.]+)\s*)?(\[.*\
 
 
 @dataclass(frozen=True, slots=True)
-class PluginCandidate:
-    """An entry point of the group. It consists of strings only, because it is sent to a child process."""
+class EntryPoint:
+    """An entry point of a distribution. It consists of strings only, because it is sent to a child process."""
 
     name: str
     value: str
@@ -67,7 +67,7 @@ class PluginCandidate:
 class Found(NamedTuple):
     """What is installed."""
 
-    plugins: list[PluginCandidate]
+    plugins: list[EntryPoint]
     """Every entry point of the group."""
     installed: dict[str, str]
     """The version of every distribution, by its normalised name."""
@@ -79,12 +79,12 @@ def find_plugins() -> Found:
     return Found(found[GROUP], installed)
 
 
-def find_entry_points(groups: Sequence[str]) -> dict[str, list[PluginCandidate]]:
+def find_entry_points(groups: Sequence[str]) -> dict[str, list[EntryPoint]]:
     """The entry points of each of these groups, in an order that depends on names only. Nothing is imported."""
     return _scan(groups)[0]
 
 
-def _scan(groups: Sequence[str]) -> tuple[dict[str, list[PluginCandidate]], dict[str, str]]:
+def _scan(groups: Sequence[str]) -> tuple[dict[str, list[EntryPoint]], dict[str, str]]:
     """The entry points by group, and the version of every distribution by its normalised name.
 
     It does not use importlib.metadata for folders: importing that takes 35 ms, longer than reading the few files that
@@ -92,7 +92,7 @@ def _scan(groups: Sequence[str]) -> tuple[dict[str, list[PluginCandidate]], dict
     importlib.metadata is used only for entries that are not folders: zip files, and custom finders on
     ``sys.meta_path``.
     """
-    found: dict[str, list[PluginCandidate]] = {group: [] for group in groups}
+    found: dict[str, list[EntryPoint]] = {group: [] for group in groups}
     installed: dict[str, str] = {}
     first_copies: dict[str, tuple[str, str]] = {}  # distribution -> location and version of the copy that Python uses
     listed_copies: set[tuple[str, str, str]] = set()
@@ -214,13 +214,11 @@ def _read(path: str) -> tuple[str, str]:
 
 def _candidates(
     distribution: _Distribution, group: str, name: str, version: str, location: str, shadow: str | None
-) -> list[PluginCandidate]:
+) -> list[EntryPoint]:
     """The entry points of one distribution; if they cannot be read, one candidate with that problem."""
 
-    def candidate(entry: str, value: str, problem: str | None = None) -> PluginCandidate:
-        return PluginCandidate(
-            printable(entry, 200), value, name, version, location, distribution.info, shadow, problem
-        )
+    def candidate(entry: str, value: str, problem: str | None = None) -> EntryPoint:
+        return EntryPoint(printable(entry, 200), value, name, version, location, distribution.info, shadow, problem)
 
     if distribution.problem:
         return [candidate(name, "", f"its entry_points.txt cannot be read: {distribution.problem}")]

@@ -22,7 +22,7 @@ from typing import Any
 
 from hotshoe_core.errors.text import printable, shown
 from hotshoe_loader.files import load_json, read_text
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.verdict import Outcome, Rejected
 
 __all__ = ["FILE", "Manifest", "find_manifest", "invalid_manifest", "read_manifest"]
@@ -43,7 +43,7 @@ class Manifest:
     """All fields, also those that other modules read."""
 
 
-def find_manifest(plugin: PluginCandidate) -> Manifest | None:
+def find_manifest(plugin: EntryPoint) -> Manifest | None:
     """The manifest of a plugin, without importing it; None if it has no manifest. Raise Rejected if it is invalid."""
     top = plugin.module.partition(".")[0]
     if not top:

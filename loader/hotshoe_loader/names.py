@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hotshoe_core.contract.device import Device
 from hotshoe_loader.catalog import by_distribution, owner_of_device, owner_of_provider
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.options import normalise
 from hotshoe_loader.policy import Policy
 from hotshoe_loader.rank import REFERENCE
@@ -24,10 +24,10 @@ class Names:
     """The names in use, and the plugin that uses each."""
 
     def __init__(self) -> None:
-        self._providers: dict[str, PluginCandidate] = {}
-        self._devices: dict[str, tuple[Device, PluginCandidate]] = {}
+        self._providers: dict[str, EntryPoint] = {}
+        self._devices: dict[str, tuple[Device, EntryPoint]] = {}
 
-    def refuse_taken(self, name: str, family: str, plugin: PluginCandidate) -> None:
+    def refuse_taken(self, name: str, family: str, plugin: EntryPoint) -> None:
         """Raise Rejected if a provider of ``plugin`` may not have this name or family."""
         rename = f"report it to the authors of {plugin.distribution}: the provider needs another name"
         if REFERENCE in (name, family):
@@ -55,11 +55,11 @@ class Names:
                 conflict=[first.origin, plugin.origin],
             )
 
-    def take_provider(self, name: str, plugin: PluginCandidate) -> None:
+    def take_provider(self, name: str, plugin: EntryPoint) -> None:
         self._providers[normalise(name)] = plugin
 
     def take_devices(
-        self, devices: Sequence[Device], plugin: PluginCandidate, policy: Policy
+        self, devices: Sequence[Device], plugin: EntryPoint, policy: Policy
     ) -> tuple[list[Device], list[str]]:
         """Take the names of the devices that are free and not blocked.
 
@@ -90,7 +90,7 @@ class Names:
             raise Rejected(Outcome.SHADOWED, reason, hint, conflict=[*conflict, plugin.origin])
         raise Rejected(Outcome.BLOCKED, reason, "remove it from block= or HOTSHOE_BLOCK to use it")
 
-    def _owner_of(self, device: Device, plugin: PluginCandidate) -> tuple[str, str] | None:
+    def _owner_of(self, device: Device, plugin: EntryPoint) -> tuple[str, str] | None:
         """The owner of a device's name: in words, and the distribution. None if the name is free."""
         if device.name.partition(":")[0] == REFERENCE:
             return repr(REFERENCE), "hotshoe"
@@ -103,6 +103,6 @@ class Names:
         return f"{first.provider!r} of {owner.origin}", owner.distribution
 
 
-def _is_ours(plugin: PluginCandidate) -> bool:
+def _is_ours(plugin: EntryPoint) -> bool:
     """Whether it is a plugin of this project."""
     return by_distribution(normalise(plugin.distribution)) is not None

@@ -19,7 +19,7 @@ from hotshoe_core.errors import DeviceNotFoundError, HotshoeError, PluginError
 from hotshoe_core.errors.text import shown
 from hotshoe_loader.binary import install_hint
 from hotshoe_loader.contract_checks import MAX_DEVICES, checked_devices
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.verdict import Outcome, Rejected
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ T = TypeVar("T")
 _MAX_PROVIDERS = 64
 
 
-def guarded(call: Callable[[], T], doing: str, plugin: PluginCandidate | None, otherwise: Outcome) -> T:
+def guarded(call: Callable[[], T], doing: str, plugin: EntryPoint | None, otherwise: Outcome) -> T:
     """Return ``call()``. Turn any exception into Rejected, also SystemExit, because a plugin may not end the process.
 
     Args:
@@ -61,7 +61,7 @@ def guarded(call: Callable[[], T], doing: str, plugin: PluginCandidate | None, o
         raise rejected from error
 
 
-def _rejection(error: BaseException, doing: str, plugin: PluginCandidate | None, otherwise: Outcome) -> Rejected:
+def _rejection(error: BaseException, doing: str, plugin: EntryPoint | None, otherwise: Outcome) -> Rejected:
     # Reading a plugin's message may raise a second exception.
     try:
         text = " ".join((error.message if isinstance(error, HotshoeError) else str(error)).split())
@@ -135,7 +135,7 @@ def _traceback(error: BaseException) -> list[str]:
     return lines if len(lines) <= _MAX_LINES else [*lines[:3], "  …", *lines[4 - _MAX_LINES :]]
 
 
-def _missing_module(name: str, doing: str, plugin: PluginCandidate | None) -> Rejected:
+def _missing_module(name: str, doing: str, plugin: EntryPoint | None) -> Rejected:
     module = plugin.module if plugin else ""
     if plugin and (module == name or module.startswith(f"{name}.")):
         return Rejected(
@@ -185,7 +185,7 @@ def new_manager() -> pluggy.PluginManager:
     return manager
 
 
-def import_plugin(plugin: PluginCandidate) -> object:
+def import_plugin(plugin: EntryPoint) -> object:
     """Import the module or object that the entry point names. Raise Rejected if it cannot be imported."""
     name = plugin.module
     if not name:
@@ -216,13 +216,13 @@ def can_drive(module: object) -> bool:
     return callable(getattr(module, "hotshoe_drive", None))
 
 
-def ask_driver(manager: pluggy.PluginManager, plugin: PluginCandidate, module: object, backend: str) -> list[Any]:
+def ask_driver(manager: pluggy.PluginManager, plugin: EntryPoint, module: object, backend: str) -> list[Any]:
     """The providers that drive libraries without a plugin. Call ``ask_providers`` first: it registers the plugin."""
     return _ask(manager, plugin, module, "hotshoe_drive", {"backend": backend})
 
 
 def ask_providers(
-    manager: pluggy.PluginManager, plugin: PluginCandidate, module: object, adopted: Path | None = None
+    manager: pluggy.PluginManager, plugin: EntryPoint, module: object, adopted: Path | None = None
 ) -> list[Any]:
     """Register a plugin and return the providers of its hook, not yet vetted. Raise Rejected if that fails.
 
@@ -257,7 +257,7 @@ def ask_providers(
 
 
 def _ask(
-    manager: pluggy.PluginManager, plugin: PluginCandidate, module: object, hook: str, arguments: dict[str, Any]
+    manager: pluggy.PluginManager, plugin: EntryPoint, module: object, hook: str, arguments: dict[str, Any]
 ) -> list[Any]:
     """The providers that one hook of a registered plugin returns, not yet vetted."""
     others = [other for _, other in manager.list_name_plugin() if other is not module]
@@ -286,7 +286,7 @@ def _ask(
     return providers
 
 
-def _register(manager: pluggy.PluginManager, plugin: PluginCandidate, module: object) -> list[str]:
+def _register(manager: pluggy.PluginManager, plugin: EntryPoint, module: object) -> list[str]:
     """Register a plugin, and return the names of its hooks."""
     import pluggy
 
@@ -302,7 +302,7 @@ def _register(manager: pluggy.PluginManager, plugin: PluginCandidate, module: ob
     return [caller.name for caller in manager.get_hookcallers(module) or ()]
 
 
-def _no_hook(module: object, plugin: PluginCandidate, implemented: Sequence[str]) -> Rejected:
+def _no_hook(module: object, plugin: EntryPoint, implemented: Sequence[str]) -> Rejected:
     if callable(getattr(module, "hotshoe_providers", None)):
         reason = "its hotshoe_providers() is not marked with @hookimpl"
     elif implemented:
@@ -314,7 +314,7 @@ def _no_hook(module: object, plugin: PluginCandidate, implemented: Sequence[str]
     return Rejected(Outcome.INCOMPATIBLE_API, reason, "see hotshoe_core.contract.plugin for a plugin's hooks")
 
 
-def native_libraries(provider: Provider, plugin: PluginCandidate) -> tuple[str, object] | None:
+def native_libraries(provider: Provider, plugin: EntryPoint) -> tuple[str, object] | None:
     """The kind and the description of a provider's native libraries; None for a provider without libraries."""
     native = guarded(provider.native, "its native()", plugin, Outcome.CRASHED)
     if native is None:
@@ -334,7 +334,7 @@ _KINDS = ("ggml",)
 """The kinds of native libraries that the loader knows."""
 
 
-def list_devices(provider: Provider, library: Path | None, plugin: PluginCandidate) -> list[Device]:
+def list_devices(provider: Provider, library: Path | None, plugin: EntryPoint) -> list[Device]:
     """The provider's devices on this machine. Raise Rejected if it has none, or if one is not a valid Device."""
 
     def checked(answer: Any) -> list[Device]:

@@ -14,7 +14,7 @@ from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import PluginError
 from hotshoe_core.errors.text import shown
 from hotshoe_loader.contract_checks import checked_devices, memory_problem
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.verdict import Rejected
 
 __all__ = ["Job", "LibraryReport", "ProviderReport", "Report"]
@@ -24,7 +24,7 @@ __all__ = ["Job", "LibraryReport", "ProviderReport", "Report"]
 class Job:
     """What to probe: one plugin, with the options that concern it."""
 
-    plugin: PluginCandidate
+    plugin: EntryPoint
     block: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
@@ -37,7 +37,7 @@ class Job:
     """Steps at which an earlier child process ended, and why; they are not tried again."""
 
     def to_json(self) -> dict[str, Any]:
-        plugin = {name: getattr(self.plugin, name) for name in PluginCandidate.__slots__}
+        plugin = {name: getattr(self.plugin, name) for name in EntryPoint.__slots__}
         skip = {step: rejected.to_json() for step, rejected in self.skip.items()}
         options = {name: getattr(self, name) for name in ("block", "allow", "paths", "ggml", "driven_backend")}
         return {"plugin": plugin, **options, "skip": skip}
@@ -45,7 +45,7 @@ class Job:
     @staticmethod
     def from_json(data: dict[str, Any]) -> Job:
         return Job(
-            PluginCandidate(**data["plugin"]),
+            EntryPoint(**data["plugin"]),
             tuple(data["block"]),
             tuple(data["allow"]),
             tuple(data["paths"]),

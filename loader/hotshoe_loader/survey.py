@@ -19,7 +19,7 @@ from hotshoe_loader.activate import UsableProvider
 from hotshoe_loader.admit import admit_libraries, admit_plugins
 from hotshoe_loader.cache import Cache, machine_state, reports_folder
 from hotshoe_loader.catalog import by_distribution, find_entry
-from hotshoe_loader.find import Found, PluginCandidate, find_plugins
+from hotshoe_loader.find import EntryPoint, Found, find_plugins
 from hotshoe_loader.ggml.verdicts import folder_verdicts
 from hotshoe_loader.ggml.without_plugin import find_without_plugin, jobs_without_plugin, vet_without_plugin
 from hotshoe_loader.names import Names
@@ -92,8 +92,8 @@ def take_survey(options: Options, refresh: bool = False) -> Survey:
 
 
 def _survey_plugins(
-    shared: _Shared, plugins: Sequence[PluginCandidate]
-) -> tuple[list[Probed], list[UsableProvider], dict[PluginCandidate, list[Verdict]]]:
+    shared: _Shared, plugins: Sequence[EntryPoint]
+) -> tuple[list[Probed], list[UsableProvider], dict[EntryPoint, list[Verdict]]]:
     """Probe the plugins that passed vet, and admit their providers. Return their reports too."""
     options, paths = shared.options, tuple(map(str, shared.folders))
     jobs = [Job(plugin, options.block, options.allow, paths, options.ggml) for plugin in plugins]

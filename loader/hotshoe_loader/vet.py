@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hotshoe_loader.catalog import by_distribution, owner_of_provider
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.options import normalise
 from hotshoe_loader.policy import Policy
 from hotshoe_loader.verdict import Outcome, Rejected, Verdict
@@ -14,7 +14,7 @@ from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 __all__ = ["facts_about", "vet_plugins"]
 
 
-def facts_about(plugin: PluginCandidate) -> dict[str, Any]:
+def facts_about(plugin: EntryPoint) -> dict[str, Any]:
     """The details that every verdict on ``plugin`` has."""
     entry = by_distribution(normalise(plugin.distribution))
     facts = {"plugin": plugin.name, "distribution": plugin.distribution}
@@ -22,8 +22,8 @@ def facts_about(plugin: PluginCandidate) -> dict[str, Any]:
 
 
 def vet_plugins(
-    plugins: Sequence[PluginCandidate], policy: Policy
-) -> tuple[list[PluginCandidate], dict[PluginCandidate, list[Verdict]]]:
+    plugins: Sequence[EntryPoint], policy: Policy
+) -> tuple[list[EntryPoint], dict[EntryPoint, list[Verdict]]]:
     """Return the plugins that may be probed, and a verdict for each of the others."""
     passed, verdicts = [], {}
     for plugin in plugins:
@@ -35,7 +35,7 @@ def vet_plugins(
     return passed, verdicts
 
 
-def _vet(plugin: PluginCandidate, policy: Policy) -> None:
+def _vet(plugin: EntryPoint, policy: Policy) -> None:
     """Raise Rejected for the first check that fails. Each needs the entry point's metadata only."""
     entry = by_distribution(normalise(plugin.distribution))
     names = (plugin.name, plugin.distribution, entry.name if entry else "")

@@ -16,7 +16,7 @@ from typing import Any
 from hotshoe_core.contract.device import API_VERSION, name_problem
 from hotshoe_core.errors.text import printable, shown
 from hotshoe_loader.files import NotRegularError, open_regular, read_text
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.ggml.file_names import is_backend
 from hotshoe_loader.manifest import Manifest
 from hotshoe_loader.policy import Policy
@@ -27,7 +27,7 @@ __all__ = ["damaged_files", "untrusted", "vet_manifest", "vet_provider", "vet_ta
 _MAX_RECORD = 64 << 20  # bytes of a RECORD, which has one line for each file of a wheel
 
 
-def vet_tags(plugin: PluginCandidate) -> None:
+def vet_tags(plugin: EntryPoint) -> None:
     """Raise Rejected for a wheel of another platform or Python: it was copied, or installed with ``--platform``."""
     tags = [line.partition(":")[2].strip() for line in _lines(plugin, "WHEEL") if line.startswith("Tag:")]
     if tags and not any(_runs_here(*tag.split("-", 2)) for tag in tags if tag.count("-") == 2):
@@ -54,7 +54,7 @@ def _runs_here(python: str, abi: str, platforms: str) -> bool:
     return False
 
 
-def vet_manifest(manifest: Manifest | None, plugin: PluginCandidate) -> None:
+def vet_manifest(manifest: Manifest | None, plugin: EntryPoint) -> None:
     """Raise Rejected if the manifest's versions of the contract do not include ours."""
     if manifest is None or manifest.api is None or manifest.api[0] <= API_VERSION <= manifest.api[1]:
         return
@@ -63,7 +63,7 @@ def vet_manifest(manifest: Manifest | None, plugin: PluginCandidate) -> None:
     raise _other_api(span, last < API_VERSION, plugin, last)
 
 
-def _other_api(span: str, older: bool, plugin: PluginCandidate, version: int) -> Rejected:
+def _other_api(span: str, older: bool, plugin: EntryPoint, version: int) -> Rejected:
     return Rejected(
         Outcome.INCOMPATIBLE_API,
         f"it needs {span} of the plugin contract; this hotshoe has version {API_VERSION}",
@@ -72,7 +72,7 @@ def _other_api(span: str, older: bool, plugin: PluginCandidate, version: int) ->
     )
 
 
-def damaged_files(plugin: PluginCandidate) -> dict[str, str]:
+def damaged_files(plugin: EntryPoint) -> dict[str, str]:
     """The native files that differ from what pip installed, by real path, each with what is wrong.
 
     They are compared with size and sha256 in the wheel's RECORD. Raises Rejected if such a file is not a backend
@@ -126,7 +126,7 @@ def _difference(path: str, digest: str, size: int | None) -> str | None:
     return None if same else "its sha256 differs from the wheel's RECORD"
 
 
-def _lines(plugin: PluginCandidate, name: str) -> list[str]:
+def _lines(plugin: EntryPoint, name: str) -> list[str]:
     """The lines of a file in the plugin's ….dist-info; [] if it cannot be read."""
     if not plugin.info:
         return []
@@ -136,7 +136,7 @@ def _lines(plugin: PluginCandidate, name: str) -> list[str]:
         return []
 
 
-def vet_provider(provider: Any, plugin: PluginCandidate, policy: Policy) -> None:
+def vet_provider(provider: Any, plugin: EntryPoint, policy: Policy) -> None:
     """Check an object that a hook returned against the Provider contract, before any method is called."""
     if isinstance(provider, type):
         name = printable(provider.__name__, 80)
@@ -159,7 +159,7 @@ def vet_provider(provider: Any, plugin: PluginCandidate, policy: Policy) -> None
     policy.refuse_blocked(provider.name, provider.family)
 
 
-def _not_a_provider(expected: str, found: str, plugin: PluginCandidate) -> Rejected:
+def _not_a_provider(expected: str, found: str, plugin: EntryPoint) -> Rejected:
     return Rejected(
         Outcome.INCOMPATIBLE_API,
         f"its hook returned an object that is not a Provider: {expected}; {found}",

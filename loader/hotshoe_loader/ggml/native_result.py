@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hotshoe_core.errors.text import printable
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.verdict import Outcome, Rejected
 
 __all__ = ["GgmlLibraries", "ggml_libraries"]
@@ -25,7 +25,7 @@ class GgmlLibraries(NamedTuple):
     """The ``libggml-base`` that all of them need. It is opened first, and once in a process."""
 
 
-def ggml_libraries(native: object, plugin: PluginCandidate) -> GgmlLibraries:
+def ggml_libraries(native: object, plugin: EntryPoint) -> GgmlLibraries:
     """Check ``{"kind": "ggml", "name": "cuda", "directories": [folder, …], "core": file}``. Raise Rejected."""
     if not isinstance(native, Mapping):
         raise _rejected(f"is {type(native).__name__}; expected a mapping", plugin)
@@ -39,14 +39,14 @@ def ggml_libraries(native: object, plugin: PluginCandidate) -> GgmlLibraries:
     return GgmlLibraries(name, tuple(_path(folder, plugin) for folder in directories), _path(native["core"], plugin))
 
 
-def _path(value: Any, plugin: PluginCandidate) -> Path:
+def _path(value: Any, plugin: EntryPoint) -> Path:
     text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
     if not isinstance(text, str) or not os.path.isabs(text) or "\0" in text:
         raise _rejected(f"names {value!r}; expected an absolute path", plugin)
     return Path(text)
 
 
-def _rejected(problem: str, plugin: PluginCandidate) -> Rejected:
+def _rejected(problem: str, plugin: EntryPoint) -> Rejected:
     return Rejected(
         Outcome.INCOMPATIBLE_API,
         f"the result of its native() {printable(problem, 300)}",

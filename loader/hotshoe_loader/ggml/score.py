@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hotshoe_loader.binary import Binary, install_hint, unresolved
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.ggml.file_names import LibraryCandidate
 from hotshoe_loader.ggml.native_result import GgmlLibraries
 from hotshoe_loader.plugin_calls import guarded
@@ -31,7 +31,7 @@ class Score(NamedTuple):
     """None if the library exports no score. A library that cannot run here scores 0."""
 
 
-def open_core(native: GgmlLibraries, plugin: PluginCandidate) -> None:
+def open_core(native: GgmlLibraries, plugin: EntryPoint) -> None:
     """Open the ``libggml-base`` that a provider's libraries need. Raise Rejected if that fails.
 
     It is opened with RTLD_LOCAL. A backend names the base as its dependency, and the linker finds the open one by its

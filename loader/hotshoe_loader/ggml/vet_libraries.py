@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hotshoe_loader.binary import BadLibrary, Binary, read_binary
-from hotshoe_loader.find import PluginCandidate
+from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.ggml.file_names import LibraryCandidate
 from hotshoe_loader.ggml.library_abi import Abi, DeclaredGgml, abi_of_core, abi_of_library, core_in
 from hotshoe_loader.manifest import FILE
@@ -40,7 +40,7 @@ def vet_library(library: LibraryCandidate, policy: Policy, damaged: Mapping[str,
     return binary
 
 
-def vet_adoption(folder: Path, declared: DeclaredGgml | None, plugin: PluginCandidate) -> None:
+def vet_adoption(folder: Path, declared: DeclaredGgml | None, plugin: EntryPoint) -> None:
     """Raise Rejected if this plugin's bindings were not tested with the ggml in ``folder``."""
     core = core_in(folder)
     if core is None:
