@@ -204,7 +204,9 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
         return min(trained, _DEFAULT_CONTEXT) if model_class.task is Task.TEXT else trained
     n_ctx = integer("n_ctx", n_ctx, 1, InputTooLongError)
     if n_ctx > trained:
-        raise InputTooLongError(f"n_ctx is {n_ctx}; {file.path} was trained for 1 to {trained} tokens")
+        raise InputTooLongError(
+            f"n_ctx is {n_ctx}; {file.path} was trained for at most {trained} tokens", hint="leave it out, or give less"
+        )
     return n_ctx
 
 
@@ -218,6 +220,6 @@ def open_file(path: str | os.PathLike[str]) -> GGUFFile:
             path=path,
             hint=f"convert a Hugging Face folder first: hotshoe convert {os.fspath(path)}"
             if (Path(path) / "config.json").is_file()
-            else "name the .gguf file in it (a Hugging Face folder would hold a config.json)",
+            else "name a .gguf file in the folder (a Hugging Face folder has a config.json)",
         )
     return GGUFFile(path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Never
 
 # import NumPy first, from a short call stack: deep in other imports, CPython may map and unmap memory for its frames at
 # each call, which makes the import slower
@@ -14,8 +15,8 @@ import numpy  # noqa: F401
 from hotshoe.load_request import LoadRequest, model_class_of, open_file
 from hotshoe.placement.params import PlacementParams
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import DeviceType, Placement
-from hotshoe_core.errors import InsufficientMemoryError, ModelError
+from hotshoe_core import BackendParams, DeviceType, Placement
+from hotshoe_core.errors import InsufficientMemoryError, ModelError, OptionError, did_you_mean
 from hotshoe_core.errors.arguments import described
 from hotshoe_loader import load_all
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.text import TextModel
     from hotshoe.tasks import Task
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, BackendParams, Device
+    from hotshoe_core import Backend, Device
     from hotshoe_core.contract.backend import Progress
 
 
@@ -45,6 +46,7 @@ def load_model(
     placement: PlacementParams | None = None,
     task: Task | str | None = None,
     progress: Progress | None = None,
+    **unknown: Never,
 ) -> TextModel | EmbeddingModel | RerankModel:
     """Load a model from a GGUF file onto a device. Close it, or use it as a context manager.
 
@@ -64,6 +66,8 @@ def load_model(
     that does not fit the file, DeviceNotFoundError, PlacementError or InsufficientMemoryError. Nothing stays loaded
     then.
     """
+    if unknown:
+        raise _unknown_option(next(iter(unknown)))
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function of a fraction")
     with LoadRequest.read(path, device, n_ctx, params, runner, placement, task) as request:
@@ -92,6 +96,20 @@ def load_model(
             model.why = f"{registry.why(request.device)}; {describe(model.backend.placement)}"
         request.keep_file = True
         return model
+
+
+def _unknown_option(name: str) -> OptionError:
+    from hotshoe.runner.params import RunnerParams
+
+    options = {"params": BackendParams, "runner": RunnerParams, "placement": PlacementParams}
+    owners = {f.name: (argument, params) for argument, params in options.items() for f in fields(params)}
+    field = "gpu_layers" if name == "n_gpu_layers" else name  # llama-cpp-python's name
+    if field in owners:
+        argument, params = owners[field]
+        hint = f"{argument}={params.__name__}({field}=…)"
+    else:
+        hint = did_you_mean(name, inspect.signature(load_model).parameters.keys() - {"unknown"})
+    return OptionError(f"load_model has no option {name!r}", hint=hint)
 
 
 def _load_on_one_device(request: LoadRequest, backend: Backend, progress: Progress | None) -> AnyModel:

@@ -50,8 +50,7 @@ class CatalogEntry:
     def install(self) -> str:
         """The command that installs it."""
         if not self.published:
-            command = f"pip install ./plugins/{self.provider}"
-            return f"{command}, in a checkout of hotshoe: {self.distribution} is not published yet"
+            return f"in a checkout of hotshoe: pip install ./plugins/{self.provider}"
         return f"pip install {self.distribution}"
 
     @property

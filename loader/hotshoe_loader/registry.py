@@ -242,7 +242,7 @@ class Registry:
             raise BackendError(
                 f"one backend cannot span the devices {_names(chosen)}: they belong to the families "
                 f"{', '.join(families)}; expected one family",
-                hint="open a backend for each family",
+                hint="name devices of one family",
             )
         usable = {name: found for name, found in self._survey.providers.items() if name not in self._unloaded}
         for device in chosen:

@@ -60,17 +60,14 @@ def _no_gpu(verdicts: Sequence[Verdict]) -> str:
     gpu = [verdict for verdict in verdicts if verdict.kind == "plugin" and _backend_type(verdict) is DeviceType.GPU]
     installed = [verdict for verdict in gpu if verdict.outcome is not Outcome.NOT_INSTALLED]
     if installed:
-        return "no GPU: " + ", ".join(map(_without_gpu, installed))
+        failed = [
+            f"{verdict.candidate} is {verdict.outcome.value}" for verdict in installed if not verdict.outcome.usable
+        ]
+        return f"no GPU: {', '.join(failed)}" if failed else "no GPU was found"
     signs = [verdict for verdict in gpu if verdict.details.get("sign")]
     if signs:
         return f"no GPU backend is installed: {signs[0].reason} ({signs[0].hint})"
     return "no GPU backend is installed"
-
-
-def _without_gpu(verdict: Verdict) -> str:
-    if verdict.outcome in (Outcome.AVAILABLE, Outcome.LOADED):  # a GPU backend on a machine without a GPU
-        return f"{verdict.candidate} finds none on this machine"
-    return f"{verdict.candidate} is {verdict.outcome.value}"
 
 
 def _backend_type(verdict: Verdict) -> DeviceType | None:

@@ -32,9 +32,11 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def conform(*arguments: str, script: str = "") -> subprocess.CompletedProcess[str]:
+def conform(*arguments: str, script: str = "", folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
     command = ["-c", script, "conform"] if script else ["-m", "hotshoe", "conform"]
-    return subprocess.run([sys.executable, *command, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    return subprocess.run(
+        [sys.executable, *command, *arguments], capture_output=True, text=True, cwd=folder, timeout=300
+    )
 
 
 def test_a_right_backend_passes_and_its_matrix_is_printed():
@@ -50,6 +52,15 @@ def test_a_right_backend_passes_and_its_matrix_is_printed():
     assert counts.startswith("reference (reference): ")
     assert ", 0 failed, " in counts
     assert not counts.startswith("reference (reference): 0 passed")
+
+
+def test_conftest_files_of_the_current_folder_are_not_used(tmp_path):
+    (tmp_path / "tests").mkdir()
+    for folder in (tmp_path, tmp_path / "tests"):
+        (folder / "conftest.py").write_text("import a_module_that_does_not_exist\n")
+    done = conform("reference", "-k", "test_answer and exp2", folder=tmp_path)
+    assert done.returncode != 4, done.stderr
+    assert "ImportError" not in done.stderr + done.stdout
 
 
 def test_all_ops_and_types_are_readable_at_80_columns(monkeypatch, capsys):

@@ -13,6 +13,7 @@ from hotshoe.cli import _COMMANDS, all_commands, main
 from hotshoe.cli.generating import _COUNTS, _SAMPLING, sampling_options
 from hotshoe.cli.options import backend_params, placement_params, runner_params
 from hotshoe.cli.parsing import _ALIASES, parse_command
+from hotshoe.cli.wording import in_options
 
 ROOT = Path(__file__).parents[2]
 VERSE = str(ROOT / "examples" / "models" / "kjv-3m-q8_0.gguf")
@@ -109,7 +110,21 @@ def test_the_table_holds_our_options_and_other_names() -> None:
         (("show", "m.gguf"), "hint: did you mean 'inspect'?"),
         (("run", "m.gguf", "-ngl", "many"), "-ngl/--gpu-layers: 'many'; expected a number, all or auto"),
         (("bench", "m.gguf", "-p", "1,x"), "'1,x'; expected numbers of 0 or more"),
-        (("run", "m.gguf", "-n", "x"), "invalid int value: 'x'"),
+        (("run", "m.gguf", "-n", "x"), "--max-tokens: 'x'; expected a whole number"),
+        (("run", "m.gguf", "--top-p", "x"), "--top-p: 'x'; expected a number"),
+        (("run", "m.gguf", "--temp"), "error: --temperature needs a value"),
+        (("run",), "error: MODEL is missing"),
+        (("trace",), "error: MODEL, TEXT, -o/--output are missing"),
+        (("chat", "m.gguf", "-p", "hello"), "hint: hotshoe run takes a text"),
+        (("chat", "m.gguf", "hello"), "unexpected argument 'hello'\n  hint: start it, then type the message"),
+        (("quantize", "a", "b", "q4_0"), "hint: give the type as an option: --type TYPE"),
+        (("embed", "m.gguf", "-n", "5"), "hint: hotshoe embed --help lists the options"),
+        (("run", "m.gguf", "--keep", "4"), "hint: --context-shift N"),
+        (("run", "m.gguf", "--lora", "x"), "hint: hotshoe has no such option; leave it out"),
+        (("run", "m.gguf", "--forma", "x"), "hint: hotshoe run --help lists the options"),
+        (("--verbose",), "unknown option '--verbose'"),
+        (("help",), "hint: hotshoe --help"),
+        (("m.gguf",), "hint: did you mean 'hotshoe run m.gguf'?"),
         (("run", "m.gguf", "--\x1b[2J"), "unknown option '--\\x1b[2J'"),
     ],
 )
@@ -216,3 +231,43 @@ def test_a_person_is_told_that_the_prompt_is_read(
     assert prompts == ["typed"]
     assert out.out == ""
     assert out.err.startswith("reading the prompt from standard input, until Ctrl-")
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "hint"),
+    [
+        (("--max-tokens", "-5"), "--max-tokens is -5; expected 1 or more", "leave it out, or give -1, for no limit"),
+        (("--ctx", "0"), "--ctx is 0", ""),
+        (("--cpu-moe",), "--cpu-moe: the model has no experts", "leave it out"),
+        (("--n-cpu-moe", "2"), "--n-cpu-moe 2: the model has no experts", "leave it out"),
+        (("--layer-devices", "reference=0-1"), "--layer-devices names 2 layers", ""),
+        (("--gpu-layers", "9"), "--gpu-layers 9: the model runs on reference only", "leave it out to run on these"),
+        (("--temperature", "-1"), "--temperature is -1.0", "--temperature 0 always"),
+        (("--json-schema", "nofile.json"), "'nofile.json' does not exist; check the path", ""),
+    ],
+)
+def test_errors_name_options(argv: tuple[str, ...], error: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", VERSE, "a", "--device", "reference", *argv]) == 2
+    said = capsys.readouterr().err
+    assert f"hotshoe: error: {error}" in said
+    assert (f"  hint: {hint}" if hint else "") in said
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("load the model with a larger n_ctx, or shorten the text", "use a larger --ctx, or shorten the text"),
+        ("split it, or pass truncate=True to use its beginning", "split it, or pass --truncate to use its beginning"),
+        ("use `hotshoe run`, or task='text'", "use `hotshoe run`"),
+        ("'a.gguf' exists (overwrite=True, --overwrite)", "'a.gguf' exists (--overwrite)"),
+        ("name it: device='cuda:0' (--device cuda:0)", "name it: --device cuda:0"),
+        ("files/n_ctx.gguf: the key llama.n_ctx is 5", "files/n_ctx.gguf: the key llama.n_ctx is 5"),
+        ("a device of the seed, token_embd.weight", "a device of the seed, token_embd.weight"),
+    ],
+)
+def test_python_arguments_become_options(text: str, expected: str) -> None:
+    assert in_options(text, {"--ctx", "--truncate", "--overwrite", "--device"}) == expected
+
+
+def test_arguments_that_a_command_lacks_keep_their_name() -> None:
+    assert in_options("n_ctx is 0", {"--threads"}) == "n_ctx is 0"

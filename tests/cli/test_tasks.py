@@ -95,12 +95,12 @@ def test_options_reach_the_runner_and_the_backend(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--n-batch", "0"), "n_batch is 0"),
-        (("--n-batch", "8", "--n-ubatch", "16"), "n_ubatch is 16"),
-        (("--max-sequences", "1000"), "max_sequences is 1000"),
-        (("--sequences", "-1"), "n_sequences is -1"),
+        (("--n-batch", "0"), "--n-batch is 0"),
+        (("--n-batch", "8", "--n-ubatch", "16"), "--n-ubatch is 16"),
+        (("--max-sequences", "1000"), "--max-sequences is 1000"),
+        (("--sequences", "-1"), "--sequences is -1"),
         (("--kv-dtype", "q9_0"), "q9_0"),
-        (("--ctx", "0"), "n_ctx is 0"),
+        (("--ctx", "0"), "--ctx is 0"),
     ],
 )
 def test_options_that_make_no_sense(

@@ -44,7 +44,7 @@ def test_the_report_reads_well() -> None:
     memory = report()
     assert (
         str(memory).splitlines()[0]
-        == "cuda:0: 1.1 KiB (weights 1.1 KiB, 100 B of them the input's, cache 30 B, graph 7 B)"
+        == "cuda:0: 1.1 KiB (weights 1.1 KiB, including 100 B for the input, cache 30 B, graph 7 B)"
     )
     memory.fail("cpu", "graph", 2048)
     assert str(memory).splitlines()[1] == "cpu: 2.0 KiB FAILED (weights 1 B, cache 0 B, graph 2.0 KiB (failed))"

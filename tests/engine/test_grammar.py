@@ -187,6 +187,8 @@ def test_a_large_vocabulary() -> None:
         (lambda: Grammar.from_regex("a(b"), "regular expression cannot be used: .*unclosed group"),
         (lambda: Grammar.from_lark("start: foo"), 'Lark grammar cannot be used: .*unknown name: "foo"'),
         (lambda: Grammar.from_gbnf("root ::= ("), "GBNF grammar cannot be used: .*line 1"),
+        (lambda: Grammar.from_gbnf('root ::= foo "a"'), "GBNF grammar cannot be used: .*'foo' not found"),
+        (lambda: Grammar.from_gbnf('x ::= "a"'), "No 'root' rule found(.|\\n)*hint: .*starts at the rule named root"),
         (lambda: Grammar.from_json_schema("{"), "the JSON schema is not JSON"),
         (lambda: Grammar.from_json_schema("[]"), r"the JSON schema is \[\]; expected an object"),
         (lambda: Grammar.from_json_schema({"type": {1}}), "the JSON schema is not JSON"),

@@ -399,7 +399,7 @@ def test_sampling_from_the_best_refuses_what_does_not_fit() -> None:
         ({"logit_bias": {1: "x"}}, r"logit_bias\[1\] is 'x'"),
         ({"logit_bias": [1]}, "expected a mapping"),
         ({"stop": ["a", ""]}, "stop holds ''"),
-        ({"stop": 5}, "expected a sequence of strings"),
+        ({"stop": 5}, "stop is 5; expected a string or a list of strings"),
         ({"stop_tokens": "x"}, "stop_tokens is str"),
     ],
 )

@@ -21,6 +21,7 @@ from hotshoe_core.errors import (
     DTypeError,
     HotshoeError,
     InputTooLongError,
+    OptionError,
     SamplingError,
 )
 from hotshoe_core.tensors.tensor import nodes_created
@@ -279,7 +280,7 @@ def test_the_command_line(gguf: Callable[..., Path], data: Path, capsys: pytest.
     assert main(["embed", path, "x"]) == 2
     assert "hotshoe run" in capsys.readouterr().err
     assert main(["run", path, "x", "--top-p", "7"]) == 2
-    assert "top_p is 7" in capsys.readouterr().err
+    assert "--top-p is 7" in capsys.readouterr().err
 
 
 def test_a_users_seterr_changes_nothing(device: str, gguf: Callable[..., Path]) -> None:
@@ -379,3 +380,24 @@ def test_a_chat_that_outgrows_the_context(
     errors = capsys.readouterr().err
     assert errors.count("the oldest message and its answer were forgotten") >= 1
     assert "the context holds 64" in errors  # the last message alone is too long
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("n_threads", r"params=BackendParams\(n_threads=…\)"),
+        ("n_gpu_layers", r"placement=PlacementParams\(gpu_layers=…\)"),
+        ("kv_dtype", r"runner=RunnerParams\(kv_dtype=…\)"),
+        ("nctx", "did you mean 'n_ctx'"),
+    ],
+)
+def test_an_unknown_option_of_load_model_is_refused_with_a_hint(name: str, hint: str) -> None:
+    options: Any = {name: 2}
+    with pytest.raises(OptionError, match=rf"load_model has no option '{name}'\n.*hint: {hint}"):
+        hotshoe.load_model("model.gguf", **options)
+
+
+def test_the_repr_of_a_stream_says_how_to_get_the_text(gguf: Callable[..., Path]) -> None:
+    with load(gguf(next(iter(ARCHITECTURES))), "reference") as model, model.stream([1, 2], max_tokens=3) as stream:
+        next(stream)
+        assert repr(stream) == "<Stream of 1 tokens so far; iterate over it, or see .completion>"

@@ -125,7 +125,9 @@ class BackendMemory:
         for d in self.devices:
             failed = " FAILED" if d.failed else ""
             weights, cache, _ = d.sizes
-            input_part = f", {format_bytes(d.input_weights.size)} of them the input's" if d.input_weights.size else ""
+            input_part = (
+                f", including {format_bytes(d.input_weights.size)} for the input" if d.input_weights.size else ""
+            )
             lines.append(
                 f"{d.device}: {format_bytes(d.total)}{failed} "
                 f"(weights {format_bytes(weights)}{input_part}, cache {format_bytes(cache)}, graph {d.graph})"

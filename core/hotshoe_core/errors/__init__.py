@@ -171,7 +171,7 @@ class DeviceNotFoundError(HotshoeError):
 
 
 class OptionError(HotshoeError, ValueError):
-    """An option of ``load_all``, its environment variable, or an option of a command is invalid."""
+    """An option of ``load_all`` or ``load_model``, an environment variable, or a command's option is invalid."""
 
 
 class PlacementError(HotshoeError, ValueError):

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import hotshoe
 from hotshoe.cli.parsing import COMMAND_HINTS, CommandParser, Subparsers, parse_command
+from hotshoe.cli.wording import in_options
 from hotshoe_core.errors import did_you_mean
 from hotshoe_core.errors.text import legible, shown
 
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Print errors that hotshoe raises as one message, without traceback."""
     argv = list(sys.argv[1:] if argv is None else argv)
     _open_streams()
+    args = argparse.Namespace()
     try:
         args = _parse(argv)
         code: int = args.run(args)
@@ -43,8 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("interrupted")
         return 130
-    except (hotshoe.HotshoeError, OSError) as error:
-        _say(f"error: {error}")
+    except hotshoe.HotshoeError as error:
+        options = getattr(args, "options", None)
+        hint = "" if error.hint is None else f"\n  hint: {in_options(error.hint, options)}"
+        _say(f"error: {in_options(error.message, options)}{hint}")
+        return 2
+    except OSError as error:
+        missing = isinstance(error, FileNotFoundError) and error.filename is not None
+        _say(f"error: {f'{error.filename!r} does not exist; check the path' if missing else error}")
         return 2
     except UnicodeDecodeError as error:
         _say(f"error: the input is not {error.encoding} text: {error.reason} at byte {error.start}")
@@ -72,11 +80,17 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if argv and argv[0] in _COMMANDS:
         _, commands = _parser()
         _add(commands, argv[0])
-        return parse_command(commands.choices[argv[0]], argv[1:])
+        args = parse_command(commands.choices[argv[0]], argv[1:])
+        args.options = commands.choices[argv[0]]._option_string_actions.keys()
+        return args
     if argv and not argv[0].startswith("-"):
         hint = COMMAND_HINTS.get(argv[0]) or did_you_mean(argv[0], _COMMANDS)
+        if argv[0].endswith(".gguf"):
+            hint = f"did you mean 'hotshoe run {shown(argv[0])[1:-1]}'?"
         _parser()[0].error(f"unknown command {shown(argv[0])}\n  hint: {hint}")
     parser, _ = all_commands()
+    if argv and argv[0].partition("=")[0] not in parser._option_string_actions:
+        parser.error(f"unknown option {shown(argv[0])}\n  hint: options stand after the command; see hotshoe --help")
     if not argv:
         parser.print_help(sys.stderr)
         parser.exit(2)

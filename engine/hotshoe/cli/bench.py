@@ -98,7 +98,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         "-n", "--generate", type=counts, metavar="N,…", help="tokens to write; 0: no such test; default: 128"
     )
     group.add_argument("-d", "--depth", type=counts, metavar="N,…", help="tokens of context before; default: 0")
-    group.add_argument("-s", "--sequences", type=counts, metavar="N,…", help="sequences at once; default: 1")
+    group.add_argument("-s", "--sequences", type=counts, metavar="N,…", help="texts computed at once; default: 1")
     group.add_argument(
         "-r",
         "--repetitions",
@@ -159,7 +159,8 @@ def run(args: argparse.Namespace) -> int:
             measured = Measured(name, tokens, _repeat(once, tokens, args.repetitions))
             done.append(measured)
             if not args.json:
-                print(f"{name:<22} {measured.mean:>10.1f} ± {measured.deviation:<5.1f}", flush=True)
+                scatter = f" ± {measured.deviation:<5.1f}" if len(measured.rates) > 1 else ""
+                print(f"{name:<22} {measured.mean:>10.1f}{scatter}", flush=True)
     remark = scatter_remark(done)
     if remark is not None:
         print(remark, file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.generating import add_options, constraints, load, read_grammar, sampling_options, summary
 from hotshoe.cli.parsing import CommandParser, Subparsers
+from hotshoe.cli.wording import in_options
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
@@ -43,8 +44,8 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument(
         "--chat-template",
         metavar="NAME|FILE",
-        help="the chat format: chatml, gemma, llama2, llama3, mistral, phi3, zephyr, one of the model file's by its "
-        "name, or a Jinja2 file. Default: the model file's",
+        help="the chat format: chatml, gemma, llama2, llama3, mistral, phi3, zephyr, the name of a template in the "
+        "model file, or a Jinja2 file. Default: the template of the model file",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr how fast each answer was")
     parser.set_defaults(run=run)
@@ -111,7 +112,7 @@ class Conversation:
                 if text:
                     self.take(text)
             except HotshoeError as error:  # such as a full context: after /clear the conversation can go on
-                print("error:", legible(str(error)), file=sys.stderr)
+                print("error:", legible(in_options(str(error))), file=sys.stderr)
             except KeyboardInterrupt:
                 print("\n(/quit leaves)", file=sys.stderr)
 

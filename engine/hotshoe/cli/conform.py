@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     _give(registry, args.device)
     options = ["--pyargs", "hotshoe_core.testing.on_device", "-p", "no:cacheprovider", "-c", os.devnull, "-q"]
     options += ["--no-header", "--no-summary", "--tb=no", "-p", "no:warnings"]
+    options += ["--noconftest"]  # those of the current folder are for other tests
     options += ["-k", args.k] if args.k else []
     options += ["-x"] if args.x else []
     with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
@@ -66,7 +67,9 @@ def run(args: argparse.Namespace) -> int:
     if code == pytest.ExitCode.NO_TESTS_COLLECTED:
         raise hotshoe.HotshoeError(f"-k {args.k!r} matches no test", hint="leave it out to run all tests")
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
-        raise hotshoe.HotshoeError(f"pytest failed with exit code {int(code)}", hint="see what it printed")
+        raise hotshoe.HotshoeError(
+            f"pytest failed with exit code {int(code)}", hint="the output of pytest above names the cause"
+        )
     with registry.open(args.device) as backend:
         matrix = _matrix(backend, results)
     report = {

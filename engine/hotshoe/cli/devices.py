@@ -1,4 +1,4 @@
-"""``hotshoe devices``: list the devices of this machine, and what became of each backend."""
+"""``hotshoe devices``: list the devices of this machine, and why each backend is used or not."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser = commands.add_parser(
         "devices",
         usage="%(prog)s [options]",
-        help="list devices, and say why each backend is or is not used",
-        description="List the compute devices of this machine, best first, and say what became of each installed "
-        "backend. MEMORY is what is available now, of all there is. Exit code: 1 if there is no device.",
+        help="list devices, and show why each backend is used or not",
+        description="List the compute devices of this machine, best first, and show why each installed backend is "
+        "used or not. MEMORY is the free memory of the total. Exit code: 1 if there is no device.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="add files, times and scores")

@@ -30,7 +30,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         usage="%(prog)s [options]",
         help="check whether the best device is used, and say what to do next",
         description="Check Python, CPU, GPUs, drivers, permissions and every installed backend, and name the next "
-        "step. Exit code: 0 the best device that a plugin exists for is used, 1 there is something to do.",
+        "step. Exit code: 0 the best device is used, 1 something can be improved.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("-v", "--verbose", action="store_true", help="add the tracebacks of plugins that failed")

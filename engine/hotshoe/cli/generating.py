@@ -21,8 +21,8 @@ _SAMPLING = (
     ("temperature", float, 0.8, "how random the choice is; 0: always the most likely token"),
     ("top_k", int, 40, "choose among the N most likely tokens; 0: all"),
     ("top_p", float, 0.95, "choose among the most likely tokens whose probabilities sum to N; 1: all"),
-    ("min_p", float, 0.05, "leave out tokens less likely than N times the most likely one; 0: none"),
-    ("typical_p", float, 1.0, "choose among the tokens of average information whose probabilities sum to N; 1: all"),
+    ("min_p", float, 0.05, "remove tokens that are less likely than N times the most likely one; 0: none"),
+    ("typical_p", float, 1.0, "choose among the tokens of nearly expected probability, which sum to N; 1: all"),
     ("repetition_penalty", float, 1.0, "divide the logits of the last 64 tokens by N; 1: off"),
     ("presence_penalty", float, 0.0, "subtract N from the logit of each of the last 64 tokens; 0: off"),
     ("frequency_penalty", float, 0.0, "subtract N for each time that a token is among the last 64; 0: off"),
@@ -37,9 +37,9 @@ def _or_default(text: str) -> int | None:
 
 _or_default.__name__ = "int"  # argparse names the type in its message
 _COUNTS = (
-    ("max_tokens", "end after N tokens; default: when the model ends the text, or the context is full"),
+    ("max_tokens", "write at most N tokens; default: until the model ends the text, or the context is full"),
     ("seed", "the same seed gives the same text; default: a new seed each time"),
-    ("context_shift", "when the context is full, keep its first N tokens, forget half of the others and go on"),
+    ("context_shift", "when the context is full, keep its first N tokens, remove half of the others and go on"),
 )
 
 

@@ -18,8 +18,8 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         "imatrix",
         usage="%(prog)s [options] MODEL --text FILE",
         help="make an importance matrix for quantize",
-        description="Let a model read a text, and write how large each input of each of its matrices was: an "
-        "importance matrix for `hotshoe quantize --imatrix`, in llama.cpp's format.",
+        description="Run a model on a text, and measure which columns of its matrices matter most: an importance "
+        "matrix for `hotshoe quantize --imatrix`, in llama.cpp's format.",
     )
     parser.add_argument("model", metavar="MODEL", help="a GGUF file, preferably in f32, f16 or bf16")
     parser.add_argument(
@@ -34,7 +34,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         help="the file to write; default: imatrix.gguf",
     )
     parser.add_argument("--chunk-size", type=int, default=512, metavar="N", help="tokens of a chunk; default: 512")
-    parser.add_argument("--chunks", type=int, metavar="N", help="most chunks to read; default: the whole text")
+    parser.add_argument("--chunks", type=int, metavar="N", help="read at most N chunks; default: the whole text")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     add_backend_options(parser)
     parser.set_defaults(run=run)

@@ -130,15 +130,17 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
             "--ctx",
             type=int,
             metavar="N",
-            help="tokens of context; default: what the model was trained for, at most 4096",
+            help="size of the context in tokens; default: what the model was trained for, at most 4096",
         )
     group.add_argument("--kv-dtype", metavar="TYPE", help="element type of the cache: f16 (default), f32, q8_0 or q4_0")
-    group.add_argument("--n-batch", type=int, metavar="N", help="tokens computed in one step; default: 512")
-    group.add_argument("--n-ubatch", type=int, metavar="N", help="tokens computed in one graph; default: as --n-batch")
-    group.add_argument("--max-sequences", type=int, metavar="N", help="most texts in the cache at once; default: 63")
+    group.add_argument("--n-batch", type=int, metavar="N", help="tokens read at once; default: 512")
+    group.add_argument(
+        "--n-ubatch", type=int, metavar="N", help="tokens in one run of the graph: less memory; default: as --n-batch"
+    )
+    group.add_argument("--max-sequences", type=int, metavar="N", help="maximum number of texts in cache; default: 63")
     if sequences:
         group.add_argument(
-            "--sequences", type=int, metavar="N", help="texts of full length that the cache has room for; default: 1"
+            "--sequences", type=int, metavar="N", help="texts of full length for which the cache has space; default: 1"
         )
 
 

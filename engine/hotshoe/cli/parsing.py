@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hotshoe_core.errors.text import shown
 
@@ -53,11 +53,28 @@ _ADVICE = {
     ),
     ("-i", "--interactive", "-cnv", "--conversation"): "hotshoe chat MODEL holds a conversation",
     ("-no-cnv", "--no-conversation"): "leave it out: hotshoe run continues a text, hotshoe chat holds a conversation",
+    ("-p", "--prompt"): "hotshoe run takes a text: hotshoe run MODEL TEXT; in hotshoe chat, type it after the start",
+    ("--keep",): "--context-shift N keeps the first N tokens when the context is full",
+    ("--jinja",): "leave it out: hotshoe chat always uses the template of the model file",
+    (
+        *("--mmap", "--no-mmap", "--mlock", "--color", "--ignore-eos", "--mirostat", "--samplers", "-e", "--escape"),
+        *("--lora", "--lora-scaled", "--no-warmup", "-sm", "--split-mode"),
+    ): "hotshoe has no such option; leave it out",
     ("--verbose-prompt", "--log-disable"): "leave it out: hotshoe prints only results; -v adds device and speed",
 }
 """Options of llama.cpp and Ollama that hotshoe does not have, and what to do instead."""
 
+_NO_ARGUMENT_HINTS = {
+    "chat": "start it, then type the message; for one text: hotshoe run MODEL TEXT",
+    "devices": "leave it out: hotshoe devices lists all devices",
+    "doctor": "leave it out: hotshoe doctor checks the whole machine",
+    "quantize": "give the type as an option: --type TYPE",
+}
+"""What to do instead of one argument more, for the commands where users give one."""
+
 COMMAND_HINTS = {
+    "help": "hotshoe --help",
+    "version": "hotshoe --version",
     "show": "did you mean 'inspect'?",
     "info": "did you mean 'inspect'?",
     "generate": "did you mean 'run'?",
@@ -72,6 +89,12 @@ COMMAND_HINTS = {
 """Commands of other programs, and what to do instead."""
 
 _NUMBER = re.compile(r"-\d+$|-\d*\.\d+$")  # what argparse takes for a negative number, not an option
+
+_ARGPARSE_ERRORS = (
+    (re.compile(r"^argument (.*): expected one argument$"), r"\1 needs a value"),
+    (re.compile(r"^argument (.*): invalid int value: (.*)$"), r"\1: \2; expected a whole number"),
+    (re.compile(r"^argument (.*): invalid float value: (.*)$"), r"\1: \2; expected a number"),
+)
 
 
 class _Help(argparse.HelpFormatter):
@@ -91,6 +114,18 @@ class CommandParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"allow_abbrev": False, "formatter_class": _Help, **options})
 
+    def error(self, message: str) -> NoReturn:
+        """Print usage and error in our words, not in those of argparse, and exit with code 2."""
+        if message.startswith("the following arguments are required"):
+            needed = [name for name in message.partition(": ")[2].split(", ") if name not in self._optional_names()]
+            message = f"{', '.join(needed)} {'is' if len(needed) == 1 else 'are'} missing"
+        for pattern, words in _ARGPARSE_ERRORS:
+            message = pattern.sub(words, message)
+        super().error(message)
+
+    def _optional_names(self) -> set[str]:
+        return {str(action.metavar) for action in self._actions if action.nargs in ("*", "?")}
+
 
 def parse_command(parser: CommandParser, argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of one command. Texts may stand before and after the options. Exits with code 2 on errors."""
@@ -102,7 +137,9 @@ def parse_command(parser: CommandParser, argv: Sequence[str]) -> argparse.Namesp
     if "--" in rest:  # argparse leaves it there if texts stand before it too
         rest.remove("--")
     if rest and not isinstance(getattr(args, "text", None), list):
-        parser.error(f"unexpected argument {shown(rest[0])}: {parser.format_usage().strip()}")
+        command = parser.prog.rpartition(" ")[2]
+        hint = _NO_ARGUMENT_HINTS.get(command, f"{parser.prog} --help lists the arguments")
+        parser.error(f"unexpected argument {shown(rest[0])}\n  hint: {hint}")
     if rest:
         args.text += rest
     return args
@@ -135,11 +172,12 @@ def _is_joined(argument: str, option: argparse.Action | None) -> bool:
     return argument[2:3].isdigit() or option.type in (None, Path)
 
 
-def _hint(name: str, options: Iterable[str], prog: str) -> str:
+def _hint(name: str, options: Mapping[str, argparse.Action], prog: str) -> str:
     advice = next((text for names, text in _ADVICE.items() if name in names), None)
     if advice is not None:
         return advice
     from difflib import get_close_matches  # 2 ms, only after a mistake
 
-    near = get_close_matches(name, options, n=1)
+    known = [option for option, action in options.items() if action.help != argparse.SUPPRESS]
+    near = get_close_matches(name, known, n=1, cutoff=0.75) if len(name) > 2 else []  # one letter is like any other
     return f"did you mean {near[0]}?" if near else f"{prog} --help lists the options"

@@ -66,7 +66,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         help="quantize weights that are quantized already, which loses quality",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="CPU threads; default: all cores")
-    parser.add_argument("--dry-run", action="store_true", help="write nothing; print what would become of each tensor")
+    parser.add_argument("--dry-run", action="store_true", help="write nothing; print old and new type of each tensor")
     parser.add_argument("--overwrite", action="store_true", help="replace OUT if it exists")
     parser.set_defaults(run=run)
 

@@ -19,8 +19,8 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         "run",
         usage="%(prog)s [options] MODEL [PROMPT ...]",
         help="continue a text",
-        description="Continue a text, token by token. Without PROMPT, it is read from standard input, except the "
-        "last line end.",
+        description="Continue a text, token by token. If PROMPT is missing, the text is read from standard input; "
+        "its last newline is removed.",
         epilog="llama.cpp's and Ollama's names of these options work too: -n, -c, -t, -p, -s, --temp, …",
     )
     add_options(parser)

@@ -1,4 +1,4 @@
-"""``hotshoe trace MODEL TEXT -o FILE``: record what every node of a forward pass computes."""
+"""``hotshoe trace MODEL TEXT -o FILE``: record the result of every node of a forward pass."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser = commands.add_parser(
         "trace",
         usage="%(prog)s [options] MODEL TEXT ... -o FILE",
-        help="record what every node of a model computes",
-        description="Record what every node of a model's forward pass over a text computes, for `hotshoe compare`.",
+        help="record the result of every node of a model",
+        description="Run a model on a text, and write the result of every node of its graph, for `hotshoe compare`.",
     )
     parser.add_argument("model", metavar="MODEL", help="a GGUF file")
     parser.add_argument("text", nargs="+", metavar="TEXT", help="the text; several words are joined by spaces")

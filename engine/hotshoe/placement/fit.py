@@ -106,7 +106,7 @@ def _require_possible(
     if params.asks_for_devices and not others:
         raise PlacementError(
             f"{', '.join(params.asks_for_devices)}: the model runs on {named} only; expected another device too",
-            hint="name it: device='cuda:0' (--device cuda:0); `hotshoe devices` lists them",
+            hint="leave it out to run on these devices; `hotshoe doctor` says how to use a GPU",
         )
     if params.asks_for_cpu and host is None:
         raise PlacementError(

@@ -81,6 +81,9 @@ class Stream:
                 return piece
         raise StopIteration
 
+    def __repr__(self) -> str:
+        return f"<Stream of {len(self.completion.tokens)} tokens so far; iterate over it, or see .completion>"
+
     def __enter__(self) -> Stream:
         return self
 

@@ -189,10 +189,12 @@ class Grammar:
     def from_gbnf(cls, gbnf: str) -> Self:
         """Allow texts of a grammar in the syntax of llama.cpp (GBNF). The rule ``root`` is the whole text."""
         module = _llguidance("llguidance.gbnf_to_lark")
+        text = _text("grammar", gbnf)
         try:
-            lark = module.gbnf_to_lark(_text("grammar", gbnf))
-        except module.GbnfToLarkError as e:
-            raise GrammarError(f"the GBNF grammar cannot be used: {e}") from None
+            lark = module.gbnf_to_lark(text)
+        except Exception as e:  # an unknown rule is a plain Exception in llguidance
+            hint = None if "root" not in str(e) else "a GBNF grammar starts at the rule named root: root ::= …"
+            raise GrammarError(f"the GBNF grammar cannot be used: {e}", hint=hint) from None
         return cls(_llguidance().LLMatcher.grammar_from_lark(lark), "GBNF grammar")
 
     def start(self, vocabulary: GrammarVocabulary) -> GrammarState:

@@ -217,7 +217,7 @@ def _texts(texts: Any) -> tuple[str, ...]:
     if isinstance(texts, str):
         texts = (texts,)
     if not isinstance(texts, Collection):
-        raise SamplingError(f"stop is {type(texts).__name__}; expected a sequence of strings")
+        raise SamplingError(f"stop is {texts!r}; expected a string or a list of strings")
     for text in texts:
         if not isinstance(text, str) or not text:
             raise SamplingError(f"stop holds {text!r}; expected strings of at least one character")
