@@ -129,7 +129,7 @@ def library(tmp_path: Path) -> Path:
 
 def test_a_metal_library_is_read(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = binary.read_binary(library)
-    assert (found.container, found.machine) == ("Mach-O", "arm64")
+    assert (found.format, found.machine) == ("Mach-O", "arm64")
     assert "@loader_path/libggml-base.0.dylib" in found.needed
     assert "/System/Library/Frameworks/Metal.framework/Versions/A/Metal" in found.needed
     for platform, machine, fits in (("darwin", "arm64", True), ("darwin", "x86_64", False), ("linux", "arm64", False)):
@@ -170,4 +170,4 @@ def test_random_damage_is_an_answer_or_badlibrary(library: Path) -> None:
             damaged[rng.randrange(4, 3000)] = rng.randrange(256)
         library.write_bytes(damaged)
         with contextlib.suppress(binary.BadLibrary):
-            assert binary.read_binary(library).container == "Mach-O"
+            assert binary.read_binary(library).format == "Mach-O"

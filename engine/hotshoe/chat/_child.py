@@ -78,7 +78,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     try:
         if "variables" not in request:
             return _facts(request["source"])
-        return _rendered(request)
+        return _render(request)
     except jinja2.TemplateSyntaxError as e:
         return _error("syntax", e.message) | {"line": e.lineno}
     except RefusedError as e:
@@ -101,8 +101,8 @@ def _error(kind: str, message: str | None) -> dict[str, Any]:
     return {"error": kind, "message": (message or "")[:_MAX_MESSAGE]}
 
 
-def _rendered(request: dict[str, Any]) -> dict[str, Any]:
-    environment, template = _compiled(request["source"])
+def _render(request: dict[str, Any]) -> dict[str, Any]:
+    environment, template = _compile(request["source"])
     environment.now = _moment(request["now"])
     out: list[str] = []
     size = 0
@@ -117,7 +117,7 @@ def _rendered(request: dict[str, Any]) -> dict[str, Any]:
 def _facts(source: str) -> dict[str, Any]:
     from jinja2 import nodes
 
-    environment, _ = _compiled(source)
+    environment, _ = _compile(source)
     tree = environment.parse(source)
     return {
         "names": sorted({n.name for n in tree.find_all(nodes.Name) if n.ctx == "load"}),
@@ -127,7 +127,7 @@ def _facts(source: str) -> dict[str, Any]:
 
 
 @functools.lru_cache(_KEPT)
-def _compiled(source: str) -> tuple[Any, Any]:
+def _compile(source: str) -> tuple[Any, Any]:
     """The compiled template, and its own environment."""
     from hotshoe.chat._environment import ChatEnvironment
 

@@ -193,10 +193,10 @@ class ChatTemplate:
         plain: dict[str, Any] = _plain(where, message)
         content = plain.get("content")
         if isinstance(content, list) and not self.takes_parts:
-            plain["content"] = self._joined(f"{where}['content']", content)
+            plain["content"] = self._join_parts(f"{where}['content']", content)
         return plain
 
-    def _joined(self, where: str, parts: list[Any]) -> str:
+    def _join_parts(self, where: str, parts: list[Any]) -> str:
         for part in parts:
             if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__

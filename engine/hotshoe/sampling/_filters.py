@@ -19,7 +19,7 @@ __all__ = [
     "largest",
     "min_p",
     "nucleus",
-    "ordered",
+    "sort_candidates",
     "reaching",
     "softmax",
     "top_p",
@@ -46,7 +46,7 @@ def softmax(logits: Array) -> Array:
     return p
 
 
-def ordered(ids: Array, logits: Array) -> Candidates:
+def sort_candidates(ids: Array, logits: Array) -> Candidates:
     """Sort by logit, best first, and equal logits by id. ``ids`` must be in ascending order."""
     order = np.argsort(-logits, kind="stable")
     return Candidates(ids[order], logits[order].astype(np.float64))
@@ -70,7 +70,7 @@ def largest(x: Array, k: int) -> Candidates:
         raise SamplingError(*_nan(x))
     bound = np.partition(maxima, len(maxima) - k)[len(maxima) - k] if k < len(maxima) else maxima.min()
     ids = np.flatnonzero(x >= bound) if bound > -math.inf else np.flatnonzero(x > -math.inf)
-    found = ordered(ids, x[ids])
+    found = sort_candidates(ids, x[ids])
     return Candidates(found.ids[:k], found.logits[:k])
 
 
@@ -137,7 +137,7 @@ def reaching(x: Array, p: float) -> Candidates:
         return best
     bound = np.nextafter(np.float32(best.logits[0] + math.log(p)), np.float32(-math.inf))
     ids = np.flatnonzero(x >= bound)
-    return ordered(ids, x[ids])
+    return sort_candidates(ids, x[ids])
 
 
 def _n_reaching(cumulative: Array, p: float) -> int:

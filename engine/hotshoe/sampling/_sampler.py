@@ -124,14 +124,14 @@ class Sampler:
         Raises SamplingError if the logits have another shape, contain NaN or inf, or if no token is possible.
         """
         with _quiet():
-            raw = self._checked(logits, (self.vocab_size,))
-            x = self._adjusted(raw) if self._adjusts else raw
+            raw = self._check_logits(logits, (self.vocab_size,))
+            x = self._adjust(raw) if self._adjusts else raw
             if self.params.greedy:
                 id = _best(x)
             elif self._unfiltered:
                 id = self._draw_any(x)
             else:
-                id = self._draw(self._filtered(self._candidates(x), top_p=not self._nucleus))
+                id = self._draw(self._filter(self._candidates(x), top_p=not self._nucleus))
             return Sampled(id) if self.params.logprobs is None else self._with_logprobs(id, raw)
 
     def sample_from(self, ids: Array, logits: Array) -> Sampled:
@@ -151,29 +151,29 @@ class Sampler:
         if ids.shape != (n,):
             raise SamplingError(f"ids have shape {ids.shape}; expected ({n},) for {self.device_sampling.kind}")
         with _quiet():
-            logits = self._checked(logits, (n,))
+            logits = self._check_logits(logits, (n,))
             if np.isnan(logits).any():
                 raise SamplingError(f"the logits from the device contain NaN; expected numbers, or -inf: {logits}")
             if n == 1:
                 return Sampled(int(filters.drop_impossible(Candidates(ids, logits)).ids[0]))
             by_id = np.argsort(ids)
-            found = filters.ordered(ids[by_id], logits[by_id])
-            return Sampled(self._draw(self._filtered(filters.drop_impossible(found), top_p=True)))
+            found = filters.sort_candidates(ids[by_id], logits[by_id])
+            return Sampled(self._draw(self._filter(filters.drop_impossible(found), top_p=True)))
 
     def distribution(self, logits: Array) -> tuple[Array, Array]:
         """The ids that ``sample`` could choose, int64 (n,), and their probabilities, float64 (n,), best first."""
         with _quiet():
-            raw = self._checked(logits, (self.vocab_size,))
-            x = self._adjusted(raw) if self._adjusts else raw
+            raw = self._check_logits(logits, (self.vocab_size,))
+            x = self._adjust(raw) if self._adjusts else raw
             if self.params.greedy:
                 return np.array([_best(x)]), np.ones(1)
-            c = self._filtered(self._candidates(x), top_p=not self._nucleus)
+            c = self._filter(self._candidates(x), top_p=not self._nucleus)
             if self.params.temperature == 0:
                 return c.ids[:1], np.ones(1)
             weights = self._weights(c)
             return c.ids, weights / weights.sum()
 
-    def _adjusted(self, raw: Array) -> Array:
+    def _adjust(self, raw: Array) -> Array:
         x = self._buffer
         np.copyto(x, raw)
         if len(self._bias):
@@ -200,7 +200,7 @@ class Sampler:
             found = filters.reaching(x, params.min_p)
         return filters.drop_impossible(found)
 
-    def _filtered(self, c: Candidates, *, top_p: bool) -> Candidates:
+    def _filter(self, c: Candidates, *, top_p: bool) -> Candidates:
         params = self.params
         if params.typical_p < 1:
             c = filters.typical_p(c, params.typical_p)
@@ -245,7 +245,7 @@ class Sampler:
         pairs = zip(top.ids.tolist(), (top.logits - log_z).tolist(), strict=True)
         return Sampled(id, float(raw[id]) - log_z, tuple(pairs))
 
-    def _checked(self, logits: Array, shape: tuple[int, ...]) -> Array:
+    def _check_logits(self, logits: Array, shape: tuple[int, ...]) -> Array:
         try:
             x = np.asarray(logits)
         except (TypeError, ValueError):

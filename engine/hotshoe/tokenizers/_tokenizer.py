@@ -288,9 +288,9 @@ class Tokenizer:
         except TypeError:  # the package raises this if a string is not valid UTF-8
             texts = [_without_surrogates(t) for t in texts]
             encodings = self._inner(texts, parse_special).encode_batch_fast(texts, add_special_tokens=False)
-        return [prefix + self._expanded(e.ids)[:room] + suffix for e in encodings]
+        return [prefix + self._expand_ids(e.ids)[:room] + suffix for e in encodings]
 
-    def _expanded(self, ids: list[int]) -> list[int]:
+    def _expand_ids(self, ids: list[int]) -> list[int]:
         if self._expand is None:
             return ids
         return [known for i in ids for known in self._expand.get(i, (i,))]
