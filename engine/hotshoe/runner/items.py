@@ -225,7 +225,10 @@ def _token_id(item: object) -> int:
             return operator.index(item)  # type: ignore[arg-type]
     except TypeError:
         pass
-    raise TokenizerError(f"{item!r} ({type(item).__name__}) is not a token id; expected an integer or an EmbeddingSpan")
+    raise TokenizerError(
+        f"{item!r} ({type(item).__name__}) is not a token id; expected an integer or an EmbeddingSpan",
+        hint="give the ids of a list one by one: append(*ids)" if isinstance(item, list) else None,
+    )
 
 
 def n_common(a: Sequence[Row], b: Sequence[Row]) -> int:

@@ -45,7 +45,7 @@ class RpcProvider(GgmlProvider):
         if library is None:
             raise DeviceNotFoundError(
                 "no server is named",
-                hint=f'{VARIABLE}=HOST:PORT, or device="rpc://HOST:PORT"; on that host: hotshoe-rpc-serve',
+                hint=f"start hotshoe-rpc-serve on the machine with the device, and set {VARIABLE}=HOST:PORT here",
             )
         load_backend(library)
         found: list[Device] = []
