@@ -24,7 +24,7 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
 from hotshoe_core.testing import GRAPH_CASES, MultiDeviceConformance
 from hotshoe_core.testing.fake import open_fake
-from tests.core.mutants.mutant import Mutant, Test
+from tests.core.mutants.mutant import Mutant, Test, subclass
 
 __all__ = ["library", "mutants", "over_numpy", "patched"]
 
@@ -34,19 +34,16 @@ f4 = np.float32
 
 
 def backend(**methods: Callable[..., Any]) -> Patch:
-    for name in methods:
-        assert hasattr(EagerBackend, name), f"EagerBackend has no method {name}: the mutant would change nothing"
+    made = subclass(EagerBackend, methods)
 
     def patch(right: EagerBackend) -> None:
-        right.__class__ = type("MutantBackend", (EagerBackend,), methods)
+        right.__class__ = made
 
     return patch
 
 
 def executable(**methods: Callable[..., Any]) -> Patch:
-    for name in methods:
-        assert hasattr(EagerExecutable, name), f"EagerExecutable has no method {name}: the mutant would change nothing"
-    made = type("MutantExecutable", (EagerExecutable,), methods)
+    made = subclass(EagerExecutable, methods)
 
     def compile(self: EagerBackend, graph: Any) -> EagerExecutable:
         compiled = EagerBackend.compile(self, graph)

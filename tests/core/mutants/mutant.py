@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.testing import BackendConformance, MultiDeviceConformance
 from hotshoe_core.testing.run import AnyCase
 
-__all__ = ["Mutant", "Open", "Test", "first_failure"]
+__all__ = ["Mutant", "Open", "Test", "first_failure", "subclass"]
 
 Open = Callable[[BackendParams], Backend]
 Test = AnyCase | str
@@ -30,6 +30,12 @@ class Mutant:
     tests: Sequence[Test]
     names: str
     kit: type[BackendConformance | MultiDeviceConformance] = BackendConformance
+
+
+def subclass(base: type[Any], methods: Mapping[str, Callable[..., Any]]) -> type[Any]:
+    """``base`` with these methods replaced. Each must exist: a new method would change nothing."""
+    assert not methods.keys() - set(dir(base))
+    return type("Mutant", (base,), dict(methods))
 
 
 def first_failure(mutant: Mutant, open: Open, tests: Sequence[Test]) -> tuple[Test, str] | None:
