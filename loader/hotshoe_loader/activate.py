@@ -290,7 +290,9 @@ def backends_over(provider: str) -> list[Backend]:
     return [
         backend
         for backend in list(_backends)
-        if not backend.closed and not backend.foreign and any(device.provider == provider for device in backend.devices)
+        if not backend.closed
+        and not backend.is_forked_copy
+        and any(device.provider == provider for device in backend.devices)
     ]
 
 

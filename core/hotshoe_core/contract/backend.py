@@ -242,7 +242,7 @@ class Backend(ABC):
         return self._closed
 
     @property
-    def foreign(self) -> bool:
+    def is_forked_copy(self) -> bool:
         """Whether this is a copy in a process that was forked after the backend was opened."""
         return self._process != os.getpid()
 
@@ -251,7 +251,7 @@ class Backend(ABC):
 
         Threads do not survive a fork, and a lock that one of them held stays locked: waiting for it would never end.
         """
-        if self.foreign:
+        if self.is_forked_copy:
             raise ForkedProcessError(
                 f"the {self.name} backend was opened in process {self._process} and is used in process {os.getpid()}, "
                 "which was forked later; its threads and its connection to the driver exist only in the first process",

@@ -189,7 +189,7 @@ class EagerBackend(Backend):
         return CacheConfig(max(c.padding for c in configs), configs[0].mask_dtype)
 
     def close(self) -> None:
-        if self.foreign:
+        if self.is_forked_copy:
             return
         with self.lock:
             if self._closed:

@@ -255,7 +255,7 @@ class Context:
 
     def close(self) -> None:
         """Free the compiled graph. May be called more than once."""
-        if self.backend.foreign:
+        if self.backend.is_forked_copy:
             return
         with self._lock:
             self._closed = True

@@ -144,7 +144,7 @@ class LoadedModel:
 
     def close(self) -> None:
         """Free weights, states and graphs. Idempotent. Does nothing in a forked process."""
-        if not self.backend.foreign:
+        if not self.backend.is_forked_copy:
             with self._lock:
                 self._free()
 

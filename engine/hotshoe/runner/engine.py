@@ -135,7 +135,7 @@ class Engine:
 
         Does not wait for a step in progress. Does nothing in a forked process.
         """
-        if self._backend.foreign:
+        if self._backend.is_forked_copy:
             return
         with self.lock:
             if job in self._jobs:
@@ -215,7 +215,7 @@ class Engine:
 
     def detach(self, sequence: CachedSequence) -> None:
         """Make its slot available to others. Does not wait for a step. Does nothing in a forked process."""
-        if not self._backend.foreign:
+        if not self._backend.is_forked_copy:
             with self.lock:
                 self._slots.detach(sequence)
 
@@ -410,7 +410,7 @@ class Engine:
 
     def stop(self) -> None:
         """End the worker after its current step. Idempotent."""
-        if self._backend.foreign:
+        if self._backend.is_forked_copy:
             return
         with self.lock:
             worker, self._worker = self._worker, None
@@ -447,7 +447,7 @@ class Engine:
 
     def close(self, free: Callable[[], None]) -> None:
         """Refuse further work, and call ``free`` after the current graph. Does nothing in a forked process."""
-        if self._backend.foreign:
+        if self._backend.is_forked_copy:
             return
         with self.lock:
             self._closed = True

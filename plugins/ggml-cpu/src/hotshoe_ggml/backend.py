@@ -114,7 +114,7 @@ class GgmlBackend(Backend):
         return self._stored[tensor][0]
 
     def release(self, tensors: Sequence[Tensor]) -> None:
-        if self.foreign:
+        if self.is_forked_copy:
             return  # the threads that this would stop do not exist in a forked process
         with self.lock:
             for t in tensors:
@@ -214,7 +214,7 @@ class GgmlBackend(Backend):
         return blocks.dequantize_rows(data, dtype, n_columns)
 
     def close(self) -> None:
-        if self.foreign:
+        if self.is_forked_copy:
             return  # the threads that this would stop do not exist in a forked process
         with self.lock:
             if self._closed:
