@@ -14,8 +14,8 @@ __all__ = ["Policy"]
 class Policy:
     """The names that the user blocked and allowed, and which of them matched something.
 
-    block: names of what is not used. allow: if it is not empty, no other plugin is used, and no other library in the
-    user's folders; the names are those known before a plugin's code runs.
+    block: names of plugins and libraries that are not used. allow: if it is not empty, only the plugins named here are
+    used, and only the libraries named here in the user's folders. Names are those known before a plugin's code runs.
     """
 
     def __init__(self, block: Iterable[str] = (), allow: Iterable[str] = ()) -> None:
