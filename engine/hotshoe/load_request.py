@@ -83,7 +83,7 @@ class LoadRequest:
         """Check the arguments of ``load_model`` and read the file's header. Raises as ``load_model`` does."""
         expected = None if task is None else Task.parse(task)
         if device is not None and not isinstance(device, Iterable):
-            raise ModelError(f"device is {described(device)}; expected a name, or several")
+            raise ModelError(f"device is {described(device)}; expected a device name, or a list of names")
         for name, value, kind in (
             ("params", params, BackendParams),
             ("runner", runner, RunnerParams),
@@ -156,12 +156,16 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
     if expected is not None and expected is not task:
         raise ModelError(
             f"{file.path} is {task.description}; expected {expected.description}",
-            hint=f"use `hotshoe {_COMMANDS[task]}`, or task={task.value!r}",
+            hint=f"give the file of {expected.description}; "
+            f"this one is for `hotshoe {_COMMANDS[task]}`, or task={task.value!r}",
         )
     for name in _ONLY_TEXT if task is not Task.TEXT else ():
         value, default = getattr(runner, name), getattr(RunnerParams(), name)
         if value != default:
-            raise ModelError(f"{file.path}: {name} is {value!r}, but {task.description} has no key/value cache")
+            raise ModelError(
+                f"{name} is {value!r}, but this option is for text models only; {file.path} is {task.description}",
+                hint="leave it out",
+            )
 
 
 def _require_cache_spec(model_class: type[Module]) -> None:

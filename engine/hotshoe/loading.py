@@ -69,7 +69,7 @@ def load_model(
     if unknown:
         raise _unknown_option(next(iter(unknown)))
     if progress is not None and not callable(progress):
-        raise ModelError(f"progress is {described(progress)}; expected a function of a fraction")
+        raise ModelError(f"progress is {described(progress)}; expected a function that takes one number, 0 to 1")
     with LoadRequest.read(path, device, n_ctx, params, runner, placement, task) as request:
         registry = load_all()
         backend = request.open(registry)

@@ -42,7 +42,7 @@ def why(device: Device, devices: Sequence[Device], verdicts: Sequence[Verdict], 
 
 def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
     if device.name != devices[0].name:
-        return f"requested by name; the best of {len(devices)} devices is {devices[0].name}"
+        return f"requested; the best of {len(devices)} devices is {devices[0].name}"
     for option, tokens in (("require", options.require), ("prefer", options.prefer)):
         token = next((token for token in tokens if device in find_devices(token, devices)), None)
         if token is not None:

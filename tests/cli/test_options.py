@@ -120,7 +120,7 @@ def test_the_table_holds_our_options_and_other_names() -> None:
         (("quantize", "a", "b", "q4_0"), "hint: give the type as an option: --type TYPE"),
         (("embed", "m.gguf", "-n", "5"), "hint: hotshoe embed --help lists the options"),
         (("run", "m.gguf", "--keep", "4"), "hint: --context-shift N"),
-        (("run", "m.gguf", "--lora", "x"), "hint: hotshoe has no such option; leave it out"),
+        (("run", "m.gguf", "--lora", "x"), "hint: hotshoe does not support this"),
         (("run", "m.gguf", "--forma", "x"), "hint: hotshoe run --help lists the options"),
         (("--verbose",), "unknown option '--verbose'"),
         (("help",), "hint: hotshoe --help"),

@@ -97,7 +97,7 @@ def test_options_that_cannot_be_read(args: list[str], words: str, capsys: pytest
         (["--device", "cpu", "--gpu-layers", "2"], "--gpu-layers 2: the model runs on cpu only"),
         (["--gpu-layers", "-1"], "--gpu-layers all"),
         (["--cpu-moe"], "the model has no experts"),
-        (["--layer-devices", "cuda:0=0-2"], "--layer-devices names 3 layers; the model has 4"),
+        (["--layer-devices", "cuda:0=0-2"], "--layer-devices names 3 layers; expected 4"),
         (["--simulate", "gpu0=lots"], "'gpu0=lots' is not a name with a size"),
         (["--simulate", "gpu0=8GiB,gpu0=8GiB"], "'gpu0' is named twice"),
         (["--simulate", "gpu0=8GiB", "--device", "cpu"], "both --device and --simulate"),

@@ -147,8 +147,8 @@ def test_experts_and_caches_on_the_cpu() -> None:
         ([("g", GIB), CPU], {"gpu_layers": 10}, "gpu_layers is 10; the model has 8 layers"),
         ([("g", GIB), CPU], {"cpu_moe": 2}, "cpu_moe=2: the model has no experts"),
         ([("g", GIB), CPU], {"kv_offload": False}, "kv_offload=False: the model has no cache"),
-        ([("g", GIB), CPU], {"layers": ("g",) * 7}, "layers names 7 layers; the model has 8"),
-        ([("g", GIB), CPU], {"layers": ("x",) * 8}, "the devices x; the model has 8 layers, and was opened on g, c"),
+        ([("g", GIB), CPU], {"layers": ("g",) * 7}, "layers names 7 layers; expected 8"),
+        ([("g", GIB), CPU], {"layers": ("x",) * 8}, "layers names x; the model was opened on g, c"),
     ],
     ids=str,
 )

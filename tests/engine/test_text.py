@@ -260,7 +260,7 @@ def test_wrong_input(model: TextModel, gguf: Callable[..., Path], data: Path) ->
         model.logits([9999])
     with pytest.raises(DTypeError, match="q9_0"):
         hotshoe.load_model(gguf("LlamaForCausalLM"), runner=RunnerParams(kv_dtype="q9_0"))
-    with pytest.raises(HotshoeError, match="no key/value cache"):
+    with pytest.raises(HotshoeError, match="for text models only"):
         hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", runner=RunnerParams(kv_dtype="f32"))
     model.close()
     with pytest.raises(ClosedError, match="load_model"):

@@ -250,7 +250,7 @@ def test_an_unmet_preference_is_reported(registry, caplog):
 
 def test_why(registry):
     assert registry.why() == "cuda:0 (ggml-cuda): best of 6 devices"
-    assert registry.why("cpu") == "cpu (ggml-cpu, AMD EPYC): requested by name; the best of 6 devices is cuda:0"
+    assert registry.why("cpu") == "cpu (ggml-cpu, AMD EPYC): requested; the best of 6 devices is cuda:0"
     assert registry.why("cuda").endswith("best of 6 devices; together with cuda:1")
     assert registry.why(registry.devices[-1]).startswith("reference (NumPy")
 
@@ -280,7 +280,7 @@ def test_explain_everything(registry):
     [
         ("cuda", "cuda:0 (ggml-cuda): best of 6 devices (rank 1 of 6)"),
         ("cpu", "rank 4 of 6"),
-        ("gpu", "vulkan:0 (ggml-vulkan): requested by name"),
+        ("gpu", "vulkan:0 (ggml-vulkan): requested"),
         ("ggml-vulkan", "ggml-vulkan: available: offers vulkan:0  [hotshoe-ggml-vulkan 1.0]"),
         ("npu-plugin", "npu: available: offers npu:0"),
         (

@@ -155,9 +155,11 @@ class Device:
         else:
             problem = name_problem(base)
         if problem is None and colon and not _NUMBER.fullmatch(number):
-            problem = f"it is {shown(name)}; expected a number or a name of up to 16 characters after the colon"
+            problem = (
+                f"it is {shown(name)}; expected 1 to 16 lower-case letters, digits, '_', '-' or '.' after the colon"
+            )
         if problem is not None:
-            raise PluginError(f"Device.name: {problem}", hint="valid names are 'cpu', 'cuda:0' or 'acme-npu:1'")
+            raise PluginError(f"Device.name: {problem}", hint="for example 'cpu', 'cuda:0' or 'acme-npu:1'")
 
 
 def _is_text(value: object, limit: int = _MAX_TEXT) -> bool:

@@ -95,7 +95,7 @@ class Context:
             if t.context is None and not t.is_leaf:  # a leaf has no context: other contexts may read it too
                 t.context = self
             elif t.context not in (None, self):
-                raise GraphError(f"{t.name} was built from the inputs of another context")
+                raise GraphError(f"{t.name} belongs to another context", hint="build it again in this context")
             if t not in self._outputs:
                 self._outputs.append(t)
         return self
@@ -118,7 +118,7 @@ class Context:
                 hint=f"cast it: new.cast(DType.{state.dtype.name})" if state.shape == new.shape else None,
             )
         if new.context not in (None, self):
-            raise GraphError(f"{new.name} was built from the inputs of another context")
+            raise GraphError(f"{new.name} belongs to another context", hint="build it again in this context")
         self._updates[state] = new
         return self
 
@@ -284,12 +284,12 @@ def _require_no_fallback(executable: Executable) -> None:
             executable.close()
             layer = "the input" if node.layer < 0 else f"layer {node.layer}"
             raise PlacementError(
-                f"{node.op} ({node.node}, {layer}) would run on {node.device}: its own device has no such op, and "
-                "ops must not leave their device",
+                f"{node.op} ({node.node}, {layer}) would run on {node.device}: the device of that layer cannot compute "
+                "it, and fallback=False forbids another device",
                 op=node.op,
                 layer=node.layer,
                 device=node.device,
-                hint="place that layer elsewhere, or allow it: PlacementParams(fallback=True)",
+                hint="put that layer on another device, or leave out fallback=False",
             )
 
 

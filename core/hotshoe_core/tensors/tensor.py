@@ -166,7 +166,7 @@ class Tensor:
         raise TypeError("a Tensor has no truth value: it is symbolic, its numbers are not known yet")
 
     def __array__(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a Tensor is symbolic; forward and compute it in its context, then call read()")
+        raise TypeError("a Tensor is symbolic; call ctx.forward(tensor) and ctx.compute(…), then tensor.read()")
 
     # Reading back
 
@@ -206,7 +206,7 @@ class Tensor:
     def __truediv__(self, other: Tensor | float) -> Tensor:
         if _scalar(other) and not self.dtype.is_integer:
             if other == 0:
-                raise ZeroDivisionError(f"{self.name} / 0")
+                raise ZeroDivisionError(f"{self.name} is divided by the number 0")
             return _affine(self, 1.0 / other, 0.0)
         return TABLE["div"](self, _like(self, other))
 

@@ -55,11 +55,12 @@ _ADVICE = {
     ("-no-cnv", "--no-conversation"): "leave it out: hotshoe run continues a text, hotshoe chat holds a conversation",
     ("-p", "--prompt"): "hotshoe run takes a text: hotshoe run MODEL TEXT; in hotshoe chat, type it after the start",
     ("--keep",): "--context-shift N keeps the first N tokens when the context is full",
-    ("--jinja",): "leave it out: hotshoe chat always uses the template of the model file",
+    ("--jinja",): "leave it out: hotshoe chat uses the template of the model file unless you give --chat-template",
     (
-        *("--mmap", "--no-mmap", "--mlock", "--color", "--ignore-eos", "--mirostat", "--samplers", "-e", "--escape"),
-        *("--lora", "--lora-scaled", "--no-warmup", "-sm", "--split-mode"),
-    ): "hotshoe has no such option; leave it out",
+        *("--ignore-eos", "--mirostat", "--samplers", "-e", "--escape", "--lora", "--lora-scaled", "-sm"),
+        *("--split-mode",),
+    ): "hotshoe does not support this",
+    ("--mmap", "--no-mmap", "--mlock", "--color", "--no-warmup"): "it is not needed here; leave it out",
     ("--verbose-prompt", "--log-disable"): "leave it out: hotshoe prints only results; -v adds device and speed",
 }
 """Options of llama.cpp and Ollama that hotshoe does not have, and what to do instead."""

@@ -137,12 +137,10 @@ def _require_possible(
         raise PlacementError("kv_offload=False: the model has no cache of keys, values or states", hint="leave it out")
     if params.layers is not None:
         unknown = sorted(set(params.layers) - {d.name for d in devices})
-        if unknown or len(params.layers) != n:
-            raise PlacementError(
-                f"layers names {len(params.layers)} layers"
-                + (f" and the devices {', '.join(unknown[:_SHOWN])}" if unknown else "")
-                + f"; the model has {n} layers, and was opened on {named}"
-            )
+        if unknown:
+            raise PlacementError(f"layers names {', '.join(unknown[:_SHOWN])}; the model was opened on {named}")
+        if len(params.layers) != n:
+            raise PlacementError(f"layers names {len(params.layers)} layers; expected {n}, those of the model")
 
 
 def _with_cpu_parts(placement: Placement, sizes: ModelSizes, host: Device | None, params: PlacementParams) -> Placement:

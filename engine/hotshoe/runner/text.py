@@ -253,7 +253,7 @@ class TextModel(LoadedModel):
             return
         if keep > self.n_ctx - 2:
             raise SamplingError(
-                f"context_shift keeps {keep} tokens of a context of {self.n_ctx}; expected at most {self.n_ctx - 2}"
+                f"context_shift is {keep}, but the context holds {self.n_ctx} tokens; expected at most {self.n_ctx - 2}"
             )
         refusal = self.engine.shift_refusal(sequence.items)
         if refusal is not None:
