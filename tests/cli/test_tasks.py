@@ -114,5 +114,5 @@ def test_options_that_an_encoder_has_no_use_for_are_refused(data: Path) -> None:
     path = data / "bert-tiny-llamacpp.gguf"
     for name, value in (("kv_dtype", "f32"), ("n_sequences", 2), ("max_sequences", 2), ("n_ubatch", 8)):
         runner = hotshoe.RunnerParams(**{name: value})
-        with pytest.raises(hotshoe.errors.ModelError, match=rf"{name} is .*, but an embedding model has no key/value"):
+        with pytest.raises(hotshoe.errors.ModelError, match=rf"{name} is .*, but this option is for text models only"):
             hotshoe.load_model(path, "reference", runner=runner)
