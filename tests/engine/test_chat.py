@@ -448,7 +448,7 @@ def test_the_templates_of_a_file() -> None:
     assert from_metadata(metadata, vocabulary).render([]) == "default <s>"
     assert from_metadata(metadata, vocabulary, "tool_use").name == "tokenizer.chat_template.tool_use"
     assert "'llama3'" in from_metadata(metadata, vocabulary, "llama3").name
-    with pytest.raises(ChatTemplateError, match=r"(?s)the file has default, tool_use, .*did you mean 'tool_use'"):
+    with pytest.raises(ChatTemplateError, match=r"(?s)the file has default, tool_use\n.*did you mean 'tool_use'"):
         from_metadata(metadata, vocabulary, "tool_uses")
     with pytest.raises(ChatTemplateError, match=r"(?s)expected one of chatml, .*did you mean 'llama3'"):
         named("llama33", vocabulary)

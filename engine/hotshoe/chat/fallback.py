@@ -180,7 +180,7 @@ def from_metadata(metadata: Mapping[str, Any], tokenizer: ChatVocabulary, name: 
     if name is not None and name != "default":
         available = ", ".join(sorted(in_file)) or "none"
         raise ChatTemplateError(
-            f"unknown chat template {name!r}; the file has {available}, hotshoe has {', '.join(NAMES)}",
+            f"unknown chat template {name!r}; the file has {available}",
             hint=did_you_mean(name, {*in_file, *NAMES}),
         )
     found = next((n for n, marks in _RULES if all(_has(tokenizer, mark) for mark in marks)), None)
