@@ -56,10 +56,8 @@ _ADVICE = {
     ("-p", "--prompt"): "hotshoe run takes a text: hotshoe run MODEL TEXT; in hotshoe chat, type it after the start",
     ("--keep",): "--context-shift N keeps the first N tokens when the context is full",
     ("--jinja",): "leave it out: hotshoe chat uses the template of the model file unless you give --chat-template",
-    (
-        *("--ignore-eos", "--mirostat", "--samplers", "-e", "--escape", "--lora", "--lora-scaled", "-sm"),
-        *("--split-mode",),
-    ): "hotshoe does not support this",
+    ("--ignore-eos", "--mirostat", "--samplers", "-e", "--escape"): "hotshoe does not support this",
+    ("--lora", "--lora-scaled", "-sm", "--split-mode"): "hotshoe does not support this",
     ("--mmap", "--no-mmap", "--mlock", "--color", "--no-warmup"): "it is not needed here; leave it out",
     ("--verbose-prompt", "--log-disable"): "leave it out: hotshoe prints only results; -v adds device and speed",
 }
