@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("core", "loader", "engine", "plugins", "benchmarks", "tools", "examples", "docs", "tests", "cmake")
 SKIPPED = ("tools/plain_english.py", "tests/test_tools.py", "tests/data/")  # they contain the phrases; texts of others
-SUFFIXES = (".py", ".md", ".c", ".h", ".cpp", ".cmake", ".toml", ".txt")
+SUFFIXES = (".py", ".md", ".c", ".h", ".cpp", ".hpp", ".cmake", ".toml", ".txt", ".in")
 # Each phrase, and what to write instead. Case does not matter, and a space also matches a line break.
 PHRASES = {
     r"what (is|are) (no|(?-i:none)|not an?)\b": 'name it: "unless x is a Tensor", "a value that is not a number"',
