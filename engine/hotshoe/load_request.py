@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.families import find_model
@@ -25,7 +24,7 @@ from hotshoe_core.errors import (
     ModelFileError,
     UnknownArchitectureError,
 )
-from hotshoe_core.errors.arguments import described, integer
+from hotshoe_core.errors.arguments import described, file_path, integer
 from hotshoe_core.gguf import GGUFFile
 
 if TYPE_CHECKING:
@@ -216,14 +215,13 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
 
 def open_file(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file. Raises ModelFileError, also for a path of another type and for a folder."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise ModelFileError(f"the path of a model is {described(path)}; expected a str or a Path")
-    if Path(path).is_dir():
+    path = file_path("the path of a model", path, ModelFileError)
+    if path.is_dir():
         raise ModelFileError(
             "is a folder; expected a GGUF file",
             path=path,
-            hint=f"convert a Hugging Face folder first: hotshoe convert {os.fspath(path)}"
-            if (Path(path) / "config.json").is_file()
+            hint=f"convert a Hugging Face folder first: hotshoe convert {path}"
+            if (path / "config.json").is_file()
             else "name a .gguf file in the folder (a Hugging Face folder has a config.json)",
         )
     return GGUFFile(path)

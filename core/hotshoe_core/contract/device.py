@@ -208,7 +208,7 @@ class BackendParams:
 
     def __post_init__(self) -> None:
         if not isinstance(self.flash_attention, str) or self.flash_attention not in ("auto", "on", "off"):
-            raise BackendError(f"flash_attention is {self.flash_attention!r}; expected auto, on or off")
+            raise BackendError(f"flash_attention is {described(self.flash_attention)}; expected auto, on or off")
         if not isinstance(self.matmul_precision, str) or self.matmul_precision not in ("stored", "bf16"):
             raise BackendError(f"matmul_precision is {described(self.matmul_precision)}; expected 'stored' or 'bf16'")
         if self.n_threads is not None:

@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy.typing as npt
 
 from hotshoe_core.errors import DTypeError, ModelFileError
+from hotshoe_core.errors.arguments import file_path
 from hotshoe_core.gguf._format import DAMAGED, quoted
 from hotshoe_core.gguf._mapping import Bytes
 from hotshoe_core.gguf._metadata import Metadata
@@ -39,7 +40,7 @@ class GGUFFile:
     __slots__ = ("_shards", "alignment", "big_endian", "metadata", "path", "tensors", "version")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = file_path("the path of a GGUF file", path, ModelFileError)
         self._shards = _open_all(self.path)
         first = self._shards[0]
         self.version: int = first.version

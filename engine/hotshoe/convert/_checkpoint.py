@@ -10,6 +10,7 @@ from hotshoe.convert._json import read_object
 from hotshoe.convert._safetensors import StoredTensor, read_header, read_tensor
 from hotshoe.convert._sentence import SentenceModules, read_sentence_modules
 from hotshoe_core.errors import ConversionError, ModelFileError
+from hotshoe_core.errors.arguments import file_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -100,7 +101,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     Raises ModelFileError if ``source`` is not a folder with a config.json and safetensors; ConversionError if its
     weights are in another format.
     """
-    folder = Path(source).expanduser()
+    folder = file_path("the folder of a model", source, ModelFileError)
     if folder.is_file():
         raise ModelFileError(
             "is a file; expected the folder with config.json and model.safetensors",
