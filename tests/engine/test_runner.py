@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import hotshoe
+from hotshoe.kvcache import make_cache
 from hotshoe.models import llama
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.params import RunnerParams
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import Sampler, SamplingParams
-from hotshoe_core import BackendParams, Context, Tensor, ops
+from hotshoe_core import BackendParams, Context, DType, Tensor, ops
 from hotshoe_core.errors import (
     BackendError,
     DTypeError,
@@ -93,7 +94,10 @@ def test_what_is_padded_and_what_is_not(gguf: Callable[..., Path], monkeypatch: 
 
 
 def test_runner_params() -> None:
-    for wrong in ({"n_batch": 0}, {"n_ubatch": 0}, {"max_sequences": 64}, {"n_sequences": -1}, {"n_batch": True}):
+    for wrong in (
+        *({"n_batch": 0}, {"n_ubatch": 0}, {"max_sequences": 64}, {"n_sequences": -1}, {"n_batch": True}),
+        *({"n_sequences": 2**63}, {"n_batch": 2**31}, {"n_ubatch": 10**5000}, {"max_sequences": 10**5000}),
+    ):
         with pytest.raises(ModelError, match=next(iter(wrong))):
             RunnerParams(**wrong)
     with pytest.raises(ModelError, match="n_ubatch is 600, but a step computes n_batch=512"):
@@ -102,6 +106,13 @@ def test_runner_params() -> None:
         with pytest.raises(DTypeError, match=dtype):
             RunnerParams(kv_dtype=dtype)
     assert RunnerParams(n_batch=100).max_graph_rows == 100
+
+
+def test_a_cache_of_more_cells_than_graphs_can_number(gguf: Callable[..., Path]) -> None:
+    with load(gguf("LlamaForCausalLM"), "reference") as model:
+        spec, backend = model._model.cache_spec(), model.backend
+        with pytest.raises(ModelError, match="has 4611686018427387904 cells; expected at most 2147483647"):
+            make_cache(backend, spec, n_tokens=2**31, n_sequences=2**31, n_ubatch=1, dtype=DType.F16)
 
 
 def test_max_sequences_is_honoured(gguf: Callable[..., Path]) -> None:

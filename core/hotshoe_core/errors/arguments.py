@@ -57,11 +57,12 @@ def file_path(what: str, value: Any, error: type[HotshoeError]) -> Path:
     if isinstance(value, (str, os.PathLike)):
         try:
             path = Path(value).expanduser()
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                os.stat(path)
+            os.stat(path)
             return path
         except OSError as e:
-            expected = f"the name of a file: {e.strerror or e}"
+            if e.errno != errno.ENAMETOOLONG:  # what is wrong with the file is said where it is opened
+                return path
+            expected = f"the name of a file: {e.strerror}"
         except (TypeError, ValueError, RuntimeError) as e:  # bytes; a NUL or a lone surrogate; an unknown ~user
             expected = f"the name of a file: {e}"
     raise error(f"{what} is {described(value)}; expected {expected}")
