@@ -13,6 +13,7 @@ import numpy as np
 
 from hotshoe_core.errors import DTypeError, ShapeError, did_you_mean
 from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.install import pip_install
 
 __all__ = ["DType"]
 
@@ -104,7 +105,7 @@ class DType(enum.Enum):
         except KeyError:
             raise DTypeError(
                 f"type number {id} is not a GGUF tensor type that hotshoe knows (0 to {max(_BY_ID)})",
-                hint="the file may be newer than this hotshoe: pip install --upgrade hotshoe",
+                hint=f"the file may be newer than this hotshoe: {pip_install('hotshoe', '--upgrade')}",
             ) from None
 
     @classmethod
