@@ -1,6 +1,7 @@
 """Compare text generation with llama.cpp and ik_llama.cpp on the same file, interleaved in one run.
 
-    python benchmarks/generate.py [--shape 0.5b|1b|3b|8b|moe|moe64] [--dtypes q4_0,q4_k_m] [--file F.gguf] [--folder DIR]
+    python benchmarks/generate.py [--shape 0.5b|1b|3b|8b|moe|moe64] [--dtypes q4_0,q4_k_m] [--file FILE]
+                                  [--folder DIR]
                                   [--prompts 32,512] [--depths 512] [--sequences 8] [--steps 32] [--rounds 5]
                                   [--kv-dtype f16] [--threads N] [--llama-python PYTHON] [--ik-bench PATH] [--json]
 
@@ -15,8 +16,8 @@ setting that is a quarter slower while warming up is left out of the line. Print
 round by round: above 1.0, hotshoe is better. --json has every value of every setting.
 
 prompt N     tokens/s of a prompt of N tokens
-decode @N    tokens/s of --steps tokens after N tokens, one by one; the weights read in a second, and their share of what
-             benchmarks/bandwidth.py reads right afterwards
+decode @N    tokens/s of --steps tokens after N tokens, one by one; the weights read in a second, and their share of
+             what benchmarks/bandwidth.py reads right afterwards
 x8 @N        tokens/s of 8 sequences together, after --each tokens of each
 first        seconds from the start of the imports to the first token of a text, in a new process
 peak         the largest resident size of that process, which then also reads a prompt and decodes

@@ -2,10 +2,10 @@
 
     python benchmarks/synthetic.py OUT.gguf [--shape 0.5b] [--dtype q4_0] [--layers N]
 
-shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 3b (Llama-3.2-3B), 8b (Llama-3.1-8B), moe (Qwen3-30B-A3B: 128 experts of 768,
-8 for each token; 8 of its 48 layers, so that it fits into the memory of a small machine) or moe64 (64 experts of 1,024, 8 for
-each token, as in OLMoE-1B-7B, with Qwen3's attention; 8 of its 16 layers). The rows of 0.5b have 896 elements, which is
-not a multiple of 256: most of its "q4_k_m" has other types, as in the real file.
+shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 3b (Llama-3.2-3B), 8b (Llama-3.1-8B), moe (Qwen3-30B-A3B: 128 experts, 8
+for each token; 8 of its 48 layers, so that it fits into the memory of a small machine) or moe64 (64 experts of 1,024, 8
+for each token, as in OLMoE-1B-7B, with Qwen3's attention; 8 of its 16 layers). The rows of 0.5b have 896 elements:
+no multiple of 256, so most of its "q4_k_m" has other types, as in the real file.
 
 dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k or iq4_xs. Each tensor has the type that llama.cpp's quantizer
 gives it in a file of this kind. Blocks are random bits; their scales give values a mean of 0 and a deviation of 0.03.
