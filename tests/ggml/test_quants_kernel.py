@@ -292,7 +292,8 @@ def _avx_vnni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     native, library = ROOT / "plugins/ggml-cpu/native", tmp_path_factory.mktemp("vnni") / "libkernels.so"
     include = Path(hotshoe_ggml.__file__).parent / "include"
     defined = ["-DQUANTS_EVEX", "-DQUANTS_FORCED=hotshoe_quants_avx_vnni"]
-    sources = [str(native / "hotshoe_isa.c"), *map(str, native.glob("hotshoe_quants*.c"))]
+    names = ("hotshoe_isa.c", "prefetch_choice.c")
+    sources = [*(str(native / name) for name in names), *map(str, native.glob("hotshoe_quants*.c"))]
     flags = ["-O2", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast", f"-I{include}"]
     subprocess.run([compiler, *flags, *defined, "-o", str(library), *sources, "-lm"], check=True)
     return ffi.dlopen(str(library))
