@@ -75,7 +75,7 @@ class OpConformance:
     def atol(self, case: AnyCase) -> float | None:
         """The absolute error accepted in each element, in addition to the relative one; None: see ``run.error``.
 
-        Each element of an elementwise op over F32 counts, so that small numbers count beside large ones.
+        Each element of an elementwise op over F32 counts, so that small numbers count too.
         1e-30: a device may give 0 for numbers that F32 holds with fewer digits. 2e-6: formulas that subtract.
         """
         if case.op not in _ELEMENTWISE or not case.dtypes <= _EXACT:

@@ -224,7 +224,7 @@ def error(got: Array, expected: Array, atol: float | None = None) -> float:
     """How far a result is off: infinite if shapes, types, NaNs, infinities or any integer differ.
 
     Without ``atol``, ``‖got - expected‖₂ / ‖expected‖₂``. With it, the error of the worst element:
-    ``(|got - expected| - atol) / |expected|``, so that small elements count beside large ones.
+    ``(|got - expected| - atol) / |expected|``, so that small elements count too.
     """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return np.inf

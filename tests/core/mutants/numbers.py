@@ -119,7 +119,7 @@ ROWS: Mapping[str, Callable[..., Any]] = {
     "conv1d: stride and dilation exchanged": _exchanged("stride", "dilation"),
     "conv_transpose1d: stride and dilation exchanged": _exchanged("stride", "dilation"),
     "max_pool2d: dilation in the reverse order": _reversed("dilation"),
-    # small beside large, and far
+    # small numbers, far numbers
     **{name: nothing_where(which, 0) for name, which in SMALL.items()},
     "log: of 0.001 and more": lambda f, x: f(np.where(x > 0, np.maximum(x, f4(1e-3)), x)),
     **{f"{op}: of 8,192 and less": operand(0, lambda x: np.clip(x, -8192, 8192)) for op in ("sin", "cos")},
