@@ -149,7 +149,9 @@ def plan_model(
         request.params = replace(request.params, allocate=False)
 
         def open_backend() -> Backend:
-            return request.open(load_all(device=request.device)) if simulate is None else open_simulated(simulate, SIMULATED_CACHE)
+            if simulate is None:
+                return request.open(load_all(device=request.device))
+            return open_simulated(simulate, SIMULATED_CACHE)
 
         n_layers = request.config.n_layers
         model = load_and_adjust(open_backend, request.build, n_layers, request.placement, dry=True)

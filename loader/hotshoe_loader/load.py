@@ -92,8 +92,15 @@ def load_all(
     )
     names = names_in(device) if isinstance(device, (str, list, tuple)) and require is None else []
     registry = None if refresh else _registries.get(options)
-    if registry is not None and _suffices(registry.survey, names):
-        return registry
+    if registry is None or not _suffices(registry.survey, names):
+        registry = _registry(options, refresh, names)
+    if not names:
+        registry.check_required()
+    return registry
+
+
+def _registry(options: Options, refresh: bool, names: list[str]) -> Registry:
+    """The registry for ``options``, with at least what the devices ``names`` need; everything without names."""
     with _lock:
         if refresh:
             _registries.clear()

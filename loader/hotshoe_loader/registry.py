@@ -41,10 +41,7 @@ class Registry:
     """What was found."""
 
     def __init__(self, survey: Survey, options: Options, reload_survey: Callable[..., Survey]) -> None:
-        """Rank the devices of a survey. Raise DeviceNotFoundError if it is complete and a required device is missing.
-
-        reload_survey: takes a new survey for this registry; see ``reload``.
-        """
+        """Rank the devices of a survey. ``reload_survey`` takes a new survey for this registry; see ``reload``."""
         self._options = options
         self._reload_survey = reload_survey
         # What happened after the survey. Keys and entries are names of providers, except in _lost.
@@ -55,17 +52,22 @@ class Registry:
         self.extend(survey)
 
     def extend(self, survey: Survey) -> None:
-        """Use a survey with more reports. Raise DeviceNotFoundError if a required device is missing in all of them."""
+        """Use a survey with more reports."""
         options = self._options
         ranked = rank(survey.devices, options.prefer, options.require)
-        for token in texts.unmatched(options.require, ranked) if survey.complete else ():
-            raise texts.not_found(f"require={token!r}", token, ranked, survey.verdicts)
         self.survey, self._ranked = survey, ranked
         unmatched = texts.unmatched(options.prefer, ranked) if survey.complete else ()
         if unmatched:
             names = ", ".join(f"prefer={token!r}" for token in unmatched)
             using = texts.describe(self.devices[0]) if self.devices else "none"
             logger.warning("%s matches no device; using %s", names, using)
+
+    def check_required(self, survey: Survey | None = None) -> None:
+        """Raise DeviceNotFoundError if a required device is missing. ``survey``: a new one, instead of the present."""
+        survey = survey or self.survey
+        for token in texts.unmatched(self._options.require, survey.devices):
+            ranked = rank(survey.devices, self._options.prefer)
+            raise texts.not_found(f"require={token!r}", token, ranked, survey.verdicts)
 
     def __repr__(self) -> str:
         return f"<Registry: {', '.join(device.name for device in self.devices) or 'no device'}>"
@@ -296,7 +298,9 @@ class Registry:
 
         Raises DeviceNotFoundError if a required device is missing now; then the registry does not change.
         """
-        self.extend(self._reload_survey(self, self._options))
+        survey = self._reload_survey(self, self._options)
+        self.check_required(survey)
+        self.extend(survey)
         self._failed.clear()
         self._lost.clear()
         self._unloaded.clear()

@@ -104,6 +104,8 @@ def test_requirements_of_the_environment_are_about_callers_that_name_no_device(p
         pass
     with pytest.raises(DeviceNotFoundError, match="require='gpu'"):
         load_all()
+    with load_all(device="cpu").open("cpu"):
+        pass
     with pytest.raises(DeviceNotFoundError, match="require='cuda'"):
         load_all(require="cuda", device="cpu")
 
