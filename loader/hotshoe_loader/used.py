@@ -37,7 +37,7 @@ class Used:
 
 
 def file_of(module: str) -> str:
-    """The file from which this process imports a top-level module, or has imported it; "" if there is none.
+    """The file from which this process imports a top-level module, or has imported it; "" if it does not exist.
 
     Nothing is imported. For a package without an ``__init__``, its folders.
     """
