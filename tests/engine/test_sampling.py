@@ -402,7 +402,7 @@ def test_sampling_from_the_best_refuses_what_does_not_fit() -> None:
         ({"stop_tokens": "x"}, "stop_tokens is str"),
         *(({name: 10**400}, rf"{name} is 10+…; expected a") for name in ("temperature", "top_p", "presence_penalty")),
         *(({name: -(10**5000)}, f"{name} is of type int, and cannot be shown") for name in ("min_p", "top_k", "stop")),
-        *(({"logit_bias": {5: n * 10**400}}, rf"logit_bias\[5\] is -?10+…; expected a finite") for n in (1, -1)),
+        *(({"logit_bias": {5: n * 10**400}}, r"logit_bias\[5\] is -?10+…; expected a finite") for n in (1, -1)),
     ],
 )
 def test_parameters_are_checked_when_made(wrong: dict[str, Any], says: str) -> None:
