@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import hotshoe
-from hotshoe import PlacementParams
 from hotshoe.cli import main
+from hotshoe.placement import PlacementParams
 from hotshoe_core import DeviceType
 from tests.support.fake_registry import FakeRegistry, fake
 
@@ -119,7 +118,3 @@ def test_a_plan_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows == {"input": "cpu", "0-3": "gpu0", "output": "gpu0"}
     assert main(["plan", "model.gguf", "--simulate", "gpu0=1MiB"]) == 1
     assert "gpu0 lacks" in capsys.readouterr().out
-
-
-def test_placement_params_are_in_the_public_face() -> None:
-    assert hotshoe.PlacementParams is PlacementParams

@@ -60,7 +60,7 @@ def fastest(path: Path) -> Iterator[TextModel]:
 
 
 def load(path: Path, device: str, n_ctx: int = 512) -> TextModel:
-    model = hotshoe.load_model(path, device, n_ctx=n_ctx, runner=hotshoe.RunnerParams(kv_dtype="f32"))
+    model = hotshoe.load_model(path, device, n_ctx=n_ctx, kv_dtype="f32")
     assert isinstance(model, TextModel)
     return model
 

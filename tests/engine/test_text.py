@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe import RunnerParams
 from hotshoe.cli import main
 from hotshoe.runner.text import TextModel
 from hotshoe_core.errors import (
@@ -259,9 +258,9 @@ def test_wrong_input(model: TextModel, gguf: Callable[..., Path], data: Path) ->
     with pytest.raises(HotshoeError, match="9999"):
         model.logits([9999])
     with pytest.raises(DTypeError, match="q9_0"):
-        hotshoe.load_model(gguf("LlamaForCausalLM"), runner=RunnerParams(kv_dtype="q9_0"))
+        hotshoe.load_model(gguf("LlamaForCausalLM"), kv_dtype="q9_0")
     with pytest.raises(HotshoeError, match="for text models only"):
-        hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", runner=RunnerParams(kv_dtype="f32"))
+        hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", kv_dtype="f32")
     model.close()
     with pytest.raises(ClosedError, match="load_model"):
         model.generate("x")
@@ -385,15 +384,15 @@ def test_a_chat_that_outgrows_the_context(
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("n_threads", r"params=BackendParams\(n_threads=…\)"),
-        ("n_gpu_layers", r"placement=PlacementParams\(gpu_layers=…\)"),
-        ("kv_dtype", r"runner=RunnerParams\(kv_dtype=…\)"),
+        ("num_threads", "did you mean 'n_threads'"),
+        ("gpu_layers", "did you mean 'n_gpu_layers'"),
+        ("params", r"give each option by its name: load_model\(path, n_threads=4, kv_dtype='q8_0'\)"),
         ("nctx", "did you mean 'n_ctx'"),
     ],
 )
 def test_an_unknown_option_of_load_model_is_refused_with_a_hint(name: str, hint: str) -> None:
     options: Any = {name: 2}
-    with pytest.raises(OptionError, match=rf"load_model has no option '{name}'\n.*hint: {hint}"):
+    with pytest.raises(OptionError, match=rf"there is no option '{name}'\n.*hint: {hint}"):
         hotshoe.load_model("model.gguf", **options)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.options import add_backend_options, add_runner_options, backend_params, placement_params, runner_params
+from hotshoe.cli.options import add_backend_options, add_runner_options, load_options
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -103,17 +103,14 @@ def load(args: argparse.Namespace) -> TextModel:
     import hotshoe
 
     with bar("loading") as progress:
-        model = hotshoe.load_model(
+        return hotshoe.load_model(
             args.model,
             args.device,
             n_ctx=args.ctx,
-            params=backend_params(args),
-            runner=runner_params(args),
-            placement=placement_params(args),
+            **load_options(args),
             task="text",
             progress=progress,
         )
-    return cast("TextModel", model)
 
 
 def summary(done: Completion) -> str:
