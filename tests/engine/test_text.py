@@ -19,6 +19,7 @@ from hotshoe_core.errors import (
     ClosedError,
     DTypeError,
     HotshoeError,
+    InputEmptyError,
     InputTooLongError,
     OptionError,
     SamplingError,
@@ -253,7 +254,7 @@ def test_wrong_input(model: TextModel, gguf: Callable[..., Path], data: Path) ->
         model.generate("x", temprature=1)
     with pytest.raises(SamplingError, match="top_p is 2"):
         model.generate("x", top_p=2)
-    with pytest.raises(InputTooLongError, match="no tokens"):
+    with pytest.raises(InputEmptyError, match="no tokens"):
         model.logits([])
     with pytest.raises(HotshoeError, match="9999"):
         model.logits([9999])
@@ -309,10 +310,11 @@ def test_a_prompt_that_a_template_blew_up_is_not_tokenized(
 def test_chat(gguf: Callable[..., Path]) -> None:
     with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name) as model:
         messages = [{"role": "user", "content": "hello camera"}]
-        stream = model.chat(messages, max_tokens=6, temperature=0)
+        stream = model.stream_chat(messages, max_tokens=6, temperature=0)
         text = "".join(stream)
         prompt = model.tokenizer.encode("<|user|>hello camera<|end|>", add_special=False)
         assert text == model.generate(prompt, max_tokens=6, temperature=0).text
+        assert model.chat(messages, max_tokens=6, temperature=0).text == text
         with pytest.raises(ChatTemplateError, match="tools"):
             model.chat(messages, tools=[{"type": "function"}])
 
@@ -341,8 +343,8 @@ def test_the_chat_command(
     out = capsys.readouterr()
     with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name, n_ctx=None, kv_dtype="f16") as model:
         options = {"max_tokens": 4, "temperature": 0}
-        first = "".join(model.chat([{"role": "user", "content": "hello"}], **options))
-        other = "".join(model.chat([{"role": "user", "content": "two\nlines"}], **options))
+        first = model.chat([{"role": "user", "content": "hello"}], **options).text
+        other = model.chat([{"role": "user", "content": "two\nlines"}], **options).text
     assert out.out == f"{first}\n{first}\n{other}\n"
     assert "unknown command /bogus" in out.err
     assert "tokens at" in out.err
