@@ -50,7 +50,12 @@ def test_the_report_as_json() -> None:
         "total": 1650,
         "devices": [
             {
-                **{"device": "cuda:0", "uuid": None, "total": 1137, "weights": 1100, "cache": 30, "graph": 7},
+                "device": "cuda:0",
+                "uuid": None,
+                "total": 1137,
+                "weights": 1100,
+                "cache": 30,
+                "graph": 7,
                 "failures": [],
                 "layers": [
                     {"layer": -1, "weights": 100, "cache": 0},
@@ -59,7 +64,12 @@ def test_the_report_as_json() -> None:
                 "larger": {"Q4_0": {"in_file": 10, "here": 12}},
             },
             {
-                **{"device": "cpu", "uuid": None, "total": 513, "weights": 1, "cache": 512, "graph": 0},
+                "device": "cpu",
+                "uuid": None,
+                "total": 513,
+                "weights": 1,
+                "cache": 512,
+                "graph": 0,
                 "failures": ["cache of layer 3, 512 B"],
                 "layers": [{"layer": 1, "weights": 1, "cache": 0}, {"layer": 3, "weights": 0, "cache": 512}],
                 "larger": {},

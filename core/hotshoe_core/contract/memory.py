@@ -81,8 +81,13 @@ class DeviceMemory:
         layers = sorted(self.weights.keys() | self.cache.keys())
         parts = [(i, self.weights.get(i, Memory()).size, self.cache.get(i, Memory()).size) for i in layers]
         return {
-            **{"device": self.device, "uuid": self.uuid, "total": self.total},
-            **{"weights": weights, "cache": cache, "graph": graph, "failures": self.failures},
+            "device": self.device,
+            "uuid": self.uuid,
+            "total": self.total,
+            "weights": weights,
+            "cache": cache,
+            "graph": graph,
+            "failures": self.failures,
             "layers": [{"layer": i, "weights": of_weights, "cache": of_cache} for i, of_weights, of_cache in parts],
             "larger": {dtype: {"in_file": there, "here": here} for dtype, (there, here) in self.larger.items()},
         }

@@ -18,6 +18,8 @@ writes the file and reports errors. Converters are found by entry point, in any 
         metadata = sizes.metadata("mine") | rope.metadata("mine")
         return make_layout(checkpoint, "mine", tensors, metadata, vocab=sizes.vocab)
 
+``open_checkpoint``, ``open_weights`` and ``find_converter`` are for programs that look into checkpoints.
+
 Converters can import from here:
 
 - ``Checkpoint``: the folder. ``integer``, ``number`` and ``require`` read config.json; their errors name the key.
@@ -37,8 +39,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._convert import convert
+    from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint, open_weights
+    from hotshoe.convert._convert import convert, find_converter
     from hotshoe.convert._experts import experts, experts_used
     from hotshoe.convert._layout import FileLayout, TensorLayout
     from hotshoe.convert._names import match_tensors
@@ -80,6 +82,7 @@ __all__ = [
     "convert",
     "experts",
     "experts_used",
+    "find_converter",
     "half_of",
     "has",
     "linear",
@@ -88,6 +91,8 @@ __all__ = [
     "match_tensors",
     "mlp_tensors",
     "non_layer_tensors",
+    "open_checkpoint",
+    "open_weights",
     "read_rope",
     "read_sizes",
     "refuse_quantized",
@@ -100,8 +105,8 @@ __all__ = [
 
 # imported on first use
 _MODULES = {
-    "_convert": ("convert",),
-    "_checkpoint": ("Checkpoint",),
+    "_convert": ("convert", "find_converter"),
+    "_checkpoint": ("Checkpoint", "open_checkpoint", "open_weights"),
     "_experts": ("experts", "experts_used"),
     "_layout": ("FileLayout", "TensorLayout"),
     "_names": ("match_tensors",),
