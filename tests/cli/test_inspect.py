@@ -204,11 +204,13 @@ def test_one_safetensors_file(checkpoint: Path, tmp_path: Path, capsys: pytest.C
 
 def test_a_family_that_nobody_has_written(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The list of tensors is the first thing that its author needs."""
-    (checkpoint / "config.json").write_text(r'{"architectures": ["LlamaForCausalLN"], "a": NaN, "b": ["\u001b"]}')
+    (checkpoint / "config.json").write_text(
+        r'{"architectures": ["LlamaForCausalLN"], "a": NaN, "b": ["\u001b", -Infinity]}'
+    )
     report = as_json(capsys, checkpoint)
     assert report["family"] is None
     assert report["family_hint"] == "did you mean 'LlamaForCausalLM'?"
-    assert report["metadata"]["a"]["value"] == "nan"
+    assert report["metadata"]["a"]["value"] == "NaN"
     assert command(checkpoint) == 0
     out = capsys.readouterr().out
     assert "family        none; did you mean 'LlamaForCausalLM'?" in out

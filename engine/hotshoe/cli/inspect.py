@@ -135,7 +135,7 @@ def describe_checkpoint(
 
 
 def _family(find: Callable[[], Any]) -> dict[str, str | None]:
-    """The module of the model or the converter that reads the file; if there is none, the reason and what to do."""
+    """The module of the model or the converter that reads the file; if it is missing, the reason and what to do."""
     try:
         return {"family": find().__module__, "family_error": None, "family_hint": None}
     except HotshoeError as error:
@@ -254,9 +254,9 @@ _JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", 
 
 
 def _json_value(value: Any, full: bool) -> dict[str, Any]:
+    value = json.loads(json.dumps(value), parse_constant=str)  # JSON has no NaN or infinity; Python reads them
     if not isinstance(value, list):
-        unsafe = isinstance(value, float) and not math.isfinite(value)
-        return {"type": _JSON_TYPES[type(value)], "value": str(value) if unsafe else value}
+        return {"type": _JSON_TYPES[type(value)], "value": value}
     out = {"type": "array", "items": "json", "count": len(value), "value": value if full else value[:_SHOWN]}
     return out | ({} if full or len(value) <= _SHOWN else {"abbreviated": True})
 
@@ -283,11 +283,11 @@ def _plain(value: Any, kind: ValueType) -> Any:
 
 def _summary(report: dict[str, Any]) -> str:
     files = report["files"]
+    why_none = shorten(printable(report["family_hint"] or report["family_error"] or ""), 60)
     rows = {
         "format": report["format"],
         "architecture": printable(report["architecture"] or "not named"),
-        "family": report["family"]
-        or shorten(f"none; {printable(report['family_hint'] or report['family_error'])}", 60),
+        "family": report["family"] or f"none; {why_none}",
         "file size": f"{format_bytes(report['file_bytes'])} ({report['file_bytes']:,} bytes)",
         "holds": f"{report['n_keys']} keys, {report['n_tensors'] or 'no'} tensors",
     }
