@@ -106,7 +106,7 @@ LATER = {
 # The rest of that interface, in its first version, with the reason where hotshoe has no counterpart.
 AROUND = {
     "Backend.Load": "`Backend.load`", "Backend.BackendMemory": "`Backend.memory`",
-    "Backend.Config": "the metadata of the file, which `hotshoe_core.gguf` reads",
+    "Backend.Config": "the metadata of the file, which a GGUFFile reads",
     "Backend.Get": "a field of the model's class, which declares the tensor's name",
     "Backend.NewContext": "`Backend.new_context`",
     "NewContextSize, MaxGraphNodes": "not needed: a graph is built before it is compiled, so its size is known",
@@ -116,7 +116,7 @@ AROUND = {
     "PermutedV": "not needed: the cache writes rows by `set_rows`, and how a state is stored is the backend's choice",
     "MaskBatchPadding": "not needed: a backend whose kernel reads more rows of a mask adds them in its `attention`",
     "NumThreads": "`BackendParams.n_threads`", "FlashAttention": "`BackendParams.flash_attention`",
-    "MainGPU, NumGPULayers, TensorSplit": "options of [load_model](python.md#options-of-load_model), which places layers; not of a backend",
+    "MainGPU, NumGPULayers, TensorSplit": "options of [load_model](python.md#options-of-load_model), not of a backend",
     "ErrNoMem": "`errors.InsufficientMemoryError`", "AllocationStatus, Memory": "`AllocationStatus`, `Memory`",
     "DeviceMemory, BackendMemory": "`DeviceMemory`, `BackendMemory`", "InputWeights": "`DeviceMemory.input_weights`",
     "LogValue": "`BackendMemory.to_json`: values for any logger",
@@ -137,6 +137,11 @@ methods of Tensor too, and `+ - * / // % @ < <= > >= [...]` are written as such.
   compute it itself.
 - Shapes are NumPy's; operands broadcast if the text says so. Arithmetic takes any float type and gives F32; with
   integers of one type, I32 or I64, it keeps the type and wraps around. Comparisons give ones and zeros in F32.
+- NaN stays NaN: in arithmetic and functions of single elements, in reductions, norms and softmax (the whole row), in
+  casts to other float types, and in products with weights of F32, F16 and BF16 (its row of the result, no other).
+  Comparisons with NaN are false, and `where` only selects. Sorting puts NaN last, `argmax` and `argmin` take it. The
+  result is undefined in `clamp`, `relu` and `gelu`, in what core makes of them (`reglu`, `geglu`, `clamped_swiglu`,
+  `l2_norm`), and in products with quantized weights. In attention, a key that the mask hides must be finite.
 - **native**: the backend computes it itself. **decomposed**: core replaces it by other ops. **no**: refused. If
   types differ, the cell lists {dtypes} with their results. A slash means that it depends on shapes or attributes.
 """

@@ -111,7 +111,7 @@ def load_model(
         raise ModelError(f"progress is {described(progress)}; expected a function that takes one number, 0 to 1")
     groups = group_options(options, _PARAMETERS)
     with LoadRequest.read(path, device, n_ctx, groups, task) as request:
-        registry = load_all()
+        registry = load_all(device=request.device)
         backend = request.open(registry)
         if len(backend.devices) == 1 and request.placement == PlacementParams():
             model = _load_on_one_device(request, backend, progress)
@@ -171,7 +171,9 @@ def plan_model(
         request.params = replace(request.params, allocate=False)
 
         def open_backend() -> Backend:
-            return request.open(load_all()) if simulate is None else open_simulated(simulate, SIMULATED_CACHE)
+            if simulate is None:
+                return request.open(load_all(device=request.device))
+            return open_simulated(simulate, SIMULATED_CACHE)
 
         n_layers = request.config.n_layers
         model = load_and_adjust(open_backend, request.build, n_layers, request.placement, dry=True)

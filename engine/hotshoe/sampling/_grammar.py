@@ -17,6 +17,7 @@ import numpy as np
 
 from hotshoe.sampling._json_schema import WHITESPACE, prepare
 from hotshoe_core.errors import GrammarError, MissingPackageError
+from hotshoe_core.errors.install import pip_install
 
 if TYPE_CHECKING:
     from typing import Self
@@ -36,7 +37,7 @@ def _llguidance(module: str = "llguidance") -> Any:
         if e.name != "llguidance":
             raise
         raise MissingPackageError(
-            "grammars need the package llguidance, which is not installed", hint="pip install 'hotshoe[grammar]'"
+            "grammars need the package llguidance, which is not installed", hint=pip_install("hotshoe[grammar]")
         ) from None
 
 
