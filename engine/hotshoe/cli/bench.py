@@ -100,6 +100,9 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         metavar="N",
         help="runs of each; default: 5",
     )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print on stderr what the backend found by measuring meanwhile"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, with every repetition")
     add_runner_options(parser, context=False, sequences=False)
     add_backend_options(parser)
@@ -154,12 +157,16 @@ def run(args: argparse.Namespace) -> int:
             if not args.json:
                 scatter = f" ± {measured.deviation:<5.1f}" if len(measured.rates) > 1 else ""
                 print(f"{name:<22} {measured.mean:>10.1f}{scatter}", flush=True)
+        tuning = model.backend.tuning()
+    if args.verbose:
+        for subject, found in tuning.items():
+            print(f"{subject}: {found}", file=sys.stderr)
     remark = scatter_remark(done)
     if remark is not None:
         print(remark, file=sys.stderr)
     if args.json:
         rows = [asdict(m) | {"mean": m.mean, "deviation": m.deviation} for m in done]
-        json.dump(about | {"tests": rows}, sys.stdout, indent=2)
+        json.dump(about | {"tuning": dict(tuning), "tests": rows}, sys.stdout, indent=2)
         print()
     return 0
 

@@ -20,6 +20,7 @@ from hotshoe_ggml.cpu.packed import (
     pack_format,
     rounds_stored,
 )
+from hotshoe_ggml.cpu.prefetching import force_prefetching, prefetching
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.memory.transfer import Meter
@@ -36,6 +37,7 @@ class CpuUnit(Unit):
     can_pack = True
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
+        force_prefetching()
         super().__init__(device, params, n_threads)
         self.n_copying = n_threads
         self.may_round_to_bf16 = multiplies_bf16()
@@ -100,6 +102,9 @@ class CpuUnit(Unit):
     def _packed(self, weight: WeightData) -> PackedWeight:
         format = pack_format(weight, bf16=self._bf16)
         return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
+
+    def tuning(self) -> dict[str, str]:
+        return {f"prefetching of {name}": way for name, way in prefetching().items()}
 
     def close(self) -> None:
         super().close()
