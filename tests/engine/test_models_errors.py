@@ -293,7 +293,7 @@ def test_hyper_parameters_are_checked_before_anything_is_made(
     """The backend is asked for no memory: that of the cache would be terabytes."""
     path = changed(data, tmp_path, **metadata)
     with pytest.raises(error, match=words):
-        hotshoe.load_model(path, "reference", runner=hotshoe.RunnerParams(kv_dtype="f32"))
+        hotshoe.load_model(path, "reference", kv_dtype="f32")
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])

@@ -22,6 +22,7 @@ from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import BackendParams, Context, DType, Tensor, ops
 from hotshoe_core.errors import (
     BackendError,
+    ClosedError,
     DTypeError,
     ForkedProcessError,
     GraphError,
@@ -164,8 +165,8 @@ def test_invalid_arguments(model: TextModel, gguf: Callable[..., Path]) -> None:
         ({"path": 3}, "the path of a model is 3"),
         ({"device": 3}, "device is 3"),
         ({"n_ctx": "8"}, "n_ctx is '8'"),
-        ({"params": {}}, "params is {}"),
-        ({"runner": 3}, "runner is 3"),
+        ({"kv_dtype": 3}, "kv_dtype is 3"),
+        ({"runner": 3}, "there is no option 'runner'"),
         ({"progress": 3}, "progress is 3"),
     ]
     for given, says in options:
@@ -174,6 +175,26 @@ def test_invalid_arguments(model: TextModel, gguf: Callable[..., Path]) -> None:
         with pytest.raises(error, match=says):
             call()
     assert model.generate(iter([5, 6]), max_tokens=1).n_prompt == 2  # type: ignore[call-overload]
+
+
+def test_a_closed_sequence_refuses_further_calls(model: TextModel) -> None:
+    sequence = model.sequence([5, 6])
+    expected = sequence.append(7)
+    sequence.close()
+    sequence.close()
+    for call in (
+        lambda: sequence.append(8),
+        sequence.append,
+        sequence.fork,
+        lambda: sequence.truncate(1),
+        lambda: sequence.shift(0, 1),
+        lambda: model.extend([(sequence, [8])]),
+    ):
+        with pytest.raises(ClosedError, match=r"the sequence is closed\n  hint: make another one"):
+            call()
+    assert sequence.ids == [5, 6, 7]
+    with model.sequence(sequence.ids) as other:
+        np.testing.assert_allclose(other.append(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_another_models_sequence(model: TextModel, gguf: Callable[..., Path]) -> None:

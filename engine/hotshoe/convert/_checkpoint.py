@@ -16,7 +16,7 @@ from hotshoe_core.errors.arguments import file_path
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["REQUIRED", "Checkpoint", "open_checkpoint"]
+__all__ = ["REQUIRED", "Checkpoint", "open_checkpoint", "open_weights"]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -131,6 +131,16 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             hint="pass the folder that contains config.json and model.safetensors",
         )
     return Checkpoint(folder, model, read_object(model / "config.json"), _index(model), sentence)
+
+
+def open_weights(file: Path) -> Checkpoint:
+    """Open one safetensors file, with the config.json in its folder, or with an empty config.
+
+    Raises ModelFileError if a file is missing or damaged.
+    """
+    folder = file.parent
+    config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    return Checkpoint(file, folder, config, read_header(file), read_sentence_modules(folder))
 
 
 def _index(model: Path) -> dict[str, StoredTensor]:

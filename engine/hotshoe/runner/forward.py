@@ -13,7 +13,7 @@ from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import MAX_POSITION, Items, SpanRow
 from hotshoe.runner.scheduler import Chunk, round_up_to_bucket
 from hotshoe_core import DType, Tensor
-from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
+from hotshoe_core.errors import InputEmptyError, InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
 from hotshoe_core.errors.text import shown
 
 if TYPE_CHECKING:
@@ -75,13 +75,13 @@ class TextForward:
     def check(self, items: Items, before: int = 0) -> None:
         """Raise an error unless the model can compute the rows from ``before`` on.
 
-        Without this check, all jobs of a step would fail with the invalid one. Raises InputTooLongError for an empty
-        sequence or more rows than the context holds; TokenizerError for a token id outside the vocabulary; ShapeError
-        for a span that does not fit the model.
+        Without this check, all jobs of a step would fail with the invalid one. Raises InputEmptyError for an empty
+        sequence; InputTooLongError for more rows than the context holds; TokenizerError for a token id outside the
+        vocabulary; ShapeError for a span that does not fit the model.
         """
         n = len(items)
         if not n:
-            raise InputTooLongError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
+            raise InputEmptyError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
         if n > self._n_ctx:
             raise InputTooLongError(
                 f"{n} tokens were given; the context holds {self._n_ctx}",

@@ -53,6 +53,12 @@ class RunnerParams:
                 raise ModelError(f"{name} is {shown(value)}; expected at most {_MOST}")
         if self.max_sequences > MAX_SEQUENCES:
             raise ModelError(f"max_sequences is {self.max_sequences}; expected at most {MAX_SEQUENCES}")
+        if self.n_sequences > self.max_sequences:
+            raise ModelError(
+                f"n_sequences is {self.n_sequences}; expected at most {self.max_sequences}, as the cache holds "
+                f"max_sequences={self.max_sequences} texts",
+                hint="each text has at most n_ctx tokens: lower n_sequences",
+            )
         if self.n_ubatch is not None and self.n_ubatch > self.max_step_rows:
             raise ModelError(
                 f"n_ubatch is {self.n_ubatch}, but a step computes n_batch={self.max_step_rows} tokens",
