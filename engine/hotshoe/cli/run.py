@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from hotshoe.cli.generating import add_options, load, read_grammar, sampling_options, summary
+from hotshoe.cli.options import read_text
 from hotshoe.cli.parsing import CommandParser, Subparsers
 
 __all__ = ["add_parser", "run"]
@@ -56,7 +57,7 @@ def _prompt(args: argparse.Namespace) -> str:
     if texts:
         return texts[0]
     if args.file is not None:
-        return str(args.file.read_text(encoding="utf-8")).removesuffix("\n")
+        return read_text(args.file).removesuffix("\n")
     if sys.stdin.isatty():
         end = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
         print(f"reading the prompt from standard input, until {end} (to talk: hotshoe chat)", file=sys.stderr)
