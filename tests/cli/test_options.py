@@ -109,7 +109,6 @@ def test_the_table_holds_our_options_and_other_names() -> None:
         (("run", "m.gguf", "-ctk", "q8_0"), "--kv-dtype TYPE"),
         (("run", "-hf", "a/b"), "download the file first"),
         (("run", "m.gguf", "-i"), "hotshoe chat MODEL"),
-        (("run", "m.gguf", "x", "-p", "y"), "the prompt is given twice; expected one of PROMPT, -p and -f"),
         (("run", "m.gguf", "--json-schema", "{}", "--grammar", "g"), "not allowed with"),
         (("plan", "m.gguf", "x"), "unexpected argument 'x'"),
         (("rnu", "m.gguf"), "unknown command 'rnu'\n  hint: did you mean 'run'?"),
@@ -180,6 +179,11 @@ def test_help_is_readable(command: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 # The prompt of `run`
+
+
+def test_two_prompts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "m.gguf", "x", "-p", "y"]) == 2
+    assert "the prompt is given twice; expected one of PROMPT, -p and -f" in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hotshoe import families
+from hotshoe.cli import main
 from hotshoe.convert import convert
 from hotshoe.nn import Module
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError
@@ -135,6 +136,43 @@ def test_one_that_cannot_be_imported(add: Add, llama: Path, tmp_path: Path) -> N
     cause = e.value.__cause__
     assert isinstance(cause, ModuleNotFoundError)
     assert "line 1" in "".join(str(f) for f in _lines(cause))
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("import sys\nsys.exit(0)\n", r"SystemExit: 0 \(.*ending\.py, line 2\)"),
+        ("\n\n1 / 0\n", r"ZeroDivisionError: .* \(.*ending\.py, line 3\)"),
+        ("def\n", r"SyntaxError: .*ending\.py, line 1\)$"),
+        (None, r"ModuleNotFoundError: No module named 'ending'$"),
+    ],
+)
+def test_what_ends_an_import_is_named_with_its_line(
+    code: str | None, words: str, add: Add, llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`hotshoe run` ended with status 0 and no word, or with a hint at a traceback that it did not show."""
+    add("ending-mine", "mine = ending:family", **({} if code is None else {"ending": code}))
+    path = rewrite(llama, tmp_path / "m.gguf", {"general.architecture": "mine"})
+    try:
+        with pytest.raises(ModelError) as caught:
+            model_of(path)
+        assert re.search(words, caught.value.message)
+        assert main(["run", str(path), "x"]) == 2
+    finally:
+        sys.modules.pop("ending", None)
+    said = capsys.readouterr().err
+    assert re.search(words, said, re.MULTILINE)
+    assert "traceback" not in said
+
+
+def test_a_command_is_not_ended_by_a_family(
+    add: Add, llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import sys\nfrom hotshoe.families import Family\nfamily = Family(lambda metadata: sys.exit(0))\n"
+    add("exiting-mine", "mine = exiting:family", exiting=code)
+    path = rewrite(llama, tmp_path / "m.gguf", {"general.architecture": "mine"})
+    assert main(["run", str(path), "x"]) == 2
+    assert re.search(r"was ended by sys\.exit\(0\) \(.*exiting\.py, line 3\)", capsys.readouterr().err)
 
 
 def _lines(error: BaseException) -> list[str]:

@@ -29,7 +29,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the prompt from a file")
     parser.add_argument("--prompt", help=argparse.SUPPRESS)  # llama.cpp's name
     parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr which device ran, and how fast")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -53,7 +53,9 @@ def _prompt(args: argparse.Namespace) -> str:
     if args.prompt is not None:
         texts.append(args.prompt)
     if len(texts) + (args.file is not None) > 1:
-        args.parser.error("the prompt is given twice; expected one of PROMPT, -p and -f")
+        from hotshoe_core.errors import OptionError
+
+        raise OptionError("the prompt is given twice; expected one of PROMPT, -p and -f")
     if texts:
         return texts[0]
     if args.file is not None:
