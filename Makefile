@@ -64,6 +64,7 @@ lint: $(VENV)/.lint ## check code and texts: ruff, clang-format, mypy, plain Eng
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	@! grep -nE '^.{121}' $(NATIVE) # clang-format leaves comments as they are
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/python tools/plain_english.py
 	$(BIN)/python tools/longest_files.py
 
