@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hotshoe.runner.forward import max_padding
 from hotshoe.runner.scheduler import Chunk, Limits, round_down_to_bucket, round_up_to_bucket, schedule
 
 
@@ -136,6 +137,15 @@ def test_uniform_steps_cut_prompts_into_equal_chunks() -> None:
     graphs = by_id(schedule([Job(0, 300, 0), Job(1, 1, 1), Job(2, 100, 2), Job(3, 1, 3)], limits))
     assert graphs[0] == [(1, 1, 1), (3, 1, 1)]
     assert graphs[1:] == [[(0, 256, 0)], [(0, 44, 1), (2, 44, 0)], [(2, 56, 1)]]
+
+
+def test_the_most_padding() -> None:
+    """It was counted one by one: a model with an n_batch of 2^31 - 1 did not load within minutes."""
+    most = 0
+    for n in range(1, 3000):
+        most = max(most, round_up_to_bucket(n) - n)
+        assert max_padding(n) == most, n
+    assert max_padding(2**31 - 1) == 2**26 - 1
 
 
 def test_buckets() -> None:
