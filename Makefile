@@ -81,7 +81,7 @@ docs: $(VENV)/.docs ## build the pages and the reference of all public names int
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 wheels: $(VENV)/.test ## build the wheels into dist/ and check their contents (VULKAN=1, CUDA=1: these plugins too)
-	@HOTSHOE_CUDA_ARCHITECTURES=$${HOTSHOE_CUDA_ARCHITECTURES:-release} $(PIP) wheel --no-deps -w dist . ./plugins/ggml-cpu ./plugins/ggml-rpc \
+	@HOTSHOE_CUDA_ARCHITECTURES=$${HOTSHOE_CUDA_ARCHITECTURES:-release} $(PIP) wheel --no-deps -w dist ./core . ./plugins/ggml-cpu ./plugins/ggml-rpc \
 		./plugins/mlx $(if $(filter-out 0,$(VULKAN)),./plugins/ggml-vulkan) \
 		$(if $(filter-out 0,$(CUDA)),./plugins/ggml-cuda) $(if $(filter Darwin,$(shell uname)),./plugins/ggml-metal)
 	$(BIN)/python -m pytest -q tests/test_wheels.py
@@ -96,9 +96,9 @@ $(VENV)/.venv:
 	@touch $@
 
 # The plugin is not an editable install: its native libraries are built and installed with it.
-$(VENV)/.hotshoe: $(VENV)/.venv pyproject.toml $(SOURCES)
+$(VENV)/.hotshoe: $(VENV)/.venv pyproject.toml core/pyproject.toml $(SOURCES)
 	@echo "Building hotshoe and its ggml-cpu plugin (the first time takes about two minutes) ..."
-	@$(PIP) install --editable . ./plugins/ggml-cpu
+	@$(PIP) install --editable ./core --editable . ./plugins/ggml-cpu
 	@touch $@
 
 # Real weights: all-MiniLM-L6-v2 (90 MB) and SmolLM2-135M-Instruct (93 MB), each in a Python package. The packages'

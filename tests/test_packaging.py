@@ -1,18 +1,30 @@
-"""Every place that names the lowest Python version names the same one."""
+"""Our distributions agree: one version, bounds that include it, one lowest Python, one licence."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
+
+from hotshoe_loader.catalog import CATALOG
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOWEST = PROJECT["project"]["requires-python"].removeprefix(">=")
+DISTRIBUTIONS: dict[str, Any] = {
+    path.parent.relative_to(ROOT).as_posix(): tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+    for path in (ROOT / "pyproject.toml", ROOT / "core/pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml"))
+}
+VERSION = PROJECT["project"]["version"]
+MAJOR, MINOR, _ = map(int, VERSION.split("."))
+BOUND = f">={MAJOR}.{MINOR},<{MAJOR}.{MINOR + 1}"
 PROJECTS = sorted(
     [
+        ROOT / "core/pyproject.toml",
         *ROOT.glob("plugins/*/pyproject.toml"),
         *ROOT.glob("examples/backends/*/pyproject.toml"),
         *ROOT.glob("engine/hotshoe/cli/templates/*/pyproject.toml.in"),
@@ -53,3 +65,88 @@ def test_classifiers_begin_with_that_python() -> None:
         if re.fullmatch(r"Programming Language :: Python :: 3\.\d+", name)
     ]
     assert minors == list(range(int(LOWEST.partition(".")[2]), max(minors) + 1))
+
+
+# Distributions
+
+
+def ours(requirements: list[str]) -> dict[str, str]:
+    """The requirements that are distributions of this repository, with their bounds."""
+    found = {each.name: str(each.specifier) for each in map(Requirement, requirements)}
+    names = {project["name"] for project in DISTRIBUTIONS.values()}
+    return {name: ",".join(sorted(bound.split(","), reverse=True)) for name, bound in found.items() if name in names}
+
+
+@pytest.mark.parametrize("folder", DISTRIBUTIONS)
+def test_all_distributions_have_one_version_and_licence(folder: str) -> None:
+    project = DISTRIBUTIONS[folder]
+    assert project["version"] == VERSION
+    assert project["license-files"] == ["LICENSE"]
+    assert (ROOT / folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_modules_that_tell_a_version_tell_that_one() -> None:
+    told = {
+        str(path.relative_to(ROOT)): match[1]
+        for pattern in ("engine/hotshoe/__init__.py", "plugins/*/src/*/__init__.py")
+        for path in ROOT.glob(pattern)
+        if (match := re.search(r'^__version__ = "(.*)"', path.read_text(encoding="utf-8"), re.MULTILINE))
+    }
+    assert len(told) > 1
+    assert set(told.values()) == {VERSION}, told
+
+
+@pytest.mark.parametrize("folder", [folder for folder in DISTRIBUTIONS if folder.startswith("plugins/")])
+def test_a_plugin_depends_on_core_and_never_on_the_engine(folder: str) -> None:
+    engine = {"hotshoe-ggml-cpu": BOUND} if folder.startswith("plugins/ggml-") and folder != "plugins/ggml-cpu" else {}
+    assert ours(DISTRIBUTIONS[folder]["dependencies"]) == {"hotshoe-core": BOUND, **engine}
+
+
+def test_an_upgrade_of_hotshoe_upgrades_core() -> None:
+    assert ours(DISTRIBUTIONS["."]["dependencies"]) == {
+        "hotshoe-core": BOUND.replace(f"{MAJOR}.{MINOR},", f"{VERSION},")
+    }
+    assert ours(DISTRIBUTIONS["core"]["dependencies"]) == {}
+
+
+def test_an_extra_names_each_plugin() -> None:
+    extras = DISTRIBUTIONS["."]["optional-dependencies"]
+    for entry in CATALOG:
+        assert ours(extras[entry.name]) == {entry.distribution: BOUND}
+
+
+@pytest.mark.parametrize(
+    ("platform", "machine"), [("linux", "x86_64"), ("win32", "AMD64"), ("darwin", "arm64"), ("darwin", "x86_64")]
+)
+def test_the_extra_all_names_every_plugin_of_a_platform(platform: str, machine: str) -> None:
+    extras = DISTRIBUTIONS["."]["optional-dependencies"]
+    found = set()
+    for each in map(Requirement, extras["all"]):
+        if each.marker is None or each.marker.evaluate({"sys_platform": platform, "platform_machine": machine}):
+            found |= each.extras
+    expected = {e.name for e in CATALOG if platform in e.platforms and (not e.machines or machine in e.machines)}
+    assert found == expected | {"completion", "grammar"}
+
+
+def test_commands_name_extras_that_exist() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "engine").rglob("*.py")]
+    named = {name for source in sources for name in re.findall(r"hotshoe\[(\w+)\]", source)}
+    assert named
+    assert named <= set(DISTRIBUTIONS["."]["optional-dependencies"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "docs/backends.md",
+        "docs/models.md",
+        "core/README.md",
+        "examples/backends/torch/pyproject.toml",
+        *(str(path.relative_to(ROOT)) for path in ROOT.glob("engine/hotshoe/cli/templates/*/pyproject.toml.in")),
+    ],
+)
+def test_examples_of_packages_have_these_bounds(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    bounds = re.findall(r"\bhotshoe(?:-core|-ggml-cpu)?(>=[\d.]+,<[\d.]+)", text)
+    assert bounds
+    assert set(bounds) == {BOUND}

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass
 
 from hotshoe_core.contract.device import DeviceType
+from hotshoe_core.errors.install import pip_install
 
 __all__ = ["CATALOG", "CatalogEntry", "by_distribution", "find_entry", "owner_of_device", "owner_of_provider"]
 
@@ -36,8 +37,6 @@ class CatalogEntry:
     """The vendors of the GPUs it drives, as Machine names them."""
     min_driver: int = 0
     """The oldest major version of NVIDIA's driver that it runs with."""
-    published: bool = False
-    """Whether pip can install it by name. If not, it is installed from a checkout of hotshoe."""
     suggest: bool = True
     """Whether a verdict suggests it to users who do not have it."""
 
@@ -49,9 +48,7 @@ class CatalogEntry:
     @property
     def install(self) -> str:
         """The command that installs it."""
-        if not self.published:
-            return f"in a checkout of hotshoe: pip install ./plugins/{self.provider}"
-        return f"pip install {self.distribution}"
+        return pip_install(self.distribution)
 
     @property
     def relevant(self) -> bool:
@@ -107,7 +104,7 @@ CATALOG = (
         ("linux", "darwin", "win32"),
         suggest=False,
     ),
-    CatalogEntry("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32"), published=True),
+    CatalogEntry("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32")),
 )
 
 

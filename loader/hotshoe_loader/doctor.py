@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from hotshoe_core.contract.device import Device
-from hotshoe_loader.catalog import CATALOG, CatalogEntry
+from hotshoe_core.errors.install import pip_build
+from hotshoe_loader.catalog import CATALOG
 from hotshoe_loader.diagnosis import Diagnosis, Finding, Level
 from hotshoe_loader.doctor_gpus import GpuExaminer
 from hotshoe_loader.machine import Cpu, Machine
@@ -20,7 +21,6 @@ def examine(
     devices: Sequence[Device],
     verdicts: Sequence[Verdict],
     require_error: str | None = None,
-    catalog: Sequence[CatalogEntry] = CATALOG,
 ) -> Diagnosis:
     """Compare what a registry found with what the machine has.
 
@@ -28,9 +28,8 @@ def examine(
         devices: the devices of the registry.
         verdicts: the verdicts of the registry.
         require_error: the message of load_all's error about HOTSHOE_REQUIRE, if any; then ``devices`` is empty.
-        catalog: the plugins of this project.
     """
-    examiner = _Examiner(machine, devices, verdicts, catalog)
+    examiner = _Examiner(machine, devices, verdicts)
     if require_error is not None:
         names = ", ".join(name.strip() for name in machine.environ.get("HOTSHOE_REQUIRE", "").split(","))
         text = "; ".join(line.strip() for line in require_error.splitlines())
@@ -53,13 +52,11 @@ def examine(
 class _Examiner:
     """Makes the findings: one method for each subject."""
 
-    def __init__(
-        self, machine: Machine, devices: Sequence[Device], verdicts: Sequence[Verdict], catalog: Sequence[CatalogEntry]
-    ) -> None:
+    def __init__(self, machine: Machine, devices: Sequence[Device], verdicts: Sequence[Verdict]) -> None:
         self._machine = machine
         self._devices = devices
         self._verdicts = verdicts
-        self._catalog = [entry for entry in catalog if machine.platform.startswith(entry.platforms)]
+        self._catalog = [entry for entry in CATALOG if machine.platform.startswith(entry.platforms)]
         self._plugins = [verdict for verdict in verdicts if verdict.kind == "plugin"]
         self.gpus = GpuExaminer(machine, devices, self._plugins, self._catalog)
         self.require: Finding | None = None
@@ -128,7 +125,7 @@ class _Examiner:
                 "cpu library",
                 "todo",
                 f"this CPU has {wanted}, but the {variant} variant in use was built without it",
-                f"pip install --force-reinstall --no-binary {_OURS} {_OURS}",
+                pip_build(_OURS),
             )
 
     # -- what is installed --

@@ -61,17 +61,14 @@ class GpuExaminer:
         if used:
             return Finding(about, "ok", f"{what}: used as {', '.join(device.name for device in used)}")
         installed = [verdict for verdict in self._about(entries) if verdict.outcome is not Outcome.NOT_INSTALLED]
-        published = [entry for entry in entries if entry.published]
         obstacle = self._obstacle(vendor, gpus, entries)
-        if not installed and not published:
-            names = " and ".join(entry.distribution for entry in entries) or "none"
-            text = f"{what}: no plugin for it is published yet (a checkout contains {names}), so models run on the CPU"
-            return Finding(about, "note", f"{text}. Also, {obstacle[0]}" if obstacle else text)
+        if not entries:
+            return Finding(about, "note", f"{what}: there is no plugin for it, so models run on the CPU")
         if obstacle:
             self.explained.update(id(verdict) for verdict in installed)
             return Finding(about, "todo", f"{what} is not used: {obstacle[0]}", obstacle[1])
         if not installed:
-            best = published[0]
+            best = entries[0]
             return Finding(about, "todo", f"{what} is not used: {best.distribution} is not installed", best.install)
         worst = next((verdict for verdict in installed if verdict.outcome is not Outcome.BLOCKED), installed[0])
         self.explained.add(id(worst))

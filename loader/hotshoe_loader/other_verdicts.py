@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from hotshoe_core.errors.install import pip_install
 from hotshoe_loader.catalog import CATALOG, CatalogEntry
 from hotshoe_loader.find import GROUP
 from hotshoe_loader.policy import Policy
@@ -44,7 +45,7 @@ def _absent(entry: CatalogEntry, version: str | None) -> Verdict:
             "plugin",
             Outcome.INCOMPATIBLE_API,
             f"it is installed, but has no entry point in the group {GROUP!r}",
-            f"pip install --upgrade {entry.distribution}",
+            pip_install(entry.distribution, "--upgrade"),
             origin=f"{entry.distribution} {version}".strip(),
             details=details,
         )

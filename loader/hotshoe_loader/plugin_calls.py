@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotshoe_core.contract.device import Device, Provider
 from hotshoe_core.errors import DeviceNotFoundError, HotshoeError, PluginError
+from hotshoe_core.errors.install import pip_install
 from hotshoe_core.errors.text import shown
 from hotshoe_loader.binary import install_hint
 from hotshoe_loader.contract_checks import MAX_DEVICES, checked_devices
@@ -68,7 +69,7 @@ def _rejection(error: BaseException, doing: str, plugin: EntryPoint | None, othe
     except Exception:
         text = "(its message cannot be shown)"
     what = f"{doing} raised {type(error).__name__}" + (f": {text}" if text else "")
-    reinstall = f"pip install --force-reinstall {plugin.distribution}" if plugin else None
+    reinstall = pip_install(plugin.distribution, "--force-reinstall") if plugin else None
     report = f"report it to the authors of {plugin.distribution}" if plugin else None
     # A next step that the plugin's message names is better than our guess.
     given = (str(error.hint) if isinstance(error, HotshoeError) and error.hint else None) or _command_in(text)
@@ -141,20 +142,26 @@ def _missing_module(name: str, doing: str, plugin: EntryPoint | None) -> Rejecte
         return Rejected(
             Outcome.IMPORT_ERROR,
             f"its entry point names the module {module!r}, but {name!r} does not exist: the installation is damaged",
-            f"pip install --force-reinstall {plugin.distribution}",
+            pip_install(plugin.distribution, "--force-reinstall"),
         )
     top = name.partition(".")[0]
     again = f" (or reinstall {plugin.distribution}, which should have brought it)" if plugin else ""
     return Rejected(
         Outcome.MISSING_DEPENDENCY,
         f"{doing} needs the module {name!r}, which is not installed",
-        f"pip install {_DISTRIBUTIONS.get(top, top)}{again}",
+        pip_install(_DISTRIBUTIONS.get(top, top)) + again,
         missing=name,
     )
 
 
 # Modules that a compute plugin may need and whose distribution has another name.
-_DISTRIBUTIONS = {"yaml": "PyYAML", "PIL": "pillow", "cv2": "opencv-python", "sklearn": "scikit-learn"}
+_DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "hotshoe_ggml": "hotshoe-ggml-cpu",
+    "sklearn": "scikit-learn",
+    "yaml": "PyYAML",
+}
 
 _MISSING_LIBRARY = (
     re.compile(r"([^\s:'\"]+): cannot open shared object file: No such file"),  # glibc
@@ -200,7 +207,7 @@ def import_plugin(plugin: EntryPoint) -> object:
             raise Rejected(
                 Outcome.IMPORT_ERROR,
                 f"its entry point names {plugin.value!r}, but {attribute!r} does not exist in it",
-                f"pip install --upgrade {plugin.distribution}, or report it to its authors",
+                f"{pip_install(plugin.distribution, '--upgrade')}, or report it to its authors",
             )
         found = getattr(found, attribute)
     return found
@@ -326,7 +333,7 @@ def native_libraries(provider: Provider, plugin: EntryPoint) -> tuple[str, objec
     raise Rejected(
         Outcome.INCOMPATIBLE_API,
         f'its native() returned {returned}; expected None, or a mapping whose "kind" is {" or ".join(_KINDS)}',
-        f"report it to the authors of {plugin.distribution}, or pip install --upgrade hotshoe",
+        f"report it to the authors of {plugin.distribution}, or {pip_install('hotshoe', '--upgrade')}",
     )
 
 

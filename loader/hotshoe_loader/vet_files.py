@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hotshoe_core.contract.device import API_VERSION, name_problem
+from hotshoe_core.errors.install import pip_install
 from hotshoe_core.errors.text import printable, shown
 from hotshoe_loader.files import NotRegularError, open_regular, read_text
 from hotshoe_loader.find import EntryPoint
@@ -35,7 +36,7 @@ def vet_tags(plugin: EntryPoint) -> None:
         raise Rejected(
             Outcome.ABI_MISMATCH,
             f"its wheel is for {', '.join(tags)}; this is {this}",
-            f"pip install --force-reinstall {plugin.distribution}",
+            pip_install(plugin.distribution, "--force-reinstall"),
         )
 
 
@@ -67,7 +68,7 @@ def _other_api(span: str, older: bool, plugin: EntryPoint, version: int) -> Reje
     return Rejected(
         Outcome.INCOMPATIBLE_API,
         f"it needs {span} of the plugin contract; this hotshoe has version {API_VERSION}",
-        f"pip install --upgrade {plugin.distribution if older else 'hotshoe'}",
+        pip_install(plugin.distribution if older else "hotshoe", "--upgrade"),
         api_version=version,
     )
 
@@ -89,7 +90,7 @@ def damaged_files(plugin: EntryPoint) -> dict[str, str]:
         if problem is None:
             continue
         if "\0" in path or not is_backend(os.path.basename(name)):
-            raise untrusted(path, problem, f"pip install --force-reinstall {plugin.distribution}")
+            raise untrusted(path, problem, pip_install(plugin.distribution, "--force-reinstall"))
         damaged[os.path.realpath(path)] = problem
     return damaged
 

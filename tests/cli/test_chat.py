@@ -13,6 +13,7 @@ import pytest
 import hotshoe
 from hotshoe.chat import ChatTemplate
 from hotshoe.cli import main
+from hotshoe_core.errors.install import pip_install
 
 ROOT = Path(__file__).parents[2]
 VERSE = str(ROOT / "examples" / "models" / "kjv-3m-q8_0.gguf")  # a base model: it has no chat template
@@ -141,4 +142,4 @@ def test_without_llguidance_the_message_names_the_extra(
     monkeypatch.setitem(sys.modules, "llguidance", None)
     monkeypatch.setattr(hotshoe, "load_model", None, raising=False)  # found before the model is loaded
     assert main([*RUN, "--json-schema", "{}"]) == 2
-    assert "pip install 'hotshoe[grammar]'" in capsys.readouterr().err
+    assert pip_install("hotshoe[grammar]") in capsys.readouterr().err

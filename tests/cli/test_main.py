@@ -13,6 +13,7 @@ import pytest
 
 import hotshoe
 from hotshoe.cli import main
+from hotshoe_core.errors.install import pip_install
 from tests.support.rewrite import rewrite
 
 
@@ -61,7 +62,7 @@ def test_texts_may_follow_options(model: str, capsys: pytest.CaptureFixture[str]
     [
         (("embed", "nothing.gguf", "x"), ("nothing.gguf", "does not exist")),
         (("embed", "{folder}", "x"), ("is a folder", "hotshoe convert")),
-        (("embed", "{model}", "--device", "cuda", "x"), ("cuda", "in a checkout of hotshoe: pip install")),
+        (("embed", "{model}", "--device", "cuda", "x"), ("cuda", pip_install("hotshoe-ggml-cuda"))),
         (("embed", "{model}", "the cat " * 100), ("tokens", "pass --truncate")),
         (("embed", "{model}", "-o", "v.txt", "x"), ("v.txt", ".npy")),
         (("embed", "{text}", "x"), ("texts.json", "GGUF")),

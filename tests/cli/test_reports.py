@@ -13,6 +13,7 @@ from hotshoe.cli.bench import Measured, scatter_remark
 from hotshoe.cli.plan import _layer_rows
 from hotshoe.cli.tables import bar, show, table
 from hotshoe.placement.plan import LayerShare
+from hotshoe_core.errors.install import pip_install
 
 VERSE = str(Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf")
 MIB = 1 << 20
@@ -124,4 +125,4 @@ def test_completion_knows_commands_and_options(shell: str, capsys: pytest.Captur
 def test_completion_without_shtab(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
-    assert "pip install 'hotshoe[completion]'" in capsys.readouterr().err
+    assert pip_install("hotshoe[completion]") in capsys.readouterr().err

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hotshoe import BackendParams
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import SamplingParams
 from hotshoe_core import Context
 from hotshoe_core.errors import (
+    BackendError,
     ClosedError,
     GraphError,
     HotshoeError,
@@ -22,6 +24,7 @@ from hotshoe_core.errors import (
     SamplingError,
     TokenizerError,
 )
+from hotshoe_core.gguf import GGUFFile
 from tests.support.text_models import assert_close, load
 
 RNG = np.random.default_rng(1)
@@ -153,6 +156,35 @@ def test_one_that_goes_wrong_does_not_hurt_the_others(model: TextModel) -> None:
     with pytest.raises(SamplingError):
         model.generate([PROMPTS[0], PROMPTS[1]], grammar=[Refuses(), None], **GREEDY)
     assert model.generate(PROMPTS[1], **GREEDY).tokens == expected
+
+
+@pytest.mark.parametrize("options", [{"flash_attention": "on"}, {"flash_attention": "off"}], ids=str)
+def test_nan_does_not_spread(device: str, options: dict[str, Any], data: Path, tmp_path: Path) -> None:
+    """One token's embedding is NaN. Its text fails; nothing of it stays in the cells that other texts read too."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes((data / "llamacpp" / "LlamaForCausalLM.gguf").read_bytes())
+    with GGUFFile(path) as file:
+        table = file.tensors["token_embd.weight"]
+        row = table.nbytes // table.shape[0]
+    with path.open("r+b") as raw:
+        raw.seek(table.offset + 7 * row)
+        raw.write(b"\xff" * row)
+    healthy, damaged = [3, 4, 5, 6], [3, 4, 7, 8]
+    with load(path, device, params=BackendParams(**options)) as model:
+        expected = model.logits([*healthy, 9])
+        model.forget()
+        with model.sequence(healthy) as before:
+            before.append()
+            with model.sequence(damaged) as sequence:
+                with pytest.raises(BackendError, match=f"gave NaN or infinity on {device}"):
+                    sequence.append()
+                assert len(sequence) == 4
+            with pytest.raises(SamplingError, match="NaN"):
+                model.generate(damaged, max_tokens=2, temperature=0)
+            with pytest.raises(BackendError, match="gave NaN or infinity"):
+                model.logits(damaged)
+            assert_close(before.append(9), expected[-1])
+        assert_close(model.logits([*healthy, 9]), expected)
 
 
 def test_seeds_and_parameters_of_each(model: TextModel) -> None:

@@ -20,7 +20,7 @@ from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Items
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.scheduler import Chunk, Limits
-from hotshoe.runner.sequence import TokenSequence
+from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
 from hotshoe.sampling import DeviceSampling, Sampler, SamplingParams
 from hotshoe_core import Backend, DType
@@ -86,7 +86,7 @@ class Rig:
         self.forward = FakeForward()
         self.slots = Slots(self.cache, 8)
         limits = Limits(n_batch, n_ubatch, uniform)
-        self.engine = Engine(self.backend, self.forward, self.slots, limits, n_ctx=n_ctx)
+        self.engine = Engine(self.backend, self.forward, self.slots, limits, n_ctx=n_ctx, not_finite=Exception)
 
     def sequence(self, ids: Sequence[int] = ()) -> TokenSequence:
         return TokenSequence(self.engine, ids)
@@ -113,6 +113,25 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread
+
+
+def failing(work: Callable[[], object]) -> Callable[[], str]:
+    """Call ``work`` in a thread; return a function that waits for it and returns the message of its GraphError."""
+    messages: list[str] = []
+
+    def run() -> None:
+        try:
+            work()
+        except GraphError as error:
+            messages.append(str(error))
+
+    thread = in_thread(run)
+
+    def message() -> str:
+        thread.join(PATIENCE)
+        return messages[0]
+
+    return message
 
 
 @pytest.fixture
@@ -187,15 +206,58 @@ def test_a_prompt_that_is_left_ends_with_its_graph(held: tuple[Rig, threading.Ev
 
 def test_a_sequence_cut_while_it_is_computed(held: tuple[Rig, threading.Event, threading.Event]) -> None:
     rig, there, go = held
-    sequence = rig.sequence()
-    worker = in_thread(lambda: sequence.append(*PROMPT))
+    sequence = rig.sequence(PROMPT[:40])
+    failed = failing(lambda: sequence.append(*PROMPT[40:]))
     assert there.wait(PATIENCE)
-    sequence.truncate(70)
-    assert sequence.n_computed == 64
+    sequence.truncate(0)
     go.set()
-    worker.join(PATIENCE)
+    assert "another thread shortened the sequence" in failed()
+    assert (len(sequence), len(rig.forward.graphs)) == (0, 3)  # the rest was not computed
     assert int(rig.sequence([*PROMPT[:70], 1]).append().argmax()) == next_token([*PROMPT[:70], 1])
-    assert int(sequence.append(2).argmax()) == next_token([*PROMPT[:70], 2])
+    assert int(sequence.append(2).argmax()) == next_token([2])
+
+
+@pytest.mark.parametrize("change", ["truncate", "shift"])
+def test_a_sequence_cut_between_two_steps(change: str) -> None:
+    """The thread that extends it gets an error, and what it added is removed."""
+    rig, there, go = Rig(n_batch=64), threading.Event(), threading.Event()
+    step = rig.engine.step
+
+    def pausing(urgent: Any = None) -> list[Any]:
+        events = step(urgent)
+        there.set()
+        assert go.wait(PATIENCE)
+        return events
+
+    rig.engine.step = pausing  # type: ignore[method-assign]
+    sequence = rig.sequence(PROMPT[:40])
+    failed = failing(lambda: sequence.append(*PROMPT[40:]))
+    assert there.wait(PATIENCE)
+    sequence.truncate(50) if change == "truncate" else sequence.shift(0, 10)
+    go.set()
+    assert "another thread shortened the sequence" in failed()
+    assert len(sequence) == 40
+    ids = sequence.ids
+    assert int(sequence.append(2).argmax()) == next_token([*ids, 2])
+
+
+def test_a_sequence_that_two_threads_extend(held: tuple[Rig, threading.Event, threading.Event]) -> None:
+    """The second one gets an error at once, and changes nothing. Other sequences are not affected."""
+    rig, there, go = held
+    sequence, other = rig.sequence(), rig.sequence([5, 6])
+    got: list[np.ndarray] = []
+    first = in_thread(lambda: got.append(sequence.append(*PROMPT)))
+    assert there.wait(PATIENCE)
+    for second in (lambda: sequence.append(3), lambda: extend(rig.engine, [(other, [3]), (sequence, [4])])):
+        with pytest.raises(GraphError, match=r"another thread is extending[\s\S]*fork\(\)"):
+            second()
+    assert (len(sequence), len(other)) == (512, 2)
+    twin = sequence.fork()
+    go.set()
+    first.join(PATIENCE)
+    assert [int(logits.argmax()) for logits in got] == [next_token(PROMPT)]
+    for one in (sequence, twin):
+        assert int(one.append(3).argmax()) == next_token([*PROMPT, 3])
 
 
 def test_closing_waits_for_the_graph_only(held: tuple[Rig, threading.Event, threading.Event]) -> None:

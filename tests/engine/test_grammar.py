@@ -13,6 +13,7 @@ import pytest
 from hotshoe.sampling import Grammar, GrammarState, GrammarVocabulary, Sampler, SamplingParams
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe_core.errors import GrammarError, MissingPackageError
+from hotshoe_core.errors.install import pip_install
 from tests.support.vocabularies import byte_bpe, keys, recorded
 
 EOS = 256
@@ -228,5 +229,5 @@ def test_without_llguidance_the_command_is_named(monkeypatch: pytest.MonkeyPatch
     for make in (Grammar.from_regex, Grammar.from_gbnf, lambda _: Grammar.from_json_schema({})):
         with pytest.raises(MissingPackageError) as caught:
             make("a")
-        assert caught.value.hint == "pip install 'hotshoe[grammar]'"
+        assert caught.value.hint == pip_install("hotshoe[grammar]")
         assert isinstance(caught.value, ImportError)

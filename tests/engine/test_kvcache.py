@@ -336,6 +336,29 @@ def test_a_type_whose_blocks_do_not_fit_a_head() -> None:
         make(open_reference(), (AttentionSpec(1, 32), AttentionSpec(1, 64, v_in_k=40)), dtype=DType.Q8_0)
 
 
+@pytest.mark.parametrize("dtype", [DType.F32, DType.F16, DType.Q8_0], ids=lambda t: t.name)
+def test_scrubbing_overwrites_free_cells_only(backend: Backend, dtype: DType) -> None:
+    spec = (attention(k_dim=32), None, attention(k_dim=32, window=WINDOW))
+    cache = make(backend, spec, dtype, n_scratch=2)
+    put(cache, Allocation(0, 0, 5), Allocation(1, 0, 1))
+    states = [state for pair in cache._states.values() for state in pair if state is not None]
+    with backend.new_context() as ctx:
+        for state in states:
+            rows = ops.arange(state.shape[0])
+            ctx.update(state, state.set_rows(rows, ops.full(state.shape, 3)))
+        ctx.compute()
+    cache.remove(0)
+    cache.scrub()
+    with backend.new_context() as ctx:
+        rows = [state.cast(DType.F32) + 0 for state in states]
+        ctx.forward(*rows).compute()
+        found = [row.read() for row in rows]
+    held = [cache.cells[reach].members != 0 for reach in (ALL, ALL, NEAR, NEAR)]
+    for row, kept in zip(found, held, strict=True):
+        assert kept.sum() == 1
+        np.testing.assert_allclose(row, np.where(kept[:, None], 3, 0) * np.ones((1, 64)), rtol=1e-2)
+
+
 def test_closing_frees_the_memory(backend: Backend) -> None:
     before = backend.memory().total
     cache = make(backend)

@@ -138,6 +138,24 @@ def test_items_are_cut_between_spans() -> None:
     assert isinstance(items.rows[2], SpanRow)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+def test_values_that_are_not_finite(value: float) -> None:
+    array = np.ones((3, 2))
+    array[1, 1] = value
+    with pytest.raises(GraphError, match="row 1 of a span of embeddings has NaN or infinity"):
+        EmbeddingSpan(array)
+
+
+def test_a_span_keeps_its_values() -> None:
+    """The caller may use the array again, for the next picture."""
+    array = np.ones((3, 2), np.float32)
+    span = EmbeddingSpan(array)
+    array[:] = np.nan
+    assert (span.array == 1).all()
+    with pytest.raises(ValueError, match="read-only"):
+        span.array[0] = 2
+
+
 def test_wrong_spans_and_items(table: np.ndarray, gguf: Callable[..., Path]) -> None:
     for wrong, error, message in (
         (lambda: EmbeddingSpan(np.ones(3)), ShapeError, "rows, dim"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hotshoe_core.errors import install
 from hotshoe_loader import Registry, activate, find, load, probe
 from hotshoe_loader.child_steps import probe_plugin
 from hotshoe_loader.ggml import score
@@ -26,6 +27,12 @@ def own_ggml_first() -> None:
         from hotshoe_ggml.native import load_cpu
 
         load_cpu()
+
+
+@pytest.fixture(autouse=True)
+def installed_from_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hints name distributions, not folders, wherever these tests run. tests/core/test_install.py tests both."""
+    monkeypatch.setattr(install, "checkout", lambda: None)
 
 
 class Site:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from hotshoe_core.contract.device import Device, DeviceType
-from hotshoe_loader.catalog import CATALOG
 from hotshoe_loader.doctor import Diagnosis, examine
 from hotshoe_loader.machine import Machine
 from hotshoe_loader.verdict import Outcome, Verdict
@@ -21,8 +20,6 @@ NVRM = "NVRM version: NVIDIA UNIX {kind}  {version}  Thu Feb 22 01:44:30 UTC 202
 CPU = Device("cpu", DeviceType.CPU, "ggml-cpu", "ggml", properties={"variant": "zen4", "features": "AVX2, AVX512"})
 REFERENCE = Device("reference", DeviceType.CPU, "reference", "reference")
 CUDA = Device("cuda:0", DeviceType.GPU, "ggml-cuda", "ggml", pci_id="0000:01:00.0")
-# As it will be once the GPU plugins are published: the doctor must be right then, too.
-PUBLISHED = tuple(replace(entry, published=True) for entry in CATALOG)
 
 
 class Box:
@@ -82,8 +79,8 @@ def verdict(name: str, outcome: Outcome, reason: str = "", hint: str | None = No
 LOADED = verdict("ggml-cpu", Outcome.LOADED, "offers cpu", backend="cpu")
 
 
-def check(box: Box, *verdicts: Verdict, devices=(CPU, REFERENCE), catalog=PUBLISHED, **options: object) -> Diagnosis:
-    return examine(box.machine(**options), devices, verdicts or (LOADED,), catalog=catalog)
+def check(box: Box, *verdicts: Verdict, devices=(CPU, REFERENCE), **options: object) -> Diagnosis:
+    return examine(box.machine(**options), devices, verdicts or (LOADED,))
 
 
 def text(diagnosis: Diagnosis, about: str) -> str:
@@ -203,15 +200,6 @@ def test_gpus(box, make, words, step):
     assert found.healthy == (step is None)
     if step is not None:
         assert step in found.next.fix
-
-
-@pytest.mark.parametrize("make", [row[1] for row in GPUS], ids=[row[0] for row in GPUS])
-def test_unpublished_plugins_are_not_suggested(box, make):
-    found = check(make(box), catalog=CATALOG)
-    assert found.healthy, "the best device that there is a plugin for is used"
-    assert not any("pip install" in (finding.fix or "") for finding in found.findings)
-    if box.machine().gpus:
-        assert "no plugin for it is published yet" in text(found, "gpu")
 
 
 def test_apple(box):

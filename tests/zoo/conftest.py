@@ -55,7 +55,7 @@ def new_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Z
         seen = folder / "seen"
         seen.mkdir()
         for entry in Path(sysconfig.get_path("purelib")).iterdir():
-            if plugins or not entry.name.startswith("hotshoe_"):
+            if plugins or not entry.name.startswith(("hotshoe_ggml", "hotshoe_mlx")):
                 (seen / entry.name).symlink_to(entry)
         (site / "zoo.pth").write_text(f"import site; site.addsitedir({str(seen)!r})\n")  # its .pth files count too
         if wheels:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hotshoe_core.errors.install import pip_install
 from tests.zoo.animals import ANIMALS
 from tests.zoo.species import BODY
 from tests.zoo.visits import Zoo
@@ -45,7 +46,7 @@ def test_no_plugin(new_environment, tmp_path):
     code, text = doctor(bare, tmp_path)
     assert code == 1
     assert "!! cpu: found only the reference backend, which is NumPy and slow" in text
-    assert text.endswith("To do next: pip install hotshoe-ggml-cpu")
+    assert text.endswith(f"To do next: {pip_install('hotshoe-ggml-cpu')}")
 
 
 @needs_ggml

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, final
 
 from hotshoe_core.errors import DTypeError, ModelFileError
+from hotshoe_core.errors.install import pip_install
 from hotshoe_core.gguf._array import LongString, decode_text, read_array
 from hotshoe_core.gguf._cursor import Cursor
 from hotshoe_core.gguf._format import (
@@ -167,7 +168,7 @@ def _version(file: MappedFile) -> tuple[int, bool]:
         if version == 1:
             hint = "this version ended in October 2023; get a newer file of the model, or convert it again"
         elif 3 < version < 100:
-            hint = "the file may be newer than this hotshoe: pip install --upgrade hotshoe"
+            hint = f"the file may be newer than this hotshoe: {pip_install('hotshoe', '--upgrade')}"
         else:
             hint = DAMAGED
         raise Cursor(file, 4).error(f"GGUF version {version}; expected 2 or 3", "version", hint=hint)

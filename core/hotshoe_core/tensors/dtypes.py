@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hotshoe_core.errors import DTypeError, ShapeError, did_you_mean
+from hotshoe_core.errors.install import pip_install
 
 __all__ = ["DType"]
 
@@ -103,7 +104,7 @@ class DType(enum.Enum):
         except KeyError:
             raise DTypeError(
                 f"type number {id} is not a GGUF tensor type that hotshoe knows (0 to {max(_BY_ID)})",
-                hint="the file may be newer than this hotshoe: pip install --upgrade hotshoe",
+                hint=f"the file may be newer than this hotshoe: {pip_install('hotshoe', '--upgrade')}",
             ) from None
 
     @classmethod

@@ -7,6 +7,7 @@ import sys
 
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe_core.errors import MissingPackageError
+from hotshoe_core.errors.install import pip_install
 
 __all__ = ["add_parser", "run"]
 
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
         import shtab
     except ImportError:
         raise MissingPackageError(
-            "shell completion needs the package shtab, which is not installed", hint="pip install 'hotshoe[completion]'"
+            "shell completion needs the package shtab, which is not installed", hint=pip_install("hotshoe[completion]")
         ) from None
     parser, commands = all_commands()
     for command in commands.choices.values():

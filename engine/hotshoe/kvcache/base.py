@@ -170,6 +170,12 @@ class Cache(Protocol):
     def shift(self, slot: int, start: int, by: int) -> None:
         """Move positions from ``start`` on by ``by``. Computes a graph. Raises GraphError if that is not possible."""
 
+    def scrub(self) -> None:
+        """Overwrite what no slot holds with zeros. Computes a graph.
+
+        A graph multiplies these cells too, by weights that the mask makes 0; but 0 * NaN is NaN.
+        """
+
     def close(self) -> None:
         """Free the memory."""
 

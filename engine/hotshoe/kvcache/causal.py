@@ -15,7 +15,7 @@ import numpy as np
 from hotshoe.kvcache.base import Allocation, LayerView, Sizes, common_resume_position
 from hotshoe.kvcache.cells import Cells, Reach, SlotBits, bits_of, full, slots_of
 from hotshoe.kvcache.spec import AttentionSpec, LayerSpec
-from hotshoe.kvcache.views import CellInputs, KeyValueView
+from hotshoe.kvcache.views import CellInputs, KeyValueView, zero_rows
 from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError
 
@@ -207,6 +207,12 @@ class CausalCache:
                 ctx.update(keys, keys.set_rows(indices[reach], rows.reshape(len(moved[reach]), -1)))
             feeds: dict[Tensor, Array] = {indices[r]: m for r, m in moved.items()}
             ctx.compute(feeds | {by_row[r]: np.full(len(m), by) for r, m in moved.items()})
+
+    def scrub(self) -> None:
+        for reach, cells in self.cells.items():
+            pairs = [pair for i, pair in self._states.items() if self._reach[i] == reach]
+            states = [state for pair in pairs for state in pair if state is not None]
+            zero_rows(self._backend, states, np.flatnonzero(cells.members == 0), self._n_ubatch)
 
     def close(self) -> None:
         self._backend.release(self._made)

@@ -13,7 +13,7 @@ import numpy as np
 
 from hotshoe.kvcache.base import MAX_SEQUENCES, Allocation, LayerView, Sizes
 from hotshoe.kvcache.spec import CrossSpec, LayerSpec
-from hotshoe.kvcache.views import require_rows
+from hotshoe.kvcache.views import require_rows, zero_rows
 from hotshoe_core import DType, Tensor
 from hotshoe_core.errors import CacheFullError, DTypeError, GraphError, ModelDefinitionError
 
@@ -147,6 +147,10 @@ class CrossCache:
         return frozenset()  # graphs of the text only read it, so sharing needs no care
 
     def shift(self, slot: int, start: int, by: int) -> None: ...
+
+    def scrub(self) -> None:
+        held = np.isin(np.arange(self.n_blocks), list(self._block.values()))
+        zero_rows(self._backend, self._made, np.flatnonzero(~held.repeat(self.n_positions)), self.n_positions)
 
     def close(self) -> None:
         self._backend.release(self._made)

@@ -95,6 +95,10 @@ class HybridCache:
         for cache in self.caches:
             cache.shift(slot, start, by)
 
+    def scrub(self) -> None:
+        for cache in self.caches:
+            cache.scrub()
+
     def close(self) -> None:
         for cache in self.caches:
             cache.close()

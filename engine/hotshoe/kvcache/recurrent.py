@@ -122,6 +122,8 @@ class RecurrentCache:
     def shift(self, slot: int, start: int, by: int) -> None:
         raise GraphError(f"positions of this cache cannot be moved: {self.shift_refusal}")
 
+    def scrub(self) -> None: ...  # a graph reads the states of its own sequences only
+
     def close(self) -> None:
         self._backend.release(self._made)
         self._made = []

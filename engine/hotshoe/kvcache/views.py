@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hotshoe_core import DType, Tensor
+import numpy as np
+
+from hotshoe_core import DType, Tensor, ops
 from hotshoe_core.errors import GraphError, ShapeError
 
 if TYPE_CHECKING:
-    from hotshoe.kvcache.spec import AttentionSpec
-    from hotshoe_core import Context
+    from collections.abc import Sequence
 
-__all__ = ["CellInputs", "KeyValueView", "UncachedView", "require_rows"]
+    from hotshoe.kvcache.spec import AttentionSpec
+    from hotshoe_core import Backend, Context
+
+__all__ = ["CellInputs", "KeyValueView", "UncachedView", "require_rows", "zero_rows"]
+
+Array = np.ndarray[Any, Any]
 
 
 class CellInputs:
@@ -102,3 +108,16 @@ def require_rows(what: str, x: Tensor, shape: tuple[int, ...]) -> None:
             f"{what} are {x.shape}; the layer's cache_spec says {shape}",
             hint="correct the number or the size of heads in cache_spec, or the reshape before update",
         )
+
+
+def zero_rows(backend: Backend, states: Sequence[Tensor], rows: Array, at_once: int) -> None:
+    """Overwrite these rows of each state with zeros, by graphs of at most ``at_once`` rows."""
+    n = min(len(rows), at_once)
+    if not n:
+        return
+    with backend.new_context() as ctx:
+        indices = ctx.input("rows", (n,), DType.I32)
+        for state in states:
+            ctx.update(state, state.set_rows(indices, ops.zeros((n, state.shape[1]))))
+        for start in range(0, len(rows), n):
+            ctx.compute({indices: rows[min(start, len(rows) - n) :][:n]})

@@ -15,6 +15,7 @@ import numpy as np
 from hotshoe_core.contract.device import BackendParams, DeviceType
 from hotshoe_core.errors import BackendError, ConversionError, DTypeError, PluginError
 from hotshoe_core.errors.arguments import integer
+from hotshoe_core.errors.install import pip_install
 from hotshoe_core.tensors.dtypes import DType
 
 if TYPE_CHECKING:
@@ -147,8 +148,8 @@ def _open(kinds: set[tuple[DType, DType, bool]]) -> Backend:
     reasons = "; ".join(f"{name}: {why}" for name, why in cannot.items()) or "no CPU device was found"
     raise ConversionError(
         f"no installed backend can write the types that this file needs: {reasons}",
-        hint="pip install hotshoe-ggml-cpu, which writes every type; if it is installed, `hotshoe doctor` says why it "
-        "is not used",
+        hint=f"{pip_install('hotshoe-ggml-cpu')}, which writes every type; if it is installed, `hotshoe doctor` says "
+        "why it is not used",
     )
 
 

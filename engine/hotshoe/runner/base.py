@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from hotshoe_core.errors import ClosedError, ShapeError, WeightsError
+from hotshoe_core.errors import BackendError, ClosedError, ShapeError, WeightsError
 from hotshoe_core.errors.text import printable
 
 if TYPE_CHECKING:
@@ -174,6 +174,12 @@ class LoadedModel:
         """The lock. Raises ForkedProcessError in a forked process, where the thread that held it does not exist."""
         self.backend.require_process()
         return self._guard
+
+    def _not_finite(self) -> BackendError:
+        return BackendError(
+            f"{self._file.path}: the model gave NaN or infinity on {self.device.name}",
+            hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
+        )
 
     def _check_shapes(self, build: Callable[[], object]) -> None:
         """Build a graph, to find weights of a wrong shape before the first text.

@@ -14,7 +14,7 @@ from hotshoe.runner.base import LoadedModel, ModelParts
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.pooling import Pooling, pooling_weights
 from hotshoe_core import DType, Tensor
-from hotshoe_core.errors import BackendError, InputTooLongError, InputTypeError, ModelDefinitionError
+from hotshoe_core.errors import InputTooLongError, InputTypeError, ModelDefinitionError
 from hotshoe_core.errors.arguments import described, integer
 
 if TYPE_CHECKING:
@@ -95,10 +95,7 @@ class EncoderModel(LoadedModel):
             out = built.outputs[0].read()
         counted = out if pooled else out[inside]
         if not np.isfinite(counted).all():
-            raise BackendError(
-                f"{self._file.path}: the model gave NaN or infinity on {self.device.name}",
-                hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
-            )
+            raise self._not_finite()
         return out
 
     def _build(self, signature: EncoderSignature) -> Built:

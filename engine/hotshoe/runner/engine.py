@@ -77,7 +77,8 @@ class GraphOutputs(NamedTuple):
 class Engine:
     """The jobs of one model, in the order they came, and its cache.
 
-    sample_on_device: whether top-k is computed on the device too, which pays if logits would have to cross a bus.
+    not_finite: makes the error for logits that are NaN or infinity. sample_on_device: whether top-k is computed on the
+    device too, which pays if logits would have to cross a bus.
     """
 
     def __init__(
@@ -88,9 +89,11 @@ class Engine:
         limits: Limits,
         *,
         n_ctx: int,
+        not_finite: Callable[[], Exception],
         sample_on_device: bool = False,
     ) -> None:
         self.n_ctx = n_ctx
+        self._not_finite = not_finite
         self._sample_on_device = sample_on_device
         self._backend = backend
         self._forward = forward
@@ -158,22 +161,26 @@ class Engine:
     def extend(self, sequences: Sequence[CachedSequence], items: Sequence[Any]) -> Array:
         """Append items to each of several sequences: return the logits after each, float32 (n, vocab).
 
-        Raises InputTooLongError, TokenizerError or ShapeError. After an error or an interrupt no sequence is changed.
+        Raises InputTooLongError, TokenizerError, ShapeError, BackendError for NaN, or GraphError if another thread
+        extends one of the sequences, or shortens it meanwhile. After an error or an interrupt no sequence is changed.
         """
-        with self.lock:
-            self._require_open()
-            lengths = [len(sequence) for sequence in sequences]
-            try:
+        jobs: list[LogitsJob] = []
+        lengths: list[int] = []
+        try:
+            with self.lock:
+                self._require_open()
+                if any(job.sequence in sequences and not job.ended for job in self._jobs):
+                    raise GraphError(
+                        "another thread is extending the sequence; expected one thread at a time",
+                        hint="give each thread a sequence of its own: sequence.fork()",
+                    )
+                lengths = [len(sequence) for sequence in sequences]
                 for sequence, before, added in zip(sequences, lengths, items, strict=True):
                     sequence.items.extend(added)
                     self._forward.check(sequence.items, before)
-            except BaseException:
-                self._restore(sequences, lengths)
-                raise
-        jobs = [LogitsJob(sequence) for sequence in sequences]
-        try:
-            for job in jobs:
-                self.add(job)
+                jobs = [LogitsJob(sequence) for sequence in sequences]
+                for job in jobs:
+                    self.add(job)
             self._wait_for(jobs)
             for job in jobs:
                 if job.error is not None:
@@ -197,7 +204,7 @@ class Engine:
 
     def _restore(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> None:
         with self.lock:
-            for sequence, n in zip(sequences, lengths, strict=True):
+            for sequence, n in zip(sequences, lengths, strict=False):  # no lengths if nothing was changed yet
                 if len(sequence) > n:
                     self._slots.truncate(sequence, n)
 
@@ -212,6 +219,7 @@ class Engine:
         """Keep the first ``n`` rows. Raises GraphError inside a span. Does not wait for a step."""
         with self.lock:
             self._slots.truncate(sequence, n)
+            self._fail_extension(sequence)
 
     def detach(self, sequence: CachedSequence) -> None:
         """Make its slot available to others. Does not wait for a step. Does nothing in a forked process."""
@@ -232,12 +240,20 @@ class Engine:
             with self.lock:
                 self._require_open()
                 self._shift(sequence, keep, n)
+                self._fail_extension(sequence)
 
         self.in_turn(work)
 
     def _shift(self, sequence: CachedSequence, keep: int, n: int) -> None:
         self._slots.attach(sequence, len(sequence))
         self._slots.shift(sequence, keep, n)
+
+    def _fail_extension(self, sequence: CachedSequence) -> None:
+        """End the ``extend`` of another thread, whose rows this thread may have removed."""
+        for job in self._jobs:
+            if isinstance(job, LogitsJob) and job.sequence is sequence and not job.ended:
+                job.error = GraphError("another thread shortened the sequence, which this thread was extending")
+                self._changed.notify_all()
 
     def shift_refusal(self, items: Items) -> str | None:
         """Return the reason why a sequence of these items cannot be shifted; None if it can."""
@@ -375,10 +391,16 @@ class Engine:
         """Hand out what a graph computed, and keep its rows in the cache."""
         chunks, outputs, sampling, start = computed
         served = [chunk for chunk in chunks if chunk.outputs]
+        damaged: list[CachedSequence] = []  # their rows in the cache may be NaN
         row = 0
         for job, _, n in served:
-            job.process([output[row : row + n] for output in outputs], sampling)
+            rows = [output[row : row + n] for output in outputs]
+            job.process(rows, sampling)
             row += n
+            # A sampler has looked already. A model may exclude tokens by -inf, but not all of them.
+            if (job.error or not isinstance(job, Generation)) and not np.isfinite(rows[-1].max(axis=-1)).all():
+                job.error = job.error or self._not_finite()
+                damaged.append(job.sequence)
         with self.lock:
             seconds = time.perf_counter() - start
             for job, _, _ in chunks:
@@ -386,6 +408,8 @@ class Engine:
             self._slots.commit()
             events = [chunk.job.deliver() for chunk in served]
             self._changed.notify_all()
+            if damaged:
+                self._slots.discard(damaged)
             return events
 
     def _common_sampling(self, chunks: Sequence[JobChunk]) -> DeviceSampling | None:

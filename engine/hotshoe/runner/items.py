@@ -21,12 +21,12 @@ Array = np.ndarray[Any, Any]
 class EmbeddingSpan:
     """Rows of embeddings in place of tokens: an encoder's output for an image or a sound.
 
-    Raises ShapeError if ``array`` or ``positions`` have an invalid shape or type; TokenizerError if ``hash`` is not
-    bytes.
+    Raises ShapeError if ``array`` or ``positions`` have an invalid shape or type; GraphError for NaN or infinity;
+    TokenizerError if ``hash`` is not bytes.
     """
 
     array: Array = field(repr=False)
-    """(m, dim) float32."""
+    """(m, dim) float32. A copy, which nobody can change."""
 
     hash: bytes = b""
     """Identifies the content: two spans with the same hash are the same for the prefix cache. Empty: computed."""
@@ -42,7 +42,8 @@ class EmbeddingSpan:
 
     def __post_init__(self) -> None:
         try:
-            array = np.ascontiguousarray(self.array, np.float32)
+            with np.errstate(over="ignore"):  # 1e300 becomes infinity, which is refused below
+                array = np.array(self.array, np.float32, order="C")
         except (TypeError, ValueError):
             raise ShapeError(
                 f"a span of embeddings is {described(self.array)}; expected an array (rows, dim)"
@@ -51,6 +52,14 @@ class EmbeddingSpan:
             raise TokenizerError(f"the hash of a span is {described(self.hash)}; expected bytes")
         if array.ndim != 2 or not array.size:
             raise ShapeError(f"a span of embeddings has shape {array.shape}; expected (rows, dim), both 1 or more")
+        finite = np.isfinite(array).all(axis=1)
+        if not finite.all():
+            row = int(finite.argmin())
+            raise GraphError(
+                f"row {row} of a span of embeddings has NaN or infinity; expected finite numbers within float32",
+                hint="check the encoder that made it: its file may be damaged, or its numbers too large for float16",
+            )
+        array.setflags(write=False)
         object.__setattr__(self, "array", array)
         if self.positions is not None:
             try:

@@ -181,7 +181,7 @@ class AllLogitsJob(Job[Array]):
         (self._processed,) = outputs
 
     def deliver(self) -> Event:
-        if self._processed is not None:
+        if self._processed is not None and self.error is None:
             rows = self._processed[self._n_delivered - self._first :]
             if len(rows):
                 self.ready_results.append(rows)

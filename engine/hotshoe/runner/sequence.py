@@ -25,6 +25,9 @@ class TokenSequence(CachedSequence):
     ``len(sequence)`` is its number of rows: one for each token and each row of a span. Rows that another sequence, even
     a closed one, has computed for the same beginning are not computed again. A sequence may lose its room in the cache
     to others while it is not extended; the next ``append`` then computes its rows again.
+
+    One thread at a time may extend a sequence: a second one gets GraphError. Different sequences may be extended by
+    different threads.
     """
 
     def __init__(self, engine: Engine, items: Iterable[Item] = ()) -> None:
@@ -40,8 +43,9 @@ class TokenSequence(CachedSequence):
         """Add tokens; return the logits after the last one: float32 (vocab,).
 
         Without arguments: the logits after the last row. Raises InputTooLongError if the context cannot hold the
-        tokens or the sequence is empty, TokenizerError for an invalid token. The sequence does not change then, nor
-        after an interrupt.
+        tokens or the sequence is empty, TokenizerError for an invalid token, BackendError if the model gives NaN or
+        infinity, GraphError if another thread extends the sequence, or shortens it meanwhile. The sequence does not
+        change then, nor after an interrupt.
         """
         logits: np.ndarray[Any, np.dtype[np.float32]] = self.engine.extend([self], [items])[0]
         return logits

@@ -135,6 +135,18 @@ class Slots:
             if slot.owner is None and not slot.busy:
                 self._evict(slot)
 
+    def discard(self, sequences: Iterable[CachedSequence]) -> None:
+        """Remove the rows of sequences that gave NaN, and all rows without an owner. Computes a graph.
+
+        Rows that no sequence owns may be the cause: they are read too, and the mask cannot hide NaN.
+        """
+        for sequence in sequences:
+            slot = self._slot_of(sequence)
+            if slot is not None:
+                self._evict(slot)
+        self.forget()
+        self.cache.scrub()
+
     # Graphs
 
     def allocation(self, sequence: CachedSequence, n: int) -> Allocation:

@@ -22,7 +22,7 @@ from hotshoe.runner.slots import Slots
 from hotshoe.runner.stream import Completion, Stream
 from hotshoe.sampling import Sampler, SamplingParams
 from hotshoe_core import DeviceType
-from hotshoe_core.errors import BackendError, InputTooLongError, SamplingError, WeightsError, did_you_mean
+from hotshoe_core.errors import InputTooLongError, SamplingError, WeightsError, did_you_mean
 from hotshoe_core.errors.arguments import integer
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class TextModel(LoadedModel):
             Slots(self._cache, params.max_sequences),
             Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform),
             n_ctx=n_ctx,
+            not_finite=self._not_finite,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
         )
         self._check_shapes(lambda: self._forward.contexts.get(self._forward.signature(1)))  # also learns n_vocab
@@ -295,13 +296,7 @@ class TextModel(LoadedModel):
     def _all_logits(self, items: Iterable[Item]) -> Iterator[np.ndarray[Any, Any]]:
         """Yield the logits after every row, in arrays (rows, vocab). Raises BackendError for NaN or infinity."""
         with self._filled_sequence(items) as sequence:
-            for rows in self.engine.all_logits(sequence):
-                if not np.isfinite(rows.max(axis=1)).all():  # a model may exclude tokens by -inf, but not all of them
-                    raise BackendError(
-                        f"{self._file.path}: the model gave NaN or infinity on {self.device.name}",
-                        hint="the file is damaged, or its weights are too large for its element type: try an f32 file",
-                    )
-                yield rows
+            yield from self.engine.all_logits(sequence)
 
     def _exclusive(self, work: Callable[[], T]) -> T:
         self._require_open()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from hotshoe_core.errors import GrammarError, MissingPackageError
+from hotshoe_core.errors.install import pip_install
 
 if TYPE_CHECKING:
     from typing import Self
@@ -33,7 +34,7 @@ def _llguidance(module: str = "llguidance") -> Any:
         if e.name != "llguidance":
             raise
         raise MissingPackageError(
-            "grammars need the package llguidance, which is not installed", hint="pip install 'hotshoe[grammar]'"
+            "grammars need the package llguidance, which is not installed", hint=pip_install("hotshoe[grammar]")
         ) from None
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hotshoe_core.contract.device import name_problem
+from hotshoe_core.errors.install import pip_install
 from hotshoe_loader.catalog import find_entry
 from hotshoe_loader.ggml.file_names import LibraryCandidate, list_libraries
 from hotshoe_loader.policy import Policy
@@ -111,7 +112,7 @@ def _verdicts_without_driver(libraries: Iterable[LibraryCandidate], policy: Poli
         why = Rejected(
             Outcome.NOT_INSTALLED,
             f"no usable plugin can drive ggml's {library.backend!r} backend",
-            "pip install hotshoe-ggml-cpu, which drives libraries of any name",
+            f"{pip_install('hotshoe-ggml-cpu')}, which drives libraries of any name",
         )
         try:
             policy.require_allowed(*library.names)

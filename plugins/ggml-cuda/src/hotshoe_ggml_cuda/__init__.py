@@ -17,8 +17,6 @@ LIBRARY_DIR = Path(__file__).resolve().parent / "lib"
 
 @hookimpl
 def hotshoe_providers() -> list[GgmlProvider]:
-    try:
-        from hotshoe_ggml.provider import GgmlProvider
-    except ImportError as error:
-        raise ImportError("hotshoe-ggml-cuda needs hotshoe-ggml-cpu; try `pip install hotshoe-ggml-cpu`") from error
+    from hotshoe_ggml.provider import GgmlProvider
+
     return [GgmlProvider("ggml-cuda", "cuda", LIBRARY_DIR, "cuda")]

@@ -14,8 +14,6 @@ __all__ = ["hotshoe_providers"]
 
 @hookimpl
 def hotshoe_providers() -> list[GgmlProvider]:
-    try:
-        from hotshoe_ggml_metal.provider import MetalProvider
-    except ImportError as error:
-        raise ImportError("hotshoe-ggml-metal needs hotshoe-ggml-cpu; try `pip install hotshoe-ggml-cpu`") from error
+    from hotshoe_ggml_metal.provider import MetalProvider
+
     return [MetalProvider()]

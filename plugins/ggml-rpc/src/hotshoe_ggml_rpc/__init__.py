@@ -14,8 +14,6 @@ __all__ = ["hotshoe_providers"]
 
 @hookimpl
 def hotshoe_providers() -> list[GgmlProvider]:
-    try:
-        from hotshoe_ggml_rpc.provider import RpcProvider
-    except ImportError as error:
-        raise ImportError("hotshoe-ggml-rpc needs hotshoe-ggml-cpu; try `pip install hotshoe-ggml-cpu`") from error
+    from hotshoe_ggml_rpc.provider import RpcProvider
+
     return [RpcProvider()]

@@ -20,6 +20,7 @@ from hotshoe_core.contract.device import Device
 from hotshoe_core.contract.host_memory import host_memory
 from hotshoe_core.contract.mapped_libraries import is_same_file, mapped_libraries
 from hotshoe_core.errors import NativeError
+from hotshoe_core.errors.install import pip_build, pip_install
 from hotshoe_ggml._gen_ffi import ffi
 from hotshoe_ggml.native import log
 
@@ -115,7 +116,7 @@ def build_info() -> BuildInfo:
     except FileNotFoundError:
         raise NativeLibraryError(
             f"hotshoe-ggml-cpu was not built: {path} is missing. Import it from where pip installed it, "
-            "not from the source folder; `pip install ./plugins/ggml-cpu` builds it."
+            f"not from the source folder; `{pip_install('hotshoe-ggml-cpu')}` builds it."
         ) from None
     fields["variants"] = tuple(fields["variants"])
     return BuildInfo(**fields)
@@ -163,7 +164,7 @@ def _open(path: Path) -> Any:
     if not path.is_file():
         raise NativeLibraryError(
             f"{path} is missing from the installation of hotshoe-ggml-cpu. Reinstall it: "
-            "`pip install --force-reinstall --no-deps hotshoe-ggml-cpu`."
+            f"`{pip_install('hotshoe-ggml-cpu', '--force-reinstall --no-deps')}`."
         )
     # RTLD_LOCAL, not GLOBAL: a backend names libggml-base as its dependency, and the linker finds the open one by its
     # SONAME; global symbols would also capture the calls of any other ggml that is loaded later.
@@ -252,7 +253,7 @@ def best_variant() -> Variant:
         names = ", ".join(variant.name for _, variant in scored)
         raise NativeLibraryError(
             f"none of the installed CPU variants ({names}) runs on this machine. Build one that does: "
-            "`pip install --no-binary hotshoe-ggml-cpu hotshoe-ggml-cpu`."
+            f"`{pip_build('hotshoe-ggml-cpu')}`."
         )
     return variant
 
@@ -421,7 +422,7 @@ def load_cpu(variant: str | None = None) -> BackendLibrary:
     if variant not in known:
         raise NativeLibraryError(
             f"CPU variant {variant!r} is not installed; installed: {', '.join(known)}. Build it: "
-            f"`HOTSHOE_GGML_VARIANTS={','.join([*known, variant])} pip install ./plugins/ggml-cpu`."
+            f"`HOTSHOE_GGML_VARIANTS={','.join([*known, variant])} {pip_build('hotshoe-ggml-cpu')}`."
         )
     if score(known[variant]) <= 0:
         raise NativeLibraryError(

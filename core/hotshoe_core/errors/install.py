@@ -1,0 +1,63 @@
+"""The pip commands that messages propose. They fit the way hotshoe was installed: from a checkout, or from wheels."""
+
+from __future__ import annotations
+
+import functools
+import glob
+import os
+import shlex
+
+__all__ = ["checkout", "pip_build", "pip_install"]
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def pip_install(requirement: str, option: str = "") -> str:
+    """Return the command that installs a distribution with pip: "pip install 'hotshoe[grammar]'".
+
+    If hotshoe was installed from a checkout, no index has its distributions: the command names their folders. pip
+    always installs a folder again, so ``option``, such as "--upgrade", is then omitted.
+    """
+    name, bracket, extra = requirement.partition("[")
+    root = checkout()
+    folders = {"hotshoe": [""], "hotshoe-core": ["/core"]}.get(name, [f"/plugins/{name.removeprefix('hotshoe-')}"])
+    here = root is not None and os.path.isdir(root)  # it may have been removed after the installation
+    ours = name.startswith("hotshoe") and (not here or os.path.isfile(f"{root}{folders[0]}/pyproject.toml"))
+    if root is None or not ours:
+        return " ".join(["pip install", *option.split(), shlex.quote(requirement)])
+    first = "" if here else "in a checkout of hotshoe: "
+    if name.startswith("hotshoe-ggml-") and name != "hotshoe-ggml-cpu":
+        folders = ["/plugins/ggml-cpu", *folders]  # pip would look for it in an index
+    elif name == "hotshoe" and option == "--upgrade":
+        folders = ["/core", ""]
+        first = first or f"git -C {shlex.quote(root)} pull && "
+    editable = name in ("hotshoe", "hotshoe-core") and os.path.join(root, "core", "hotshoe_core") == _PACKAGE
+    words = [shlex.quote(f"{root if here else '.'}{folder}{bracket}{extra}") for folder in folders]
+    return f"{first}pip install {' '.join(f'-e {word}' if editable else word for word in words)}"
+
+
+def pip_build(distribution: str) -> str:
+    """Return the command that compiles an installed distribution for this machine, and installs the result."""
+    return pip_install(distribution, f"--force-reinstall --no-deps --no-binary {shlex.quote(distribution)}")
+
+
+@functools.cache
+def checkout() -> str | None:
+    """Return the folder of the checkout that hotshoe was installed from; None if it was installed from wheels."""
+    site = os.path.dirname(_PACKAGE)
+    root = os.path.dirname(site)
+    if os.path.isfile(os.path.join(root, "plugins", "ggml-cpu", "pyproject.toml")):
+        return root
+    for path in glob.glob(os.path.join(glob.escape(site), "hotshoe_core-*.dist-info", "direct_url.json")):
+        import json  # needed in an installation from a folder or a file only
+        from urllib.parse import unquote, urlsplit
+
+        try:  # PEP 610: {"url": "file:///home/me/hotshoe/core", "dir_info": {}}
+            with open(path, encoding="utf-8") as file:
+                origin = json.load(file)
+            folder = unquote(urlsplit(origin["url"]).path) if "dir_info" in origin else ""
+        except (OSError, ValueError, LookupError, TypeError):
+            continue
+        if folder:
+            return os.path.dirname(folder[1:] if folder[2:3] == ":" else folder)  # /C:/folder on Windows
+    return None
