@@ -189,9 +189,10 @@ class EagerBackend(Backend):
             return report
 
     def cache_config(self) -> CacheConfig:
-        """The coarsest padding of the devices, and the mask type of the first."""
-        configs = [library.cache_config for library in self.libraries.values()]
-        return CacheConfig(max(c.padding for c in configs), configs[0].mask_dtype)
+        """The coarsest padding and lengths of the devices, and the mask type of the first."""
+        configs = [library.cache_config for library in self._libraries]
+        lengths = [c.lengths_per_octave for c in configs if c.lengths_per_octave is not None]
+        return CacheConfig(max(c.padding for c in configs), configs[0].mask_dtype, min(lengths, default=None))
 
     def close(self) -> None:
         if self.is_forked_copy:

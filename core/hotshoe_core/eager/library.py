@@ -161,7 +161,8 @@ class EagerLibrary:
     cache_config: CacheConfig = field(default_factory=lambda: CacheConfig(padding=64))
     """The key/value cache it wants.
 
-    Each cache length, rounded up to ``padding``, is traced and compiled as a new graph.
+    Each new number of rows and each new cache length is traced and compiled as a new graph, so a compiler sets
+    ``lengths_per_octave`` too.
     """
 
     honours: frozenset[str] = frozenset()
