@@ -113,6 +113,11 @@ methods of Tensor too, and `+ - * / // % @ < <= > >= [...]` are written as such.
   compute it itself.
 - Shapes are NumPy's; operands broadcast if the text says so. Arithmetic takes any float type and gives F32; with
   integers of one type, I32 or I64, it keeps the type and wraps around. Comparisons give ones and zeros in F32.
+- NaN stays NaN: in arithmetic and functions of single elements, in reductions, norms and softmax (the whole row), in
+  casts to other float types, and in products with weights of F32, F16 and BF16 (its row of the result, no other).
+  Comparisons with NaN are false, and `where` only selects. Sorting puts NaN last, `argmax` and `argmin` take it. The
+  result is undefined in `clamp`, `relu` and `gelu`, in what core makes of them (`reglu`, `geglu`, `clamped_swiglu`,
+  `l2_norm`), and in products with quantized weights. In attention, a key that the mask hides must be finite.
 - **native**: the backend computes it itself. **decomposed**: core replaces it by other ops. **no**: refused. If
   types differ, the cell lists {dtypes} with their results. A slash means that it depends on shapes or attributes.
 """

@@ -71,7 +71,7 @@ def load_model(
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function that takes one number, 0 to 1")
     with LoadRequest.read(path, device, n_ctx, params, runner, placement, task) as request:
-        registry = load_all()
+        registry = load_all(device=request.device)
         backend = request.open(registry)
         if len(backend.devices) == 1 and request.placement == PlacementParams():
             model = _load_on_one_device(request, backend, progress)
@@ -149,7 +149,9 @@ def plan_model(
         request.params = replace(request.params, allocate=False)
 
         def open_backend() -> Backend:
-            return request.open(load_all()) if simulate is None else open_simulated(simulate, SIMULATED_CACHE)
+            if simulate is None:
+                return request.open(load_all(device=request.device))
+            return open_simulated(simulate, SIMULATED_CACHE)
 
         n_layers = request.config.n_layers
         model = load_and_adjust(open_backend, request.build, n_layers, request.placement, dry=True)

@@ -26,6 +26,9 @@ How load_all works. Each stage returns what passed and the verdicts on the rest;
     rank          5. the order of the devices
     registry  Registry: the devices and verdicts; select, open, unload, reload
     activate    imports a plugin into this process when a backend of it is opened
+    wanted      which plugins a device's name asks for: load_all(device=...) tests only these
+    used        what a probe used; its report is valid while this is unchanged
+    misspelt    names and variables that match nothing
     texts       texts about devices and verdicts, for people
 
     ggml/     what the loader knows about ggml's native libraries. It knows ggml by name, because every ggml calls its

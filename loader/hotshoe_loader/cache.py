@@ -1,9 +1,10 @@
 """Keeps the reports of probes in the user's cache folder, so that the next start probes nothing.
 
-A report is valid only while everything it depends on is unchanged: the installed distributions, the plugin's RECORD and
-files, the searched folders, Python, hotshoe, the processor, the kernel, drivers, GPUs, and their environment variables
-(see ``machine_state``). A report of a failure is valid for ten minutes only, because its cause may be something that is
-not compared. That is long enough that a plugin which hangs does not slow down every start.
+A report is valid only while everything it depends on is unchanged: the plugin's RECORD and files, the modules and
+native files that its probe used and where they were found, the searched folders, Python, hotshoe, the processor, the
+kernel, drivers, GPUs, and their environment variables (see ``machine_state``). A report of a failure is valid for ten
+minutes only, and only until something is installed, because its cause may be something that is not compared. That is
+long enough that a plugin which hangs does not slow down every start.
 
 Errors here are not fatal: if the folder is not writable or a file is damaged, the plugin is probed again. Files are
 replaced as a whole, so several processes can start at the same time.
@@ -32,12 +33,13 @@ from hotshoe_loader.files import file_state, load_json, read_text
 from hotshoe_loader.find import GROUP, EntryPoint
 from hotshoe_loader.ggml.file_names import backend_files
 from hotshoe_loader.report import Job, Report
+from hotshoe_loader.used import is_unchanged
 
 __all__ = ["Cache", "machine_state", "reports_folder"]
 
 logger = logging.getLogger("hotshoe.loader")
 
-_FORMAT = 4
+_FORMAT = 5
 _MAX_ENTRY = 16 << 20  # bytes of an entry
 MAX_FAILURE_AGE = 600.0  # seconds
 _MAX_UNUSED_AGE = 30 * 86400.0  # seconds
@@ -52,6 +54,9 @@ _CODE = tuple(
     for part in parts
 )
 """Folders of hotshoe's own code. A change there may change a result, and in a checkout the version does not change."""
+
+_OURS = ("hotshoe-core", "hotshoe")
+"""The distributions that may contain this package."""
 
 _VARIABLES = (
     *("CUDA_", "NVIDIA_", "GGML_", "HIP_", "ROCR_", "HSA_", "GPU_DEVICE_ORDINAL", "VK_", "MESA_", "LIBGL_", "GALLIUM_"),
@@ -76,11 +81,15 @@ def reports_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 class Cache:
-    """The reports for one state of the machine. ``machine``: the result of ``machine_state``."""
+    """The reports for one state of the machine.
 
-    def __init__(self, folder: Path | None, machine: Any) -> None:
+    machine: the result of ``machine_state``. installed: the version of every distribution.
+    """
+
+    def __init__(self, folder: Path | None, machine: Any, installed: Mapping[str, str]) -> None:
         self._folder = folder
         self._machine = machine
+        self._installed = zlib.crc32(repr(sorted(installed.items())).encode())
         self._pruned = False
 
     def get(self, job: Job) -> Report | None:
@@ -94,8 +103,10 @@ class Cache:
             report = Report.from_json(entry["report"])
             age = time.time() - entry["time"]
             # Through JSON, because tuples are read back as lists.
-            same = entry["key"] == json.loads(json.dumps(key)) and entry["files"] == _files(job.plugin, report)
+            same = entry["key"] == json.loads(json.dumps(key)) and is_unchanged(report.modules, report.missing)
+            same = same and entry["files"] == _files(job.plugin, report)
             same = same and entry["variables"] == _manifest_variables(report)
+            same = same and (entry["installed"] == self._installed or not report.failed)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
@@ -116,6 +127,7 @@ class Cache:
             "key": key,
             "files": _files(job.plugin, report),
             "variables": _manifest_variables(report),
+            "installed": self._installed,
             "time": time.time(),
             "report": report.to_json(),
         }
@@ -183,7 +195,7 @@ def _files(plugin: EntryPoint, report: Report) -> dict[str, Any]:
     """Size and time of every file on which the report depends."""
     found: dict[str, Any] = {}
     record = os.path.join(plugin.info, "RECORD") if plugin.info else ""
-    for path in (record, *_package(plugin)):
+    for path in (record, *_package(plugin, report), *report.modules.values(), *report.mapped):
         if path:
             found[path] = _stat(path)
     for name in report.folders:
@@ -195,10 +207,12 @@ def _files(plugin: EntryPoint, report: Report) -> dict[str, Any]:
     return found
 
 
-def _package(plugin: EntryPoint) -> Iterator[str]:
-    """The files of the package or module that an entry point names, if they are found by name."""
+def _package(plugin: EntryPoint, report: Report) -> Iterator[str]:
+    """The files of the package or module that an entry point names: the one that was imported, else found by name."""
     top = plugin.module.partition(".")[0]
-    for entry in dict.fromkeys([plugin.location, *sys.path]) if top else ():
+    imported = report.modules.get(top, "")
+    folders = [os.path.dirname(imported), os.path.dirname(os.path.dirname(imported))]
+    for entry in dict.fromkeys([*folders, plugin.location, *sys.path]) if top else ():
         if not os.path.isabs(entry):
             continue
         if os.path.isfile(os.path.join(entry, f"{top}.py")):
@@ -229,16 +243,22 @@ def _variables(starts: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in sorted(os.environ.items()) if name.startswith(starts)}
 
 
+def _code(installed: Mapping[str, str]) -> list[Any]:
+    """The state of hotshoe's own code: pip's RECORD of it, or every file, if it runs from a checkout."""
+    site = os.path.dirname(os.path.dirname(hotshoe_loader.__file__ or ""))
+    for name in _OURS:
+        record = _stat(os.path.join(site, f"{name.replace('-', '_')}-{installed.get(name)}.dist-info", "RECORD"))
+        if record is not None:
+            return record
+    return [_stat(os.path.join(folder, name)) for folder in _CODE for name in _names(folder) if name.endswith(".py")]
+
+
 def machine_state(installed: Mapping[str, str]) -> dict[str, Any]:
     """The state on which every report depends. ``installed``: the version of every distribution."""
     return {
-        "hotshoe": [
-            installed.get("hotshoe"),
-            *(_stat(os.path.join(folder, name)) for folder in _CODE for name in _names(folder) if name.endswith(".py")),
-        ],
+        "hotshoe": _code(installed),
         "group": GROUP,
         "python": [sys.executable, sys.version, sys.implementation.cache_tag],
-        "installed": zlib.crc32(repr(sorted(installed.items())).encode()),
         "variables": _variables(_VARIABLES),
         "machine": [platform.machine(), os.cpu_count(), _memory(), _processor(), _read("/etc/machine-id")],
         "kernel": list(os.uname()[:1] + os.uname()[2:]) if hasattr(os, "uname") else list(sys.getwindowsversion()),  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from hotshoe_loader.ggml.vet_libraries import vet_adoption
 from hotshoe_loader.manifest import find_manifest
 from hotshoe_loader.process_changes import ProcessChanges
 from hotshoe_loader.report import Job, ProviderReport, Report
+from hotshoe_loader.used import Used
 from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet_files import damaged_files, vet_manifest, vet_provider, vet_tags
 
@@ -26,7 +27,8 @@ def probe_plugin(job: Job, announce: Announce = lambda step, doing: None) -> Rep
     import hotshoe_core.contract.backend  # noqa: F401 - NumPy changes the process too; import it before the snapshot
 
     start = time.perf_counter()
-    state, report, process = ProbeState(job, announce), Report(), ProcessChanges()
+    used, process = Used(), ProcessChanges()
+    state, report = ProbeState(job, announce), Report()
     # Guarded as a whole: an exception that no step expects rejects this plugin only.
     try:
         providers = plugin_calls.guarded(lambda: _providers(state, report), "vetting it", job.plugin, Outcome.CRASHED)
@@ -36,6 +38,7 @@ def probe_plugin(job: Job, announce: Announce = lambda step, doing: None) -> Rep
         report.rejected = rejected
     finally:
         report.changes = process.put_back()
+        report.modules, report.missing, report.mapped = used.finish()
     report.matched = sorted(state.policy.matched)
     report.folders = list(state.folders)
     report.elapsed = time.perf_counter() - start

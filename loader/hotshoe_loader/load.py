@@ -5,19 +5,23 @@ from __future__ import annotations
 import importlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hotshoe_core.errors import PluginError
 from hotshoe_loader.options import PROBE_VARIABLE, Options
+from hotshoe_loader.rank import find_devices
 from hotshoe_loader.registry import Registry
-from hotshoe_loader.survey import Survey, take_survey
+from hotshoe_loader.servers import endpoint_of
+from hotshoe_loader.survey import NOTHING, Survey, take_survey
+from hotshoe_loader.wanted import names_in
 
 __all__ = ["load_all"]
 
 _lock = threading.RLock()
 _registries: dict[Options, Registry] = {}
-# A survey is shared by all options that differ in ranking only: another prefer= does not probe the plugins again.
+# A survey is shared by all options that differ in ranking only: another prefer= does not probe the plugins again. It is
+# not complete if all callers so far have named a device.
 _surveys: dict[tuple[Any, ...], Survey] = {}
 _busy = False
 
@@ -43,6 +47,7 @@ def load_all(
     ggml: str | os.PathLike[str] | None = None,
     timeout: float | None = None,
     refresh: bool = False,
+    device: str | Iterable[str] | None = None,
 ) -> Registry:
     """Find every installed compute backend, test each one, and rank their devices.
 
@@ -72,6 +77,10 @@ def load_all(
             Takes effect with the first backend that is opened, because a process can use one ggml only. HOTSHOE_GGML.
         timeout: seconds that each plugin may take in its child process; 10 if not given. HOTSHOE_PROBE_TIMEOUT.
         refresh: search and test again, without the cache, to see what was installed or changed.
+        device: the devices that the caller will open, as for ``Registry.open``. If their names say which plugins offer
+            them ("cpu", "cuda:0", "reference", the name of an entry point), only these plugins are tested, so the
+            caller does not wait for the others, and HOTSHOE_REQUIRE is not checked. The registry has the other
+            devices after the next call without ``device``.
 
     Raises:
         DeviceNotFoundError: a required device is missing; ``verdicts`` holds all verdicts.
@@ -81,24 +90,47 @@ def load_all(
     options = Options.from_arguments(
         prefer, require, block, paths, os.environ, allow=allow, system=system, ggml=ggml, timeout=timeout
     )
+    names = names_in(device) if isinstance(device, (str, list, tuple)) and require is None else []
     registry = None if refresh else _registries.get(options)
-    if registry is not None:
-        return registry
+    if registry is None or not _suffices(registry.survey, names):
+        registry = _registry(options, refresh, names)
+    if not names:
+        registry.check_required()
+    return registry
+
+
+def _registry(options: Options, refresh: bool, names: list[str]) -> Registry:
+    """The registry for ``options``, with at least what the devices ``names`` need; everything without names."""
     with _lock:
         if refresh:
             _registries.clear()
             _surveys.clear()
-        elif options in _registries:  # another thread was first
-            return _registries[options]
-        survey = _surveys.get(_survey_key(options)) or _take_and_keep_survey(options, refresh)
-        registry = _registries[options] = Registry(survey, options, _reload_survey)
+        survey = _surveys.get(_survey_key(options), NOTHING)
+        if not _suffices(survey, names):
+            survey = _take_and_keep_survey(options, refresh, names, survey)
+            if not _suffices(survey, names):
+                survey = _take_and_keep_survey(options, refresh, (), survey)
+        registry = _registries.get(options)
+        if registry is None:
+            registry = _registries[options] = Registry(survey, options, _reload_survey)
+        elif registry.survey is not survey:
+            registry.extend(survey)
         return registry
 
 
-def _reload_survey(registry: Registry, options: Options) -> Survey:
-    """Take a new survey for Registry.reload. From then on, ``load_all`` returns ``registry`` for these options."""
+def _suffices(survey: Survey, names: list[str]) -> bool:
+    """Whether a survey answers what devices ``names`` mean: it is complete, or it has all of these."""
+    # The plugin for servers is asked for the devices of a server when they are selected.
+    found = (find_devices("rpc" if endpoint_of(name) else name, survey.devices) or endpoint_of(name) for name in names)
+    return survey.complete or (bool(names) and all(found))
+
+
+def _reload_survey(
+    registry: Registry, options: Options, names: Sequence[str] = (), earlier: Survey = NOTHING
+) -> Survey:
+    """Take a new survey for a registry. From then on, ``load_all`` returns ``registry`` for these options."""
     with _lock:
-        survey = _take_and_keep_survey(options, False)
+        survey = _take_and_keep_survey(options, False, names, earlier)
         for known in list(_registries):
             if _survey_key(known) == _survey_key(options):
                 del _registries[known]
@@ -110,8 +142,8 @@ def _survey_key(options: Options) -> tuple[Any, ...]:
     return options.block, options.allow, options.paths, options.relative, options.system, options.timeout, options.ggml
 
 
-def _take_and_keep_survey(options: Options, refresh: bool) -> Survey:
-    """Take a survey and keep it in ``_surveys``. The caller holds the lock.
+def _take_and_keep_survey(options: Options, refresh: bool, names: Sequence[str], earlier: Survey) -> Survey:
+    """Take a survey (see ``take_survey``) and keep it in ``_surveys``. The caller holds the lock.
 
     Raises PluginError if a plugin calls load_all while it is loaded.
     """
@@ -124,7 +156,7 @@ def _take_and_keep_survey(options: Options, refresh: bool) -> Survey:
     importlib.invalidate_caches()  # to see plugins installed after this process started
     _busy = True
     try:
-        survey = _surveys[_survey_key(options)] = take_survey(options, refresh)
+        survey = _surveys[_survey_key(options)] = take_survey(options, refresh, names, earlier)
     finally:
         _busy = False
     return survey

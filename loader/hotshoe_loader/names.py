@@ -1,8 +1,9 @@
 """Unique names: which plugin's provider or device may use a name. A plugin that is found earlier gets a name first.
 
 The names of this project's plugins are reserved, even if those plugins are not installed: the meaning of "cpu" or
-"cuda:0" does not depend on the order of entry points. If two other plugins use one name, the first in the order of
-entry point names gets it. Each conflict is a verdict that names both plugins, and a warning.
+"cuda:0" does not depend on the order of entry points. The name of an entry point is reserved for its plugin, too. If
+two other plugins use one name, the first in the order of entry point names gets it. Each conflict is a verdict that
+names both plugins, and a warning.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ __all__ = ["Names"]
 class Names:
     """The names in use, and the plugin that uses each."""
 
-    def __init__(self) -> None:
+    def __init__(self, plugins: Sequence[EntryPoint] = ()) -> None:
+        """plugins: those that may be used. The name of the entry point of each is reserved for it."""
+        self._reserved = {normalise(plugin.name): plugin for plugin in reversed(plugins)}
         self._providers: dict[str, EntryPoint] = {}
         self._devices: dict[str, tuple[Device, EntryPoint]] = {}
 
@@ -45,7 +48,7 @@ class Names:
                 rename,
                 conflict=[owner.distribution, plugin.origin],
             )
-        first = self._providers.get(normalise(name))
+        first = self._providers.get(normalise(name)) or self._reserved_for_another(name, plugin)
         if first is not None:
             raise Rejected(
                 Outcome.SHADOWED,
@@ -54,6 +57,11 @@ class Names:
                 f"uninstall one of the two, or block={first.distribution!r} to use this one",
                 conflict=[first.origin, plugin.origin],
             )
+
+    def _reserved_for_another(self, name: str, plugin: EntryPoint) -> EntryPoint | None:
+        """The plugin of another distribution whose entry point has this name."""
+        owner = self._reserved.get(normalise(name))
+        return None if owner is None or owner.distribution == plugin.distribution else owner
 
     def take_provider(self, name: str, plugin: EntryPoint) -> None:
         self._providers[normalise(name)] = plugin
@@ -97,6 +105,9 @@ class Names:
         entry = owner_of_device(device.name)
         if entry is not None and not _is_ours(plugin):
             return f"{entry.distribution}, for which it is reserved", entry.distribution
+        named = self._reserved_for_another(device.name.partition(":")[0], plugin)
+        if named is not None:
+            return f"the entry point {named.name!r} of {named.origin}", named.distribution
         if device.name not in self._devices:
             return None
         first, owner = self._devices[device.name]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from hotshoe_loader.activate import prints_to_log
 from hotshoe_loader.cache import Cache
-from hotshoe_loader.report import Job, Report
+from hotshoe_loader.report import Job, JobKey, Report
 
 __all__ = ["Probed", "probe_all"]
 
@@ -22,12 +22,17 @@ class Probed(NamedTuple):
     report: Report
 
 
-def probe_all(jobs: Sequence[Job], limit: float, store: Cache, refresh: bool) -> list[Probed]:
-    """Probe each job that has no valid report in ``store``, and keep the new reports there.
+def probe_all(
+    jobs: Sequence[Job], limit: float, store: Cache, refresh: bool, known: Mapping[JobKey, Report]
+) -> list[Probed]:
+    """Probe each job that has no report in ``known`` and no valid one in ``store``, and keep the new reports there.
 
     limit: seconds for each job. refresh: ignore the kept reports. Returns one report for each job, in order.
     """
-    reports = {} if refresh else {id(job): report for job in jobs if (report := store.get(job)) is not None}
+    reports = {id(job): known[job.key] for job in jobs if job.key in known}
+    for job in () if refresh else jobs:
+        if id(job) not in reports and (report := store.get(job)) is not None:
+            reports[id(job)] = report
     fresh = [job for job in jobs if id(job) not in reports]
     for job, report in zip(fresh, _probe_now(fresh, limit) if fresh else ()):
         reports[id(job)] = report

@@ -13,6 +13,7 @@ from hotshoe_core.errors.arguments import listed
 from hotshoe_core.errors.text import printable
 from hotshoe_loader import texts
 from hotshoe_loader.activate import UsableProvider, backends_over, changes_by, open_backend
+from hotshoe_loader.catalog import find_entry
 from hotshoe_loader.options import Options
 from hotshoe_loader.rank import find_devices, rank
 from hotshoe_loader.servers import add_server, devices_of, endpoint_of, remove_server
@@ -34,13 +35,13 @@ class Registry:
     devices, ``reload`` searches again.
     """
 
-    __slots__ = ("_failed", "_lost", "_opened", "_options", "_ranked", "_reload_survey", "_survey", "_unloaded")
+    __slots__ = ("_failed", "_lost", "_opened", "_options", "_ranked", "_reload_survey", "_unloaded", "survey")
 
-    def __init__(self, survey: Survey, options: Options, reload_survey: Callable[[Registry, Options], Survey]) -> None:
-        """Rank the devices of a survey. Raise DeviceNotFoundError if a required device is missing.
+    survey: Survey
+    """What was found."""
 
-        reload_survey: takes a new survey for this registry; see ``reload``.
-        """
+    def __init__(self, survey: Survey, options: Options, reload_survey: Callable[..., Survey]) -> None:
+        """Rank the devices of a survey. ``reload_survey`` takes a new survey for this registry; see ``reload``."""
         self._options = options
         self._reload_survey = reload_survey
         # What happened after the survey. Keys and entries are names of providers, except in _lost.
@@ -48,19 +49,25 @@ class Registry:
         self._failed: dict[str, Rejected] = {}  # passed their test in a child process, failed in this process
         self._lost: dict[str, str] = {}  # devices that went away while a backend was open on them, and why
         self._unloaded: set[str] = set()  # by the user
-        self._use(survey)
+        self.extend(survey)
 
-    def _use(self, survey: Survey) -> None:
+    def extend(self, survey: Survey) -> None:
+        """Use a survey with more reports."""
         options = self._options
         ranked = rank(survey.devices, options.prefer, options.require)
-        for token in texts.unmatched(options.require, ranked):
+        self.survey, self._ranked = survey, ranked
+        unmatched = texts.unmatched(options.prefer, ranked) if survey.complete else ()
+        if unmatched:
+            names = ", ".join(f"prefer={token!r}" for token in unmatched)
+            using = texts.describe(self.devices[0]) if self.devices else "none"
+            logger.warning("%s matches no device; using %s", names, using)
+
+    def check_required(self, survey: Survey | None = None) -> None:
+        """Raise DeviceNotFoundError if a required device is missing. ``survey``: a new one, instead of the present."""
+        survey = survey or self.survey
+        for token in texts.unmatched(self._options.require, survey.devices):
+            ranked = rank(survey.devices, self._options.prefer)
             raise texts.not_found(f"require={token!r}", token, ranked, survey.verdicts)
-        self._survey, self._ranked = survey, ranked
-        self._failed.clear()
-        self._lost.clear()
-        self._unloaded.clear()
-        for token in texts.unmatched(options.prefer, ranked):
-            logger.warning("prefer=%r matches no device; using %s", token, self.why() if ranked else "none")
 
     def __repr__(self) -> str:
         return f"<Registry: {', '.join(device.name for device in self.devices) or 'no device'}>"
@@ -81,7 +88,7 @@ class Registry:
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
         """The verdict on every candidate, as of now."""
-        return tuple(map(self._updated, self._survey.verdicts))
+        return tuple(map(self._updated, self.survey.verdicts))
 
     def _updated(self, verdict: Verdict) -> Verdict:
         """A verdict of the survey, updated with what happened to the candidate after it."""
@@ -104,7 +111,7 @@ class Registry:
             outcome = Outcome.NO_DEVICE if len(lost) == len(devices) else Outcome.LOADED
             hint = "load the model again when the device is back, or on another device"
             return replace(verdict, outcome=outcome, reason="; ".join(lost), hint=hint)
-        usable = self._survey.providers.get(name)
+        usable = self.survey.providers.get(name)
         changes = changes_by(usable.plugin) if usable and usable.plugin and verdict.kind == "plugin" else []
         details = {**verdict.details, "changes": changes} if changes else verdict.details
         return replace(verdict, outcome=Outcome.LOADED, details=details)
@@ -114,7 +121,7 @@ class Registry:
 
         name: a device, provider, plugin, library, or a type such as "gpu".
         """
-        return texts.explain(name, self.devices, self.verdicts, self._options, self._survey.notes)
+        return texts.explain(name, self.devices, self.verdicts, self._options, self.survey.notes)
 
     def select(self, device: str | Iterable[str] | None = None) -> list[Device]:
         """The devices that ``device`` means, in the order of its names; devices of one name best first.
@@ -158,19 +165,25 @@ class Registry:
         found = devices_of(endpoint, self.devices)
         if not found:
             add_server(endpoint)
-            self.reload()
+            self._test_again("rpc")
             found = devices_of(endpoint, self.devices)
         if not found:
             error = texts.not_found(f"device='rpc://{endpoint}'", "rpc", self.devices, self.verdicts)
             remove_server(endpoint)
-            self.reload()
+            self._test_again("rpc")
             raise error
         return found
+
+    def _test_again(self, name: str) -> None:
+        """Test the plugin of one backend again, and use the earlier reports on the others."""
+        entry = find_entry(name)
+        earlier = self.survey.without(entry.distribution if entry else name)
+        self.extend(self._reload_survey(self, self._options, () if self.survey.complete else (name,), earlier))
 
     def why(self, device: str | Iterable[str] | Device | None = None) -> str:
         """One line: the device that ``device`` means (see ``select``), and why it is used."""
         chosen = [device] if isinstance(device, Device) else self.select(device)
-        line = texts.why(chosen[0], self.devices, self.verdicts, self._options)
+        line = texts.why(chosen[0], self.devices, self.verdicts, self._options, self.survey.complete)
         return f"{line}; together with {', '.join(item.name for item in chosen[1:])}" if chosen[1:] else line
 
     def open(
@@ -244,7 +257,7 @@ class Registry:
                 f"{', '.join(families)}; expected one family",
                 hint="name devices of one family",
             )
-        usable = {name: found for name, found in self._survey.providers.items() if name not in self._unloaded}
+        usable = {name: found for name, found in self.survey.providers.items() if name not in self._unloaded}
         for device in chosen:
             if device.provider not in usable:
                 raise BackendError(
@@ -285,8 +298,13 @@ class Registry:
 
         Raises DeviceNotFoundError if a required device is missing now; then the registry does not change.
         """
-        self._use(self._reload_survey(self, self._options))
-        self._opened &= self._survey.providers.keys()
+        survey = self._reload_survey(self, self._options)
+        self.check_required(survey)
+        self.extend(survey)
+        self._failed.clear()
+        self._lost.clear()
+        self._unloaded.clear()
+        self._opened &= self.survey.providers.keys()
         return self
 
 

@@ -17,7 +17,9 @@ from hotshoe_loader.contract_checks import checked_devices, memory_problem
 from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.verdict import Rejected
 
-__all__ = ["Job", "LibraryReport", "ProviderReport", "Report"]
+__all__ = ["Job", "JobKey", "LibraryReport", "ProviderReport", "Report"]
+
+JobKey = tuple[EntryPoint, str, tuple[str, ...]]
 
 
 @dataclass(slots=True)
@@ -35,6 +37,11 @@ class Job:
     """The backend whose libraries, which have no plugin, this plugin drives in this job; "" for its own libraries."""
     skip: dict[str, Rejected] = field(default_factory=dict)
     """Steps at which an earlier child process ended, and why; they are not tried again."""
+
+    @property
+    def key(self) -> JobKey:
+        """Identifies the job among those with the same options."""
+        return self.plugin, self.driven_backend, self.paths
 
     def to_json(self) -> dict[str, Any]:
         plugin = {name: getattr(self.plugin, name) for name in EntryPoint.__slots__}
@@ -157,6 +164,12 @@ class Report:
     """The folders that were searched for its libraries."""
     environment: list[str] = field(default_factory=list)
     """The environment variables that its manifest names."""
+    missing: list[str] = field(default_factory=list)
+    """The top-level modules that it looked for and that do not exist."""
+    mapped: list[str] = field(default_factory=list)
+    """The native files that its process opened."""
+    modules: dict[str, str] = field(default_factory=dict)
+    """The file of each top-level module that it imported (see ``used.file_of``)."""
     can_drive: bool = False
     """Whether it can drive libraries without a plugin."""
     elapsed: float = 0.0
@@ -177,7 +190,7 @@ class Report:
         return {
             "rejected": _rejection_to_json(self.rejected),
             "providers": [provider.to_json() for provider in self.providers],
-            **{name: getattr(self, name) for name in (*_LISTS, "can_drive", "elapsed")},
+            **{name: getattr(self, name) for name in (*_LISTS, "modules", "can_drive", "elapsed")},
         }
 
     @staticmethod
@@ -185,20 +198,21 @@ class Report:
         """Return the report. Raise ValueError if ``data`` is not a valid report."""
         try:
             providers = [ProviderReport.from_json(entry) for entry in _list(data["providers"])]
-            matched, changes, folders, environment = ([_text(text) for text in _list(data[name])] for name in _LISTS)
+            lists: dict[str, Any] = {name: [_text(text) for text in _list(data[name])] for name in _LISTS}
+            modules = {_text(name): _text(file) for name, file in data["modules"].items()}
             rejected, elapsed = _rejection_from_json(data["rejected"]), _seconds(data["elapsed"])
             if rejected is None and not providers:
                 raise ValueError("a plugin that was not rejected must have providers")
-            return Report(
-                rejected, providers, matched, changes, folders, environment, _flag(data["can_drive"]), elapsed
-            )
+            can_drive = _flag(data["can_drive"])
+            return Report(rejected, providers, **lists, modules=modules, can_drive=can_drive, elapsed=elapsed)
         except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, PluginError) as error:
             raise ValueError(f"invalid report: {type(error).__name__}: {error}") from error
         except RecursionError:  # an enum's message about a deeply nested value
             raise ValueError("invalid report: it is nested too deeply") from None
 
 
-_LISTS = ("matched", "changes", "folders", "environment")  # the fields of Report that hold texts, in their order
+# The fields of Report that hold texts.
+_LISTS = ("matched", "changes", "folders", "environment", "missing", "mapped")
 
 
 # -- values, written and read ---------------------------------------------------------------------------------

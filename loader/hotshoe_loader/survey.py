@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -18,21 +18,24 @@ from hotshoe_core.eager.reference import reference_device
 from hotshoe_loader.activate import UsableProvider
 from hotshoe_loader.admit import admit_libraries, admit_plugins
 from hotshoe_loader.cache import Cache, machine_state, reports_folder
-from hotshoe_loader.catalog import by_distribution, find_entry
+from hotshoe_loader.catalog import by_distribution
 from hotshoe_loader.find import EntryPoint, Found, find_plugins
 from hotshoe_loader.ggml.verdicts import folder_verdicts
 from hotshoe_loader.ggml.without_plugin import find_without_plugin, jobs_without_plugin, vet_without_plugin
+from hotshoe_loader.misspelt import unknown_names, unknown_variables
 from hotshoe_loader.names import Names
 from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.other_verdicts import not_installed, reference
 from hotshoe_loader.policy import Policy
 from hotshoe_loader.probe import Probed, probe_all
-from hotshoe_loader.report import Job
-from hotshoe_loader.texts import warning
+from hotshoe_loader.rank import REFERENCE
+from hotshoe_loader.report import Job, JobKey, Report
+from hotshoe_loader.texts import only_reference, warnings
 from hotshoe_loader.verdict import Verdict
 from hotshoe_loader.vet import vet_plugins
+from hotshoe_loader.wanted import backends_in, plugins_for
 
-__all__ = ["Survey", "take_survey"]
+__all__ = ["NOTHING", "Survey", "take_survey"]
 
 logger = logging.getLogger("hotshoe.loader")
 
@@ -46,11 +49,23 @@ class Survey:
     verdicts: tuple[Verdict, ...]
     notes: tuple[str, ...] = ()
     """Remarks about the options, such as a blocked name that matched nothing."""
+    complete: bool = True
+    """Whether every plugin was tested, not only those that the caller asked for."""
+    reports: Mapping[JobKey, Report] = field(default_factory=dict)
+    """The reports on which it is based."""
+
+    def without(self, distribution: str) -> Survey:
+        """This survey without its reports on the plugins of one distribution: the next survey tests them again."""
+        kept = {key: report for key, report in self.reports.items() if normalise(key[0].distribution) != distribution}
+        return replace(self, reports=kept)
 
     @property
     def devices(self) -> tuple[Device, ...]:
         """The devices of all usable providers, not ranked."""
         return tuple(device for provider in self.providers.values() for device in provider.devices)
+
+
+NOTHING = Survey({}, (), complete=False)
 
 
 class _Shared(NamedTuple):
@@ -59,6 +74,10 @@ class _Shared(NamedTuple):
     options: Options
     refresh: bool
     """Ignore the reports of earlier starts."""
+    earlier: Survey
+    """A survey whose reports are used again."""
+    backends: Collection[str] | None
+    """The backends whose libraries without a plugin are tested; None for all."""
     folders: Mapping[Path, str]
     """The user's folders of libraries, each with the option or software that named it."""
     policy: Policy
@@ -66,29 +85,51 @@ class _Shared(NamedTuple):
     store: Cache
 
 
-def take_survey(options: Options, refresh: bool = False) -> Survey:
-    """Find, vet, probe and admit every candidate. ``refresh``: ignore the reports of earlier starts."""
+def take_survey(
+    options: Options,
+    refresh: bool = False,
+    names: Sequence[str] = (),
+    earlier: Survey = NOTHING,
+) -> Survey:
+    """Find, vet, probe and admit every candidate, or only what ``names`` ask for.
+
+    refresh: ignore the reports of earlier starts. names: names of devices; if they say which plugins offer these, the
+    others are not tested, unless ``earlier`` has reports on them. earlier: its reports are used again, and its
+    warnings are not repeated.
+    """
     found, policy = find_plugins(), Policy(options.block, options.allow)
     allowed, refused = vet_plugins(found.plugins, policy)
+    wanted = plugins_for(names, allowed) if names else None
+    taken = Names(allowed)
+    if wanted is not None:
+        tested = {plugin for plugin, _, _ in earlier.reports}
+        allowed = [plugin for plugin in allowed if plugin in wanted or plugin in tested]
     state = {**machine_state(found.installed), "timeout": options.timeout} if allowed else None
-    shared = _Shared(options, refresh, _library_folders(options), policy, Names(), Cache(reports_folder(), state))
+    store = Cache(reports_folder(), state, found.installed)
+    backends = None if wanted is None else backends_in(names)
+    shared = _Shared(options, refresh, earlier, backends, _library_folders(options), policy, taken, store)
     probed, usable, admitted = _survey_plugins(shared, allowed)
     verdicts = [
         verdict
         for plugin in dict.fromkeys(found.plugins)
         for verdict in (*refused.get(plugin, ()), *admitted.get(plugin, ()))
     ]
-    more_usable, more_verdicts = _survey_libraries(shared, probed)
+    more_probed, more_usable, more_verdicts = _survey_libraries(shared, probed)
     usable += more_usable
     verdicts += more_verdicts
     more_usable, more_verdicts = _survey_rest(shared, found, usable, _backends(probed))
     usable += more_usable
     verdicts += more_verdicts
-    # A plugin of this project may be blocked before it is installed. Another name that matches nothing may be a typo.
-    notes = [f"{option}={name!r} matched nothing" for option, name in policy.unmatched if find_entry(name) is None]
     providers = {provider.name: provider for provider in usable}
-    _log(verdicts, providers)
-    return Survey(MappingProxyType(providers), tuple(verdicts), tuple(notes))
+    reports = {result.job.key: result.report for result in (*probed, *more_probed)}
+    unknown = list(unknown_names(policy.unmatched, verdicts)) if policy.unmatched else []
+    if unknown and wanted is not None:  # it may be a name of something that was not tested
+        return take_survey(options, refresh, (), replace(earlier, reports=reports))
+    prefixes = [name for report in reports.values() for name in report.environment]
+    notes = (*unknown, *unknown_variables(prefixes))
+    survey = Survey(MappingProxyType(providers), tuple(verdicts), notes, wanted is None, reports)
+    _log(survey, earlier)
+    return survey
 
 
 def _survey_plugins(
@@ -97,24 +138,28 @@ def _survey_plugins(
     """Probe the plugins that passed vet, and admit their providers. Return their reports too."""
     options, paths = shared.options, tuple(map(str, shared.folders))
     jobs = [Job(plugin, options.block, options.allow, paths, options.ggml) for plugin in plugins]
-    probed = probe_all(jobs, options.timeout, shared.store, shared.refresh)
+    probed = probe_all(jobs, options.timeout, shared.store, shared.refresh, shared.earlier.reports)
     usable, verdicts = admit_plugins(probed, shared.names, shared.policy, shared.store)
     return probed, usable, verdicts
 
 
-def _survey_libraries(shared: _Shared, probed: Sequence[Probed]) -> tuple[list[UsableProvider], list[Verdict]]:
+def _survey_libraries(
+    shared: _Shared, probed: Sequence[Probed]
+) -> tuple[list[Probed], list[UsableProvider], list[Verdict]]:
     """Find libraries without a plugin in the folders of the user and of the plugins; vet, probe and admit them."""
     plugin_folders = [Path(name) for result in probed for name in result.report.folders]
     searched = list(dict.fromkeys([*shared.folders, *plugin_folders]))
     driver = _driver(probed)
     found = find_without_plugin(searched, _backends(probed))
+    if shared.backends is not None:
+        found = {backend: libraries for backend, libraries in found.items() if backend in shared.backends}
     libraries, verdicts = vet_without_plugin(found, shared.policy, driver is not None)
     if driver is None or not libraries:
-        return [], verdicts
+        return [], [], verdicts
     jobs = jobs_without_plugin(driver, libraries, searched)
-    tested = probe_all(jobs, shared.options.timeout, shared.store, shared.refresh)
+    tested = probe_all(jobs, shared.options.timeout, shared.store, shared.refresh, shared.earlier.reports)
     usable, more = admit_libraries(tested, libraries, shared.names, shared.policy, shared.store)
-    return usable, [*verdicts, *more]
+    return tested, usable, [*verdicts, *more]
 
 
 def _survey_rest(
@@ -159,9 +204,13 @@ def _driver(probed: Sequence[Probed]) -> Job | None:
     return next(iter([*reversed(ours), *able]), None)
 
 
-def _log(verdicts: Sequence[Verdict], providers: Mapping[str, UsableProvider]) -> None:
-    for verdict in verdicts:
+def _log(survey: Survey, earlier: Survey) -> None:
+    fresh = [verdict for verdict in survey.verdicts if verdict not in earlier.verdicts]
+    for verdict in fresh:
         trace = "".join(f"\n  {line}" for line in verdict.details.get("traceback", ()))
         logger.debug("%s%s%s", verdict, f" ({verdict.hint})" if verdict.hint else "", trace)
-    if message := warning(verdicts, providers):
-        logger.warning("%s", message)
+    lines = [*warnings(fresh, survey.providers), *(note for note in survey.notes if note not in earlier.notes)]
+    if survey.complete and set(survey.providers) == {REFERENCE}:
+        lines.append(only_reference(survey.verdicts))
+    if lines:
+        logger.warning("%s", "\n".join(lines))

@@ -14,7 +14,7 @@ from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.rank import REFERENCE, find_devices
 from hotshoe_loader.verdict import Outcome, Verdict
 
-__all__ = ["describe", "explain", "not_found", "related", "unmatched", "warning", "why"]
+__all__ = ["describe", "explain", "not_found", "only_reference", "related", "unmatched", "warnings", "why"]
 
 _GPUS = (DeviceType.GPU, DeviceType.IGPU)
 
@@ -29,10 +29,14 @@ def describe(device: Device) -> str:
     return f"{device.name} ({', '.join(facts)})"
 
 
-def why(device: Device, devices: Sequence[Device], verdicts: Sequence[Verdict], options: Options) -> str:
-    """One line: a device, and why it is used."""
-    reasons = [_cause(device, devices, options)]
-    reasons += [f"prefer={token!r} matches no device" for token in unmatched(options.prefer, devices)]
+def why(
+    device: Device, devices: Sequence[Device], verdicts: Sequence[Verdict], options: Options, complete: bool = True
+) -> str:
+    """One line: a device, and why it is used. complete: whether every plugin was tested."""
+    if not complete:
+        return f"{describe(device)}: requested"
+    missing = [f"prefer={token!r} matches no device" for token in unmatched(options.prefer, devices)]
+    reasons = [_cause(device, devices, options), *missing]
     if device.type not in _GPUS and not any(other.type in _GPUS for other in devices):
         reasons.append(_no_gpu(verdicts))
     if device.type is DeviceType.IGPU:
@@ -116,27 +120,32 @@ def explain(
     return "\n".join(lines)
 
 
-def warning(verdicts: Sequence[Verdict], providers: Collection[str]) -> str:
-    """The warning that ``load_all`` logs about broken plugins and names that are used twice; "" if all is well."""
+def warnings(verdicts: Sequence[Verdict], providers: Collection[str]) -> list[str]:
+    """The lines of the warning that ``load_all`` logs: about broken plugins, names that are used twice, and libraries
+    that were exchanged, so that another one is used. ``providers``: the names of the usable ones."""
     plugins = [verdict for verdict in verdicts if verdict.kind == "plugin"]
     # Users expect a missing device and what they blocked themselves. They do not expect a broken plugin or a conflict.
     lines = [
         f"{verdict}{f' ({verdict.hint})' if verdict.hint else ''}"
         for verdict in verdicts
-        if (verdict.kind == "plugin" and verdict.outcome.broken) or "conflict" in verdict.details
+        if (verdict.kind == "plugin" and verdict.outcome.broken)
+        or "conflict" in verdict.details
+        or (verdict.details.get("damaged") and verdict.details.get("provider") in providers)
     ]
     for verdict in plugins:
         dropped = verdict.details.get("dropped", ()) if verdict.outcome.usable else ()
         lines += [
             f"{verdict.candidate} ({verdict.origin}): {reason}" for reason in dropped if " is taken by " in reason
         ]
-    if set(providers) == {REFERENCE}:
-        lines.append(
-            "no plugin offers a device, so models run on the reference backend, which is NumPy and slow. To do next: "
-            f"{' or '.join(_first_steps(verdicts)) or 'install a plugin'}; details: hotshoe doctor, "
-            "or load_all().explain()"
-        )
-    return "\n".join(lines)
+    return lines
+
+
+def only_reference(verdicts: Sequence[Verdict]) -> str:
+    """The line of the warning if no plugin offers a device."""
+    return (
+        "no plugin offers a device, so models run on the reference backend, which is NumPy and slow. To do next: "
+        f"{' or '.join(_first_steps(verdicts)) or 'install a plugin'}; details: hotshoe doctor, or load_all().explain()"
+    )
 
 
 def _first_steps(verdicts: Sequence[Verdict]) -> list[str]:

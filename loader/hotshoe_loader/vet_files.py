@@ -97,7 +97,7 @@ def damaged_files(plugin: EntryPoint) -> dict[str, str]:
 
 def untrusted(path: str | Path, problem: str, hint: str) -> Rejected:
     """The rejection for a file that is not the one that pip installed."""
-    return Rejected(Outcome.UNTRUSTED, f"{path} is not the file that pip installed: {problem}", hint)
+    return Rejected(Outcome.UNTRUSTED, f"{path} is not the file that pip installed: {problem}", hint, damaged=True)
 
 
 def _is_native(name: str) -> bool:

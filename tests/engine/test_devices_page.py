@@ -28,8 +28,7 @@ def blocks(language: str) -> list[str]:
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with model.gguf, on a machine with two GPUs."""
     registry = FakeRegistry(fake("cuda:0"), fake("cuda:1"), fake("cpu", type=DeviceType.CPU))
-    monkeypatch.setattr("hotshoe.loading.load_all", lambda: registry)
-    monkeypatch.setattr("hotshoe.loading.load_all", lambda: registry)
+    monkeypatch.setattr("hotshoe.loading.load_all", lambda **options: registry)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.gguf").symlink_to(MODEL)
     return tmp_path

@@ -37,8 +37,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeRegistry]:
 
     def install(*devices: Device, **more: Any) -> FakeRegistry:
         registry = FakeRegistry(*devices, **more)
-        monkeypatch.setattr("hotshoe.loading.load_all", lambda: registry)
-        monkeypatch.setattr("hotshoe.loading.load_all", lambda: registry)
+        monkeypatch.setattr("hotshoe.loading.load_all", lambda **options: registry)
         return registry
 
     return install

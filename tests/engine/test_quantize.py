@@ -260,11 +260,19 @@ def test_without_a_plugin_that_can(dense: Path, tmp_path: Path, monkeypatch: pyt
     """NumPy writes q8_0, and no K-quants: the error says what to install."""
     expected = quantize_model(dense, tmp_path / "by-ggml.gguf", "q8_0").read_bytes()
     plain = hotshoe_loader.load_all(allow="none-of-them")
-    monkeypatch.setattr(hotshoe_loader, "load_all", lambda: plain)
+    monkeypatch.setattr(hotshoe_loader, "load_all", lambda **options: plain)
     with pytest.raises(ConversionError, match=r"reference.*cannot write q4_k, q6_k(.|\n)*pip install \S+ggml-cpu"):
         quantize_model(dense, tmp_path / "out.gguf", "q4_k_m")
     assert not (tmp_path / "out.gguf").exists()
     assert quantize_model(dense, tmp_path / "out.gguf", "q8_0").read_bytes() == expected
+
+
+@pytest.mark.parametrize("block", ["", "ggml-cpu"])
+def test_a_required_gpu_is_for_models(dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: str) -> None:
+    """Quantizing computes on the CPU, also where a variable says that models may use GPUs only."""
+    monkeypatch.setenv("HOTSHOE_REQUIRE", "gpu")
+    monkeypatch.setenv("HOTSHOE_BLOCK", block)
+    assert quantize_model(dense, tmp_path / "out.gguf", "q8_0").exists()
 
 
 # --- nothing half-made stays

@@ -189,7 +189,10 @@ def random_expression(rng: random.Random) -> str:
     return rng.choice(_EXPRESSIONS)
 
 
-_REPORT = '{"report": {"rejected": null, "providers": [], "met": [], "changes": [], "folders": [], "environment": [], '
+_REPORT = (
+    '{"report": {"rejected": null, "providers": [], "matched": [], "changes": [], "folders": [], "environment": [], '
+    '"missing": [], "mapped": [], "modules": {}, "can_drive": false, '
+)
 _WILD = (
     "import os; os._exit({n})",
     "import os; os.kill(os.getpid(), {n})",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -70,7 +71,6 @@ def test_real_children_are_kept_too(site, probes, monkeypatch):
 CHANGES = {
     "code": lambda site, patch: (site.path / "acme.py").write_text(GOOD_CODE + "# more"),
     "record": lambda site, patch: (site.path / "acme-1.0.dist-info" / "RECORD").write_text(""),
-    "another distribution": lambda site, patch: site.metadata("other", "1", None),
     "an upgrade": lambda site, patch: (site.path / "acme-1.0.dist-info").rename(site.path / "acme-1.1.dist-info"),
     "visible devices": lambda site, patch: patch.setenv("CUDA_VISIBLE_DEVICES", "1"),
     "options": lambda site, patch: patch.setenv("HOTSHOE_BLOCK", "vulkan"),
@@ -88,6 +88,73 @@ def test_a_change_causes_a_new_probe(site, count, monkeypatch, change):
     CHANGES[change](site, monkeypatch)
     start()
     assert count() == ["acme"]
+
+
+def test_installing_something_else_does_not_cause_a_new_probe(site, count):
+    site.good("acme")
+    start()
+    site.metadata("other", "1", None)
+    (site.path / "other.py").write_text("")
+    start()
+    assert count() == ["acme"]
+
+
+def test_installing_what_it_looked_for_causes_a_new_probe(site, count):
+    site.install("acme", "try:\n    import faster_maths\nexcept ImportError:\n    pass\n" + GOOD_CODE)
+    start()
+    start()
+    assert count() == ["acme"]
+    (site.path / "faster_maths.py").write_text("")
+    start()
+    assert count() == ["acme"]
+    sys.modules.pop("faster_maths", None)
+    (site.path / "faster_maths.py").write_text("# another version")
+    start()
+    assert count() == ["acme"]
+    sys.modules.pop("faster_maths", None)
+
+
+def test_a_failure_is_tried_again_after_an_installation(site, count):
+    site.install("bad", "raise OSError('no driver')")
+    start()
+    start()
+    assert count() == ["bad"]
+    site.metadata("driver", "1", None)
+    start()
+    assert count() == ["bad"]
+
+
+def test_a_report_does_not_outlive_pythonpath(site, probes, tmp_path, monkeypatch):
+    """The module of another folder was tested, so its device and its libraries are not those of this start."""
+    site.good("acme")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "acme.py").write_text(GOOD.replace("{arguments}", "devices=('npu:7',)"))
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(str(other))
+        assert start().devices[0].name == "npu:7"
+    assert start().devices[0].name == "npu:0"
+
+
+def test_a_native_file_that_was_used_counts(site, natives, probes, monkeypatch):
+    library = natives.library("libhelper.so", "int a;")
+    site.install("acme", f"import ctypes\nctypes.CDLL({str(library)!r})\n" + GOOD_CODE)
+    start()
+    monkeypatch.setattr(child_process, "run", lambda jobs, limit: pytest.fail("probed again"))
+    start()
+    os.utime(library, (1, 1))
+    with pytest.raises(pytest.fail.Exception, match="probed again"):
+        start()
+
+
+def test_of_an_installed_hotshoe_only_the_record_is_looked_at(tmp_path, monkeypatch):
+    package = tmp_path / "hotshoe_loader"
+    monkeypatch.setattr(cache.hotshoe_loader, "__file__", str(package / "__init__.py"))
+    record = tmp_path / "hotshoe_core-1.2.dist-info" / "RECORD"
+    record.parent.mkdir()
+    record.write_text("one line")
+    assert cache.machine_state({"hotshoe-core": "1.2"})["hotshoe"] == cache._stat(str(record))
+    assert len(cache.machine_state({"hotshoe-core": "1.3"})["hotshoe"]) > 50, "a checkout: every file"
 
 
 def test_our_own_code_is_what_plugins_import():
@@ -185,7 +252,7 @@ def test_a_longer_time_limit_is_a_reason_to_try_again(site, count):
 
 def test_starts_at_the_same_time(site, probes, count):
     site.good("acme")
-    store = cache.Cache(probes, cache.machine_state({}))
+    store = cache.Cache(probes, cache.machine_state({}), {})
     start()
     assert probes.stat().st_mode & 0o777 == 0o700
     (path,) = probes.iterdir()

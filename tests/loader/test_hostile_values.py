@@ -146,13 +146,16 @@ NESTED = json.loads("[" * 400 + "]" * 400)
         {"rejected": {**REJECTED, "outcome": NESTED, "details": {}}},
         {"rejected": None, "providers": []},
         {"folders": ["a\0b"]},
+        {"modules": {"acme": 1}},
+        {"modules": ["acme"]},
         {"can_drive": 1},
         {"elapsed": HUGE},
     ],
 )
 def test_a_report_that_could_not_be_shown_is_invalid(lie):
     report = {"rejected": {**REJECTED, "details": {"traceback": ["x"], "missing": "y", "score": 1}}, "providers": []}
-    report |= {"matched": [], "changes": [], "folders": [], "environment": [], "can_drive": True, "elapsed": 0.0}
+    report |= {name: [] for name in ("matched", "changes", "folders", "environment", "missing", "mapped")}
+    report |= {"modules": {}, "can_drive": True, "elapsed": 0.0}
     assert Report.from_json(report).to_json() == report
     with pytest.raises(ValueError, match=r"^invalid report: "):
         Report.from_json({**report, **lie})

@@ -102,9 +102,9 @@ def test_a_plugin_has_its_name_before_a_library(driver, natives, site, caplog):
     natives.variant("strange", None, folder=driver)
     with caplog.at_level(logging.WARNING, "hotshoe.loader"):
         registry = load_all(paths=driver)
-    assert names(registry) == ["cpu", "strange:0", "strange:1", "reference"]
+    assert names(registry) == ["cpu", "strange:0", "reference"]
     assert registry.select("strange:0")[0].provider == "strange"
-    assert "the name 'strange:0' is taken by 'strange' of strange 1.0" in caplog.text
+    assert "the name 'strange:0' is taken by the entry point 'strange' of strange 1.0" in caplog.text
 
 
 def test_block_and_allow(driver, natives):
@@ -114,7 +114,7 @@ def test_block_and_allow(driver, natives):
         registry = load_all(paths=driver, block=word)
         assert libraries(registry)["ggml-strange"].outcome is Outcome.BLOCKED, word
         assert names(registry) == ["cpu", "other:0", "other:1", "reference"]
-        assert f"block={word!r} matched nothing" not in registry.explain()
+        assert "matches nothing" not in registry.explain()
     registry = load_all(paths=driver, allow="cpu")
     assert {verdict.outcome for name, verdict in libraries(registry).items() if "cpu" not in name} == {Outcome.BLOCKED}
     for word in ("other", other.name, str(other)):

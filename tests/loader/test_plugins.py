@@ -7,11 +7,13 @@ import logging
 import pytest
 
 from hotshoe_loader import Outcome, Registry, load_all
+from tests.support.fake_plugins import GOOD
 
 HOOK = "from hotshoe_core.contract.plugin import hookimpl\n@hookimpl\ndef hotshoe_providers():\n"
 PROVIDER = """
 from hotshoe_core.contract.device import API_VERSION, Device, DeviceType
 from hotshoe_core.contract.plugin import hookimpl
+from tests.support.fake_plugins import GOOD
 class Provider:
     name, family, api_version = "bad", "bad", API_VERSION
     def native(self): return None
@@ -348,10 +350,24 @@ def test_a_published_plugin_is_blocked_by_its_short_name(site):
     assert load_all(block="vulkan").verdicts[0].outcome is Outcome.BLOCKED
 
 
-def test_a_block_that_matched_nothing_is_noted(site):
-    text = load_all(block=["acmme", "cuda"]).explain()
-    assert "block='acmme' matched nothing" in text
-    assert "block='cuda'" not in text, "published, and may be blocked beforehand"
+def test_a_block_that_matches_nothing_is_a_warning(site, caplog):
+    site.good()
+    text = load_all(block=["acmme", "cuda", "gpu"]).explain()
+    line = "'acmme' in block= or HOTSHOE_BLOCK matches nothing; did you mean 'acme'?"
+    assert line in text
+    assert [record.getMessage() for record in caplog.records] == [line], "published plugins may be blocked beforehand"
+
+
+def test_a_variable_that_nothing_reads_is_a_warning(site, caplog, monkeypatch):
+    monkeypatch.setenv("HOTSHOE_PREFFER", "cpu")
+    monkeypatch.setenv("HOTSHOE_ACME_LEVEL", "5")
+    (site.path / "acme").mkdir()
+    (site.path / "acme" / "__init__.py").write_text(GOOD.replace("{arguments}", ""))
+    (site.path / "acme" / "hotshoe-plugin.json").write_text('{"format": 1, "environment": ["HOTSHOE_ACME_"]}')
+    site.install("acme", None)
+    line = "the environment variable HOTSHOE_PREFFER has no effect; did you mean 'HOTSHOE_PREFER'?"
+    assert line in load_all().explain()
+    assert [record.getMessage() for record in caplog.records] == [line]
 
 
 def test_block_cpu_does_not_mean_the_reference(site):

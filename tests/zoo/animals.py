@@ -60,8 +60,9 @@ TAME = (
         "cowbird",
         "lays a report of its own, which says nothing, into the probe's pipe",
         WORKS,
-        before='import os, sys\negg = b\'{"report": {"rejected": null, "providers": [], "matched": [], '
-        '"changes": [], "folders": [], "environment": [], "can_drive": false, "elapsed": 0}}\\n\'\n'
+        before='import os, sys\negg = b\'{"report": {"rejected": null, "providers": [], "matched": [], "missing": [], '
+        '"changes": [], "folders": [], "environment": [], "mapped": [], '
+        '"modules": {}, "can_drive": false, "elapsed": 0}}\\n\'\n'
         "for nest in range(3, 30) if 'hotshoe_loader.child_main' in sys.modules else ():\n"
         "    try: os.write(nest, egg)\n    except OSError: pass",
     ),

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     except ImportError as error:
         raise hotshoe.HotshoeError("the conformance kit needs pytest", hint="pip install pytest") from error
 
-    registry = load_all(require=args.device)
+    registry = load_all(device=args.device)
     results = _Results()
     _give(registry, args.device)
     options = ["--pyargs", "hotshoe_core.testing.on_device", "-p", "no:cacheprovider", "-c", os.devnull, "-q"]

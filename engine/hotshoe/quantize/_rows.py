@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotshoe_core.contract.device import BackendParams, DeviceType
-from hotshoe_core.errors import BackendError, ConversionError, DTypeError, PluginError
+from hotshoe_core.errors import BackendError, ConversionError, DeviceNotFoundError, DTypeError, PluginError
 from hotshoe_core.errors.arguments import integer
 from hotshoe_core.errors.install import pip_install
 from hotshoe_core.tensors.dtypes import DType
@@ -130,7 +130,10 @@ def _open(kinds: set[tuple[DType, DType, bool]]) -> Backend:
     """Open the first CPU backend that can do all of ``kinds``. Raises ConversionError if no backend can."""
     from hotshoe_loader import load_all
 
-    registry = load_all()
+    try:
+        registry = load_all(device="cpu")
+    except DeviceNotFoundError:  # there is no CPU plugin, and HOTSHOE_REQUIRE is about the devices of models
+        registry = load_all(device="reference")
     cannot: dict[str, str] = {}
     for device in registry.devices:
         if device.type is not DeviceType.CPU:

@@ -1,6 +1,8 @@
 """Mutants: backends with one planted error each, which the conformance kit must find.
 
 ops        errors in the result of an op      patches  building blocks for them
+sizes      errors beyond a block, a grid, or a few rows
+numbers    errors in wide integers, rounding, small numbers, far positions, NaN
 lives      errors in replay, states, memory, closing, and several devices
 blocks     errors in reading the blocks of weights
 mutant     Mutant: a backend with an error, the same backend without it, and the tests that must fail
@@ -10,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tests.core.mutants import blocks, lives, ops
+from tests.core.mutants import blocks, lives, numbers, ops, sizes
 from tests.core.mutants.mutant import Mutant
 
 __all__ = ["MUTANTS", "Mutant"]
 
-MUTANTS: Mapping[str, Mutant] = {**ops.mutants(), **blocks.mutants(), **lives.mutants()}
+MUTANTS: Mapping[str, Mutant] = {
+    **ops.mutants(), **sizes.mutants(), **numbers.mutants(), **blocks.mutants(), **lives.mutants(),
+}  # fmt: skip
 """All of them, by what is wrong: "softmax: …"."""
