@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 import numpy as np
 
 from hotshoe.kvcache import make_cache
+from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.runner.base import LoadedModel, ModelParts, T
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
@@ -63,14 +64,14 @@ class TextModel(LoadedModel):
     def __init__(self, parts: ModelParts) -> None:
         super().__init__(parts)
         model, params, n_ctx = cast("TextModule", parts.model), parts.params, parts.n_ctx
-        spec = model.cache_spec()
+        spec, per_octave = model.cache_spec(), rows_per_octave(self.backend)
         self._cache = make_cache(
             self.backend,
             spec,
             n_tokens=n_ctx,
             n_sequences=params.n_sequences,
             n_ubatch=params.max_graph_rows,
-            n_scratch=max_padding(params.max_graph_rows),
+            n_scratch=max_padding(params.max_graph_rows, per_octave),
             dtype=params.dtype,
         )
         self._forward = TextForward(model, self.backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.max_graph_rows)
@@ -78,7 +79,7 @@ class TextModel(LoadedModel):
             self.backend,
             self._forward,
             Slots(self._cache, params.max_sequences),
-            Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform),
+            Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
             n_ctx=n_ctx,
             not_finite=self._not_finite,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
