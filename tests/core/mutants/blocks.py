@@ -12,7 +12,7 @@ from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.eager.reference import numpy_library
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.testing import OP_CASES
-from tests.core.mutants.lives import library, over_numpy, patched
+from tests.core.mutants.adapters import library, over_numpy, patched
 from tests.core.mutants.mutant import Mutant
 
 __all__ = ["mutants"]
