@@ -6,7 +6,7 @@ MLX ?= 1
 VULKAN ?= 0
 # CUDA=1 also builds the wheel of the CUDA plugin, which takes hours.
 CUDA ?= 0
-# ORACLES=0 does not install PyTorch and transformers; the tests that compare with them are then skipped.
+# ORACLES=0 does not install PyTorch, JAX and transformers; the tests that need them are then skipped.
 ORACLES ?= 1
 
 VENV := .venv

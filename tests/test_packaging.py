@@ -141,7 +141,7 @@ def test_commands_name_extras_that_exist() -> None:
         "docs/backends.md",
         "docs/models.md",
         "core/README.md",
-        "examples/backends/torch/pyproject.toml",
+        *(str(path.relative_to(ROOT)) for path in ROOT.glob("examples/backends/*/pyproject.toml")),
         *(str(path.relative_to(ROOT)) for path in ROOT.glob("engine/hotshoe/cli/templates/*/pyproject.toml.in")),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,9 @@ def test_a_class_may_declare_an_attribute_that_its_base_annotates() -> None:
     class Other(MLP):
         up = submodule("ffn_up_proj")
 
-    assert next(p.names[0] for p in Other(None).parameters()) == "ffn_up_proj.weight"
+    assert (
+        next(p.names[0] for p in Other(types.SimpleNamespace(dim=4, mlp_dim=(8,))).parameters()) == "ffn_up_proj.weight"
+    )
 
 
 def test_wrong_annotations() -> None:
@@ -126,7 +129,7 @@ def test_a_shape_for_a_module_without_weight() -> None:
         mlp: MLP = submodule("mlp", shape=lambda c, i: (1,))
 
     with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: shape= needs a tensor `weight`, but MLP has none"):
-        Mine(None)
+        Mine(types.SimpleNamespace(dim=4, mlp_dim=(8,)))
 
 
 def test_a_config_field_of_unknown_origin(data: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,11 @@ from hotshoe_core.errors import ConversionError, ModelFileError
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Checkpoint", "open_checkpoint"]
+__all__ = ["REQUIRED", "Checkpoint", "open_checkpoint"]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_REQUIRED = object()
+REQUIRED = object()  # the default of settings that have none
 
 
 @dataclass(frozen=True)
@@ -41,22 +42,22 @@ class Checkpoint:
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else None
 
-    def integer(self, key: str, default: Any = _REQUIRED) -> int:
+    def integer(self, key: str, default: Any = REQUIRED) -> int:
         """Read an integer of at least 1 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)
-        if value is None and default is not _REQUIRED:
+        if value is None and default is not REQUIRED:
             return int(default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**32:
-            raise self._bad(key, value, "a whole number of at least 1")
+            raise self.invalid(key, value, "a whole number of at least 1")
         return value
 
-    def number(self, key: str, default: Any = _REQUIRED) -> float:
+    def number(self, key: str, default: Any = REQUIRED) -> float:
         """Read a number in the range of float32 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)
-        if value is None and default is not _REQUIRED:
+        if value is None and default is not REQUIRED:
             return float(default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 3e38:
-            raise self._bad(key, value, "a number")
+            raise self.invalid(key, value, "a number")
         return float(value)
 
     def layers(self) -> int:
@@ -66,9 +67,8 @@ class Checkpoint:
         """
         n = self.integer("num_hidden_layers")
         if n > len(self.tensors):
-            raise ConversionError(
-                f"{self.model / 'config.json'}: num_hidden_layers is {n}, "
-                f"but the checkpoint has only {len(self.tensors)} tensors",
+            raise self.refusal(
+                f"num_hidden_layers is {n}, but the checkpoint has only {len(self.tensors)} tensors",
                 hint="check that the weights belong to this config.json, and that no file is missing",
             )
         return n
@@ -80,18 +80,25 @@ class Checkpoint:
         """
         value = self.config.get(key, default)
         if value is not None and value not in accepted:
-            raise ConversionError(
-                f"{self.model / 'config.json'}: {key} is {value!r}; "
-                f"hotshoe converts models with {' or '.join(map(repr, accepted))}"
-            )
+            raise self.refusal(f"{key} is {value!r}; hotshoe converts models with {' or '.join(map(repr, accepted))}")
+
+    def biases(self, **names: Sequence[str]) -> list[str]:
+        """The biases that config.json says the model has: for each key that is true there, those of the given names."""
+        return [f"{name}.bias" for key in names if self.config.get(key) is True for name in names[key]]
 
     def read(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Read the values of a tensor as float32."""
         return read_tensor(self.tensors[name])
 
-    def _bad(self, key: str, value: Any, expected: str) -> ModelFileError:
-        got = "missing" if value is None else repr(value)[:80]
+    def invalid(self, key: str, value: Any, expected: str) -> ModelFileError:
+        """An error about the value of a key in config.json. The caller raises it."""
+        long = isinstance(value, list) and len(value) > 8
+        got = "missing" if value is None else f"a list of {len(value)}" if long else repr(value)[:80]
         return ModelFileError(f"{got}; expected {expected}", path=self.model / "config.json", field=key)
+
+    def refusal(self, message: str, hint: str | None = None) -> ConversionError:
+        """An error about a config.json that a GGUF file or hotshoe cannot express. The caller raises it."""
+        return ConversionError(f"{self.model / 'config.json'}: {message}", hint=hint)
 
 
 def open_checkpoint(source: str | Path) -> Checkpoint:

@@ -22,18 +22,8 @@
 
 enum {
     UNPACKED = 24 << 10, /* bytes of a panel's records */
-#if defined(__GLIBC__)
-    STAGED = 384 << 10, /* bytes of activations, which stay in the L2 cache */
-    MAX_TOKENS = 128,   /* tokens of a group: 16 tiles, so that unpacking is a small part */
-#elif defined(__linux__)
-    /* musl gives a thread 128 KiB of stack. */
-    STAGED = 40 << 10,
-    MAX_TOKENS = 24,
-#else
-    /* macOS gives a thread 512 KiB of stack. */
-    STAGED = 160 << 10,
-    MAX_TOKENS = 96,
-#endif
+    STAGED = 384 << 10,  /* bytes of activations, which stay in the L2 cache */
+    MAX_TOKENS = 128,    /* tokens of a group: 16 tiles, so that unpacking is a small part */
     /* A group has as many tokens as can be staged with all their elements: then their sums are computed in one go. If
      * those were fewer than MIN_TOKENS, unpacking would cost too much for each token: then the group has MAX_TOKENS,
      * and only some elements are staged at once. */
@@ -90,6 +80,7 @@ struct staged {
     _Alignas(64) char tokens[STAGED];
     uint8_t has_outliers[MAX_SPANS]; /* for each span, tile by tile */
 };
+_Static_assert(sizeof(struct staged) <= HOTSHOE_SCRATCH, "too small");
 
 static int64_t scale_span_of(const struct quant * q) {
     return q->file_block_elements == SUPERBLOCK ? SCALE_SPAN : q->file_block_elements;
@@ -346,9 +337,8 @@ static struct token_group token_group_of(const struct hotshoe_linear_params * pa
 enum { MIN_PANELS = 4, MIN_PANELS_LARGE = 16 };
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    struct staged staged;
-    (void) ith;
     const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
+    struct staged * staged = scratch_of(params->scratch, ith);
     const struct ggml_tensor * x = dst->src[0];
     const float * residual = params->has_residual ? (const float *) dst->src[params->has_bias ? 2 : 1]->data : 0;
     struct token_group g = token_group_of(params);
@@ -375,7 +365,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
             g.n_tokens = last - first;
             g.first_panel = item % panels;
             g.last_panel = min64(g.first_panel + end - item, panels);
-            multiply(&g, &staged, is_same && all_staged(&g));
+            multiply(&g, staged, is_same && all_staged(&g));
         }
     }
     finish_thread(counter, nth);
@@ -408,9 +398,8 @@ static int64_t count_of(const int32_t * chosen, int64_t n, int32_t expert) {
 /* Threads take panels, expert by expert, and for each expert group by group. Each thread searches for itself which rows
  * chose an expert. */
 void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    struct staged staged;
-    (void) ith;
     const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
+    struct staged * staged = scratch_of(params->scratch, ith);
     const struct ggml_tensor *x = dst->src[0], *experts = dst->src[1];
     const int32_t * chosen = (const int32_t *) experts->data;
     const int64_t used = experts->ne[0], n = used * experts->ne[1];
@@ -452,7 +441,7 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
             g.gate = params->gate ? (const char *) params->gate + expert * weight_bytes : 0;
             g.first_panel = (item - expert_begin) % panels;
             g.last_panel = min64(g.first_panel + end - item, panels);
-            multiply(&g, &staged, is_same && all_staged(&g));
+            multiply(&g, staged, is_same && all_staged(&g));
         }
     }
     finish_thread(counter, nth);

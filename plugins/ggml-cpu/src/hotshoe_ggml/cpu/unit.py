@@ -7,6 +7,8 @@ from typing import Any
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
+from hotshoe_core.errors import NativeError
+from hotshoe_core.errors.text import format_bytes
 from hotshoe_ggml.cpu.builder import CpuBuilder
 from hotshoe_ggml.cpu.packed import (
     DenseWeight,
@@ -19,8 +21,9 @@ from hotshoe_ggml.cpu.packed import (
     rounds_stored,
 )
 from hotshoe_ggml.cpu.threads import require_threads
+from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.memory.transfer import Meter
-from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["CpuUnit"]
@@ -38,7 +41,18 @@ class CpuUnit(Unit):
         self.may_round_to_bf16 = multiplies_bf16()
         self._bf16 = params.matmul_precision == "bf16"
         self._pool: Any = ffi.NULL
+        self._scratch = self._allocate_scratch()
         self._start_pool()
+
+    def _allocate_scratch(self) -> Any:
+        size = self.n_threads * kernels().HOTSHOE_SCRATCH
+        try:
+            return ffi.from_buffer(zeros(size))
+        except MemoryError:
+            raise NativeError(
+                f"{self.name}: the system gives no {format_bytes(size)} for the kernels of {self.n_threads} threads",
+                hint="BackendParams(n_threads=…) with fewer threads, or a higher limit: see `ulimit -v`",
+            ) from None
 
     def _start_pool(self) -> None:
         """Start threads that stay: without a pool ggml starts and ends them with every graph."""
@@ -55,6 +69,7 @@ class CpuUnit(Unit):
             keep_alive,
             flash=self.params.flash_attention,
             n_threads=self.n_threads,
+            scratch=self._scratch,
             bf16=self._bf16 and self.may_round_to_bf16,
             multiplies_stored=self.params.repack is True,
         )
