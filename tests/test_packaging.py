@@ -150,3 +150,12 @@ def test_examples_of_packages_have_these_bounds(name: str) -> None:
     bounds = re.findall(r"\bhotshoe(?:-core|-ggml-cpu)?(>=[\d.]+,<[\d.]+)", text)
     assert bounds
     assert set(bounds) == {BOUND}
+
+
+def test_a_release_builds_every_plugin() -> None:
+    """Wheels of all but two, whose source distributions are compiled with the user's SDK."""
+    text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    built = {name for row in re.findall(r"plugins: ([^}]+) }", text) for name in row.split()}
+    assert built == {path.name for path in (ROOT / "plugins").glob("ggml-*")} - {"ggml-cuda", "ggml-vulkan"}
+    assert set(re.findall(r'python-version: "([\d.]+)"', text)) == {LOWEST}
+    assert f"CIBW_BUILD: cp{LOWEST.replace('.', '')}-*" in text

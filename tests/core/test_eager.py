@@ -149,7 +149,7 @@ def test_a_memory_error_of_the_library_becomes_insufficient_memory_error() -> No
 
 def test_the_backend_honours_what_its_library_honours() -> None:
     assert Toy().backend().honours == {"allocate"}
-    with pytest.raises(BackendError, match="'fast'; expected auto, on or off"):
+    with pytest.raises(BackendError, match=r"'fast' \(str\); expected auto, on or off"):
         BackendParams(flash_attention="fast")  # type: ignore[arg-type]
     with pytest.raises(BackendError, match=r"matmul_precision is .*'fp8'.*; expected 'stored' or 'bf16'"):
         BackendParams(matmul_precision="fp8")  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hotshoe.kvcache.buckets import round_down, round_up
+from hotshoe.runner.forward import max_padding
 from hotshoe.runner.scheduler import Chunk, Limits, schedule
 
 
@@ -138,6 +139,16 @@ def test_uniform_steps_cut_prompts_into_equal_chunks() -> None:
     graphs = by_id(schedule([Job(0, 300, 0), Job(1, 1, 1), Job(2, 100, 2), Job(3, 1, 3)], limits))
     assert graphs[0] == [(1, 1, 1), (3, 1, 1)]
     assert graphs[1:] == [[(0, 256, 0)], [(0, 44, 1), (2, 44, 0)], [(2, 56, 1)]]
+
+
+@pytest.mark.parametrize("per_octave", [1, 2, 16])
+def test_the_most_padding(per_octave: int) -> None:
+    """It was counted one by one: a model with an n_batch of 2^31 - 1 did not load within minutes."""
+    most = 0
+    for n in range(1, 3000):
+        most = max(most, round_up(n, per_octave) - n)
+        assert max_padding(n, per_octave) == most, n
+    assert max_padding(2**31 - 1, per_octave) == 2**30 // per_octave - 1
 
 
 @pytest.mark.parametrize("per_octave", [1, 2, 4, 8, 16])

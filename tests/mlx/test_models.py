@@ -30,10 +30,9 @@ def need(device: str) -> str:
 @pytest.mark.parametrize("dtype", ["q8_0", "f16"])
 def test_the_shipped_model_writes_what_it_writes_on_ggml(dtype: str, tmp_path: Path) -> None:
     path = SHIPPED if dtype == "q8_0" else as_f16(SHIPPED, tmp_path / "f16.gguf")
-    runner = hotshoe.RunnerParams(kv_dtype="f32")
     tokens, logits = [], []
     for device in (need("cpu"), "mlx:cpu"):
-        with hotshoe.load_model(path, device, runner=runner) as model:
+        with hotshoe.load_model(path, device, kv_dtype="f32") as model:
             tokens.append(model.generate(PROMPT, GREEDY).tokens)
             logits.append(model.logits(model.tokenizer.encode(PROMPT)))
     assert len(tokens[0]) == 80

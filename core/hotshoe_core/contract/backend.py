@@ -353,6 +353,13 @@ class Backend(ABC):
         the last of them is closed.
         """
 
+    def tuning(self) -> Mapping[str, str]:
+        """What the backend found on this machine by measuring while it computed: a text for each subject.
+
+        ``hotshoe bench -v`` prints it. Empty for a backend that measures nothing, and before it has computed enough.
+        """
+        return {}
+
     def cache_config(self) -> CacheConfig:
         """The key/value cache that this backend wants."""
         return CacheConfig()

@@ -11,10 +11,11 @@ from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
 from hotshoe.kvcache.buckets import round_up, rows_per_octave
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
-from hotshoe.runner.items import Items, SpanRow
+from hotshoe.runner.items import MAX_POSITION, Items, SpanRow
 from hotshoe.runner.scheduler import Chunk
 from hotshoe_core import DType, Tensor
-from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
+from hotshoe_core.errors import InputEmptyError, InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
+from hotshoe_core.errors.text import shown
 
 if TYPE_CHECKING:
     from hotshoe.runner.base import TextModule
@@ -50,7 +51,8 @@ class TextWork(NamedTuple):
 
 def max_padding(n_rows: int, per_octave: int) -> int:
     """Return the largest number of rows that padding adds to a graph of up to ``n_rows`` rows."""
-    return max(round_up(n, per_octave) - n for n in range(1, n_rows + 1))
+    n = 1 + (1 << max(1, n_rows - 1).bit_length() - 1)  # the largest power of two plus 1 among them
+    return round_up(n, per_octave) - n
 
 
 class TextForward:
@@ -75,13 +77,13 @@ class TextForward:
     def check(self, items: Items, before: int = 0) -> None:
         """Raise an error unless the model can compute the rows from ``before`` on.
 
-        Without this check, all jobs of a step would fail with the invalid one. Raises InputTooLongError for an empty
-        sequence or more rows than the context holds; TokenizerError for a token id outside the vocabulary; ShapeError
-        for a span that does not fit the model.
+        Without this check, all jobs of a step would fail with the invalid one. Raises InputEmptyError for an empty
+        sequence; InputTooLongError for more rows than the context holds; TokenizerError for a token id outside the
+        vocabulary; ShapeError for a span that does not fit the model.
         """
         n = len(items)
         if not n:
-            raise InputTooLongError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
+            raise InputEmptyError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
         if n > self._n_ctx:
             raise InputTooLongError(
                 f"{n} tokens were given; the context holds {self._n_ctx}",
@@ -89,10 +91,16 @@ class TextForward:
             )
         for row in items.rows[before:]:
             if not isinstance(row, SpanRow) and not 0 <= row < self.n_vocab:
-                raise TokenizerError(f"token id {row} is outside the vocabulary of {self.n_vocab} tokens")
+                raise TokenizerError(f"token id {shown(row)} is outside the vocabulary of {self.n_vocab} tokens")
         for entry in items.spans:
             if entry.start >= before:
                 self._check_span(entry.span)
+        last = self._n_ctx + sum(entry.span.extent - len(entry.span) for entry in items.spans)
+        if last > MAX_POSITION:
+            raise ShapeError(
+                f"with the positions of its spans, the sequence would reach position {last}; expected at most "
+                f"{MAX_POSITION}"
+            )
 
     def _check_span(self, span: Any) -> None:
         dim = self._model.config.dim
