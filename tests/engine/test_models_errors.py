@@ -26,6 +26,7 @@ from hotshoe_core.errors import (
     WeightsError,
 )
 from hotshoe_core.gguf import GGUFFile
+from tests.fuzz.gguf_parts import Parts
 from tests.support.rewrite import rewrite
 
 
@@ -292,7 +293,24 @@ def test_hyper_parameters_are_checked_before_anything_is_made(
     """The backend is asked for no memory: that of the cache would be terabytes."""
     path = changed(data, tmp_path, **metadata)
     with pytest.raises(error, match=words):
-        hotshoe.load_model(path, "reference", runner=hotshoe.RunnerParams(kv_dtype="f32"))
+        hotshoe.load_model(path, "reference", kv_dtype="f32")
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("name", ["blk.0.ffn_up.weight", "blk.0.ffn_up.bias", "token_embd.weight"])
+def test_a_weight_without_axes(name: str, device: str, data: Path, tmp_path: Path) -> None:
+    parts = Parts.of(data / "llamacpp" / "BertForSequenceClassification.gguf")
+    next(row for row in parts.rows if row.name == name).dims.clear()
+    (tmp_path / "m.gguf").write_bytes(parts.bytes())
+    with pytest.raises(HotshoeError, match=rf"{name} has shape \[\]; expected"):
+        hotshoe.load_model(tmp_path / "m.gguf", device)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "x/" * 5000, "a\0b", "\ud800", "~nobody-of-this-name/x", b"x"])
+def test_paths_that_no_file_can_have(path: Any) -> None:
+    for use in (hotshoe.load_model, hotshoe.plan_model, hotshoe.load_tokenizer, GGUFFile):
+        with pytest.raises(ModelFileError, match=r"the path of a .* is .*; expected (the name of a file: |a str or)"):
+            use(path)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from hotshoe.cli.options import (
-    add_backend_options,
-    add_runner_options,
-    backend_params,
-    placement_params,
-    read_by,
-    runner_params,
-)
+from hotshoe.cli.options import add_backend_options, add_runner_options, load_options, read_by
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
@@ -206,11 +199,10 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
             )
         if getattr(args, name) is None:
             setattr(args, name, default)
-    options: dict[str, Any] = {"placement": placement_params(args)}
-    if of_text:
-        options["n_ctx"] = max(args.depth) + max(*args.prompt, *args.generate, 1)
-        options["runner"] = runner_params(args, n_sequences=max(args.sequences))
-    return hotshoe.load_model(args.model, args.device, params=backend_params(args), progress=progress, **options)
+    options = load_options(args)
+    options["n_sequences"] = max(args.sequences)
+    n_ctx = max(args.depth) + max(*args.prompt, *args.generate, 1) if of_text else None
+    return hotshoe.load_model(args.model, args.device, n_ctx=n_ctx, progress=progress, **options)
 
 
 def _repeat(once: Callable[[], float], tokens: int, n: int) -> list[float]:

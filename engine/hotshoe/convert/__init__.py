@@ -17,6 +17,8 @@ types, writes the file and reports errors. Converters are found by entry point, 
         rules = Rules(names={"layers.mlp.in_proj": "ffn_up"}, recipes={"attn_norm.weight": plus(1.0)})
         return make_layout(checkpoint, "mine", sizes.keys() | rope.keys(), rules, vocab=sizes.vocab)
 
+``open_checkpoint``, ``open_weights`` and ``find_converter`` are for programs that look into checkpoints.
+
 Converters can import from here:
 
 - ``Checkpoint``: the folder. ``integer``, ``number``, ``biases`` and ``require`` read config.json; ``refusal`` and
@@ -35,8 +37,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hotshoe.convert._checkpoint import Checkpoint
-    from hotshoe.convert._convert import convert
+    from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint, open_weights
+    from hotshoe.convert._convert import convert, find_converter
     from hotshoe.convert._layout import FileLayout, TensorLayout
     from hotshoe.convert._match import Array, Recipe, Rules, interleave, plus
     from hotshoe.convert._rope import Rope, read_rope
@@ -56,8 +58,11 @@ __all__ = [
     "TensorLayout",
     "convert",
     "expert_keys",
+    "find_converter",
     "interleave",
     "make_layout",
+    "open_checkpoint",
+    "open_weights",
     "plus",
     "read_rope",
     "read_sizes",
@@ -68,8 +73,8 @@ __all__ = [
 
 # imported on first use
 _MODULES = {
-    "_checkpoint": ("Checkpoint",),
-    "_convert": ("convert",),
+    "_checkpoint": ("Checkpoint", "open_checkpoint", "open_weights"),
+    "_convert": ("convert", "find_converter"),
     "_layout": ("FileLayout", "TensorLayout"),
     "_match": ("Array", "Recipe", "Rules", "interleave", "plus"),
     "_rope": ("Rope", "read_rope"),

@@ -11,11 +11,12 @@ from hotshoe.convert._json import read_object
 from hotshoe.convert._safetensors import StoredTensor, read_header, read_tensor
 from hotshoe.convert._sentence import SentenceModules, read_sentence_modules
 from hotshoe_core.errors import ConversionError, ModelFileError
+from hotshoe_core.errors.arguments import file_path
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["REQUIRED", "Checkpoint", "open_checkpoint"]
+__all__ = ["REQUIRED", "Checkpoint", "open_checkpoint", "open_weights"]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -107,7 +108,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     Raises ModelFileError if ``source`` is not a folder with a config.json and safetensors; ConversionError if its
     weights are in another format.
     """
-    folder = Path(source).expanduser()
+    folder = file_path("the folder of a model", source, ModelFileError)
     if folder.is_file():
         raise ModelFileError(
             "is a file; expected the folder with config.json and model.safetensors",
@@ -130,6 +131,16 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             hint="pass the folder that contains config.json and model.safetensors",
         )
     return Checkpoint(folder, model, read_object(model / "config.json"), _index(model), sentence)
+
+
+def open_weights(file: Path) -> Checkpoint:
+    """Open one safetensors file, with the config.json in its folder, or with an empty config.
+
+    Raises ModelFileError if a file is missing or damaged.
+    """
+    folder = file.parent
+    config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    return Checkpoint(file, folder, config, read_header(file), read_sentence_modules(folder))
 
 
 def _index(model: Path) -> dict[str, StoredTensor]:

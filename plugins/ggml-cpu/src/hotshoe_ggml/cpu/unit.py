@@ -84,7 +84,8 @@ class CpuUnit(Unit):
 
     def rounds(self, weight: WeightData) -> bool:
         packed = pack_format(weight, bf16=True)
-        stored = packed is None and "linear" in weight.uses and rounds_stored(weight.dtype, weight.shape[-1])
+        multiplied = "linear" in weight.uses and len(weight.shape) == 2  # a file may have any shape
+        stored = packed is None and multiplied and rounds_stored(weight.dtype, weight.shape[-1])
         return self._bf16 and (stored or packed is not pack_format(weight))
 
     def packs(self, weight: WeightData) -> bool:
