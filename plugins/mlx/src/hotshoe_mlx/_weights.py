@@ -194,7 +194,7 @@ def _pack(blocks: Bytes, w: WeightData) -> Packed:
         part = layout.groups(blocks[start : start + step])
         rows = slice(start * per_block, start * per_block + len(part.scales))
         codes[rows], scales[rows], biases[rows] = _pack_bits(part.codes, layout.bits), part.scales, part.biases
-    return Packed(*(_rows(w, array) for array in (codes.view("<u4"), scales, biases)), layout.bits, GROUP, "affine")
+    return Packed(_rows(w, codes.view("<u4")), _rows(w, scales), _rows(w, biases), layout.bits, GROUP, "affine")
 
 
 def _pack_bits(codes: Bytes, bits: int) -> Bytes:
