@@ -105,7 +105,7 @@ def test_a_hook_compiles_the_whole_graph_on_one_device_and_the_part_on_each_of_t
                 expected = np.abs(expected * [1, 2, 3] + v) * 2
             np.testing.assert_allclose(ctx.compute({x: v}).read(y), expected)
         assert [len(compiler.donated) for compiler in compilers] == [n_parts - n_parts // 2, n_parts // 2]
-        assert backend.traced == 3 * n_parts  # this hook does not trace: it calls the function each time
+        assert backend.counters.traced == 3 * n_parts  # this hook does not trace: it calls the function each time
 
 
 def test_rows_that_a_graph_overwrites_are_donated_and_nothing_else_needs_them() -> None:

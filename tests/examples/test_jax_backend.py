@@ -86,11 +86,11 @@ report = {
 with hotshoe.load_model(sys.argv[1], device="jax", n_ctx=256) as model:
     report["ran on"] = model.device.name
     report["text"] = model.generate("And God said", max_tokens=12, temperature=0).text
-    before = model.backend.traced
+    before = model.backend.counters.traced
     for n in (5, 6, 7, 8):
         model.forget()
         model.logits(list(range(100, 100 + n)))
-    report["traced"] = model.backend.traced - before
+    report["traced"] = model.backend.counters.traced - before
 print(json.dumps(report))
 """
 

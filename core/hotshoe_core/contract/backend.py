@@ -182,6 +182,9 @@ class Counters:
     lowered: int = 0
     """Nodes lowered."""
 
+    traced: int = 0
+    """Graphs, or parts of them, that a compiler of the library has traced."""
+
 
 class Executable(ABC):
     """A compiled graph with its memory. ``write`` and ``read`` take tensors of the compiled graph."""

@@ -43,12 +43,6 @@ __all__ = ["EagerBackend"]
 class EagerBackend(Backend):
     """A backend over one EagerLibrary for each device. A lock serialises calls."""
 
-    traced: int
-    """How often compiled functions have called the functions that ``compile_hook`` was given, which traces them.
-
-    Running a graph again must not increase it.
-    """
-
     def __init__(
         self,
         name: str,
@@ -64,7 +58,6 @@ class EagerBackend(Backend):
         self.devices = (devices,) if isinstance(devices, Device) else tuple(devices)
         self.params = params
         self.counters = Counters()
-        self.traced = 0
         self.lock = threading.RLock()
         chosen = (libraries,) if isinstance(libraries, EagerLibrary) else tuple(libraries)
         if not self.devices or len(chosen) != len(self.devices):
@@ -267,7 +260,7 @@ class EagerExecutable(Executable):
             return segment
 
         def traced(given: list[Native]) -> list[Native]:
-            self._backend.traced += 1
+            self._backend.counters.traced += 1
             return segment.run(given)
 
         return segment._replace(run=hook(traced, segment.donated))

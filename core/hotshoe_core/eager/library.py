@@ -146,6 +146,9 @@ class EagerLibrary:
     For libraries whose allocation failure ends the process. If None, the library must raise MemoryError.
     """
 
+    where: Callable[[Native], str] | None = None
+    """The name of the device that an array is on. The conformance kit compares it with what the backend reports."""
+
     checks_indices: bool = False
     """The functions raise for an index out of range, so the adapter does not clamp indices for them."""
 

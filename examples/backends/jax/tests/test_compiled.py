@@ -30,7 +30,7 @@ def test_a_token_copies_no_cache_and_traces_nothing(backend: EagerBackend) -> No
         ctx.compute({at: [i], rows: np.ones((1, 8))})
     assert state.handle.unsafe_buffer_pointer() == before
     assert state.handle.astype(float).sum() == 24
-    assert backend.traced == 1
+    assert backend.counters.traced == 1
 
 
 def test_a_run_that_fails_after_donation_loses_the_cache_and_says_so(backend: EagerBackend) -> None:
