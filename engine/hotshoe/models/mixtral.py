@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hotshoe import nn
-from hotshoe.models.llama import Attention
-from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, rope_key, submodule
+from hotshoe.nn import ExpertConfig, MixtureOfExperts, key, layers, rope_key, submodule, tensor
+from hotshoe_core import Tensor
 from hotshoe_core.ops import RoPE
 
 
@@ -17,6 +17,10 @@ from hotshoe_core.ops import RoPE
 class Config(ExpertConfig):
     rope: RoPE = rope_key(interleaved=True)
     expert_dim: int = key("feed_forward_length", minimum=1)
+
+
+class Attention(nn.Attention):
+    rope_factors: Tensor | None = tensor("rope_freqs.weight", use="div", optional=True, of_model=True)  # Llama 3's
 
 
 class Block(nn.PreNormBlock):
