@@ -132,7 +132,10 @@ def _open(usable: UsableProvider, devices: list[Device], params: BackendParams) 
         fresh = [change for change in changes if change not in known]
         known += fresh
         if fresh:
-            logger.info("plugin %s changed this process: %s", usable.plugin.name, "; ".join(fresh))
+            # Without its own code as it was, every other backend would compute something else.
+            level = logging.WARNING if any("hotshoe_core" in change for change in fresh) else logging.INFO
+            text = "plugin %s changed this process, and it was put back as far as possible: %s"
+            logger.log(level, text, usable.plugin.name, "; ".join(fresh))
 
 
 def _call_open(provider: Provider, devices: list[Device], params: BackendParams) -> Backend:

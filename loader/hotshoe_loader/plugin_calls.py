@@ -201,16 +201,20 @@ def import_plugin(plugin: EntryPoint) -> object:
             f"reading the entry point {plugin.value!r} failed: it is not 'module' or 'module:object'",
             f"report it to the authors of {plugin.distribution}",
         )
-    found: object = guarded(lambda: importlib.import_module(name), f"importing {name!r}", plugin, Outcome.IMPORT_ERROR)
-    for attribute in filter(None, plugin.attribute.split(".")):
-        if not hasattr(found, attribute):
-            raise Rejected(
-                Outcome.IMPORT_ERROR,
-                f"its entry point names {plugin.value!r}, but {attribute!r} does not exist in it",
-                f"{pip_install(plugin.distribution, '--upgrade')}, or report it to its authors",
-            )
-        found = getattr(found, attribute)
-    return found
+
+    def load() -> object:
+        found: object = importlib.import_module(name)
+        for attribute in filter(None, plugin.attribute.split(".")):
+            if not hasattr(found, attribute):
+                raise Rejected(
+                    Outcome.IMPORT_ERROR,
+                    f"its entry point names {plugin.value!r}, but {attribute!r} does not exist in it",
+                    f"{pip_install(plugin.distribution, '--upgrade')}, or report it to its authors",
+                )
+            found = getattr(found, attribute)  # a module's __getattr__ may import more
+        return found
+
+    return guarded(load, f"importing {name!r}", plugin, Outcome.IMPORT_ERROR)
 
 
 def can_adopt(module: object) -> bool:

@@ -55,6 +55,8 @@ def _vet(plugin: EntryPoint, policy: Policy) -> None:
             Outcome.SHADOWED,
             f"this copy, in {plugin.location}, comes after {plugin.shadowed_by} in sys.path; Python imports that one",
             f"remove one of the two: pip uninstall {plugin.distribution}",
+            conflict=[plugin.shadowed_by, f"{plugin.origin} in {plugin.location}"],
+            copy=plugin.location,
         )
     if plugin.problem is not None:
         raise Rejected(Outcome.IMPORT_ERROR, plugin.problem, pip_install(plugin.distribution, "--force-reinstall"))

@@ -135,6 +135,15 @@ def test_a_plugin_that_hangs_is_ended_with_all_its_processes(site):
     assert not sleeping()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_that_is_stopped_would_not_need_more_time(site):
+    site.install("bad", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    found = verdict(load_all(timeout=0.5))
+    assert found.outcome is Outcome.CRASHED
+    assert "its process was stopped (SIGSTOP) while importing 'bad'" in found.reason
+    assert "timeout" not in found.hint
+
+
 def sleeping() -> list[int]:
     """The ids of processes that a plugin above started and that still run."""
     found = []

@@ -101,8 +101,7 @@ def _none_usable(libraries: list[LibraryReport], distribution: str) -> Rejected:
         return Rejected(broken[0].outcome, f"none of its libraries can be used: {why}", broken[0].hint)
     if all(rejected.outcome is Outcome.BLOCKED for _, rejected in rejections):
         return Rejected(Outcome.BLOCKED, f"all of its libraries are blocked: {why}", rejections[0][1].hint)
-    return Rejected(
-        Outcome.NO_DEVICE,
-        f"none of its libraries runs on this machine: {why}",
-        f"build one for this machine: {pip_build(distribution)}",
-    )
+    # A library that opens and finds no device lacks hardware or a driver: another build would find none either.
+    opened = next((rejected for _, rejected in rejections if rejected.details.get("score", 1) > 0), None)
+    hint = opened.hint if opened else f"build one for this machine: {pip_build(distribution)}"
+    return Rejected(Outcome.NO_DEVICE, f"none of its libraries runs on this machine: {why}", hint)
