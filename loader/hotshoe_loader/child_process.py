@@ -162,7 +162,7 @@ class _Child:
         self._channel = _Channel(self._process.stdout, wake, _MAX_REPORT, keep_end=False)
         self._output = _Channel(self._process.stderr, wake, _MAX_OUTPUT, keep_end=True)
         job = {
-            "path": [os.path.abspath(entry) for entry in sys.path],
+            "path": [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)],
             "limit": self._limit,
             "job": self._job.to_json(),
         }
