@@ -166,14 +166,14 @@ def _make_printable(error: HotshoeError) -> bool:
         error.message = "\n".join(printable(line, 2000) for line in str(error.message).split("\n"))
         error.hint = None if error.hint is None else printable(str(error.hint), 2000)
         return str(error).replace("\n", "").isprintable()
-    except Exception:
+    except (Exception, SystemExit):
         return False
 
 
 def _message(error: BaseException) -> str:
     try:
         return printable(" ".join(str(error).split()), 2000)
-    except Exception:
+    except (Exception, SystemExit):
         return "(its message cannot be shown)"
 
 

@@ -66,7 +66,7 @@ def _rejection(error: BaseException, doing: str, plugin: EntryPoint | None, othe
     # Reading a plugin's message may raise a second exception.
     try:
         text = " ".join((error.message if isinstance(error, HotshoeError) else str(error)).split())
-    except Exception:
+    except (Exception, SystemExit):
         text = "(its message cannot be shown)"
     what = f"{doing} raised {type(error).__name__}" + (f": {text}" if text else "")
     reinstall = pip_install(plugin.distribution, "--force-reinstall") if plugin else None
@@ -130,7 +130,7 @@ def _traceback(error: BaseException) -> list[str]:
         frames = frames.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, frames))
-    except Exception:  # raised by its __str__, or by that of its cause
+    except (Exception, SystemExit):  # raised by its __str__, or by that of its cause
         text = "".join(traceback.format_tb(frames)) + type(error).__name__
     lines = [line for line in text.splitlines() if line.strip()]
     return lines if len(lines) <= _MAX_LINES else [*lines[:3], "  …", *lines[4 - _MAX_LINES :]]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import time
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -137,10 +136,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 def test_hostile_file(tmp_path: Path, case: str) -> None:
     raw, message = HOSTILE[case]
     path = put(tmp_path, raw)
-    start = time.perf_counter()
     with pytest.raises(ModelFileError, match=message) as e:
         GGUFFile(path)
-    assert time.perf_counter() - start < 1
     assert str(e.value).startswith(str(path))
     assert e.value.path == path
 
@@ -252,7 +249,7 @@ def test_mutations_raise_only_model_file_errors(tmp_path: Path) -> None:
     raw, rng = small_file(), random.Random(0)
     path = tmp_path / "x.gguf"
     special = [0, 1, 2, 7, 8, 9, 0x7F, 0x80, 0xFF]
-    refused, longest, start = 0, 0, time.perf_counter()
+    refused, longest = 0, 0
     for _ in range(3000):
         b = bytearray(raw)
         for _ in range(rng.choice([1, 1, 1, 2, 4])):
@@ -278,7 +275,6 @@ def test_mutations_raise_only_model_file_errors(tmp_path: Path) -> None:
             longest = max(longest, len(str(e)) - len(str(path)))
     assert 1000 < refused < 3000  # the fuzzer reaches both sides
     assert longest < 1000
-    assert time.perf_counter() - start < 60
 
 
 def test_tensor_rows_do_not_overlap_in_the_table(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def probe_libraries(state: ProbeState, provider: Provider, description: object, 
     while (best := choose_library(scores)) is not None:
         path = str(best.library.path)
         try:
-            state.begin(f"library:{path}", f"its devices() through {best.library.name}")
+            state.begin(f"library:{path}", f"calling its devices() with {best.library.name}")
             report.devices, report.dropped = state.test_devices(provider, best.library.path)
             report.files = _unchanged({name: vetted[name] for name in (report.core, path)})
         except Rejected as rejected:  # try the next best library
