@@ -16,7 +16,7 @@ from hotshoe_core.graphs.push_down_take import narrowed
 from hotshoe_core.tensors.tensor import TABLE, constant
 from hotshoe_core.testing.cases import OP_CASES
 from hotshoe_core.testing.operands import Case
-from hotshoe_core.testing.run import Maker
+from hotshoe_core.testing.run import Maker, error
 
 I32 = DType.I32
 
@@ -74,8 +74,7 @@ def test_rows_of_an_op_are_the_op_of_rows(op: str) -> None:
                     n_narrow += 1
                 expected = _compute(backend, graph, taken, make)
                 got = _compute(backend, narrow, stands_for[taken], make)
-                assert got.dtype == expected.dtype
-                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, err_msg=case.id)
+                assert error(got, expected) < 1e-5, case.id
             finally:
                 make.close()
     assert n_narrow

@@ -95,7 +95,7 @@ BAD_FOLDERS: list[tuple[Edit, type[Exception], str]] = [
     (
         _config(num_hidden_layers=3),
         ConversionError,
-        r"missing: blk.2.attn_k.bias, (.|\n)* and 12 more(.|\n)*hint: check",
+        r"missing: encoder.layer.2.attention.output.LayerNorm.bias, (.|\n)* and 12 more(.|\n)*hint: check",
     ),
     (_config(num_hidden_layers=1), ConversionError, "unknown: encoder.layer.1"),
     (_config(intermediate_size=65), ConversionError, r"is \(64, 32\), expected \(65, 32\)"),
@@ -112,7 +112,7 @@ BAD_FOLDERS: list[tuple[Edit, type[Exception], str]] = [
         ModelFileError,
         "weight_map: expected an object of file names",
     ),
-    (_weights(lambda w: w.pop(WORD)), ConversionError, "missing: token_embd.weight"),
+    (_weights(lambda w: w.pop(WORD)), ConversionError, "missing: embeddings.word_embeddings.weight"),
     (_weights(lambda w: w.update({"encoder.extra": np.zeros(3)})), ConversionError, "unknown: encoder.extra"),
     (_weights(lambda w: w.update({f"bert.{WORD}": w[WORD]})), ConversionError, "has token_embd.weight twice"),
     (_weights(lambda w: w.update({WORD: w[WORD].T})), ConversionError, "word_embeddings.weight is"),

@@ -17,6 +17,7 @@ pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
 from hotshoe_ggml import native
 from hotshoe_ggml.cpu.builder import CpuBuilder, cache_types, mask_types
+from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.native import ffi
 
 Array = np.ndarray[Any, Any]
@@ -42,7 +43,10 @@ class Blocks:
 
 
 def cpu_builder(context: Any, n_threads: int = 1) -> CpuBuilder:
-    return CpuBuilder(context, [], flash="auto", n_threads=n_threads, bf16=False, multiplies_stored=True)
+    scratch = ffi.from_buffer(zeros(n_threads * native.kernels().HOTSHOE_SCRATCH))
+    return CpuBuilder(
+        context, [], flash="auto", n_threads=n_threads, scratch=scratch, bf16=False, multiplies_stored=True
+    )
 
 
 class Graphs:

@@ -15,6 +15,7 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import native
 from hotshoe_ggml.cpu.builder import CpuBuilder
 from hotshoe_ggml.cpu.packed import DenseWeight, PackedFormat, PackedWeight, pack_format
+from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.native import ffi
 
 # (n, k, m): one of all; odd ones; more than one block of tokens, of features, of panels; remainders of tiles and panels
@@ -72,7 +73,8 @@ def run(
     set_threads(backend, threads)
     size = lib.ggml_tensor_overhead() * 32 + lib.ggml_graph_overhead_custom(32, False)
     context = lib.ggml_init({"mem_size": size, "mem_buffer": ffi.NULL, "no_alloc": True})
-    builder = CpuBuilder(context, [], flash="off", n_threads=1, bf16=bf16, multiplies_stored=True)
+    scratch = ffi.from_buffer(zeros(threads * native.kernels().HOTSHOE_SCRATCH))
+    builder = CpuBuilder(context, [], flash="off", n_threads=1, scratch=scratch, bf16=bf16, multiplies_stored=True)
     arrays = {"x": x} | {name: kwargs.pop(name) for name in ("bias", "residual", "experts") if name in kwargs}
     leaves = {
         name: builder.new(array.shape, DType.I32 if name == "experts" else DType.F32) for name, array in arrays.items()

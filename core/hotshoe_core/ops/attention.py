@@ -264,8 +264,9 @@ def _check_config(config: RoPE, head_dim: int) -> None:
 def rope(x: Tensor, positions: Tensor, factors: Tensor | None = None, *, config: RoPE) -> Tensor:
     """Rotary position embedding (Su et al. 2021, arXiv:2104.09864).
 
-    Shapes: x (..., n, heads, dim), positions (n,) or (..., n), factors (dim / 2,); gives x's shape. The factors divide
-    the frequencies (Llama 3, LongRoPE). With k sections, positions are (k, n) or (k, ..., n): see RoPE.
+    Shapes: x (..., n, heads, dim), positions (n,) or (..., n), factors (dim / 2,); gives x's shape. A negative position
+    turns back. The factors divide the frequencies (Llama 3, LongRoPE). With k sections, positions are (k, n) or
+    (k, ..., n): see RoPE.
     """
     half, dim = config.dim // 2, config.dim
     angles = _angles(positions.cast(F32), factors, config)  # (n, 1, dim / 2)

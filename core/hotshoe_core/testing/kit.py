@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hotshoe_core import ops
 from hotshoe_core.contract.backend import Backend
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.eager.reference import open_reference
@@ -23,7 +24,8 @@ __all__ = ["BackendConformance", "OpConformance"]
 
 F32 = DType.F32
 _EXACT = frozenset({DType.I8, DType.I16, DType.I32, DType.I64, DType.F64, F32})
-
+_ELEMENTWISE = frozenset(name for name, op in TABLE.items() if op.__module__ == ops.add.__module__)
+_MOVING = {"cast"} | {n for n, op in TABLE.items() if op.__module__ in (ops.take.__module__, ops.tile.__module__)}
 
 _known: dict[str, tuple[AnyCase, list[list[np.ndarray[Any, Any]]]]] = {}
 
@@ -58,16 +60,27 @@ class OpConformance:
     def tolerance(self, case: AnyCase) -> float:
         """The largest relative error (``run.error``) that is accepted, by the types of the operands.
 
-        0: casts between types without blocks. 1e-4: F32. 2e-3: F16, because products may be computed in half precision.
-        1e-2: BF16. 2e-2: quantized weights, because a backend may quantize the activations to 8 bits too.
+        0: casts, and ops that move elements, of types without blocks. 1e-4: F32. 2e-3: F16, because products may be
+        computed in half precision. 1e-2: BF16. 2e-2: quantized weights, because a backend may quantize the activations
+        to 8 bits too.
         """
-        if case.op == "cast" and not any(d.is_quantized for d in case.dtypes):
+        if case.op in _MOVING and not any(d.is_quantized for d in case.dtypes):
             return 0.0  # rounding to nearest, halves to even (IEEE 754), has one correct result
         if case.dtypes <= _EXACT:
             return 1e-4
         if any(d.is_quantized for d in case.dtypes):
             return 2e-2
         return 1e-2 if DType.BF16 in case.dtypes else 2e-3
+
+    def atol(self, case: AnyCase) -> float | None:
+        """The absolute error accepted in each element, in addition to the relative one; None: see ``run.error``.
+
+        Each element of an elementwise op over F32 counts, so that small numbers count too.
+        1e-30: a device may give 0 for numbers that F32 holds with fewer digits. 2e-6: formulas that subtract.
+        """
+        if case.op not in _ELEMENTWISE or not case.dtypes <= _EXACT:
+            return None
+        return 2e-6 if case.op in ("affine", "gelu", "geglu") else 1e-30
 
     def xfail(self, case: AnyCase) -> str | None:
         """The reason why this case is known to fail; None if it must pass."""
@@ -111,7 +124,7 @@ class OpConformance:
         limit = self.tolerance(case)
         for step, (got, expected) in enumerate(zip(results, references)):
             for i, (g, w) in enumerate(zip(got, expected)):
-                relative = error(g, w)
+                relative = error(g, w, self.atol(case))
                 where = f"{case.id}: step {step}, output {i}"
                 assert relative <= limit, f"{where}: error {relative:.2e} > {limit:.0e}{_differences(g, w)}"
 

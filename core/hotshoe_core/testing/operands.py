@@ -130,12 +130,13 @@ def large(rng: Rng, shape: Shape) -> Array:
 
 @dataclass(frozen=True)
 class Cycle:
-    """The given numbers, repeated."""
+    """The given numbers, repeated: float32, or int64 if all are integers."""
 
     numbers: tuple[float, ...]
 
     def __call__(self, rng: Rng, shape: Shape) -> Array:
-        return np.resize(np.array(self.numbers, np.float32), shape)
+        numbers = np.array(self.numbers)
+        return np.resize(numbers if numbers.dtype.kind == "i" else numbers.astype(np.float32), shape)
 
 
 @dataclass(frozen=True)

@@ -220,8 +220,12 @@ def _compute_decomposed(make: Maker, outputs: Sequence[Tensor], steps: int) -> l
     return results
 
 
-def error(got: Array, expected: Array) -> float:
-    """``‖got - expected‖₂ / ‖expected‖₂``. Infinite if shapes, types, NaNs, infinities or any integer differ."""
+def error(got: Array, expected: Array, atol: float | None = None) -> float:
+    """How far a result is off: infinite if shapes, types, NaNs, infinities or any integer differ.
+
+    Without ``atol``, ``‖got - expected‖₂ / ‖expected‖₂``. With it, the error of the worst element:
+    ``(|got - expected| - atol) / |expected|``, so that small elements count too.
+    """
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return np.inf
     if got.dtype.kind != "f":
@@ -230,7 +234,10 @@ def error(got: Array, expected: Array) -> float:
     if not np.array_equal(got[~finite], expected[~finite], equal_nan=True) or not np.isfinite(got[finite]).all():
         return np.inf
     g, w = got[finite].astype(np.float64), expected[finite].astype(np.float64)
-    return float(np.linalg.norm(g - w) / max(float(np.linalg.norm(w)), 1e-20)) if g.size else 0.0
+    if atol is None:
+        return float(np.linalg.norm(g - w) / max(float(np.linalg.norm(w)), 1e-20)) if g.size else 0.0
+    beyond = np.maximum(np.abs(g - w) - atol, 0)
+    return float(np.max(beyond / np.maximum(np.abs(w), 1e-300), initial=0))
 
 
 def blocks(rng: np.random.Generator, values: Values, shape: Shape, dtype: DType) -> Array:

@@ -54,6 +54,12 @@ def tokenizer_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
 
     Raises ModelFileError if files are missing or damaged; ConversionError if GGUF cannot express the tokenizer.
     """
+    if checkpoint.sentence.lowercase:
+        raise ConversionError(
+            f"{checkpoint.model / 'sentence_bert_config.json'}: do_lower_case is true; for this kind of vocabulary, a "
+            "GGUF file cannot say that texts are lowercased",
+            hint="set it to false, and pass texts in lower case to the model",
+        )
     files = read_text_tokenizer(checkpoint)
     read = read_unigram if is_unigram(files) else read_bytes if is_byte_level(files) else read_spaces
     vocab = read(files)

@@ -329,7 +329,7 @@ void hotshoe_attention(struct ggml_tensor * dst, int ith, int nth, void * userda
         job.step = keys < CHUNK ? CHUNK : min64(keys, job.step);
     }
 
-    struct run run = {.job = &job};
+    struct run run = {.job = &job, .scratch = scratch_of(params->scratch, ith)};
     /* An item is one tile of one head, for one key range. Each thread computes an equal share of the items, and an item
      * costs as many keys as it has: padded texts cost less than full ones. */
     const int64_t items = kv_heads * job.n_tiles, fixed = 16;

@@ -10,6 +10,7 @@ struct hotshoe_attention_params {
     float softcap; /* 0: none */
     int32_t has_mask;
     int32_t has_sinks;
+    void * scratch; /* see HOTSHOE_SCRATCH */
 };
 
 /* dst = softmax(scale * q k^T + mask) v, with max subtraction, computed in F32 (Vaswani et al. 2017; the online softmax

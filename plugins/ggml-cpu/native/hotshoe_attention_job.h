@@ -11,10 +11,8 @@
 #include "tensor_rows.h"
 
 #if defined(_MSC_VER) && !defined(__clang__)
-#define PER_THREAD __declspec(thread) __declspec(align(64))
 #define PREFETCH(p) (void) (p)
 #else
-#define PER_THREAD static _Thread_local __attribute__((aligned(64)))
 #define PREFETCH(p) __builtin_prefetch(p, 0, 2) /* into L2 */
 #endif
 
@@ -27,7 +25,6 @@ enum {
     STEP_BYTES = 64 << 10,    /* keys and values of all heads in a step of few rows: they are prefetched */
     SCRATCH_FLOATS = 37 << 10 /* 148 KiB: the keys, values and scores of one step stay in L2 */
 };
-PER_THREAD float scratch[SCRATCH_FLOATS];
 static const float zeros[MAX_DIM];
 #define TIMES8(x) x, x, x, x, x, x, x, x
 static const uint16_t hidden_f16[CHUNK] = {TIMES8(0xFC00), TIMES8(0xFC00), TIMES8(0xFC00), TIMES8(0xFC00)}; /* -inf */
@@ -71,6 +68,7 @@ struct upcoming {
 /* What a thread does at once: tiles [first, last) of each of the key/value heads [first_head, last_head). */
 struct run {
     const struct job * job;
+    float * scratch; /* SCRATCH_FLOATS */
     struct key_range range;
     int64_t first_head, last_head, first, last;
     int is_one_step; /* all keys are one step: rows are divided by their sum as they are written */

@@ -291,7 +291,7 @@ TARGET static void NAME(head)(struct run * run, int64_t m, int64_t kv_head) {
     const int64_t v_pad = (v_dim + W - 1) / W * W;
     const int64_t step = job->step, first = run->first, last = run->last;
     const int64_t first_key = run->visible_to_any.from, cols = run->visible_to_any.to - first_key;
-    float * const keys = scratch;
+    float * const keys = run->scratch;
     float * const values = keys + dim * step;
     float * const scores = values + v_pad * step;
     float * const float_masks = scores + ROWS * step;

@@ -20,6 +20,11 @@
 #define HOTSHOE_API __attribute__((visibility("default")))
 #endif
 
+/* Bytes of memory that each thread of a pool has for the kernels, one thread's after the other's, from the start of a
+ * page. Products and attention find its address in their params. They use it during a call only, so all nodes of the
+ * pool share it. A stack would be too small: some threads have 128 KiB. */
+enum { HOTSHOE_SCRATCH = 1 << 20 };
+
 /* A ggml_log_callback that discards the text: ggml may log after Python has ended. */
 HOTSHOE_API void hotshoe_log_discard(enum ggml_log_level level, const char * text, void * user_data);
 

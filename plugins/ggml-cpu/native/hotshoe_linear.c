@@ -3,8 +3,8 @@
  * A packed W (m, k) is stored in panels of 32 rows, k-major: panel[k][32]. For BF16 it is panel[k / 2][32][2], because
  * vdpbf16ps multiplies pairs. A weight that is multiplied as stored is transposed into such panels piece by piece.
  * Without AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512 features of it are 32
- * KiB. Groups of tokens are staged on the stack: their rows have a constant distance, which gives every broadcast an
- * immediate address, and is free of cache aliasing. Nothing is allocated, and no thread waits for another.
+ * KiB. The rows of staged tokens have a constant distance, which gives every broadcast an immediate address, and is free
+ * of cache aliasing. Nothing is allocated, and no thread waits for another.
  *
  * Reading order: hotshoe_linear.h (the ops), this file from hotshoe_linear upwards, work_items.h (threads),
  * hotshoe_linear_tiles.h (the inner loops), hotshoe_linear_pieces.h (what is done around them). */
@@ -181,12 +181,14 @@ struct piece {
     int is_last_depth;
 };
 
-/* Memory of one call, on its stack. */
+/* Memory of one call. */
 struct scratch {
+    _Alignas(64) char staged[STAGED_DEPTHS * MAX_TOKENS_STORED * STRIDE];
     _Alignas(64) float widened[DEPTH_STORED * PANEL];        /* 64 KiB, as DEPTH_STORED = 512 */
     _Alignas(64) uint16_t rounded[2 * DEPTH_STORED * PANEL]; /* 64 KiB */
     _Alignas(64) float sums[SUMS];
 };
+_Static_assert(sizeof(struct scratch) <= HOTSHOE_SCRATCH, "too small");
 
 /* Stages the features of a piece, of all tokens. */
 static inline void stage_tokens(const struct product * p, const struct tiling * t, const struct piece * piece,
@@ -282,11 +284,10 @@ static inline void run_tiles(const struct product * p, const struct tiling * t, 
     }
 }
 
-/* Tokens [first_token, last_token) by panels [first_panel, last_panel). are_staged: `staged` holds these tokens
+/* Tokens [first_token, last_token) by panels [first_panel, last_panel). are_staged: `scratch` holds these tokens
  * already, from the last call. */
 static void multiply(const struct product * p, int64_t first_token, int64_t last_token, int64_t first_panel,
-                     int64_t last_panel, char * staged, int are_staged) {
-    struct scratch scratch;
+                     int64_t last_panel, struct scratch * scratch, int are_staged) {
     const struct tiling t = tiling_of(p, first_token, last_token - first_token);
     struct piece piece = {.limit = min64(last_panel * PANEL, p->m)};
     for (; first_panel < last_panel; first_panel += t.panels_at_once, are_staged = 1) {
@@ -296,14 +297,14 @@ static void multiply(const struct product * p, int64_t first_token, int64_t last
             piece.n_k = min64(t.depth, p->k - piece.k0);
             piece.steps = p->pairs ? ceil_div(piece.n_k, 2) : piece.n_k;
             piece.is_last_depth = piece.k0 + t.depth >= p->k;
-            char * tokens = staged + (t.all_staged ? piece.k0 / t.depth * t.n_tokens * STRIDE : 0);
+            char * tokens = scratch->staged + (t.all_staged ? piece.k0 / t.depth * t.n_tokens * STRIDE : 0);
             if (!are_staged || !t.all_staged) {
                 stage_tokens(p, &t, &piece, tokens);
             }
             for (piece.column = piece.start; piece.column < piece.stop; piece.column += piece.panels * t.tile_columns) {
                 piece.panels = t.two_panels && piece.column + PANEL < piece.stop ? 2 : 1;
                 piece.n_columns = (int) min64(piece.panels * t.tile_columns, p->m - piece.column);
-                run_tiles(p, &t, &piece, tokens, unpack_panel(p, &t, &piece, &scratch), scratch.sums);
+                run_tiles(p, &t, &piece, tokens, unpack_panel(p, &t, &piece, scratch), scratch->sums);
             }
         }
     }
@@ -312,22 +313,21 @@ static void multiply(const struct product * p, int64_t first_token, int64_t last
 void hotshoe_linear(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
     /* The fewest panels that a thread takes: more with many tokens, so that staging stays a small part. */
     enum { MIN_PANELS = 2, MIN_PANELS_LARGE = 8, SMALL_GROUP = 16 };
-    (void) ith;
-    const struct product p = product_of(dst, (const struct hotshoe_linear_params *) userdata);
+    const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
+    const struct product p = product_of(dst, params);
     /* Groups of tokens of nearly one size, each with all panels. */
     const int64_t n = p.x->ne[1], panels = ceil_div(p.m, PANEL), parts = token_parts(n, panels, nth, 0.2, 4.0);
     const int64_t room = !p.stored ? MAX_TOKENS : p.wide ? MAX_TOKENS_STORED / MAX_ROWS * MAX_ROWS : MAX_TOKENS_STORED;
     const int64_t group_tokens = min64(room, ceil_div(n, parts)), n_groups = n ? ceil_div(n, group_tokens) : 0;
     const int64_t min_items = group_tokens > SMALL_GROUP ? MIN_PANELS_LARGE : MIN_PANELS;
-    _Alignas(64) char staged[STAGED_DEPTHS * MAX_TOKENS_STORED * STRIDE];
     int64_t item, end, next_item, staged_group = -1;
     int32_t * counter = work_counter(dst);
     while (take_items(counter, n_groups * panels, min_items, nth, &item, &end)) {
         for (; item < end; item = next_item) { /* an item is a panel of a group */
             const int64_t group = item / panels, before = group * panels;
             next_item = min64(end, before + panels);
-            multiply(&p, n * group / n_groups, n * (group + 1) / n_groups, item - before, next_item - before, staged,
-                     group == staged_group);
+            multiply(&p, n * group / n_groups, n * (group + 1) / n_groups, item - before, next_item - before,
+                     scratch_of(params->scratch, ith), group == staged_group);
             staged_group = group;
         }
     }

@@ -17,6 +17,7 @@ enum hotshoe_linear_activation {
 
 /* The op's userdata. It must live as long as the graph. hotshoe_quants and hotshoe_quants_experts take the same. */
 struct hotshoe_linear_params {
+    void * scratch;      /* see HOTSHOE_SCRATCH */
     const void * packed; /* NULL: the weight is src[1], as a file has it */
     /* Only hotshoe_quants and hotshoe_quants_experts: another weight of the same size and type, or NULL. */
     const void * gate;

@@ -15,9 +15,8 @@
 enum {
     PANEL = 32,
     HALF_PANEL = PANEL / 2,
-    MAX_ROWS = 14,    /* of a tile by one panel, with AVX-512 */
-    MAX_ROWS_TWO = 6, /* of a tile by two panels; without AVX-512, of every tile */
-#if defined(__GLIBC__)
+    MAX_ROWS = 14,           /* of a tile by one panel, with AVX-512 */
+    MAX_ROWS_TWO = 6,        /* of a tile by two panels; without AVX-512, of every tile */
     MAX_TOKENS = 112,        /* tokens staged at once, 8 full tiles of 14; 42 made F16 6 % slower */
     DEPTH = 384,             /* features staged at once; 256 made F32 3 % slower */
     MAX_TOKENS_STORED = 144, /* MAX_TOKENS for weights as stored, in halves of panels */
@@ -26,23 +25,6 @@ enum {
     /* Floats for the sums of some panels' tiles, if a token has more depths. Summing in the result itself, whose rows
      * are far from each other, made BF16 6 % slower. */
     SUMS = 64 << 10,
-#elif defined(__linux__)
-    /* musl gives a thread 128 KiB of stack. */
-    MAX_TOKENS = 28,
-    DEPTH = 256,
-    MAX_TOKENS_STORED = 28,
-    DEPTH_STORED = 256,
-    STAGED_DEPTHS = 1,
-    SUMS = 2 << 10,
-#else
-    /* macOS gives a thread 512 KiB of stack. */
-    MAX_TOKENS = 70,
-    DEPTH = 384,
-    MAX_TOKENS_STORED = 72,
-    DEPTH_STORED = 512,
-    STAGED_DEPTHS = 1,
-    SUMS = 24 << 10,
-#endif
     STRIDE = DEPTH_STORED * 4 + 64, /* bytes from one staged token to the next: an odd number of cache lines */
 };
 

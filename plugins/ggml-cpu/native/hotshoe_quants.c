@@ -19,21 +19,12 @@
 #include <string.h>
 
 #include "hotshoe_quants_set.h"
+#include "prefetch_choice.h"
 
 enum {
     UNPACKED = 24 << 10, /* bytes of a panel's records */
-#if defined(__GLIBC__)
-    STAGED = 384 << 10, /* bytes of activations, which stay in the L2 cache */
-    MAX_TOKENS = 128,   /* tokens of a group: 16 tiles, so that unpacking is a small part */
-#elif defined(__linux__)
-    /* musl gives a thread 128 KiB of stack. */
-    STAGED = 40 << 10,
-    MAX_TOKENS = 24,
-#else
-    /* macOS gives a thread 512 KiB of stack. */
-    STAGED = 160 << 10,
-    MAX_TOKENS = 96,
-#endif
+    STAGED = 384 << 10,  /* bytes of activations, which stay in the L2 cache */
+    MAX_TOKENS = 128,    /* tokens of a group: 16 tiles, so that unpacking is a small part */
     /* A group has as many tokens as can be staged with all their elements: then their sums are computed in one go. If
      * those were fewer than MIN_TOKENS, unpacking would cost too much for each token: then the group has MAX_TOKENS,
      * and only some elements are staged at once. */
@@ -90,6 +81,7 @@ struct staged {
     _Alignas(64) char tokens[STAGED];
     uint8_t has_outliers[MAX_SPANS]; /* for each span, tile by tile */
 };
+_Static_assert(sizeof(struct staged) <= HOTSHOE_SCRATCH, "too small");
 
 static int64_t scale_span_of(const struct quant * q) {
     return q->file_block_elements == SUPERBLOCK ? SCALE_SPAN : q->file_block_elements;
@@ -250,7 +242,7 @@ static inline void begin_sums(const struct token_group * g, const struct piece *
 /* All tiles of tokens by a piece of a panel. After the last piece of a depth the sums go to y; after the last depth
  * with gate, bias, activation and residual. */
 static inline void run_tiles(const struct token_group * g, const struct tiling * t, const struct piece * piece,
-                             struct staged * s, struct scratch * scratch) {
+                             const struct prefetch_way * way, struct staged * s, struct scratch * scratch) {
     const struct quant * q = g->quant;
     const int64_t n_spans = piece->n_elements / t->scale_span, before = piece->k - piece->k0;
     const int64_t depth_spans = (piece->k1 - piece->k0) / t->scale_span;
@@ -279,7 +271,8 @@ static inline void run_tiles(const struct token_group * g, const struct tiling *
             }
         }
         if (t->without_unpacking) {
-            q->multiply(piece->packed, piece->n_elements / q->file_block_elements, x, sums);
+            q->multiply[way->every_line](piece->packed, piece->n_elements / q->file_block_elements, x, way->ahead,
+                                         sums);
         } else {
             multiply_tile(g, rows, x, scratch->unpacked, n_spans, has_outliers, &scratch->corrections[i], sums, &next,
                           next < last_line ? t->lines : 0);
@@ -309,6 +302,13 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
         if (!are_staged) {
             stage_tokens(g, &t, piece.k0, piece.k1, s);
         }
+        /* Measured with one token only: the next token finds the weights in the cache. */
+        const int64_t panels = (g->last_panel - g->first_panel) * n_weights;
+        struct prefetch_use prefetching = {.sample = -1};
+        if (t.without_unpacking) {
+            const int64_t bytes = panels * packed_bytes(q, piece.k1 - piece.k0);
+            prefetching = begin_prefetch(q->type, g->n_tokens == 1 ? bytes : 0);
+        }
         for (int64_t turn = g->first_panel * n_weights; turn < g->last_panel * n_weights; ++turn) {
             const int64_t panel = turn / n_weights;
             piece.is_gate = g->gate && turn % 2 == 0; /* before its product */
@@ -320,10 +320,11 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
                 if (!t.without_unpacking) {
                     q->unpack(piece.packed, piece.n_elements / q->file_block_elements, scratch.unpacked);
                 }
-                run_tiles(g, &t, &piece, s, &scratch);
+                run_tiles(g, &t, &piece, &prefetching.way, s, &scratch);
                 piece.packed += packed_bytes(q, piece.n_elements);
             }
         }
+        end_prefetch(q->type, &prefetching);
     }
 }
 
@@ -346,9 +347,8 @@ static struct token_group token_group_of(const struct hotshoe_linear_params * pa
 enum { MIN_PANELS = 4, MIN_PANELS_LARGE = 16 };
 
 void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    struct staged staged;
-    (void) ith;
     const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
+    struct staged * staged = scratch_of(params->scratch, ith);
     const struct ggml_tensor * x = dst->src[0];
     const float * residual = params->has_residual ? (const float *) dst->src[params->has_bias ? 2 : 1]->data : 0;
     struct token_group g = token_group_of(params);
@@ -375,7 +375,7 @@ void hotshoe_quants(struct ggml_tensor * dst, int ith, int nth, void * userdata)
             g.n_tokens = last - first;
             g.first_panel = item % panels;
             g.last_panel = min64(g.first_panel + end - item, panels);
-            multiply(&g, &staged, is_same && all_staged(&g));
+            multiply(&g, staged, is_same && all_staged(&g));
         }
     }
     finish_thread(counter, nth);
@@ -408,9 +408,8 @@ static int64_t count_of(const int32_t * chosen, int64_t n, int32_t expert) {
 /* Threads take panels, expert by expert, and for each expert group by group. Each thread searches for itself which rows
  * chose an expert. */
 void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * userdata) {
-    struct staged staged;
-    (void) ith;
     const struct hotshoe_linear_params * params = (const struct hotshoe_linear_params *) userdata;
+    struct staged * staged = scratch_of(params->scratch, ith);
     const struct ggml_tensor *x = dst->src[0], *experts = dst->src[1];
     const int32_t * chosen = (const int32_t *) experts->data;
     const int64_t used = experts->ne[0], n = used * experts->ne[1];
@@ -452,7 +451,7 @@ void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int nth, void * u
             g.gate = params->gate ? (const char *) params->gate + expert * weight_bytes : 0;
             g.first_panel = (item - expert_begin) % panels;
             g.last_panel = min64(g.first_panel + end - item, panels);
-            multiply(&g, &staged, is_same && all_staged(&g));
+            multiply(&g, staged, is_same && all_staged(&g));
         }
     }
     finish_thread(counter, nth);

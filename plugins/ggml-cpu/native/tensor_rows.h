@@ -4,7 +4,10 @@
 
 #include <stdint.h>
 
-#include "ggml.h"
+#include "hotshoe_kernels.h"
+
+/* The memory of one thread: see HOTSHOE_SCRATCH. */
+static inline void * scratch_of(void * memory, int ith) { return (char *) memory + (size_t) ith * HOTSHOE_SCRATCH; }
 
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t ceil_div(int64_t n, int64_t divisor) { return (n + divisor - 1) / divisor; }

@@ -8,7 +8,7 @@ error, or else the graph that ALSO names.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from hotshoe_core.contract.backend import Backend
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
-from hotshoe_core.testing import GRAPH_CASES, OP_CASES
+from hotshoe_core.testing import GRAPH_CASES, OP_CASES, Case
 from hotshoe_core.testing.run import AnyCase
 from tests.core.mutants.mutant import Mutant
 from tests.core.mutants.patches import (
@@ -63,7 +63,7 @@ from tests.core.mutants.patches import (
     written_through,
 )
 
-__all__ = ["mutants"]
+__all__ = ["mutants", "of_rows"]
 
 Array = np.ndarray[Any, Any]
 
@@ -452,10 +452,15 @@ def _each_head(g: Array, v: Array, k: Array) -> Array:
 
 def mutants() -> dict[str, Mutant]:
     """All of them, by name."""
+    return of_rows(ROWS)
+
+
+def of_rows(rows: Mapping[str, Callable[..., Any]], tests: Sequence[Case] = OP_CASES) -> dict[str, Mutant]:
+    """A mutant for each row of a table. ``tests``: the cases in the order in which they are tried."""
     made = {}
-    for name, patch in ROWS.items():
+    for name, patch in rows.items():
         op = name.partition(":")[0]
-        cases: list[AnyCase] = [c for c in OP_CASES if c.op == op]
+        cases: list[AnyCase] = [c for c in tests if c.op == op]
         if name in ALSO:
             cases = [c for c in GRAPH_CASES if c.id == ALSO[name]]
         wrong = functools.partial(patch, right(op))

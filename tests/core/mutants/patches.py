@@ -245,6 +245,14 @@ def padded(mode: Any) -> Function:
     return body
 
 
+def fitted(y: Array, shape: tuple[int, ...]) -> Array:
+    """Cut, or continued with zeros: a wrong result in memory of the right size."""
+    out = np.zeros(shape, y.dtype)
+    part = tuple(slice(min(n, m)) for n, m in zip(y.shape, shape))
+    out[part] = y[part]
+    return out
+
+
 def undilated(f: Function, *xs: Array, dilation: Any, **attrs: Any) -> Array:
     """The taps without dilation, at the same number of positions."""
     spots = np.asarray(f(*xs, dilation=dilation, **attrs)).shape[-len(dilation) :]

@@ -1,6 +1,6 @@
 """Cases of single ops, as data. Every op of the table has a case here; the kit fails for an op without a case.
 
-There is a module for each module of ``hotshoe_core.ops``; it defines ``cases()``.
+There is a module for each module of ``hotshoe_core.ops``, and one for large operands; each defines ``cases()``.
 """
 
 from __future__ import annotations
@@ -14,15 +14,29 @@ from hotshoe_core.testing.cases import (
     elementwise,
     matrix,
     movement,
+    numbers,
     recurrent,
     reduce,
     resampling,
+    sizes,
 )  # fmt: skip
 from hotshoe_core.testing.operands import Case
 
 __all__ = ["OP_CASES"]
 
-_THEMES = (elementwise, matrix, reduce, movement, arrange, attention, convolution, resampling, recurrent)
+_THEMES = (
+    elementwise,
+    matrix,
+    reduce,
+    movement,
+    arrange,
+    attention,
+    convolution,
+    resampling,
+    recurrent,
+    sizes,
+    numbers,
+)
 
 
 def _each_once(cases: Iterable[Case]) -> tuple[Case, ...]:

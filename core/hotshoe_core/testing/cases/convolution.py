@@ -14,6 +14,12 @@ from hotshoe_core.testing.run import F32, Layout
 __all__ = ["cases"]
 
 SIZES = (9, 7, 5)
+UNLIKE: tuple[dict[str, Any], ...] = (
+    {"stride": (3,), "padding": (1,), "dilation": (2,)},
+    {"stride": (3, 1), "padding": (0, 4), "dilation": (1, 2)},
+    {"stride": (2, 1, 3), "padding": (0, 3, 1), "dilation": (1, 3, 2)},
+)
+"""Attributes of windows over one, two and three axes that differ from axis to axis, and from one another."""
 
 
 def im2col() -> Iterator[Case]:
@@ -33,8 +39,8 @@ def im2col() -> Iterator[Case]:
             yield Case("im2col", (Arg((3, *SIZES[:dims]), layout=layout),), {"kernel_size": kernel, "padding": 1})
         yield Case("im2col", (Arg((3, *SIZES[:dims]), F16),), {"kernel_size": kernel})
     yield Case("im2col", (Arg((3, 9, 7), BF16),), {"kernel_size": (2, 2)})
-    unlike = {"kernel_size": (2, 3), "stride": (3, 1), "padding": (0, 4), "dilation": (1, 2)}
-    yield Case("im2col", (Arg((3, 9, 7)),), unlike)
+    for kernel, attrs in zip(((2,), (2, 3), (3, 1, 2)), UNLIKE):
+        yield Case("im2col", (Arg((3, *SIZES[: len(kernel)])),), {"kernel_size": kernel, **attrs})
 
 
 def conv() -> Iterator[Case]:
@@ -80,9 +86,12 @@ def conv() -> Iterator[Case]:
             yield case(dims, (), folded=folded, x_dtype=dtype)
             yield case(dims, (), folded=folded, x_dtype=dtype, groups=4, out=4)
         yield case(dims, (), bias=False)  # dims 3: a weight of five axes
-    unlike: dict[str, Any] = {"stride": (3, 1), "padding": (0, 4), "dilation": (2, 1)}
-    yield case(2, **unlike)
-    yield case(2, groups=4, out=4, **unlike)
+    for dims, unlike in enumerate(UNLIKE, 1):
+        yield case(dims, (), folded=dims == 3, **unlike)
+        yield case(dims, (), folded=dims == 3, groups=4, out=4, **unlike)
+        kernel = (2, 3, 1)[:dims]
+        operands = Arg((4, *SIZES[:dims])), weight((24, *kernel) if dims == 3 else (6, 4, *kernel))
+        yield Case(f"conv{dims}d", operands, unlike)
     yield Case("conv2d", (Arg((1, 3, 28, 28)), weight((20, 3, 14, 14), F16)), {"stride": 14})  # patches of an image
     yield Case("conv1d", (Arg((1, 12, 40)), weight((16, 12, 3)), weight((16,))), {"stride": 2, "padding": 1})
     yield Case("conv2d", (Arg((3, 5, 5)), Arg((4, 3, 2, 2)), Arg((4,), layout="stepped")))
@@ -97,6 +106,12 @@ def conv_transpose() -> Iterator[Case]:
         {"kernel": 2, "stride": 5},
         {"kernel": 10, "padding": 5},
     )
+    unlike = {"stride": (3, 2), "padding": (2, 1), "output_padding": (1, 0), "dilation": (1, 2)}
+    for groups in (1, 2):
+        operands = Arg((4, 9, 7)), weight((4, 3, 4, 3))
+        yield Case("conv_transpose2d", operands, {**unlike, "groups": groups})
+        operands = Arg((4, 9)), weight((4, 3, 4))
+        yield Case("conv_transpose1d", operands, {**UNLIKE[0], "output_padding": 2, "groups": groups})
     for dims in (1, 2):
         op = f"conv_transpose{dims}d"
         for variant in variants:

@@ -45,6 +45,8 @@ def pools() -> Iterator[Case]:
                 yield Case(op, (Arg((3, *SIZES[:dims]), dtype),), {"kernel_size": 2})
     for op in ("max_pool2d", "avg_pool2d"):
         yield Case(op, (Arg((2, 3, 9, 7)),), {"kernel_size": (3, 2), "stride": (1, 3), "padding": (0, 1)})
+    attrs = {"kernel_size": (2, 3), "stride": (3, 1), "padding": (0, 1), "dilation": (1, 2)}
+    yield Case("max_pool2d", (Arg((3, 9, 7), values=below_zero),), attrs)
 
 
 def interpolate() -> Iterator[Case]:

@@ -76,7 +76,9 @@ def movement(function: Callable[..., Array]) -> Callable[..., Array]:
 
 def floor_divide(a: Array, b: Array) -> Array:
     if a.dtype in _INTEGERS:
-        return (a - mx.remainder(a, b)) // b  # the division is exact, so its rounding does not matter
+        quotient = a // b  # rounded towards zero on some devices
+        rest = a - quotient * b
+        return quotient - ((rest != 0) & ((rest < 0) != (b < 0))).astype(a.dtype)
     rest = mod(a, b)
     quotient = mx.round((a - rest) / b)
     quotient = mx.where(mx.isinf(b) & ~mx.isinf(a) & ~mx.isnan(a), mx.where(rest == a, 0.0, -1.0), quotient)
@@ -258,7 +260,7 @@ def solve_lower(a: Array, b: Array) -> Array:
 def mean(x: Array, *, axis: tuple[int, ...], keepdims: bool) -> Array:
     """The mean in two passes: a CPU adds in F32 one by one, so numbers far from 0 lose digits in one pass."""
     first = mx.mean(x, axis, keepdims=True)
-    y = first + mx.mean(x - first, axis, keepdims=True)
+    y = mx.where(mx.isfinite(first), first + mx.mean(x - first, axis, keepdims=True), first)  # ∞ - ∞ is NaN
     return y if keepdims else mx.squeeze(y, axis)
 
 

@@ -63,15 +63,25 @@ def cache_types() -> dict[int, int]:
 class CpuBuilder(Builder):
     """Makes nodes for the CPU, with hotshoe's kernels wherever they apply and ggml's ops elsewhere.
 
-    n_threads: size of the pool that computes. bf16: products may round F16 weights and their other operand to BF16.
-    multiplies_stored: our kernels may compute products with weights that are not packed.
+    n_threads: size of the pool that computes. scratch: HOTSHOE_SCRATCH bytes for each of its threads. bf16: products
+    may round F16 weights and their other operand to BF16. multiplies_stored: our kernels may compute products with
+    weights that are not packed.
     """
 
     def __init__(
-        self, context: Any, keep_alive: list[Any], *, flash: str, n_threads: int, bf16: bool, multiplies_stored: bool
+        self,
+        context: Any,
+        keep_alive: list[Any],
+        *,
+        flash: str,
+        n_threads: int,
+        scratch: Any,
+        bf16: bool,
+        multiplies_stored: bool,
     ) -> None:
         super().__init__(context, keep_alive, flash=flash)
         self.n_threads = n_threads
+        self._scratch = scratch
         self.bf16 = bf16
         self._multiplies_stored = multiplies_stored
 
@@ -130,6 +140,7 @@ class CpuBuilder(Builder):
             function, params, stored = DenseWeight.function, linear_params(k, m, *epilogue), [weight]
             if self.bf16 and weight.type == DType.F16.id:
                 params.format = PackedFormat.BF16
+        params.scratch = self._scratch
         n = int(self.g.ggml_nelements(x)) // k
         args = [self.reshape(self.f32(x), (n, k)), *stored]
         if bias is not None:
@@ -148,7 +159,9 @@ class CpuBuilder(Builder):
         """
         args = [self.cont(self.f32(x)), self.cont(experts)]
         ne = [packed.m, experts.ne[0], experts.ne[1], 1]
-        return self._kernel(f"{packed.function}_experts", ne, args, packed.params(activation, False, False, gate))
+        params = packed.params(activation, False, False, gate)
+        params.scratch = self._scratch
+        return self._kernel(f"{packed.function}_experts", ne, args, params)
 
     def linear_experts(self, x: Ptr, weight: Ptr, experts: Ptr, *, distinct: bool) -> Ptr:
         # ggml's product with its repacked weights requires that no row names an expert twice
@@ -202,7 +215,7 @@ class CpuBuilder(Builder):
         sink_args = [] if sinks is None else [sinks]
         args = [q, k, v] if mask is None else [q, k, v, mask]
         flags = (mask is not None, bool(sink_args) and n_splits == 1)
-        params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, *flags))
+        params = ffi.new("struct hotshoe_attention_params *", (scale, softcap, *flags, self._scratch))
         _, heads, n, batch = q.ne
         if n_splits == 1:
             return self._kernel("hotshoe_attention", [v.ne[0], heads, n, batch], args + sink_args, params)

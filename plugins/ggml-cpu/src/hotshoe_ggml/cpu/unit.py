@@ -7,6 +7,8 @@ from typing import Any
 
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device
+from hotshoe_core.errors import NativeError
+from hotshoe_core.errors.text import format_bytes
 from hotshoe_ggml.cpu.builder import CpuBuilder
 from hotshoe_ggml.cpu.packed import (
     DenseWeight,
@@ -18,9 +20,11 @@ from hotshoe_ggml.cpu.packed import (
     pack_format,
     rounds_stored,
 )
+from hotshoe_ggml.cpu.prefetching import force_prefetching, prefetching
 from hotshoe_ggml.cpu.threads import require_threads
+from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.memory.transfer import Meter
-from hotshoe_ggml.native import ffi, lib
+from hotshoe_ggml.native import ffi, kernels, lib
 from hotshoe_ggml.unit import Unit
 
 __all__ = ["CpuUnit"]
@@ -33,12 +37,24 @@ class CpuUnit(Unit):
     can_pack = True
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
+        force_prefetching()
         super().__init__(device, params, n_threads)
         self.n_copying = n_threads
         self.may_round_to_bf16 = multiplies_bf16()
         self._bf16 = params.matmul_precision == "bf16"
         self._pool: Any = ffi.NULL
+        self._scratch = self._allocate_scratch()
         self._start_pool()
+
+    def _allocate_scratch(self) -> Any:
+        size = self.n_threads * kernels().HOTSHOE_SCRATCH
+        try:
+            return ffi.from_buffer(zeros(size))
+        except MemoryError:
+            raise NativeError(
+                f"{self.name}: the system gives no {format_bytes(size)} for the kernels of {self.n_threads} threads",
+                hint="BackendParams(n_threads=…) with fewer threads, or a higher limit: see `ulimit -v`",
+            ) from None
 
     def _start_pool(self) -> None:
         """Start threads that stay: without a pool ggml starts and ends them with every graph."""
@@ -55,6 +71,7 @@ class CpuUnit(Unit):
             keep_alive,
             flash=self.params.flash_attention,
             n_threads=self.n_threads,
+            scratch=self._scratch,
             bf16=self._bf16 and self.may_round_to_bf16,
             multiplies_stored=self.params.repack is True,
         )
@@ -67,7 +84,8 @@ class CpuUnit(Unit):
 
     def rounds(self, weight: WeightData) -> bool:
         packed = pack_format(weight, bf16=True)
-        stored = packed is None and "linear" in weight.uses and rounds_stored(weight.dtype, weight.shape[-1])
+        multiplied = "linear" in weight.uses and len(weight.shape) == 2  # a file may have any shape
+        stored = packed is None and multiplied and rounds_stored(weight.dtype, weight.shape[-1])
         return self._bf16 and (stored or packed is not pack_format(weight))
 
     def packs(self, weight: WeightData) -> bool:
@@ -85,6 +103,9 @@ class CpuUnit(Unit):
     def _packed(self, weight: WeightData) -> PackedWeight:
         format = pack_format(weight, bf16=self._bf16)
         return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
+
+    def tuning(self) -> dict[str, str]:
+        return {f"prefetching of {name}": way for name, way in prefetching().items()}
 
     def close(self) -> None:
         super().close()
