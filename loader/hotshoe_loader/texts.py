@@ -239,8 +239,8 @@ def _next_step(token: str, devices: Sequence[Device], verdicts: Sequence[Verdict
     backend = name.partition(":")[0].removeprefix("ggml-")
     if backend in BACKENDS_WITHOUT_PLUGIN:
         return (
-            f"hotshoe-ggml-cpu drives libggml-{backend}: name its folder in paths= or HOTSHOE_PATH, or set "
-            "HOTSHOE_SYSTEM=1 to search those of the system's packages"
+            f"hotshoe-ggml-cpu drives ggml's {backend!r}: name the folder of its library in paths= or HOTSHOE_PATH, or "
+            "set HOTSHOE_SYSTEM=1 to search those of the system's packages"
         )
     names = {device.name for device in devices} | {device.provider for device in devices}
     names |= {verdict.candidate for verdict in verdicts if verdict.kind == "plugin" and verdict.outcome.usable}
