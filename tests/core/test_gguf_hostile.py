@@ -109,7 +109,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         gguf_bytes((), [tensor("t", [2**40])], bytes(32)),
         "tensor 't', offset, byte 49: .* but the file has only",
     ),
-    "dtype": (gguf_bytes((), [tensor("t", [1], 99)], bytes(32)), "'t', type, byte 45: type number 99.*\n.*newer than this hotshoe"),
+    "dtype": (
+        gguf_bytes((), [tensor("t", [1], 99)], bytes(32)),
+        "'t', type, byte 45: type number 99.*\n.*newer than this hotshoe",
+    ),
     "dtype huge": (gguf_bytes((), [tensor("t", [1], 2**31)], bytes(32)), "2147483648.*\n.*damaged"),
     "dtype removed": (gguf_bytes((), [tensor("t", [32], 31)], bytes(32)), "Q4_0_4_4, replaced by Q4_0"),
     "block": (gguf_bytes((), [tensor("t", [33], 2)], bytes(64)), "rows of 33 elements; expected a multiple of 32"),
