@@ -6,7 +6,7 @@ MLX ?= 1
 VULKAN ?= 0
 # CUDA=1 also builds the wheel of the CUDA plugin, which takes hours.
 CUDA ?= 0
-# ORACLES=0 does not install PyTorch and transformers; the tests that compare with them are then skipped.
+# ORACLES=0 does not install PyTorch, JAX and transformers; the tests that need them are then skipped.
 ORACLES ?= 1
 
 VENV := .venv
@@ -64,6 +64,7 @@ lint: $(VENV)/.lint ## check code and texts: ruff, clang-format, mypy, plain Eng
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	@! grep -nE '^.{121}' $(NATIVE) # clang-format leaves comments as they are
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/python tools/plain_english.py
 	$(BIN)/python tools/longest_files.py
 

@@ -144,6 +144,7 @@ methods of Tensor too, and `+ - * / // % @ < <= > >= [...]` are written as such.
   `l2_norm`), and in products with quantized weights. In attention, a key that the mask hides must be finite.
 - **native**: the backend computes it itself. **decomposed**: core replaces it by other ops. **no**: refused. If
   types differ, the cell lists {dtypes} with their results. A slash means that it depends on shapes or attributes.
+- **Ollama**: the name of the op in [Ollama's engine](#names-in-ollamas-engine), if it has one.
 """
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
-from hotshoe_core.errors.install import pip_install
 from hotshoe_loader.find import EntryPoint, find_entry_points
 from hotshoe_loader.options import normalise
 
@@ -91,9 +90,11 @@ def find_model(metadata: Metadata) -> type[Module]:
     architecture = metadata.architecture
     try:
         family = find(MODELS, architecture)
-    except UnknownArchitectureError as error:
+    except UnknownArchitectureError:
+        # A file's architecture is not misspelt, so a similar name ("qwen2" for "qwen2vl") is another architecture.
         raise UnknownArchitectureError(
-            f"no model implements the architecture {architecture[:60]!r}", hint=error.hint
+            f"no model implements the architecture {architecture[:60]!r}",
+            hint=f"a package can add it, see docs/models.md; implemented: {', '.join(sorted(names(MODELS)))}",
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(
@@ -144,7 +145,7 @@ def _load(group: str, entry: EntryPoint) -> Any:
     except (Exception, SystemExit) as error:
         raise ModelError(
             f"{label} cannot be imported: {type(error).__name__}: {error}{origin_of(error)}",
-            hint=f"{pip_install(entry.distribution, '--upgrade')}, or report it to its authors",
+            hint=f"{entry.pip_install('--upgrade')}, or report it to its authors",
         ) from error
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -244,6 +245,14 @@ def test_a_broken_plugin_alone_leaves_the_reference(site, caplog):
     assert "pip install nowhere" in caplog.text
 
 
+def test_a_damaged_plugin_is_installed_again_from_where_it_came(site):
+    """Its author's folder, which an index may not have, or has as somebody else's."""
+    site.install("bad", None, value="no_such")
+    origin = {"url": site.path.as_uri(), "dir_info": {"editable": True}}
+    (site.path / "bad-1.0.dist-info" / "direct_url.json").write_text(json.dumps(origin))
+    assert load_all().verdicts[0].hint == f"pip install -e {site.path}"
+
+
 def test_keyboard_interrupt_is_the_users(site):
     site.install("bad", "raise KeyboardInterrupt")
     with pytest.raises(KeyboardInterrupt):
@@ -348,6 +357,21 @@ def test_one_device_can_be_blocked(site):
 def test_a_published_plugin_is_blocked_by_its_short_name(site):
     site.install("hotshoe-ggml-vulkan", "raise KeyboardInterrupt")
     assert load_all(block="vulkan").verdicts[0].outcome is Outcome.BLOCKED
+
+
+def test_an_exception_whose_text_exits_is_an_error_of_the_import(site):
+    code = "class Sting(Exception):\n    def __str__(self): raise SystemExit(3)\nraise Sting from Sting()"
+    site.install("bad", code)
+    (found, *_) = load_all().verdicts
+    assert found.outcome is Outcome.IMPORT_ERROR
+    assert found.reason == "importing 'bad' raised Sting: (its message cannot be shown)"
+
+
+def test_what_an_attribute_of_the_module_raises_is_an_error_of_the_import(site):
+    site.install("bad", "def __getattr__(name): raise SystemExit(3)", value="bad:plugin")
+    (found, *_) = load_all().verdicts
+    assert found.outcome is Outcome.IMPORT_ERROR
+    assert found.reason.startswith("importing 'bad' raised SystemExit: 3")
 
 
 def test_a_block_that_matches_nothing_is_a_warning(site, caplog):

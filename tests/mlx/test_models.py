@@ -46,7 +46,8 @@ def test_nothing_is_traced_again_at_the_second_token() -> None:
         model.generate(PROMPT, GREEDY)
         backend = model.backend
         assert isinstance(backend, EagerBackend)
-        assert backend.traced == backend.counters.compiled < 8  # the prompt, then tokens at a few cache lengths
+        counters = backend.counters
+        assert counters.traced == counters.compiled < 8  # the prompt, then tokens at a few cache lengths
 
 
 def test_minilm_gives_transformers_vectors(minilm_gguf: Callable[[str], Path], minilm_reference: Reference) -> None:

@@ -59,7 +59,7 @@ class EmbeddingModel(EncoderModel):
         """Return the last layer's state of each token of a text, before pooling: float32 (n, dim)."""
         self._require_open()
         (ids,) = self._tokenize([text], truncate=False)
-        states: np.ndarray[Any, np.dtype[np.float32]] = self._compute([ids], pooled=False)[0]
+        states: np.ndarray[Any, np.dtype[np.float32]] = self._compute([ids], pooled=False)[0, : len(ids)]
         return states
 
     def _tokenize(self, texts: Iterable[str], truncate: bool) -> list[list[int]]:

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
+from hotshoe.kvcache.buckets import round_up, rows_per_octave
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
 from hotshoe.runner.items import MAX_POSITION, Items, SpanRow
-from hotshoe.runner.scheduler import Chunk, round_up_to_bucket
+from hotshoe.runner.scheduler import Chunk
 from hotshoe_core import DType, Tensor
 from hotshoe_core.errors import InputEmptyError, InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
 from hotshoe_core.errors.text import shown
@@ -48,10 +49,10 @@ class TextWork(NamedTuple):
     n_outputs: int
 
 
-def max_padding(n_rows: int) -> int:
+def max_padding(n_rows: int, per_octave: int) -> int:
     """Return the largest number of rows that padding adds to a graph of up to ``n_rows`` rows."""
     n = 1 + (1 << max(1, n_rows - 1).bit_length() - 1)  # the largest power of two plus 1 among them
-    return round_up_to_bucket(n) - n
+    return round_up(n, per_octave) - n
 
 
 class TextForward:
@@ -67,6 +68,7 @@ class TextForward:
         self._n_ctx = n_ctx
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
+        self._per_octave = rows_per_octave(backend)
         min_weight = max(1, n_ubatch // _SMALL_GRAPHS)
         self.contexts: ContextCache[TextSignature] = ContextCache(
             self.build, _MAX_GRAPHS * n_ubatch, weight=lambda s: max(min_weight, min(n_ubatch, s.n_rows))
@@ -120,7 +122,7 @@ class TextForward:
 
     def padded_rows(self, n: int) -> int:
         """Return the number of rows of the graph that computes ``n`` rows, with padding."""
-        return n if self._cache.uniform else round_up_to_bucket(n)
+        return n if self._cache.uniform else round_up(n, self._per_octave)
 
     def prepare(
         self,
@@ -154,7 +156,7 @@ class TextForward:
             outputs += range(end - n_needed, end)
             row = end
         padding = n_rows - row
-        n_outputs = round_up_to_bucket(len(outputs))
+        n_outputs = round_up(len(outputs), self._per_octave)
         feeds["tokens"] = np.array(tokens + [0] * padding, np.int32)
         feeds["positions"] = positions
         feeds["sequences"] = np.array(sequences + [len(chunks)] * padding, np.int32)  # padding: one more sequence

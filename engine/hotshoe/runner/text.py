@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 import numpy as np
 
 from hotshoe.kvcache import make_cache
+from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.runner.base import LoadedModel, ModelParts, T
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
@@ -69,7 +70,7 @@ class TextModel(LoadedModel):
     def __init__(self, parts: ModelParts) -> None:
         super().__init__(parts)
         model, params, n_ctx = cast("TextModule", parts.model), parts.params, parts.n_ctx
-        spec = model.cache_spec()
+        spec, per_octave = model.cache_spec(), rows_per_octave(self.backend)
         free = self.backend.memory_free()
         self._cache = make_cache(
             self.backend,
@@ -77,7 +78,7 @@ class TextModel(LoadedModel):
             n_tokens=n_ctx,
             n_sequences=params.n_sequences,
             n_ubatch=params.max_graph_rows,
-            n_scratch=max_padding(params.max_graph_rows),
+            n_scratch=max_padding(params.max_graph_rows, per_octave),
             dtype=params.dtype,
         )
         _require_room(self.backend, free)
@@ -86,7 +87,7 @@ class TextModel(LoadedModel):
             self.backend,
             self._forward,
             Slots(self._cache, params.max_sequences),
-            Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform),
+            Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
             n_ctx=n_ctx,
             not_finite=self._not_finite,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
@@ -289,19 +290,16 @@ class TextModel(LoadedModel):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        json_schema: Mapping[str, Any] | str | None = None,
-        regex: str | None = None,
-        grammar: Grammar | Constraint | str | None = None,
         **options: Any,
     ) -> Completion:
         """Answer a conversation in the model's chat format. Return the whole answer; ``stream_chat`` gives its pieces.
 
         messages: ``[{"role": "user", "content": "..."}, …]``. tools: JSON schemas of functions that the model may
-        call. The other arguments are those of ``generate``. Raises as ``generate`` does, and ChatTemplateError if the
-        model has no chat format, or its format does not accept the messages or tools.
+        call. params, options: as for ``generate``, with ``json_schema``, ``regex`` and ``grammar``. Raises as
+        ``generate`` does, and ChatTemplateError if the model has no chat format, or its format does not accept the
+        messages or tools.
         """
-        restriction: dict[str, Any] = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
-        return _whole(self.stream_chat(messages, params, tools=tools, **restriction, **options))
+        return _whole(self.stream_chat(messages, params, tools=tools, **options))
 
     def stream_chat(
         self,
@@ -309,9 +307,6 @@ class TextModel(LoadedModel):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        json_schema: Mapping[str, Any] | str | None = None,
-        regex: str | None = None,
-        grammar: Grammar | Constraint | str | None = None,
         **options: Any,
     ) -> Stream:
         """Answer a conversation piece by piece. The arguments and errors are those of ``chat``."""
@@ -321,8 +316,7 @@ class TextModel(LoadedModel):
                 f"the chat template made a prompt of {len(text):,} characters; the context holds {self.n_ctx} tokens",
                 hint="load the model with a larger n_ctx, or shorten the conversation",
             )
-        restriction: dict[str, Any] = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
-        return self.stream(self.tokenizer.encode(text, add_special=False), params, **restriction, **options)
+        return self.stream(self.tokenizer.encode(text, add_special=False), params, **options)
 
     @functools.cached_property
     def _grammar_vocabulary(self) -> GrammarVocabulary:

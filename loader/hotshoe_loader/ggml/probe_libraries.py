@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from hotshoe_core.contract.device import Provider
-from hotshoe_core.errors.install import pip_build, pip_install
+from hotshoe_core.errors.install import pip_build
 from hotshoe_loader.child_state import ProbeState
 from hotshoe_loader.files import file_state
 from hotshoe_loader.ggml.file_names import LibraryCandidate, find_libraries
@@ -39,11 +39,11 @@ def probe_libraries(state: ProbeState, provider: Provider, description: object, 
         raise Rejected(
             Outcome.MISSING_DEPENDENCY,
             f"libggml-{native.name} is missing in {', '.join(map(str, native.directories)) or 'no folder'}",
-            pip_install(plugin.distribution, "--force-reinstall"),
+            plugin.pip_install("--force-reinstall"),
         )
     problem = state.damaged.get(os.path.realpath(native.core))
     if problem is not None:
-        raise untrusted(native.core, problem, pip_install(plugin.distribution, "--force-reinstall"))
+        raise untrusted(native.core, problem, plugin.pip_install("--force-reinstall"))
     vetted = {str(path): file_state(path) for path in (native.core, *(library.path for library in found))}
     state.begin(f"provider:{provider.name}", f"opening {native.core.name}")
     open_core(native, plugin)
@@ -51,7 +51,7 @@ def probe_libraries(state: ProbeState, provider: Provider, description: object, 
     while (best := choose_library(scores)) is not None:
         path = str(best.library.path)
         try:
-            state.begin(f"library:{path}", f"its devices() through {best.library.name}")
+            state.begin(f"library:{path}", f"calling its devices() with {best.library.name}")
             report.devices, report.dropped = state.test_devices(provider, best.library.path)
             report.files = _unchanged({name: vetted[name] for name in (report.core, path)})
         except Rejected as rejected:  # try the next best library
@@ -101,8 +101,7 @@ def _none_usable(libraries: list[LibraryReport], distribution: str) -> Rejected:
         return Rejected(broken[0].outcome, f"none of its libraries can be used: {why}", broken[0].hint)
     if all(rejected.outcome is Outcome.BLOCKED for _, rejected in rejections):
         return Rejected(Outcome.BLOCKED, f"all of its libraries are blocked: {why}", rejections[0][1].hint)
-    return Rejected(
-        Outcome.NO_DEVICE,
-        f"none of its libraries runs on this machine: {why}",
-        f"build one for this machine: {pip_build(distribution)}",
-    )
+    # A library that opens and finds no device lacks hardware or a driver: another build would find none either.
+    opened = next((rejected for _, rejected in rejections if rejected.details.get("score", 1) > 0), None)
+    hint = opened.hint if opened else f"build one for this machine: {pip_build(distribution)}"
+    return Rejected(Outcome.NO_DEVICE, f"none of its libraries runs on this machine: {why}", hint)
