@@ -115,19 +115,6 @@ def test_an_extra_names_each_plugin() -> None:
         assert ours(extras[entry.name]) == {entry.distribution: BOUND}
 
 
-@pytest.mark.parametrize(
-    ("platform", "machine"), [("linux", "x86_64"), ("win32", "AMD64"), ("darwin", "arm64"), ("darwin", "x86_64")]
-)
-def test_the_extra_all_names_every_plugin_of_a_platform(platform: str, machine: str) -> None:
-    extras = DISTRIBUTIONS["."]["optional-dependencies"]
-    found = set()
-    for each in map(Requirement, extras["all"]):
-        if each.marker is None or each.marker.evaluate({"sys_platform": platform, "platform_machine": machine}):
-            found |= each.extras
-    expected = {e.name for e in CATALOG if platform in e.platforms and (not e.machines or machine in e.machines)}
-    assert found == expected | {"completion", "grammar"}
-
-
 def test_commands_name_extras_that_exist() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "engine").rglob("*.py")]
     named = {name for source in sources for name in re.findall(r"hotshoe\[(\w+)\]", source)}

@@ -133,7 +133,7 @@ BAD_FOLDERS: list[tuple[Edit, type[Exception], str]] = [
     (_both(_remove("tokenizer.json"), _write("vocab.txt", "a\nb\n")), ConversionError, r"has no '\[UNK\]'"),
     (_tokenizer(model={"type": "BPE"}), ConversionError, "the tokenizer is 'BPE'; expected WordPiece"),
     (_tokenizer(model={"type": "WordPiece", "vocab": {"a": -1}}), ModelFileError, "model.vocab: expected an object"),
-    (_tokenizer(added_tokens=[{"content": "x"}]), ModelFileError, "added_tokens: expected objects with id"),
+    (_tokenizer(added_tokens=[{"content": "x"}]), ModelFileError, "added tokens: expected objects with id"),
     (_tokenizer(pre_tokenizer={"type": "Whitespace"}), ConversionError, "the pre_tokenizer is 'Whitespace'"),
     (_tokenizer(normalizer={"type": "NFC"}), ConversionError, "the normalizer is 'NFC'"),
     (_write("modules.json", "{}"), ModelFileError, "modules.json: is a JSON dict, expected an array"),
