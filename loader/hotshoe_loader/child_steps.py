@@ -90,10 +90,10 @@ def _identify(state: ProbeState, provider: Any, report: ProviderReport) -> None:
 
 
 def _test(state: ProbeState, provider: Provider, report: ProviderReport) -> None:
-    state.begin(f"provider:{provider.name}", "its native()")
+    state.begin(f"provider:{provider.name}", "calling its native()")
     native = plugin_calls.native_libraries(provider, state.plugin)
     if native is None:
-        state.begin(f"provider:{provider.name}", "its devices()")
+        state.begin(f"provider:{provider.name}", "calling its devices()")
         report.devices, report.dropped = state.test_devices(provider, None)
     else:
         report.kind, description = native

@@ -148,7 +148,11 @@ def _lines(error: BaseException) -> list[str]:
     [
         ("mine = odd_mine:nothing", ModelError, r"mine = odd_mine:nothing of odd-mine 1\.0.*AttributeError"),
         ("mine = odd_mine", ModelError, "does not name an object; expected 'module:attribute'"),
-        ("mine = odd_mine:number", ModelDefinitionError, r"is a int; expected a Family[\s\S]*family = Family\(Model\)"),
+        (
+            "mine = odd_mine:number",
+            ModelDefinitionError,
+            r"is of type int; expected a Family[\s\S]*family = Family\(Model\)",
+        ),
         (
             "mine = odd_mine:no_module",
             ModelDefinitionError,
