@@ -45,7 +45,7 @@ def prepare(schema: Mapping[str, Any] | str) -> str:
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply; expected a few hundred levels at most") from None
     except (TypeError, ValueError, OverflowError) as e:
-        raise GrammarError(f"the JSON schema is not JSON: {e}") from None
+        raise GrammarError(f"the JSON schema is not JSON: {e}", hint='for example {"type": "object"}') from None
     if len(text) > _MAX_CHARACTERS:
         raise GrammarError(f"the JSON schema has {len(text):,} characters; expected at most {_MAX_CHARACTERS:,}")
     return text
