@@ -108,10 +108,10 @@ class EagerLibrary:
     """``compile_hook(run, donated)``: makes a faster function from ``run``, which takes and returns a list of arrays.
 
     ``run`` is a whole graph; with several devices, a part of it that runs on this device. The arrays have the same
-    order, shapes and types in each call, so the first call may trace ``run`` and compile it. ``donated`` has the indices
-    of the arrays that nothing reads after the call: the old values of states whose rows the graph overwrites. The new
-    function may reuse their memory for its results; then the library needs ``copy``. A library with a hook needs
-    ``round_to``.
+    order, shapes and types in each call, so the first call may trace ``run`` and compile it. ``donated`` has the
+    indices of the arrays that nothing reads after the call: the old values of states whose rows the graph overwrites.
+    The new function may reuse their memory for its results; then the library needs ``copy``. A library with a hook
+    needs ``round_to``.
     """
 
     is_deleted: Callable[[Native], bool] | None = None
