@@ -16,10 +16,11 @@ import functools
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
+from hotshoe_core.errors import HotshoeError, ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
 from hotshoe_loader.find import EntryPoint, find_entry_points
 from hotshoe_loader.options import normalise
 
@@ -27,13 +28,12 @@ if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe_core.gguf import Metadata
 
-__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names", "origin_of"]
+__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names", "place_of"]
 
 MODELS = "hotshoe.models"
 CONVERTERS = "hotshoe.converters"
 TOKENIZERS = "hotshoe.tokenizers"
 BLOCK = "HOTSHOE_BLOCK"
-_IMPORTING = (__file__, importlib.__file__)
 
 
 class Family(NamedTuple):
@@ -98,7 +98,7 @@ def find_model(metadata: Metadata) -> type[Module]:
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(
-            f"the entry point {architecture!r} of {MODELS!r} is a {type(family).__name__}; expected a Family",
+            f"the entry point {architecture!r} of {MODELS!r} is of type {type(family).__name__}; expected a Family",
             hint="it must name an attribute such as `family = Family(Model)`",
         )
     model = family.model_for(metadata)
@@ -143,17 +143,23 @@ def _load(group: str, entry: EntryPoint) -> Any:
         for attribute in entry.attribute.split("."):
             found = getattr(found, attribute)
     except (Exception, SystemExit) as error:
+        upgrade, place = entry.pip_install("--upgrade"), place_of(error, f"the module {entry.module}")
+        problem, own = (error.message, error.hint) if isinstance(error, HotshoeError) else (str(error), None)
         raise ModelError(
-            f"{label} cannot be imported: {type(error).__name__}: {error}{origin_of(error)}",
-            hint=f"{entry.pip_install('--upgrade')}, or report it to its authors",
+            f"{label} cannot be imported: {type(error).__name__}: {problem}",
+            hint=own
+            or f"correct {place_of(error, f'the module {entry.module}')}; if it is not yours, {upgrade}, or report it",
         ) from error
     return found
 
 
-def origin_of(error: BaseException) -> str:
-    """Where an error was raised: " (file, line 3)"; "" if it was raised by the import itself."""
-    import traceback  # takes 4 ms, so only after a mistake
+def place_of(error: BaseException, otherwise: str) -> str:
+    """The file and line of the statement that raised ``error``, or that Python could not parse.
 
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename not in _IMPORTING]
-    frames = [f for f in frames if not f.filename.startswith("<frozen ")]
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+    ``otherwise`` if that is the import itself.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    return f"{outside[-1].filename}, line {outside[-1].lineno}" if outside else otherwise

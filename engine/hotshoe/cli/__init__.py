@@ -65,10 +65,10 @@ def _run(args: argparse.Namespace) -> int:
         code: int = args.run(args)
         return code
     except SystemExit as error:
-        from hotshoe.families import origin_of
+        from hotshoe.families import place_of
 
         raise ModelError(
-            f"the command was ended by sys.exit({shown(error.code)}){origin_of(error)}",
+            f"the command was ended by sys.exit({shown(error.code)}) in {place_of(error, 'its own code')}",
             hint="no code that a model or a plugin runs may do this: report it to its authors",
         ) from None
 
