@@ -6,7 +6,7 @@ MLX ?= 1
 VULKAN ?= 0
 # CUDA=1 also builds the wheel of the CUDA plugin, which takes hours.
 CUDA ?= 0
-# ORACLES=0 does not install PyTorch and transformers; the tests that compare with them are then skipped.
+# ORACLES=0 does not install PyTorch, JAX and transformers; the tests that need them are then skipped.
 ORACLES ?= 1
 
 VENV := .venv
@@ -64,6 +64,7 @@ lint: $(VENV)/.lint ## check code and texts: ruff, clang-format, mypy, plain Eng
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	@! grep -nE '^.{121}' $(NATIVE) # clang-format leaves comments as they are
 	$(BIN)/mypy
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/python tools/plain_english.py
 	$(BIN)/python tools/longest_files.py
 
@@ -80,10 +81,15 @@ bench: $(VENV)/.weights $(VENV)/.test ## run the benchmarks
 docs: $(VENV)/.docs ## build the pages and the reference of all public names into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-wheels: $(VENV)/.test ## build the wheels into dist/ and check their contents (VULKAN=1, CUDA=1: these plugins too)
+# dist/ is then an index: pip install --find-links dist 'hotshoe[cpu]'
+wheels: $(VENV)/.wheels ## build all distributions into dist/ and install from there (VULKAN=1, CUDA=1: these wheels too)
+	@echo "Building the source distributions, then the wheels (the first time takes about two minutes) ..."
+	@mkdir -p build; for each in ./core . ./plugins/*; do \
+		$(BIN)/python -m build --sdist -o dist $$each > build/sdist.log 2>&1 || { cat build/sdist.log; exit 1; }; done
 	@HOTSHOE_CUDA_ARCHITECTURES=$${HOTSHOE_CUDA_ARCHITECTURES:-release} $(PIP) wheel --no-deps -w dist ./core . ./plugins/ggml-cpu ./plugins/ggml-rpc \
 		./plugins/mlx $(if $(filter-out 0,$(VULKAN)),./plugins/ggml-vulkan) \
 		$(if $(filter-out 0,$(CUDA)),./plugins/ggml-cuda) $(if $(filter Darwin,$(shell uname)),./plugins/ggml-metal)
+	@$(BIN)/twine check --strict dist/*
 	$(BIN)/python -m pytest -q tests/test_wheels.py
 
 clean: ## remove the environment and everything that was built
@@ -124,6 +130,10 @@ endif
 $(VENV)/.vulkan: $(VENV)/.hotshoe $(VULKAN_SOURCES)
 	@echo "Building the ggml-vulkan plugin (the first time takes about twenty minutes) ..."
 	@$(PIP) install --no-deps ./plugins/ggml-vulkan
+	@touch $@
+
+$(VENV)/.wheels: $(VENV)/.test
+	@$(PIP) install --group wheels
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.hotshoe

@@ -28,8 +28,8 @@ class Hotshoe:
     def __init__(self, file: str, threads: int, batch: int, device: str, precision: str) -> None:
         import hotshoe
 
-        params = hotshoe.BackendParams(n_threads=threads, matmul_precision=precision)  # type: ignore[arg-type]
-        self.model: Any = hotshoe.load_model(file, device, params=params)
+        options: Any = {"n_threads": threads, "matmul_precision": precision}
+        self.model: Any = hotshoe.load_model(file, device, **options)
         self.batch = batch
 
     def embed(self, texts: list[str]) -> Array:

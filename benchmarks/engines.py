@@ -32,8 +32,9 @@ class Hotshoe:
             file,
             device,
             n_ctx=n_ctx,
-            params=hotshoe.BackendParams(n_threads=threads) if device == "cpu" else None,
-            runner=hotshoe.RunnerParams(n_sequences=sequences, kv_dtype=kv_dtype),
+            n_threads=threads if device == "cpu" else None,
+            n_sequences=sequences,
+            kv_dtype=kv_dtype,
         )
         self.n_sequences = sequences
         self.n_vocab: int = self.model.tokenizer.vocab_size

@@ -1,6 +1,7 @@
 """Compare text generation with llama.cpp and ik_llama.cpp on the same file, interleaved in one run.
 
-    python benchmarks/generate.py [--shape 0.5b|1b|8b|moe] [--dtypes q4_0,q4_k_m] [--file F.gguf] [--folder DIR]
+    python benchmarks/generate.py [--shape 0.5b|1b|3b|8b|moe|moe64] [--dtypes q4_0,q4_k_m] [--file FILE]
+                                  [--folder DIR]
                                   [--prompts 32,512] [--depths 512] [--sequences 8] [--steps 32] [--rounds 5]
                                   [--kv-dtype f16] [--threads N] [--llama-python PYTHON] [--ik-bench PATH] [--json]
 
@@ -15,7 +16,8 @@ setting that is a quarter slower while warming up is left out of the line. Print
 round by round: above 1.0, hotshoe is better. --json has every value of every setting.
 
 prompt N     tokens/s of a prompt of N tokens
-decode @N    tokens/s of --steps tokens after N tokens, one by one, and the weights read in a second
+decode @N    tokens/s of --steps tokens after N tokens, one by one; the weights read in a second, and their share of
+             what benchmarks/bandwidth.py reads right afterwards
 x8 @N        tokens/s of 8 sequences together, after --each tokens of each
 first        seconds from the start of the imports to the first token of a text, in a new process
 peak         the largest resident size of that process, which then also reads a prompt and decodes
@@ -38,6 +40,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from bandwidth import bandwidth
 from peers import LONG, Answer, Contender, Job, Measure, MeasureError, Setting, is_long, settings, spread
 from synthetic import DTYPES, SHAPES, make
 
@@ -57,6 +60,9 @@ class Line:
     values: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     left_out: dict[str, dict[str, float | str]] = field(default_factory=dict)
     """Settings that were measured once, with the value, or not at all, with the reason."""
+
+    bandwidth: float | None = None
+    """Bytes per second that the threads read right after a measurement of decoding."""
 
     def note(self, setting: Setting, value: float) -> None:
         self.values.setdefault(setting.engine, {}).setdefault(setting.name, []).append(value)
@@ -178,7 +184,9 @@ def compare(path: Path, args: argparse.Namespace) -> Iterator[Line]:
             for name, measure in wanted:
                 knowing = {s: contender for s, contender in opened.items() if measure[0] in s.measures}
                 rounds = args.long_rounds if is_long(measure) else args.rounds
-                yield from take_turns(name, measure, knowing, rounds)
+                for line in take_turns(name, measure, knowing, rounds):
+                    line.bandwidth = bandwidth(args.threads) if line.kind == "decode" else None
+                    yield line
 
     n_ctx = max([*args.prompts, *(depth + args.steps for depth in args.depths)], default=0) + 1
     single: list[tuple[str, Measure]] = [(f"prompt {n}", ["prompt", n]) for n in args.prompts]
@@ -259,6 +267,7 @@ def shown(line: Line, n_bytes: int) -> Iterator[str]:
             text += f"{_range(row['ratio']):22}{row['setting']}"
         if line.kind == "decode":
             text = f"{text:96}{row['median'] * n_bytes / 1e9:5.1f} GB/s"
+            text += f" {row['median'] * n_bytes / line.bandwidth:4.0%}" if line.bandwidth else ""
         yield text.rstrip()
     for engine, settings_ in line.left_out.items():
         for setting, why in settings_.items():

@@ -4,10 +4,11 @@
                                   [--experts 64,8]
 
 Prints GOP/s by type and number of rows (a multiplication and an addition are two operations) and the ratio; for one
-row also GB/s of weights read. The two take turns; the best of all rounds counts. Few rows run over several weights,
-96 MiB in all: like a model's weights, they fit into no cache. One thread is measured in its own CPU time, which other
-programs disturb less. The weights are random bytes, since the time does not depend on the values. With --experts
-N,USED each row goes through USED of N weights, as in a mixture of experts; on average all are used equally.
+row also GB/s of weights read, and at the end what hotshoe found about prefetching. The two take turns; the best of all
+rounds counts. Few rows run over several weights, 96 MiB in all: like a model's weights, they fit into no cache. One
+thread is measured in its own CPU time, which other programs disturb less. The weights are random bytes, since the time
+does not depend on the values. With --experts N,USED each row goes through USED of N weights, as in a mixture of
+experts; on average all are used equally.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ def main() -> int:
                 read = data.nbytes * n_weights / (n_experts or 1) * n_used
                 line += "".join(f"{read / seconds / 1e9:8.1f}" for seconds in best)
             print(line, flush=True)
+    for subject, found in own.tuning().items():
+        print(f"{subject}: {found}")
     return 0
 
 

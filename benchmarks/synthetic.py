@@ -2,9 +2,10 @@
 
     python benchmarks/synthetic.py OUT.gguf [--shape 0.5b] [--dtype q4_0] [--layers N]
 
-shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 8b (Llama-3.1-8B) or moe (Qwen3-30B-A3B: 128 experts, 8 for each token;
-8 of its 48 layers, so that it fits into the memory of a small machine). The rows of 0.5b have 896 elements, which is
-not a multiple of 256: most of its "q4_k_m" has other types, as in the real file.
+shape: 0.5b (Qwen2.5-0.5B), 1b (Llama-3.2-1B), 3b (Llama-3.2-3B), 8b (Llama-3.1-8B), moe (Qwen3-30B-A3B: 128 experts, 8
+for each token; 8 of its 48 layers, so that it fits into the memory of a small machine) or moe64 (64 experts of 1,024, 8
+for each token, as in OLMoE-1B-7B, with Qwen3's attention; 8 of its 16 layers). The rows of 0.5b have 896 elements:
+no multiple of 256, so most of its "q4_k_m" has other types, as in the real file.
 
 dtype: f16, bf16, q4_0, q8_0, q4_k_m, q5_k_m, q6_k or iq4_xs. Each tensor has the type that llama.cpp's quantizer
 gives it in a file of this kind. Blocks are random bits; their scales give values a mean of 0 and a deviation of 0.03.
@@ -51,8 +52,10 @@ class Shape:
 SHAPES = {
     "0.5b": Shape("qwen2", 896, 24, 14, 2, 64, 4864, 151_936, "qwen2", 1e6, tied=True),
     "1b": Shape("llama", 2048, 16, 32, 8, 64, 8192, 128_256, "llama-bpe", 5e5, tied=True),
+    "3b": Shape("llama", 3072, 28, 24, 8, 128, 8192, 128_256, "llama-bpe", 5e5, tied=True),
     "8b": Shape("llama", 4096, 32, 32, 8, 128, 14336, 128_256, "llama-bpe", 5e5, tied=False),
     "moe": Shape("qwen3moe", 2048, 8, 32, 4, 128, 768, 151_936, "qwen2", 1e6, False, experts=128, experts_used=8),
+    "moe64": Shape("qwen3moe", 2048, 8, 16, 16, 128, 1024, 50_304, "qwen2", 1e4, False, experts=64, experts_used=8),
 }
 BASE = {
     "f16": Kind.F16,

@@ -76,7 +76,7 @@ def main() -> int:
 
 def answer(path, prompt: str, device: str, n_tokens: int) -> Answer:
     """The logits of a prompt, and its most likely continuation. The cache is F32, like the reference's numbers."""
-    with hotshoe.load_model(path, device, task="text", runner=hotshoe.RunnerParams(kv_dtype="f32")) as model:
+    with hotshoe.load_model(path, device, task="text", kv_dtype="f32") as model:
         logits = model.logits(model.tokenizer.encode(prompt))
         written = model.generate(prompt, temperature=0, max_tokens=n_tokens)
         what = f"{model.device.description} ({model.device.provider})"

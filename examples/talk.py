@@ -47,7 +47,7 @@ def talk(model, questions, max_tokens):
         print(f"\nyou:    {question}\nmodel:  ", end="", flush=True)
         messages.append({"role": "user", "content": question})
         # temperature 0: always the most likely token, so the answers are the same each time
-        stream = model.chat(messages, temperature=0, max_tokens=max_tokens)
+        stream = model.stream_chat(messages, temperature=0, max_tokens=max_tokens)
         for piece in stream:
             print(piece, end="", flush=True)
         print()

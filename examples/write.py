@@ -29,8 +29,8 @@ def main() -> int:
     try:
         device = hotshoe.load_all().select(args.device)[0]
         # one thread: a model this small would wait for more threads longer than it computes. NumPy has its own threads
-        params = hotshoe.BackendParams(n_threads=None if device.name == "reference" else 1)
-        with hotshoe.load_model(MODEL, args.device, params=params) as model:
+        n_threads = None if device.name == "reference" else 1
+        with hotshoe.load_model(MODEL, args.device, task="text", n_threads=n_threads) as model:
             write(model, args.beginning, args.verses, args.seed)
     except hotshoe.HotshoeError as error:
         sys.stderr.write(f"{error}\n")

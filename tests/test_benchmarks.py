@@ -38,7 +38,7 @@ def test_each_tensor_has_the_type_that_llama_cpp_gives_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", synthetic.DTYPES)
-@pytest.mark.parametrize("name", ["0.5b", "1b", "moe"])
+@pytest.mark.parametrize("name", ["0.5b", "1b", "3b", "moe", "moe64"])
 def test_a_made_file_gives_finite_logits_and_weights_around_zero(name: str, dtype: str, tmp_path: Path) -> None:
     shape = replace(NARROW[name], layers=1)
     path = synthetic.make(tmp_path / "x.gguf", dtype, shape)

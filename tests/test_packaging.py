@@ -115,19 +115,6 @@ def test_an_extra_names_each_plugin() -> None:
         assert ours(extras[entry.name]) == {entry.distribution: BOUND}
 
 
-@pytest.mark.parametrize(
-    ("platform", "machine"), [("linux", "x86_64"), ("win32", "AMD64"), ("darwin", "arm64"), ("darwin", "x86_64")]
-)
-def test_the_extra_all_names_every_plugin_of_a_platform(platform: str, machine: str) -> None:
-    extras = DISTRIBUTIONS["."]["optional-dependencies"]
-    found = set()
-    for each in map(Requirement, extras["all"]):
-        if each.marker is None or each.marker.evaluate({"sys_platform": platform, "platform_machine": machine}):
-            found |= each.extras
-    expected = {e.name for e in CATALOG if platform in e.platforms and (not e.machines or machine in e.machines)}
-    assert found == expected | {"completion", "grammar"}
-
-
 def test_commands_name_extras_that_exist() -> None:
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "engine").rglob("*.py")]
     named = {name for source in sources for name in re.findall(r"hotshoe\[(\w+)\]", source)}
@@ -141,7 +128,7 @@ def test_commands_name_extras_that_exist() -> None:
         "docs/backends.md",
         "docs/models.md",
         "core/README.md",
-        "examples/backends/torch/pyproject.toml",
+        *(str(path.relative_to(ROOT)) for path in ROOT.glob("examples/backends/*/pyproject.toml")),
         *(str(path.relative_to(ROOT)) for path in ROOT.glob("engine/hotshoe/cli/templates/*/pyproject.toml.in")),
     ],
 )
@@ -150,3 +137,12 @@ def test_examples_of_packages_have_these_bounds(name: str) -> None:
     bounds = re.findall(r"\bhotshoe(?:-core|-ggml-cpu)?(>=[\d.]+,<[\d.]+)", text)
     assert bounds
     assert set(bounds) == {BOUND}
+
+
+def test_a_release_builds_every_plugin() -> None:
+    """Wheels of all but two, whose source distributions are compiled with the user's SDK."""
+    text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    built = {name for row in re.findall(r"plugins: ([^}]+) }", text) for name in row.split()}
+    assert built == {path.name for path in (ROOT / "plugins").glob("ggml-*")} - {"ggml-cuda", "ggml-vulkan"}
+    assert set(re.findall(r'python-version: "([\d.]+)"', text)) == {LOWEST}
+    assert f"CIBW_BUILD: cp{LOWEST.replace('.', '')}-*" in text

@@ -103,6 +103,30 @@ LATER = {
     "Arange, Zeros, FromFloats, FromInts (of Context)": "the functions `arange`, `zeros`, `constant`",
 }  # fmt: skip
 
+# The rest of that interface, in its first version, with the reason where hotshoe has no counterpart.
+AROUND = {
+    "Backend.Load": "`Backend.load`", "Backend.BackendMemory": "`Backend.memory`",
+    "Backend.Config": "the metadata of the file, which a GGUFFile reads",
+    "Backend.Get": "a field of the model's class, which declares the tensor's name",
+    "Backend.NewContext": "`Backend.new_context`",
+    "NewContextSize, MaxGraphNodes": "not needed: a graph is built before it is compiled, so its size is known",
+    "RegisterBackend, NewBackend": "an entry point that names a `Provider`; `load_all().open(device)`",
+    "BackendCacheConfig": "`Backend.cache_config`", "CachePadding": "`CacheConfig.padding`",
+    "MaskDType": "`CacheConfig.mask_dtype`",
+    "PermutedV": "not needed: the cache writes rows by `set_rows`, and how a state is stored is the backend's choice",
+    "MaskBatchPadding": "not needed: a backend whose kernel reads more rows of a mask adds them in its `attention`",
+    "NumThreads": "`BackendParams.n_threads`", "FlashAttention": "`BackendParams.flash_attention`",
+    "MainGPU, NumGPULayers, TensorSplit": "options of [load_model](python.md#options-of-load_model), not of a backend",
+    "ErrNoMem": "`errors.InsufficientMemoryError`", "AllocationStatus, Memory": "`AllocationStatus`, `Memory`",
+    "DeviceMemory, BackendMemory": "`DeviceMemory`, `BackendMemory`", "InputWeights": "`DeviceMemory.input_weights`",
+    "LogValue": "`BackendMemory.to_json`: values for any logger",
+    "Context.Empty": "not needed: every tensor has a value; what is fed later is `Context.input`",
+    "Context.Forward, Compute, Reserve": "`Context.forward`, `Context.compute`, `Context.reserve`",
+    "Context.Input": "`Context.input`",
+    "Context.Layer": "not needed: a node belongs to the layer of the module that records it",
+    "Dump, DumpWithPrecision, …": "`dump(x, precision=4, threshold=1000, edge_items=3)`",
+}  # fmt: skip
+
 INTRO = """# The ops
 
 Made by `python tools/ops_docs.py` from the op table and from what each backend reports; a test compares them.
@@ -120,6 +144,7 @@ methods of Tensor too, and `+ - * / // % @ < <= > >= [...]` are written as such.
   `l2_norm`), and in products with quantized weights. In attention, a key that the mask hides must be finite.
 - **native**: the backend computes it itself. **decomposed**: core replaces it by other ops. **no**: refused. If
   types differ, the cell lists {dtypes} with their results. A slash means that it depends on shapes or attributes.
+- **Ollama**: the name of the op in [Ollama's engine](#names-in-ollamas-engine), if it has one.
 """
 
 
@@ -138,6 +163,8 @@ def page() -> str:
         lines.append("")
     lines += ["## Names in Ollama's engine", "", "| `ml.Tensor` | hotshoe |", "| --- | --- |"]
     lines += [f"| {name} | {_checked(here)} |" for name, here in (SEEDS | LATER).items()]
+    lines += ["", "The rest of `ml`: backends, contexts, caches and memory.", "", "| `ml` | hotshoe |", "| --- | --- |"]
+    lines += [f"| {name} | {_checked(here)} |" for name, here in AROUND.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -170,6 +197,9 @@ def _checked(here: str) -> str:
     from hotshoe_core import ops
 
     for name in here.split("`")[1::2]:
+        owner, dot, member = name.partition(".")
+        if dot and member.isidentifier() and not hasattr(getattr(hotshoe_core, owner, None), member):
+            here = here.replace(f"`{name}`", f"`{name}` (missing)")
         plain = name.isidentifier() and name not in TABLE and not hasattr(ops, name) and not hasattr(hotshoe_core, name)
         if plain and not any(name in op.attrs for op in TABLE.values()):
             here = here.replace(f"`{name}`", f"`{name}` (missing)")

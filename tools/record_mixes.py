@@ -26,8 +26,10 @@ TARGET = Path(__file__).resolve().parent.parent / "tests" / "data" / "llamacpp-m
 NARROW = {
     "0.5b": replace(SHAPES["0.5b"], vocab=300, ffn=256),
     "1b": replace(SHAPES["1b"], vocab=300, dim=256, ffn=512, heads=8, kv_heads=2, head_dim=32),
+    "3b": replace(SHAPES["3b"], vocab=300, dim=256, ffn=512, heads=6, kv_heads=2, head_dim=32),
     "8b": replace(SHAPES["8b"], vocab=300, dim=256, ffn=512, heads=8, kv_heads=2, head_dim=32),
     "moe": replace(SHAPES["moe"], vocab=300, dim=256, heads=8, kv_heads=1, head_dim=32, ffn=256),
+    "moe64": replace(SHAPES["moe64"], vocab=300, dim=256, heads=8, kv_heads=8, head_dim=32, ffn=256),
 }
 
 

@@ -21,6 +21,7 @@ PAGES = {
     "benchmarks/NOTES.md": "benchmarks.md",
     "examples/models/README.md": "examples/models.md",
     "examples/backends/torch/README.md": "examples/torch.md",
+    "examples/backends/jax/README.md": "examples/jax.md",
     **{
         f"plugins/{path.parent.name}/README.md": f"plugins/{path.parent.name}.md"
         for path in ROOT.glob("plugins/*/README.md")

@@ -13,21 +13,18 @@ import importlib
 
 TYPE_CHECKING = False  # type checkers treat it like typing.TYPE_CHECKING; importing typing would take most of the time
 if TYPE_CHECKING:
+    from hotshoe.load_options import LoadOptions
     from hotshoe.loading import load_all, load_model, load_tokenizer, plan_model
-    from hotshoe.placement import PlacementParams
     from hotshoe.quantize import quantize_model
-    from hotshoe.runner.params import RunnerParams
     from hotshoe.sampling import SamplingParams
     from hotshoe.tasks import Task
-    from hotshoe_core import BackendParams, errors
+    from hotshoe_core import errors
     from hotshoe_core.errors import HotshoeError
 
 __version__ = "0.1.0"
 __all__ = [
-    "BackendParams",
     "HotshoeError",
-    "PlacementParams",
-    "RunnerParams",
+    "LoadOptions",
     "SamplingParams",
     "Task",
     "__version__",
@@ -40,10 +37,8 @@ __all__ = [
 ]
 
 _HOME = {
-    "BackendParams": ("hotshoe_core", "BackendParams"),
     "HotshoeError": ("hotshoe_core.errors", "HotshoeError"),
-    "PlacementParams": ("hotshoe.placement.params", "PlacementParams"),
-    "RunnerParams": ("hotshoe.runner.params", "RunnerParams"),
+    "LoadOptions": ("hotshoe.load_options", "LoadOptions"),
     "SamplingParams": ("hotshoe.sampling", "SamplingParams"),
     "Task": ("hotshoe.tasks", "Task"),
     "errors": ("hotshoe_core.errors", None),

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
+import signal
+import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from hotshoe_core.errors import ConversionError
+from hotshoe_core.errors.arguments import file_path
+
+if sys.platform != "win32":
+    import fcntl
 
 __all__ = ["atomic_write", "check_target"]
 
@@ -16,18 +25,20 @@ __all__ = ["atomic_write", "check_target"]
 def check_target(destination: str | os.PathLike[str], overwrite: bool, *, example: str = "model.gguf") -> Path:
     """Check, before any work is done, that a file can be written to ``destination``. Return its path.
 
-    Raises ConversionError if it is a folder, if its folder is missing, or if it exists and ``overwrite`` is false.
+    Raises ConversionError if it is a folder, a device, a pipe or a socket, if its folder is missing, or if it exists
+    and ``overwrite`` is false. A link is judged by what it points to.
     """
-    target = Path(destination).expanduser()
-    if target.is_dir():
+    target = file_path("the file to write", destination, ConversionError)
+    real = _real(target)
+    if real.is_dir():
         raise ConversionError(
             f"{target} is a folder; expected the name of the file to write", hint=f"for example {target / example}"
         )
-    if not target.parent.is_dir():
+    if not real.parent.is_dir():
         raise ConversionError(
-            f"cannot write {target}: the folder {target.parent} does not exist", hint=f"mkdir -p {target.parent}"
+            f"cannot write {target}: the folder {real.parent} does not exist", hint=f"mkdir -p {real.parent}"
         )
-    if target.exists() and not overwrite:
+    if real.exists() and not overwrite:
         raise ConversionError(
             f"{target} exists already",
             hint="choose another name, or allow it to be replaced (overwrite=True, --overwrite)",
@@ -39,30 +50,96 @@ def check_target(destination: str | os.PathLike[str], overwrite: bool, *, exampl
 def atomic_write(target: Path) -> Iterator[Path]:
     """Yield the path of a temporary file to write. On success it is flushed to the disk and renamed to ``target``.
 
-    If anything fails, the temporary file is deleted and ``target`` stays unchanged.
+    If ``target`` is a link, the file that it points to is written, and the link stays. If anything fails, or a signal
+    ends the process, the temporary file is deleted and ``target`` stays unchanged. Temporary files for the same target
+    that killed processes left behind are deleted first.
 
-    Raises ConversionError if the system refuses to write, for example because the disk is full.
+    Raises ConversionError if the system refuses to write, for example because the disk is full, and if ``target`` is
+    not a regular file.
     """
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
+    real = _real(target)
+    _remove_abandoned(real)
+    part = real.with_name(f".{real.name}.{secrets.token_hex(4)}.part")
+    with _unwinding_signals():
+        try:
+            with open(part, "xb") as lock:  # Windows renames only files that are not open
+                with contextlib.suppress(OSError):  # some network file systems have no locks
+                    _lock(lock)
+                yield part
+                os.fsync(lock.fileno())  # otherwise a power failure could leave an empty file under the final name
+            os.replace(part, _real(target))
+            _flush_folder(real.parent)
+        except OSError as error:
+            raise ConversionError(
+                f"cannot write {target}: {error.strerror or error}",
+                hint="check the free space and the permissions of the folder",
+            ) from error
+        finally:
+            # also after KeyboardInterrupt, and when closing the file failed because the disk is full
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+
+
+def _real(target: Path) -> Path:
+    """The file that ``target`` is, or points to. Raises ConversionError if renaming a file to it would remove a device,
+    a pipe or a socket."""
+    real = Path(os.path.realpath(target))
     try:
-        yield part
-        _flush(part)  # without this, a power failure after the rename could leave an empty file under the final name
-        os.replace(part, target)
-        _flush_folder(target.parent)
-    except OSError as error:
+        mode = os.lstat(real).st_mode
+    except OSError:  # it does not exist
+        return real
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        what = "a link to itself" if stat.S_ISLNK(mode) else "a device, pipe or socket"
         raise ConversionError(
-            f"cannot write {target}: {error.strerror or error}",
-            hint="check the free space and the permissions of the folder",
-        ) from error
-    finally:
-        # also after KeyboardInterrupt, and when closing the file failed because the disk is full
+            f"{target} is {what}; expected the name of a file to write", hint="choose another name, such as model.gguf"
+        )
+    return real
+
+
+def _lock(file: BinaryIO) -> None:
+    """Lock a file until it is closed or the process ends. Raises OSError if another process has locked it.
+
+    Windows needs no lock: it does not delete open files.
+    """
+    if sys.platform != "win32":
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Delete the temporary files of processes that were killed while they wrote ``target``."""
+    for part in target.parent.glob(f".{glob.escape(target.name)}.{'[0-9a-f]' * 8}.part"):
         with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+            if sys.platform != "win32":
+                with open(part, "rb") as file:
+                    _lock(file)
+            part.unlink()
 
 
-def _flush(path: Path) -> None:
-    with open(path, "rb+") as file:  # Windows flushes only files that are open for writing
-        os.fsync(file.fileno())
+@contextlib.contextmanager
+def _unwinding_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP run the ``finally`` blocks inside, and end the process afterwards.
+
+    Signals that the program handles or ignores stay as they are.
+    """
+    received: list[int] = []
+
+    def unwind(number: int, frame: object) -> None:
+        received.append(number)
+        raise SystemExit(128 + number)
+
+    changed = []
+    for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
+        with contextlib.suppress(ValueError):  # only the main thread may handle signals
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, unwind)
+                changed.append(number)
+    try:
+        yield
+    finally:
+        for number in changed:
+            signal.signal(number, signal.SIG_DFL)
+        if received:
+            signal.raise_signal(received[0])
 
 
 def _flush_folder(folder: Path) -> None:

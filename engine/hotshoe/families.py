@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
-from hotshoe_core.errors.install import pip_install
 from hotshoe_loader.find import EntryPoint, find_entry_points
 from hotshoe_loader.options import normalise
 
@@ -143,7 +142,6 @@ def _load(group: str, entry: EntryPoint) -> Any:
     except Exception as error:
         raise ModelError(
             f"{label} cannot be imported: {type(error).__name__}: {error}",
-            hint=f"see the traceback above; {pip_install(entry.distribution, '--upgrade')}, "
-            "or report it to its authors",
+            hint=f"see the traceback above; {entry.pip_install('--upgrade')}, or report it to its authors",
         ) from error
     return found

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.families import find_model
+from hotshoe.load_options import OptionGroups
 from hotshoe.nn.binder import bind, check_layers
 from hotshoe.placement.params import PlacementParams
 from hotshoe.runner.base import ModelParts
@@ -19,13 +19,12 @@ from hotshoe.tasks import Task
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe_core import BackendParams
 from hotshoe_core.errors import (
-    InputTooLongError,
     ModelDefinitionError,
     ModelError,
     ModelFileError,
     UnknownArchitectureError,
 )
-from hotshoe_core.errors.arguments import described, integer
+from hotshoe_core.errors.arguments import described, file_path, integer
 from hotshoe_core.gguf import GGUFFile
 
 if TYPE_CHECKING:
@@ -75,28 +74,18 @@ class LoadRequest:
         path: Any,
         device: Any,
         n_ctx: int | None,
-        params: Any,
-        runner: Any,
-        placement: Any,
+        options: OptionGroups,
         task: Task | str | None,
     ) -> LoadRequest:
         """Check the arguments of ``load_model`` and read the file's header. Raises as ``load_model`` does."""
         expected = None if task is None else Task.parse(task)
         if device is not None and not isinstance(device, Iterable):
             raise ModelError(f"device is {described(device)}; expected a device name, or a list of names")
-        for name, value, kind in (
-            ("params", params, BackendParams),
-            ("runner", runner, RunnerParams),
-            ("placement", placement, PlacementParams),
-        ):
-            if value is not None and not isinstance(value, kind):
-                raise ModelError(f"{name} is {described(value)}; expected {kind.__name__}")
-        runner = RunnerParams() if runner is None else runner
         device = device if device is None or isinstance(device, str) else list(device)
         file = open_file(path)
         try:
             model_class = model_class_of(file)
-            _check_task(file, model_class.task, expected, runner)
+            _check_task(file, model_class.task, expected, options.runner)
             config = model_class.config_type().from_metadata(file.metadata)
             _require_cache_spec(model_class)
             config = dataclasses.replace(config, n_ctx=_context(file, model_class, config.n_ctx, n_ctx))
@@ -104,8 +93,7 @@ class LoadRequest:
         except BaseException:
             file.close()
             raise
-        params, placement = params or BackendParams(), placement or PlacementParams()
-        return cls(file, model_class, config, device, params, runner, placement)
+        return cls(file, model_class, config, device, *options)
 
     def open(self, registry: Registry) -> Backend:
         """Open a backend over the requested devices, and the CPU if it takes part."""
@@ -206,9 +194,9 @@ def _loaded_class(task: Task) -> type[AnyModel]:
 def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int | None) -> int:
     if n_ctx is None:
         return min(trained, _DEFAULT_CONTEXT) if model_class.task is Task.TEXT else trained
-    n_ctx = integer("n_ctx", n_ctx, 1, InputTooLongError)
+    n_ctx = integer("n_ctx", n_ctx, 1, ModelError)
     if n_ctx > trained:
-        raise InputTooLongError(
+        raise ModelError(
             f"n_ctx is {n_ctx}; {file.path} was trained for at most {trained} tokens", hint="leave it out, or give less"
         )
     return n_ctx
@@ -216,14 +204,13 @@ def _context(file: GGUFFile, model_class: type[Module], trained: int, n_ctx: int
 
 def open_file(path: str | os.PathLike[str]) -> GGUFFile:
     """Open a GGUF file. Raises ModelFileError, also for a path of another type and for a folder."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise ModelFileError(f"the path of a model is {described(path)}; expected a str or a Path")
-    if Path(path).is_dir():
+    path = file_path("the path of a model", path, ModelFileError)
+    if path.is_dir():
         raise ModelFileError(
             "is a folder; expected a GGUF file",
             path=path,
-            hint=f"convert a Hugging Face folder first: hotshoe convert {os.fspath(path)}"
-            if (Path(path) / "config.json").is_file()
+            hint=f"convert a Hugging Face folder first: hotshoe convert {path}"
+            if (path / "config.json").is_file()
             else "name a .gguf file in the folder (a Hugging Face folder has a config.json)",
         )
     return GGUFFile(path)

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Never
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, overload
 
 # import NumPy first, from a short call stack: deep in other imports, CPython may map and unmap memory for its frames at
 # each call, which makes the import slower
 import numpy  # noqa: F401
 
+from hotshoe.load_options import LoadOptions, group_options
 from hotshoe.load_request import LoadRequest, model_class_of, open_file
 from hotshoe.placement.params import PlacementParams
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import BackendParams, DeviceType, Placement
-from hotshoe_core.errors import InsufficientMemoryError, ModelError, OptionError, did_you_mean
+from hotshoe_core import DeviceType, Placement
+from hotshoe_core.errors import InsufficientMemoryError, ModelError
 from hotshoe_core.errors.arguments import described
 from hotshoe_loader import load_all
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from hotshoe.load_request import AnyModel
     from hotshoe.placement.plan import Plan
     from hotshoe.runner.embedder import EmbeddingModel
-    from hotshoe.runner.params import RunnerParams
     from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
     from hotshoe.tasks import Task
@@ -36,41 +37,80 @@ if TYPE_CHECKING:
 __all__ = ["load_all", "load_model", "load_tokenizer", "plan_model", "task_of"]
 
 
+@overload
 def load_model(
     path: str | os.PathLike[str],
     device: str | Iterable[str] | None = None,
     *,
+    task: Literal["text", Task.TEXT],
     n_ctx: int | None = None,
-    params: BackendParams | None = None,
-    runner: RunnerParams | None = None,
-    placement: PlacementParams | None = None,
-    task: Task | str | None = None,
     progress: Progress | None = None,
-    **unknown: Never,
+    **options: Unpack[LoadOptions],
+) -> TextModel: ...
+@overload
+def load_model(
+    path: str | os.PathLike[str],
+    device: str | Iterable[str] | None = None,
+    *,
+    task: Literal["embedding", Task.EMBEDDING],
+    n_ctx: int | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[LoadOptions],
+) -> EmbeddingModel: ...
+@overload
+def load_model(
+    path: str | os.PathLike[str],
+    device: str | Iterable[str] | None = None,
+    *,
+    task: Literal["rerank", Task.RERANK],
+    n_ctx: int | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[LoadOptions],
+) -> RerankModel: ...
+@overload
+def load_model(
+    path: str | os.PathLike[str],
+    device: str | Iterable[str] | None = None,
+    *,
+    task: Task | str | None = None,
+    n_ctx: int | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[LoadOptions],
+) -> TextModel | EmbeddingModel | RerankModel: ...
+def load_model(
+    path: str | os.PathLike[str],
+    device: str | Iterable[str] | None = None,
+    *,
+    task: Task | str | None = None,
+    n_ctx: int | None = None,
+    progress: Progress | None = None,
+    **options: Unpack[LoadOptions],
 ) -> TextModel | EmbeddingModel | RerankModel:
     """Load a model from a GGUF file onto a device. Close it, or use it as a context manager.
 
     device: a name or type from ``load_all().devices`` ("cpu", "cuda:0", "gpu"), or several ("cuda:0,cpu"). A device
     that you name is used, or the call fails; it is never replaced. None: the best device, and the CPU for the layers
     that do not fit there.
+    task: the task that the file must be for: "text", "embedding" or "rerank". None: any. With a task, type checkers
+    know the class of the model.
     n_ctx: the most tokens of a text. None: what the model was trained for, but at most 4096 for a text model, because
     its cache takes memory for each token.
-    params: options of the backend: threads, attention, …
-    runner: how many tokens are computed at once, and the size of the cache.
-    placement: which layers go to which of several devices. None: as many as fit on the devices other than the CPU. If
-    memory runs out, layers are moved to another device, and ``model.placement_report()`` lists the moves.
-    task: the task that the file must be for: "text", "embedding" or "rerank". None: any.
     progress: called with the fraction that is loaded, 0 to 1. An exception that it raises cancels loading.
+    options: docs/python.md explains them in one table.
+      How to compute: ``n_threads``, ``mmap``, ``repack``, ``flash_attention``, ``matmul_precision``.
+      Steps and cache: ``n_batch``, ``n_ubatch``, ``max_sequences``, ``n_sequences``, ``kv_dtype``.
+      Which device holds which layers: ``n_gpu_layers``, ``tensor_split``, ``main_gpu``, ``cpu_moe``, ``kv_offload``,
+      ``layer_devices``, ``fallback``. Without them, as many layers as fit are on the devices other than the CPU. If
+      memory runs out, layers are moved to another device, and ``model.placement_report()`` lists the moves.
 
-    Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, ModelError for a task or an option
-    that does not fit the file, DeviceNotFoundError, PlacementError or InsufficientMemoryError. Nothing stays loaded
-    then.
+    Raises ModelFileError, UnknownArchitectureError, WeightsError, TokenizerError, OptionError for an unknown option,
+    ModelError for a task or an option that does not fit the file, DeviceNotFoundError, PlacementError or
+    InsufficientMemoryError. Nothing stays loaded then.
     """
-    if unknown:
-        raise _unknown_option(next(iter(unknown)))
     if progress is not None and not callable(progress):
         raise ModelError(f"progress is {described(progress)}; expected a function that takes one number, 0 to 1")
-    with LoadRequest.read(path, device, n_ctx, params, runner, placement, task) as request:
+    groups = group_options(options, _PARAMETERS)
+    with LoadRequest.read(path, device, n_ctx, groups, task) as request:
         registry = load_all(device=request.device)
         backend = request.open(registry)
         if len(backend.devices) == 1 and request.placement == PlacementParams():
@@ -85,31 +125,14 @@ def load_model(
             def next_backend() -> Backend:  # first the opened one, then a new one after each failure
                 return unused.pop() if unused else request.open(registry)
 
-            model = load_and_adjust(
-                next_backend,
-                request.build,
-                request.config.n_layers,
-                request.placement,
-                progress=progress,
-                dry=not request.params.allocate,
-            )
+            n_layers = request.config.n_layers
+            model = load_and_adjust(next_backend, request.build, n_layers, request.placement, progress=progress)
             model.why = f"{registry.why(request.device)}; {describe(model.backend.placement)}"
         request.keep_file = True
         return model
 
 
-def _unknown_option(name: str) -> OptionError:
-    from hotshoe.runner.params import RunnerParams
-
-    options = {"params": BackendParams, "runner": RunnerParams, "placement": PlacementParams}
-    owners = {f.name: (argument, params) for argument, params in options.items() for f in fields(params)}
-    field = "gpu_layers" if name == "n_gpu_layers" else name  # llama-cpp-python's name
-    if field in owners:
-        argument, params = owners[field]
-        hint = f"{argument}={params.__name__}({field}=…)"
-    else:
-        hint = did_you_mean(name, inspect.signature(load_model).parameters.keys() - {"unknown"})
-    return OptionError(f"load_model has no option {name!r}", hint=hint)
+_PARAMETERS = ("device", "task", "n_ctx", "progress")
 
 
 def _load_on_one_device(request: LoadRequest, backend: Backend, progress: Progress | None) -> AnyModel:
@@ -131,10 +154,8 @@ def plan_model(
     device: str | Iterable[str] | None = None,
     *,
     n_ctx: int | None = None,
-    params: BackendParams | None = None,
-    runner: RunnerParams | None = None,
-    placement: PlacementParams | None = None,
     simulate: Sequence[Device] | None = None,
+    **options: Unpack[LoadOptions],
 ) -> Plan:
     """Plan where ``load_model`` with these arguments would put each layer. Reads the header, allocates nothing.
 
@@ -145,7 +166,8 @@ def plan_model(
     from hotshoe.placement.plan import SIMULATED_CACHE, Plan
     from hotshoe.placement.sizes import open_simulated
 
-    with LoadRequest.read(path, device, n_ctx, params, runner, placement, None) as request:
+    groups = group_options(options, ("device", "n_ctx", "simulate"))
+    with LoadRequest.read(path, device, n_ctx, groups, None) as request:
         request.params = replace(request.params, allocate=False)
 
         def open_backend() -> Backend:

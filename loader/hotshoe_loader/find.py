@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hotshoe_core.errors.install import pip_install
 from hotshoe_core.errors.text import printable
 from hotshoe_loader.files import read_bytes
 from hotshoe_loader.options import normalise
@@ -51,6 +52,10 @@ class EntryPoint:
     def origin(self) -> str:
         """The distribution with its version."""
         return f"{self.distribution} {self.version}".strip()
+
+    def pip_install(self, option: str) -> str:
+        """The command that installs its distribution again, with "--upgrade" or "--force-reinstall"."""
+        return pip_install(self.distribution, option, self.info)
 
     @property
     def module(self) -> str:

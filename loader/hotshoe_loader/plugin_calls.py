@@ -69,7 +69,7 @@ def _rejection(error: BaseException, doing: str, plugin: EntryPoint | None, othe
     except Exception:
         text = "(its message cannot be shown)"
     what = f"{doing} raised {type(error).__name__}" + (f": {text}" if text else "")
-    reinstall = pip_install(plugin.distribution, "--force-reinstall") if plugin else None
+    reinstall = plugin.pip_install("--force-reinstall") if plugin else None
     report = f"report it to the authors of {plugin.distribution}" if plugin else None
     # A next step that the plugin's message names is better than our guess.
     given = (str(error.hint) if isinstance(error, HotshoeError) and error.hint else None) or _command_in(text)
@@ -142,7 +142,7 @@ def _missing_module(name: str, doing: str, plugin: EntryPoint | None) -> Rejecte
         return Rejected(
             Outcome.IMPORT_ERROR,
             f"its entry point names the module {module!r}, but {name!r} does not exist: the installation is damaged",
-            pip_install(plugin.distribution, "--force-reinstall"),
+            plugin.pip_install("--force-reinstall"),
         )
     top = name.partition(".")[0]
     again = f" (or reinstall {plugin.distribution}, which should have brought it)" if plugin else ""
@@ -207,7 +207,7 @@ def import_plugin(plugin: EntryPoint) -> object:
             raise Rejected(
                 Outcome.IMPORT_ERROR,
                 f"its entry point names {plugin.value!r}, but {attribute!r} does not exist in it",
-                f"{pip_install(plugin.distribution, '--upgrade')}, or report it to its authors",
+                f"{plugin.pip_install('--upgrade')}, or report it to its authors",
             )
         found = getattr(found, attribute)
     return found

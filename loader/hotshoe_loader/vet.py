@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hotshoe_core.errors.install import pip_install
 from hotshoe_loader.catalog import by_distribution, owner_of_provider
 from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.options import normalise
@@ -57,4 +56,4 @@ def _vet(plugin: EntryPoint, policy: Policy) -> None:
             f"remove one of the two: pip uninstall {plugin.distribution}",
         )
     if plugin.problem is not None:
-        raise Rejected(Outcome.IMPORT_ERROR, plugin.problem, pip_install(plugin.distribution, "--force-reinstall"))
+        raise Rejected(Outcome.IMPORT_ERROR, plugin.problem, plugin.pip_install("--force-reinstall"))

@@ -36,7 +36,7 @@ def vet_tags(plugin: EntryPoint) -> None:
         raise Rejected(
             Outcome.ABI_MISMATCH,
             f"its wheel is for {', '.join(tags)}; this is {this}",
-            pip_install(plugin.distribution, "--force-reinstall"),
+            plugin.pip_install("--force-reinstall"),
         )
 
 
@@ -68,7 +68,7 @@ def _other_api(span: str, older: bool, plugin: EntryPoint, version: int) -> Reje
     return Rejected(
         Outcome.INCOMPATIBLE_API,
         f"it needs {span} of the plugin contract; this hotshoe has version {API_VERSION}",
-        pip_install(plugin.distribution if older else "hotshoe", "--upgrade"),
+        plugin.pip_install("--upgrade") if older else pip_install("hotshoe", "--upgrade"),
         api_version=version,
     )
 
@@ -90,7 +90,7 @@ def damaged_files(plugin: EntryPoint) -> dict[str, str]:
         if problem is None:
             continue
         if "\0" in path or not is_backend(os.path.basename(name)):
-            raise untrusted(path, problem, pip_install(plugin.distribution, "--force-reinstall"))
+            raise untrusted(path, problem, plugin.pip_install("--force-reinstall"))
         damaged[os.path.realpath(path)] = problem
     return damaged
 

@@ -78,7 +78,7 @@ def test_a_template_that_does_not_exist(given: str, words: str, capsys: pytest.C
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9, "minimum": 1}}, "required": ["n"],
           "additionalProperties": False}  # fmt: skip
-RUN = ("run", VERSE, "And God said", *ON, "-n", "24", "--seed", "1")
+RUN = ("run", VERSE, "And God said", *ON, "-n", "60", "--seed", "1")
 
 
 def test_a_schema_as_json_or_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

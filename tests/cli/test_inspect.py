@@ -144,6 +144,95 @@ def test_odd_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "\\x1b[31mred" in out
 
 
+# Hugging Face folders
+
+
+def write_safetensors(path: Path, tensors: dict[str, tuple[str, list[int]]]) -> Path:
+    """A file of zeros: name: (type, shape)."""
+    sizes = {"F32": 4, "BF16": 2, "F8_E4M3": 1}
+    header, data = {}, 0
+    for name, (kind, shape) in tensors.items():
+        end = data + sizes[kind] * int(np.prod(shape))
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [data, end]}
+        data = end
+    raw = json.dumps(header).encode()
+    path.write_bytes(len(raw).to_bytes(8, "little") + raw + bytes(data))
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architectures": ["LlamaForCausalLM"], "hidden_size": 64, "tie_word_embeddings": True, "x": None})
+    )
+    first = {"model.embed_tokens.weight": ("BF16", [320, 64]), "model.norm.weight": ("F32", [64])}
+    second = {"model.layers.0.mlp.up_proj.weight": ("F8_E4M3", [96, 64])}
+    files = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    for file, tensors in zip(files, (first, second), strict=True):
+        write_safetensors(tmp_path / file, tensors)
+    weight_map = {name: file for file, names in zip(files, (first, second), strict=True) for name in names}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return tmp_path
+
+
+def test_a_hugging_face_folder(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = as_json(capsys, checkpoint)
+    assert [Path(f).name for f in report["files"]] == [f"model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    assert (report["architecture"], report["family"]) == ("LlamaForCausalLM", "hotshoe.convert.llama")
+    assert (report["n_parameters"], report["weight_bytes"]) == (320 * 64 + 64 + 96 * 64, 640 * 64 + 256 + 96 * 64)
+    assert report["metadata"]["hidden_size"] == {"type": "integer", "value": 64}
+    assert [(t["name"], t["type"], t["shape"], t["bytes"], t["file"]) for t in report["tensors"]] == [
+        ("model.embed_tokens.weight", "BF16", [320, 64], 40960, 0),
+        ("model.norm.weight", "F32", [64], 256, 0),
+        ("model.layers.0.mlp.up_proj.weight", "F8_E4M3", [96, 64], 6144, 1),
+    ]
+    assert command(checkpoint, "--match", "*norm*") == 0
+    out = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"format safetensors", "family hotshoe.convert.llama", "model.norm.weight F32 64 256 B"} <= set(out)
+    assert not any("up_proj" in line for line in out)
+
+
+def test_one_safetensors_file(checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = next(checkpoint.glob("*-00002-*"))
+    report = as_json(capsys, shard)
+    assert (report["n_tensors"], report["family"]) == (1, "hotshoe.convert.llama")
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    report = as_json(capsys, shard.rename(alone / "x.safetensors"))
+    assert (report["n_tensors"], report["architecture"], report["family"]) == (1, None, None)
+
+
+def test_a_family_that_nobody_has_written(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list of tensors is the first thing that its author needs."""
+    (checkpoint / "config.json").write_text(
+        r'{"architectures": ["LlamaForCausalLN"], "a": NaN, "b": ["\u001b", -Infinity]}'
+    )
+    report = as_json(capsys, checkpoint)
+    assert report["family"] is None
+    assert report["family_hint"] == "did you mean 'LlamaForCausalLM'?"
+    assert report["metadata"]["a"]["value"] == "NaN"
+    assert command(checkpoint) == 0
+    out = capsys.readouterr().out
+    assert "family        none; did you mean 'LlamaForCausalLM'?" in out
+    assert "model.layers.0.mlp.up_proj.weight" in out
+    assert "\x1b" not in out
+
+
+def test_the_family_of_a_gguf_file(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert as_json(capsys, model)["family"] == "hotshoe.models.llama"
+    unknown = write_gguf(tmp_path / "u.gguf", {"general.architecture": "lama"})
+    report = as_json(capsys, unknown)
+    assert (report["family"], report["family_hint"]) == (None, "did you mean 'llama'?")
+
+
+@pytest.mark.parametrize("name", ["x.safetensors", "folder"])
+def test_what_is_neither_says_what_is_expected(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.mkdir() if name == "folder" else path.write_bytes(b"12345678{")
+    with pytest.raises(ModelFileError, match=r"expected a GGUF file|not a complete safetensors file"):
+        command(path)
+
+
 def test_bad_file_is_left_to_main(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="does not exist"):
         command(tmp_path / "nothing.gguf")

@@ -23,14 +23,41 @@ KINDS = ("backend", "family", "libraries")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("acme-npu", ("acme-npu", "acme_npu", "AcmeNpu")),
-        ("Acme_NPU.2", ("acme-npu-2", "acme_npu_2", "AcmeNpu2")),
-        ("acme", ("acme", "acme", "Acme")),
-        ("hotshoe-acme", ("hotshoe-acme", "hotshoe_acme", "HotshoeAcme")),
+        ("acme-npu", ("acme-npu", "hotshoe-acme-npu", "hotshoe_acme_npu", "AcmeNpu")),
+        ("Acme_NPU.2", ("acme-npu-2", "hotshoe-acme-npu-2", "hotshoe_acme_npu_2", "AcmeNpu2")),
+        ("numpy", ("numpy", "hotshoe-numpy", "hotshoe_numpy", "Numpy")),  # a binding is named after its library
     ],
 )
-def test_the_names_made_of_a_name(name: str, expected: tuple[str, str, str]) -> None:
+def test_the_names_made_of_a_name(name: str, expected: tuple[str, str, str, str]) -> None:
     assert names_for(name, "backend") == expected
+
+
+def test_the_package_may_have_another_name() -> None:
+    assert names_for("npu", "backend", "Acme.Tools") == ("npu", "acme-tools", "acme_tools", "Npu")
+    assert names_for("hotshoe-x", "backend", "acme-x") == ("hotshoe-x", "acme-x", "acme_x", "HotshoeX")
+    with pytest.raises(OptionError, match="hotshoe-hotshoe-") as caught:
+        names_for("hotshoe-acme", "backend")
+    assert caught.value.hint == "name it acme"
+
+
+@pytest.mark.parametrize(
+    ("package", "words"),
+    [
+        ("acme npu", "PEP 508"),
+        ("3d", "not a name in Python"),
+        ("class", "not a name in Python"),
+        ("json", "a module of Python"),
+        ("tests", "has a file or folder"),
+        ("numpy", "another package already"),
+        ("hotshoe-mlx", "a name of hotshoe-mlx"),
+        ("hotshoe", "a name of hotshoe"),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_of_packages_that_are_refused(package: str, words: str, kind: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(words)) as caught:
+        names_for("acme", kind, package)
+    assert caught.value.hint is not None
 
 
 @pytest.mark.parametrize(
@@ -44,12 +71,8 @@ def test_the_names_made_of_a_name(name: str, expected: tuple[str, str, str]) -> 
         ("../acme", "PEP 508"),
         ("a" * 49, "1 to 48"),
         ("3d", "not a name in Python"),
-        ("class", "not a name in Python"),
         ("auto", "is reserved"),
         ("gpu", "is reserved"),
-        ("json", "a module of Python"),
-        ("tests", "has a file or folder"),
-        ("numpy", "another package already"),
         ("cuda", "a name of hotshoe-ggml-cuda"),
         ("ggml_cpu", "a name of hotshoe-ggml-cpu"),
         ("hotshoe-mlx", "a name of hotshoe-mlx"),
@@ -69,7 +92,7 @@ def test_a_family_of_ours_is_refused_as_a_family_only() -> None:
     with pytest.raises(OptionError, match=r"hotshoe 0.*is installed and uses this name in 'hotshoe.models'") as caught:
         names_for("llama", "family")
     assert "uninstall" not in str(caught.value.hint)  # of all of hotshoe
-    assert names_for("llama", "backend").module == "llama"
+    assert names_for("llama", "backend").module == "hotshoe_llama"
 
 
 def test_a_plugin_that_is_installed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,10 +110,12 @@ def test_a_plugin_that_is_installed_is_refused(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "some" / "where else"
-    assert main(["new-plugin", "acme-npu", f"--{kind}", "--output", str(target)]) == 0
+    assert main(["new-plugin", "acme-npu", f"--{kind}", "--package", "their-tools", "--output", str(target)]) == 0
     out = capsys.readouterr().out.splitlines()
     files = [path for path in target.rglob("*") if path.is_file()]
     assert out[0].startswith(f"{target}: {len(files)} files, ")
+    assert "their-tools" in out[0]
+    assert out[1] == "Python imports their_tools, hotshoe calls it acme-npu"
     assert f"    cd '{target}'" in out
     assert '    pip install -e ".[test]"' in out
     assert out[-1] == f"{target / 'README.md'} says what to write."
@@ -102,7 +127,7 @@ def test_what_is_written(kind: str, tmp_path: Path, capsys: pytest.CaptureFixtur
     for path in files:
         assert path.suffix != ".in"
         text = path.read_text(encoding="utf-8")
-        assert not re.search(rf"my.?{kind}", str(path.relative_to(target)) + text, re.IGNORECASE), path
+        assert not re.search(rf"my.?{kind}|hotshoe.acme", str(path.relative_to(target)) + text, re.IGNORECASE), path
         if path.suffix == ".py":
             compile(text, str(path), "exec")
     assert any("YOURS" in path.read_text(encoding="utf-8") for path in files if path.suffix == ".py")
@@ -126,22 +151,22 @@ def test_nothing_is_overwritten(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["new-plugin", "Acme.NPU", "--backend"]) == 0
-    written = sorted(Path("acme-npu").rglob("*"))
-    (tmp_path / "acme-npu" / "pyproject.toml").write_text("mine")
+    written = sorted(Path("hotshoe-acme-npu").rglob("*"))
+    (tmp_path / "hotshoe-acme-npu" / "pyproject.toml").write_text("mine")
     capsys.readouterr()
     assert main(["new-plugin", "acme-npu", "--family"]) == 2
     err = capsys.readouterr().err
-    assert "acme-npu exists already" in err
+    assert "hotshoe-acme-npu exists already" in err
     assert "hint: name another folder with --output" in err
-    assert sorted(Path("acme-npu").rglob("*")) == written
-    assert (tmp_path / "acme-npu" / "pyproject.toml").read_text() == "mine"
+    assert sorted(Path("hotshoe-acme-npu").rglob("*")) == written
+    assert (tmp_path / "hotshoe-acme-npu" / "pyproject.toml").read_text() == "mine"
     (tmp_path / "file").touch()
     assert main(["new-plugin", "acme-npu", "--family", "--output", "file"]) == 2
     (tmp_path / "an empty one").mkdir()
     monkeypatch.chdir("an empty one")
     assert main(["new-plugin", "acme-npu", "--family", "--output", "."]) == 0
-    assert Path("acme_npu", "model.py").is_file()
-    assert sorted(os.listdir(tmp_path)) == ["acme-npu", "an empty one", "file"]
+    assert Path("hotshoe_acme_npu", "model.py").is_file()
+    assert sorted(os.listdir(tmp_path)) == ["an empty one", "file", "hotshoe-acme-npu"]
 
 
 def test_everything_is_written_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +202,7 @@ def test_stamping_says_which_ggml(tmp_path: Path) -> None:
     from hotshoe_loader.ggml.library_abi import declared_ggml
     from hotshoe_loader.manifest import read_manifest
 
-    built = declared_ggml(read_manifest(tmp_path / "new" / "acme_npu" / "hotshoe-plugin.json"))
+    built = declared_ggml(read_manifest(tmp_path / "new" / "hotshoe_acme_npu" / "hotshoe-plugin.json"))
     assert built is not None
     assert built.abi == ("0.21.4", abi.fingerprint([source / "include"], "0.21.4"))
 

@@ -11,7 +11,7 @@ import pytest
 import hotshoe
 from hotshoe.cli import _COMMANDS, all_commands, main
 from hotshoe.cli.generating import _COUNTS, _SAMPLING, sampling_options
-from hotshoe.cli.options import backend_params, placement_params, runner_params
+from hotshoe.cli.options import load_options
 from hotshoe.cli.parsing import _ALIASES, parse_command
 from hotshoe.cli.wording import in_options
 
@@ -64,11 +64,18 @@ def test_names_of_the_other_options() -> None:
     args = parse("run", "-m", "m.gguf", "-p", "Once upon", "-t", "3", "-c", "64", "-fa", "on", "-b", "8", "-ub", "4",
                  "-ngl", "2", "-ts", "3,1", "-dev", "cuda:0", "-np", "2", "-nkvo", "-cmoe")  # fmt: skip
     assert (args.model, args.prompt, args.text, args.ctx, args.device) == ("m.gguf", "Once upon", [], 64, "cuda:0")
-    assert backend_params(args) == hotshoe.BackendParams(n_threads=3, flash_attention="on")
-    assert runner_params(args) == hotshoe.RunnerParams(n_batch=8, n_ubatch=4, n_sequences=2)
-    assert placement_params(args) == hotshoe.PlacementParams(
-        gpu_layers=2, tensor_split=(3.0, 1.0), kv_offload=False, cpu_moe=True
-    )
+    assert load_options(args) == {
+        "n_threads": 3,
+        "flash_attention": "on",
+        "matmul_precision": "stored",
+        "n_batch": 8,
+        "n_ubatch": 4,
+        "n_sequences": 2,
+        "n_gpu_layers": 2,
+        "tensor_split": (3.0, 1.0),
+        "kv_offload": False,
+        "cpu_moe": True,
+    }
     for name in ("--num-gpu", "--n-gpu-layers", "--gpu-layers"):
         assert parse("run", "m.gguf", name, "all").gpu_layers == "all"
     assert parse("run", "m.gguf", "-mg", "1").main_gpu == 1

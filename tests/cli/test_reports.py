@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -126,3 +127,17 @@ def test_completion_without_shtab(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     monkeypatch.setitem(sys.modules, "shtab", None)
     assert main(["completion", "bash"]) == 2
     assert pip_install("hotshoe[completion]") in capsys.readouterr().err
+
+
+def test_bench_shows_what_the_backend_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hotshoe.cli.bench._repeat", lambda once, tokens, n: [10.0, 10.0])
+    monkeypatch.setattr("hotshoe_core.contract.backend.Backend.tuning", lambda self: {"prefetching of q4_k": "near"})
+    command = ["bench", VERSE, "-p", "4", "-n", "0", "--device", "reference"]
+    assert main(command) == 0
+    assert capsys.readouterr().err == ""
+    assert main([*command, "-v"]) == 0
+    assert capsys.readouterr().err == "prefetching of q4_k: near\n"
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tuning"] == {"prefetching of q4_k": "near"}

@@ -21,6 +21,13 @@ from hotshoe_core.tensors.tensor import constant, scope
 def test_dump_of_an_array_and_a_tensor() -> None:
     assert dump(np.array([1.0, 2.25]), precision=1) == "[1.0, 2.2]"
     assert dump(np.arange(2000.0), edge_items=1, precision=0) == "[   0., ..., 1999.]"
+    assert dump(np.array([9801.0, 0.25]), precision=2) == "[9801.00,    0.25]"
+    assert (
+        dump(np.float32([[-1e7, 1e-6], [np.nan, -np.inf]]), precision=1)
+        == "[[-10000000.0,         0.0],\n [        nan,        -inf]]"
+    )
+    assert dump(np.array([1e-9, 2e-7]), precision=2) == "[1.00e-09, 2.00e-07]"  # 0.00 would say nothing
+    assert dump(np.array([0.0, 3e8]), precision=1) == "[0.0e+00, 3.0e+08]"
     ctx = open_reference().new_context()
     x = ctx.input("x", (2,))
     y = x * 2.0

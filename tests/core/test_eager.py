@@ -43,7 +43,7 @@ class Toy:
     def __init__(self) -> None:
         self.hooked = self.ran = 0
 
-    def hook(self, run: Run) -> Run:
+    def hook(self, run: Run, donated: tuple[int, ...]) -> Run:
         self.hooked += 1
 
         def faster(given: list[Any]) -> list[Any]:
@@ -67,6 +67,7 @@ class Toy:
             weight=lambda w: Vector(w.data.view("<f4").tolist()),
             nbytes=lambda shape, dtype: 8 * math.prod(shape),
             compile_hook=self.hook,
+            round_to=lambda x, dtype: x,
         )
         return EagerBackend("toy", DEVICE, params or BackendParams(), library)
 
@@ -148,7 +149,7 @@ def test_a_memory_error_of_the_library_becomes_insufficient_memory_error() -> No
 
 def test_the_backend_honours_what_its_library_honours() -> None:
     assert Toy().backend().honours == {"allocate"}
-    with pytest.raises(BackendError, match="'fast'; expected auto, on or off"):
+    with pytest.raises(BackendError, match=r"'fast' \(str\); expected auto, on or off"):
         BackendParams(flash_attention="fast")  # type: ignore[arg-type]
     with pytest.raises(BackendError, match=r"matmul_precision is .*'fp8'.*; expected 'stored' or 'bf16'"):
         BackendParams(matmul_precision="fp8")  # type: ignore[arg-type]

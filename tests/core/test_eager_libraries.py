@@ -214,25 +214,6 @@ def test_a_step_that_fails_does_not_change_a_recurrent_state() -> None:
     assert running.handle.tolist() == [1, 1]
 
 
-def test_traces_are_counted_if_there_is_a_hook() -> None:
-    def hook(run: Any) -> Any:
-        kept: list[Any] = []
-
-        def traced_once(given: list[Any]) -> list[Any]:
-            kept[:] = kept or run(given)
-            return kept
-
-        return traced_once
-
-    backend = opened(replace(numpy_library(), compile_hook=hook))
-    ctx = backend.new_context()
-    x = ctx.input("x", (2,))
-    ctx.forward(x + 1.0)
-    for _ in range(3):
-        ctx.compute({x: [1, 2]})
-    assert backend.traced == 1
-
-
 def test_weights_that_take_more_than_in_the_file_are_reported() -> None:
     backend = opened(numpy_library())
     load(backend, DType.Q8_0), load(backend, DType.F32)

@@ -261,6 +261,36 @@ def test_split_model_opens_from_any_file(shards: list[Path], named: int) -> None
         assert f.nbytes == sum(p.stat().st_size for p in shards)
 
 
+def set_u16(path: Path, key: str, value: int) -> None:
+    """Change a number in a file's metadata."""
+    raw = path.read_bytes()
+    head, _, rest = raw.partition(key.encode() + struct.pack("<I", 2))
+    path.write_bytes(head + key.encode() + struct.pack("<IH", 2, value) + rest[2:])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_part_that_claims_to_be_the_whole_model(shards: list[Path], tmp_path: Path, count: int) -> None:
+    """`hotshoe quantize` wrote a third of such a model without a word."""
+    set_u16(shards[0], "split.count", count)
+    with pytest.raises(ModelFileError, match=r"its name says that the model is split into 3 files"):
+        GGUFFile(shards[0])
+    renamed = shards[0].rename(tmp_path / "whole.gguf")
+    with pytest.raises(ModelFileError, match=r"the files hold 2 tensors; expected 5"):
+        GGUFFile(renamed)
+    set_u16(shards[1], "split.count", count)
+    with pytest.raises(ModelFileError, match=r"the file is number 2 of 1; expected 1 of 1"):
+        GGUFFile(shards[1].rename(tmp_path / "second.gguf"))
+
+
+def test_a_merged_model_keeps_the_keys_of_its_first_part(shards: list[Path], tmp_path: Path) -> None:
+    """llama.cpp's gguf-split --merge writes a split.count of 0."""
+    with GGUFFile(shards[0]) as f:
+        arrays = {name: f.array(name).copy() for name in f.tensors}
+    keys = {"split.no": 0, "split.count": 0, "split.tensors.count": 5}
+    with GGUFFile(write_gguf(tmp_path / "merged.gguf", keys, arrays)) as f:
+        assert len(f.tensors) == 5
+
+
 def test_split_model_errors(shards: list[Path], tmp_path: Path) -> None:
     second = shards[1].read_bytes()
     shards[1].unlink()

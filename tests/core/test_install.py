@@ -60,8 +60,11 @@ def test_from_wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         {"url": "file:///dist/hotshoe_core-0.1.0-py3-none-any.whl", "archive_info": {}},
         {"url": "https://example.org/hotshoe.git", "vcs_info": {}},
         {"dir_info": {}},
+        {"url": 5, "dir_info": {}},
+        {"url": "file:///x", "dir_info": 5},
         ["file:///"],
         "{",
+        "[" * 60_000,
     ],
 )
 def test_from_something_that_is_not_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, origin: object) -> None:
@@ -97,6 +100,21 @@ def test_copied_from_a_checkout_that_was_removed(monkeypatch: pytest.MonkeyPatch
     assert pip_install("hotshoe[grammar]") == f"{step} '.[grammar]'"
     assert pip_install("hotshoe", "--upgrade") == f"{step} ./core ."
     assert pip_install("acme") == "pip install acme"
+
+
+@pytest.mark.parametrize("editable", [True, False])
+def test_a_distribution_of_others_from_a_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, editable: bool
+) -> None:
+    installed(monkeypatch, tmp_path / "site")
+    source, info = tmp_path / "my npu", tmp_path / "acme_npu-1.0.dist-info"
+    info.mkdir()
+    origin = {"url": source.as_uri(), "dir_info": {"editable": True} if editable else {}}
+    (info / "direct_url.json").write_text(json.dumps(origin))
+    assert pip_install("acme-npu", "--upgrade", str(info)) == "pip install --upgrade acme-npu", "it was removed"
+    source.mkdir()
+    command = f"pip install {'-e ' if editable else ''}'{source}'"
+    assert pip_install("acme-npu", "--upgrade", str(info)) == command
 
 
 def test_no_message_has_a_command_of_its_own_for_our_distributions() -> None:

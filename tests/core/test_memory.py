@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
@@ -38,6 +40,42 @@ def test_what_failed_is_marked_and_the_rest_is_kept(what: str, layer: int, befor
     parts = {"weights": gpu.weights, "cache": gpu.cache}
     assert (parts[what][layer] if what in parts else gpu.graph) == Memory(before + 500, FAILED)
     assert memory.total == 1638
+
+
+def test_the_report_as_json() -> None:
+    memory = report()
+    memory.fail("cpu", "cache", 512, layer=3)
+    memory.on("cuda:0").larger["Q4_0"] = (10, 12)
+    assert json.loads(json.dumps(memory.to_json())) == {
+        "total": 1650,
+        "devices": [
+            {
+                "device": "cuda:0",
+                "uuid": None,
+                "total": 1137,
+                "weights": 1100,
+                "cache": 30,
+                "graph": 7,
+                "failures": [],
+                "layers": [
+                    {"layer": -1, "weights": 100, "cache": 0},
+                    {"layer": 0, "weights": 1000, "cache": 30},
+                ],
+                "larger": {"Q4_0": {"in_file": 10, "here": 12}},
+            },
+            {
+                "device": "cpu",
+                "uuid": None,
+                "total": 513,
+                "weights": 1,
+                "cache": 512,
+                "graph": 0,
+                "failures": ["cache of layer 3, 512 B"],
+                "layers": [{"layer": 1, "weights": 1, "cache": 0}, {"layer": 3, "weights": 0, "cache": 512}],
+                "larger": {},
+            },
+        ],
+    }
 
 
 def test_the_report_reads_well() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe import BackendParams
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import SamplingParams
 from hotshoe_core import Context
@@ -137,15 +136,18 @@ def test_a_stream_that_was_left_takes_no_part(model: TextModel, steps: list[int]
     assert model.engine.jobs == ()
 
 
+class Refuses:
+    """A constraint that allows no token."""
+
+    complete = False
+
+    def forbidden(self) -> np.ndarray:
+        return np.ones(1000, bool)
+
+    def accept(self, id: int) -> None: ...
+
+
 def test_one_that_goes_wrong_does_not_hurt_the_others(model: TextModel) -> None:
-    class Refuses:
-        complete = False
-
-        def forbidden(self) -> np.ndarray:
-            return np.ones(1000, bool)
-
-        def accept(self, id: int) -> None: ...
-
     expected = model.generate(PROMPTS[1], **GREEDY).tokens
     bad, good = model.stream(PROMPTS[0], grammar=Refuses(), **GREEDY), model.stream(PROMPTS[1], **GREEDY)
     bad.start()
@@ -170,7 +172,7 @@ def test_nan_does_not_spread(device: str, options: dict[str, Any], data: Path, t
         raw.seek(table.offset + 7 * row)
         raw.write(b"\xff" * row)
     healthy, damaged = [3, 4, 5, 6], [3, 4, 7, 8]
-    with load(path, device, params=BackendParams(**options)) as model:
+    with load(path, device, **options) as model:
         expected = model.logits([*healthy, 9])
         model.forget()
         with model.sequence(healthy) as before:
@@ -199,8 +201,10 @@ def test_seeds_and_parameters_of_each(model: TextModel) -> None:
     assert texts[1].text == model.generate("hello", **GREEDY).text
     with pytest.raises(SamplingError, match="2 params were given for 3 prompts"):
         model.generate(PROMPTS[:3], params)
-    with pytest.raises(SamplingError, match="one grammar"):
-        model.generate(PROMPTS[:2], grammar=object())
+    with pytest.raises(SamplingError, match=r"one Refuses was given for 2 prompts(.|\n)*give a Grammar, or a list"):
+        model.generate(PROMPTS[:2], grammar=Refuses())
+    with pytest.raises(SamplingError, match=r"grammar is .*object.*; expected GBNF text, a Grammar or a Constraint"):
+        model.generate(PROMPTS[0], grammar=object())
     with pytest.raises(SamplingError, match="batch_size is 0"):
         model.generate(PROMPTS[:2], batch_size=0)
     with pytest.raises(InputTooLongError):

@@ -19,29 +19,28 @@ from tests.support.tiny_text import make_tiny
 
 # a Llama whose heads are left as they are
 MODULE = """
-from hotshoe.convert import Checkpoint, FileLayout, as_is, linear, make_layout, non_layer_tensors, read_rope, read_sizes
+from hotshoe import nn
+from hotshoe.convert import Checkpoint, FileLayout, make_layout, read_rope, read_sizes
+from hotshoe.families import Family
 from hotshoe.tokenizers import SentencePieceDecoder, Tokenizer, Vocabulary, add_tokens, find_roles, hidden_ids
+
+
+class Block(nn.PreNormBlock):
+    attention: nn.Attention = nn.submodule()
+    mlp: nn.GatedMLP = nn.submodule()
+
+
+class Model(nn.Decoder):
+    config: nn.TextConfig
+    blocks: list[Block] = nn.layers("blk")
+
+
+family = Family(Model)
 
 
 def describe(checkpoint: Checkpoint) -> FileLayout:
     sizes, rope = read_sizes(checkpoint), read_rope(checkpoint, "yarn")
-    tensors = non_layer_tensors(checkpoint, sizes, tied=False)
-    for i in range(sizes.n_layers):
-        block, layer = f"blk.{i}", f"model.layers.{i}"
-        for name, source in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")):
-            tensors.append(as_is(f"{block}.{name}.weight", f"{layer}.{source}.weight", (sizes.dim,)))
-        for name, source, out, into in (
-            ("attn_q", "self_attn.q_proj", sizes.q, sizes.dim),
-            ("attn_k", "self_attn.k_proj", sizes.kv, sizes.dim),
-            ("attn_v", "self_attn.v_proj", sizes.kv, sizes.dim),
-            ("attn_output", "self_attn.o_proj", sizes.dim, sizes.q),
-            ("ffn_gate", "mlp.gate_proj", sizes.ff, sizes.dim),
-            ("ffn_up", "mlp.up_proj", sizes.ff, sizes.dim),
-            ("ffn_down", "mlp.down_proj", sizes.dim, sizes.ff),
-        ):
-            tensors += linear(f"{block}.{name}", f"{layer}.{source}", out, into)
-    metadata = sizes.metadata("mine") | rope.metadata("mine") | {"mine.spice": 3}
-    return make_layout(checkpoint, "mine", tensors, metadata, vocab=sizes.vocab)
+    return make_layout(checkpoint, "mine", sizes.keys() | rope.keys() | {"spice": 3}, vocab=sizes.vocab)
 
 
 def words(vocabulary: Vocabulary) -> Tokenizer:
@@ -101,6 +100,9 @@ def test_a_converter_of_another_distribution(site: Site, tmp_path: Path) -> None
     with pytest.raises(UnknownArchitectureError, match="holds a MineForCausalLM, which hotshoe cannot convert"):
         convert(folder, tmp_path / "m.gguf")
     site.install("mine", families.CONVERTERS, "MineForCausalLM", "mine_hotshoe:describe")
+    with pytest.raises(UnknownArchitectureError, match="no model implements the architecture 'mine'"):
+        convert(folder, tmp_path / "m.gguf")
+    site.install("mine-model", families.MODELS, "mine", "mine_hotshoe:family")
     path = convert(folder, tmp_path / "m.gguf")
     metadata = keys(path)
     assert metadata["general.architecture"] == "mine"

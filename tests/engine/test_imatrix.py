@@ -189,9 +189,8 @@ def test_invalid_texts(gguf: Callable[..., Path]) -> None:
             collect_importance(model, TEXT, chunk_size=257)
         with pytest.raises(InputTypeError, match="text is 3"):
             collect_importance(model, 3)  # type: ignore[arg-type]
-    few = hotshoe.RunnerParams(n_batch=16)
-    with hotshoe.load_model(gguf("LlamaForCausalLM"), "reference", runner=few) as model:
-        with pytest.raises(InputTooLongError, match=r"a graph takes at most 16(.|\n)*RunnerParams\(n_batch=40\)"):
+    with hotshoe.load_model(gguf("LlamaForCausalLM"), "reference", n_batch=16) as model:
+        with pytest.raises(InputTooLongError, match=r"a graph takes at most 16(.|\n)*n_batch=40"):
             collect_importance(model, TEXT, chunk_size=40)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import types
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from hotshoe_core.errors import (
     WeightsError,
 )
 from hotshoe_core.gguf import GGUFFile
+from tests.fuzz.gguf_parts import Parts
 from tests.support.rewrite import rewrite
 
 
@@ -51,7 +53,9 @@ def test_a_class_may_declare_an_attribute_that_its_base_annotates() -> None:
     class Other(MLP):
         up = submodule("ffn_up_proj")
 
-    assert next(p.names[0] for p in Other(None).parameters()) == "ffn_up_proj.weight"
+    assert (
+        next(p.names[0] for p in Other(types.SimpleNamespace(dim=4, mlp_dim=(8,))).parameters()) == "ffn_up_proj.weight"
+    )
 
 
 def test_wrong_annotations() -> None:
@@ -126,7 +130,7 @@ def test_a_shape_for_a_module_without_weight() -> None:
         mlp: MLP = submodule("mlp", shape=lambda c, i: (1,))
 
     with pytest.raises(ModelDefinitionError, match=r"Mine\.mlp: shape= needs a tensor `weight`, but MLP has none"):
-        Mine(None)
+        Mine(types.SimpleNamespace(dim=4, mlp_dim=(8,)))
 
 
 def test_a_config_field_of_unknown_origin(data: Path) -> None:
@@ -289,7 +293,24 @@ def test_hyper_parameters_are_checked_before_anything_is_made(
     """The backend is asked for no memory: that of the cache would be terabytes."""
     path = changed(data, tmp_path, **metadata)
     with pytest.raises(error, match=words):
-        hotshoe.load_model(path, "reference", runner=hotshoe.RunnerParams(kv_dtype="f32"))
+        hotshoe.load_model(path, "reference", kv_dtype="f32")
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+@pytest.mark.parametrize("name", ["blk.0.ffn_up.weight", "blk.0.ffn_up.bias", "token_embd.weight"])
+def test_a_weight_without_axes(name: str, device: str, data: Path, tmp_path: Path) -> None:
+    parts = Parts.of(data / "llamacpp" / "BertForSequenceClassification.gguf")
+    next(row for row in parts.rows if row.name == name).dims.clear()
+    (tmp_path / "m.gguf").write_bytes(parts.bytes())
+    with pytest.raises(HotshoeError, match=rf"{name} has shape \[\]; expected"):
+        hotshoe.load_model(tmp_path / "m.gguf", device)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000, "x/" * 5000, "a\0b", "\ud800", "~nobody-of-this-name/x", b"x"])
+def test_paths_that_no_file_can_have(path: Any) -> None:
+    for use in (hotshoe.load_model, hotshoe.plan_model, hotshoe.load_tokenizer, GGUFFile):
+        with pytest.raises(ModelFileError, match=r"the path of a .* is .*; expected (the name of a file: |a str or)"):
+            use(path)
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe import PlacementParams
 from hotshoe.loading import plan_model
+from hotshoe.placement import PlacementParams
 from hotshoe.placement.plan import Plan
 from hotshoe.runner.base import LoadedModel
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
 from hotshoe_core import BackendMemory, Device, DeviceType
-from hotshoe_core.errors import InputTooLongError, InsufficientMemoryError, ModelError, PlacementError
+from hotshoe_core.errors import InputTooLongError, InsufficientMemoryError, PlacementError
 from tests.support.fake_registry import MIB, FakeRegistry, fake
 
 MODEL = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
@@ -45,14 +45,14 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeRegistry]:
 
 @pytest.fixture
 def load(fakes: Callable[..., FakeRegistry]) -> Iterator[Open]:
-    """``load(devices, device, path=MODEL, n_ctx=128, **fields of PlacementParams)``."""
+    """``load(devices, device, path=MODEL, n_ctx=128, **options)``."""
     opened: list[LoadedModel] = []
 
     def get(
         devices: tuple[Device, ...], device: Any = None, path: Path = MODEL, n_ctx: int = 128, **options: Any
     ) -> LoadedModel:
         fakes(*devices)
-        opened.append(hotshoe.load_model(path, device, n_ctx=n_ctx, placement=PlacementParams(**options)))
+        opened.append(hotshoe.load_model(path, device, n_ctx=n_ctx, **options))
         return opened[-1]
 
     yield get
@@ -91,12 +91,12 @@ def layers_of(model: LoadedModel) -> str:
         ((*TWO, CPU), None, {}, "c00000"),
         ((*TWO, CPU), "gpu:0,gpu:1", {}, "000111"),
         ((*TWO, CPU), ["gpu:0", "gpu:1", "host:0"], {}, "c00111"),
-        ((*TWO, CPU), "gpu:0", {"gpu_layers": 3}, "cc000c"),
-        ((*TWO, CPU), "gpu:0", {"gpu_layers": "all"}, "000000"),
-        ((*TWO, CPU), "gpu:0", {"gpu_layers": 0}, "cccccc"),
+        ((*TWO, CPU), "gpu:0", {"n_gpu_layers": 3}, "cc000c"),
+        ((*TWO, CPU), "gpu:0", {"n_gpu_layers": "all"}, "000000"),
+        ((*TWO, CPU), "gpu:0", {"n_gpu_layers": 0}, "cccccc"),
         ((*TWO, CPU), "gpu:0,gpu:1", {"tensor_split": (3, 1)}, "000001"),
         ((*TWO, CPU), "gpu:0,gpu:1", {"main_gpu": 0}, "000000"),
-        ((*TWO, CPU), "gpu:0,gpu:1,host:0", {"layers": ("gpu:1", "host:0", "gpu:0", "gpu:1")}, "11c011"),
+        ((*TWO, CPU), "gpu:0,gpu:1,host:0", {"layer_devices": ("gpu:1", "host:0", "gpu:0", "gpu:1")}, "11c011"),
     ],
     ids=str,
 )
@@ -121,12 +121,12 @@ def test_layers_go_to_the_requested_devices(
 def test_the_cpu_joins_only_on_request_or_by_default(fakes: Callable[..., FakeRegistry]) -> None:
     registry = fakes(*TWO, CPU)
     for device, options in (("gpu:0", {}), (None, {}), ("gpu:0", {"kv_offload": False})):
-        hotshoe.load_model(MODEL, device, n_ctx=128, placement=PlacementParams(**options)).close()
+        hotshoe.load_model(MODEL, device, n_ctx=128, **options).close()
     assert registry.opened == [["gpu:0"], ["gpu:0", "host:0"], ["gpu:0", "host:0"]]
 
 
 def test_caches_on_the_cpu(load: Open, reference: TextModel) -> None:
-    model = load((*TWO, CPU), "gpu:0", kv_offload=False, gpu_layers="all")
+    model = load((*TWO, CPU), "gpu:0", kv_offload=False, n_gpu_layers="all")
     gpu, cpu = model.memory().devices
     assert (set(gpu.cache), set(cpu.cache)) == (set(), set(range(N_LAYERS)))
     assert set(range(N_LAYERS)) <= set(gpu.weights)
@@ -176,7 +176,7 @@ def test_what_all_layers_read_is_on_each_of_their_devices(load: Open, gguf: Call
     scaling = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0}
     scaling |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 64}
     path = gguf("LlamaForCausalLM", rope_parameters=scaling)
-    model = load((*TWO, CPU), "gpu:0,gpu:1,host:0", path, layers=("host:0", "gpu:0", "gpu:1"))
+    model = load((*TWO, CPU), "gpu:0,gpu:1,host:0", path, layer_devices=("host:0", "gpu:0", "gpu:1"))
     assert isinstance(model, TextModel)
     bound = {getattr(p.module, p.attribute) for p in model._model.parameters()} - {None}
     assert len([t for t in bound if t.name == "rope_freqs.weight"]) == 3
@@ -191,7 +191,7 @@ def test_what_all_layers_read_is_on_each_of_their_devices(load: Open, gguf: Call
 
 def test_positions_move_where_the_cache_is(load: Open) -> None:
     """The graph that moves positions belongs to no layer; it rotates each key on the key's device."""
-    for options in ({"gpu_layers": 2}, {"kv_offload": False}):
+    for options in ({"n_gpu_layers": 2}, {"kv_offload": False}):
         model = load((*TWO, CPU), "gpu:0", n_ctx=24, **options)
         assert isinstance(model, TextModel)
         whole = load((*TWO, CPU), "gpu:0", n_ctx=24)
@@ -238,7 +238,7 @@ def test_layers_are_moved_where_memory_runs_out(
 @pytest.mark.parametrize("n", range(N_LAYERS + 1))
 def test_memory_that_runs_out_at_any_layer(load: Open, n: int) -> None:
     """With the bytes of the last ``n`` layers and the largest graph, a device holds at most those layers."""
-    whole = load((fake("gpu:0"), CPU), gpu_layers="all")
+    whole = load((fake("gpu:0"), CPU), n_gpu_layers="all")
     there = whole.memory().on("gpu:0")
     layers = sum(there.weights[i].size + there.cache[i].size for i in range(N_LAYERS - n, N_LAYERS))
     model = load((fake("gpu:0", capacity=layers + there.graph.size + MIB), CPU))
@@ -248,7 +248,7 @@ def test_memory_that_runs_out_at_any_layer(load: Open, n: int) -> None:
 
 
 def test_a_cache_that_does_not_fit_is_moved_with_its_layer(load: Open) -> None:
-    whole = load((fake("gpu:0"), CPU), gpu_layers="all")
+    whole = load((fake("gpu:0"), CPU), n_gpu_layers="all")
     weights = sum(m.size for m in whole.memory().on("gpu:0").weights.values())
     model = load((fake("gpu:0", capacity=weights + 100_000), CPU))
     assert "cache of layer" in model.moved[0]
@@ -273,10 +273,10 @@ def test_another_device_takes_over(load: Open) -> None:
     ("device", "options", "hint"),
     [
         ("gpu:0", {}, r"device='gpu:0,cpu'"),
-        ("gpu:0", {"gpu_layers": "all"}, r"lower gpu_layers= \(--gpu-layers\)"),
-        ("gpu:0", {"gpu_layers": 4}, r"lower gpu_layers= \(--gpu-layers\)"),
+        ("gpu:0", {"n_gpu_layers": "all"}, r"lower n_gpu_layers= \(--gpu-layers\)"),
+        ("gpu:0", {"n_gpu_layers": 4}, r"lower n_gpu_layers= \(--gpu-layers\)"),
         ("gpu:0", {"tensor_split": (1,)}, r"a smaller share in tensor_split="),
-        ("gpu:0", {"layers": ("gpu:0",) * 4}, r"fewer layers in layers= \(--layer-devices\)"),
+        ("gpu:0", {"layer_devices": ("gpu:0",) * 4}, r"fewer layers in layer_devices= \(--layer-devices\)"),
     ],
     ids=str,
 )
@@ -285,7 +285,7 @@ def test_explicit_options_are_not_changed(
 ) -> None:
     registry = fakes(fake("gpu:0", capacity=8 * MIB), CPU)
     with pytest.raises(InsufficientMemoryError, match=hint) as caught:
-        hotshoe.load_model(MODEL, device, n_ctx=128, placement=PlacementParams(**options))
+        hotshoe.load_model(MODEL, device, n_ctx=128, **options)
     assert caught.value.memory.on("gpu:0").failed
     assert len(registry.opened) == 1
 
@@ -302,18 +302,18 @@ def test_a_cpu_without_memory_is_an_error(fakes: Callable[..., FakeRegistry]) ->
 
 def test_an_op_that_would_leave_its_device(fakes: Callable[..., FakeRegistry]) -> None:
     fakes(fake("gpu:0"), CPU, lacks={"host:0": "softmax"})
-    with hotshoe.load_model(MODEL, "gpu:0", n_ctx=128, placement=PlacementParams(gpu_layers=2)) as model:
+    with hotshoe.load_model(MODEL, "gpu:0", n_ctx=128, n_gpu_layers=2) as model:
         splits = model.placements(4)
         assert {(n.op, n.layer, n.device) for n in splits.fallbacks} == {("softmax", i, "gpu:0") for i in (0, 1)}
         assert "not on its own device: softmax (blk.0." in str(splits)
-    refused = PlacementParams(gpu_layers=2, fallback=False)
+    refused: Any = {"n_gpu_layers": 2, "fallback": False}
     with pytest.raises(PlacementError, match=r"softmax \(blk\.0\..*, layer 0\) would run on gpu:0") as caught:
-        hotshoe.load_model(MODEL, "gpu:0", n_ctx=128, placement=refused)
+        hotshoe.load_model(MODEL, "gpu:0", n_ctx=128, **refused)
     assert (caught.value.op, caught.value.layer, caught.value.device) == ("softmax", 0, "gpu:0")
     with pytest.raises(PlacementError, match="softmax"):
-        plan_model(MODEL, "gpu:0", n_ctx=128, placement=refused)
+        plan_model(MODEL, "gpu:0", n_ctx=128, **refused)
     # no layer is on the device that lacks it
-    hotshoe.load_model(MODEL, "gpu:0", n_ctx=128, placement=PlacementParams(gpu_layers=4, fallback=False)).close()
+    hotshoe.load_model(MODEL, "gpu:0", n_ctx=128, n_gpu_layers=4, fallback=False).close()
 
 
 def test_every_graph_is_checked(load: Open) -> None:
@@ -327,7 +327,7 @@ def test_every_graph_is_checked(load: Open) -> None:
 
 
 def test_what_crosses_between_devices(load: Open) -> None:
-    model = load((*TWO, CPU), "gpu:0,gpu:1,host:0", layers=("gpu:0", "gpu:0", "gpu:1", "gpu:1"))
+    model = load((*TWO, CPU), "gpu:0,gpu:1,host:0", layer_devices=("gpu:0", "gpu:0", "gpu:1", "gpu:1"))
     for n_tokens in (1, 7):
         splits = model.placements(n_tokens)
         assert [s.device for s in splits.splits] == ["gpu:0", "gpu:1"]
@@ -365,14 +365,14 @@ def amounts(memory: BackendMemory) -> dict[str, Any]:
         (None, {}),
         ("gpu:0", {}),
         ("gpu:0,gpu:1", {"tensor_split": (1, 3)}),
-        ("gpu:0", {"gpu_layers": 2}),
-        ("gpu:0", {"kv_offload": False, "gpu_layers": "all"}),
+        ("gpu:0", {"n_gpu_layers": 2}),
+        ("gpu:0", {"kv_offload": False, "n_gpu_layers": "all"}),
     ],
     ids=str,
 )
 def test_a_plan_is_what_is_then_allocated(load: Open, device: Any, options: dict[str, Any]) -> None:
     model = load((*TWO, CPU), device, **options)
-    plan = plan_model(MODEL, device, n_ctx=128, placement=PlacementParams(**options))
+    plan = plan_model(MODEL, device, n_ctx=128, **options)
     assert amounts(plan.memory) == amounts(model.memory())
     assert plan.placement == model.backend.placement
     assert plan.fits
@@ -415,7 +415,7 @@ def test_a_plan_moves_layers_as_loading_does(fakes: Callable[..., FakeRegistry])
 
 
 def planned_on(*devices: Device, **options: Any) -> Plan:
-    return plan_model(MODEL, n_ctx=128, placement=PlacementParams(**options), simulate=devices)
+    return plan_model(MODEL, n_ctx=128, **options, simulate=devices)
 
 
 def test_a_plan_for_simulated_devices() -> None:
@@ -433,11 +433,6 @@ def test_a_plan_for_simulated_devices() -> None:
     assert not planned_on(fake("gpu:0", MIB)).fits
 
 
-def test_arguments_of_other_types() -> None:
-    with pytest.raises(ModelError, match=r"placement is .*; expected PlacementParams"):
-        hotshoe.load_model(MODEL, "reference", placement={"gpu_layers": 1})  # type: ignore[arg-type]
-
-
 def test_default_params() -> None:
     assert PlacementParams().adapts
-    assert not dataclasses.replace(PlacementParams(), gpu_layers=3).adapts
+    assert not dataclasses.replace(PlacementParams(), n_gpu_layers=3).adapts

@@ -93,17 +93,17 @@ def test_an_embedding_that_is_the_output_too_is_on_both_devices() -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"gpu_layers": 0}, "c cccccccc c"),
-        ({"gpu_layers": 3}, "c ccccc011 c"),
-        ({"gpu_layers": 8}, "c 00001111 c"),
-        ({"gpu_layers": 9}, "c 00001111 1"),
-        ({"gpu_layers": "all"}, "c 00001111 1"),
+        ({"n_gpu_layers": 0}, "c cccccccc c"),
+        ({"n_gpu_layers": 3}, "c ccccc011 c"),
+        ({"n_gpu_layers": 8}, "c 00001111 c"),
+        ({"n_gpu_layers": 9}, "c 00001111 1"),
+        ({"n_gpu_layers": "all"}, "c 00001111 1"),
         ({"tensor_split": (3, 1)}, "c 00000001 1"),
         ({"tensor_split": (0, 1)}, "c 11111111 1"),
-        ({"tensor_split": (1, 1), "gpu_layers": 4}, "c cccc0011 c"),
+        ({"tensor_split": (1, 1), "n_gpu_layers": 4}, "c cccc0011 c"),
         ({"main_gpu": 0}, "c 00000000 0"),
         ({"main_gpu": 1}, "c 11111111 1"),
-        ({"layers": tuple("ccc") + ("g0",) * 2 + ("g1",) * 3}, "c ccc00111 1"),
+        ({"layer_devices": tuple("ccc") + ("g0",) * 2 + ("g1",) * 3}, "c ccc00111 1"),
     ],
     ids=str,
 )
@@ -117,7 +117,7 @@ def test_the_main_device_is_filled_first() -> None:
 
 
 def test_explicit_options_are_planned_even_if_they_do_not_fit() -> None:
-    asked = placed(model(), ("g", GIB), CPU, gpu_layers=8)
+    asked = placed(model(), ("g", GIB), CPU, n_gpu_layers=8)
     assert (drawn(asked), asked.fits) == ("c gggggggg c", False)
 
 
@@ -136,19 +136,19 @@ def test_experts_and_caches_on_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("devices", "options", "message"),
     [
-        ([CPU], {"gpu_layers": 2}, r"gpu_layers=2: the model runs on c only"),
-        ([CPU], {"gpu_layers": "all"}, r"gpu_layers='all': the model runs on c only"),
+        ([CPU], {"n_gpu_layers": 2}, r"n_gpu_layers=2: the model runs on c only"),
+        ([CPU], {"n_gpu_layers": "all"}, r"n_gpu_layers='all': the model runs on c only"),
         ([CPU], {"tensor_split": (1,)}, r"tensor_split=\(1.0,\): the model runs on c only"),
         ([CPU], {"main_gpu": 0}, r"main_gpu=0: the model runs on c only"),
         ([("g", GIB)], {"kv_offload": False}, r"kv_offload=False: the devices \(g\) do not include the CPU"),
-        ([("g", GIB)], {"gpu_layers": 2}, r"gpu_layers=2: the devices \(g\) do not"),
+        ([("g", GIB)], {"n_gpu_layers": 2}, r"n_gpu_layers=2: the devices \(g\) do not"),
         ([("g", GIB), CPU], {"tensor_split": (1, 1)}, "tensor_split has 2 numbers; there are 1 devices"),
         ([("g", GIB), CPU], {"main_gpu": 1}, "main_gpu is 1; the devices other than the CPU are 0: g"),
-        ([("g", GIB), CPU], {"gpu_layers": 10}, "gpu_layers is 10; the model has 8 layers"),
+        ([("g", GIB), CPU], {"n_gpu_layers": 10}, "n_gpu_layers is 10; the model has 8 layers"),
         ([("g", GIB), CPU], {"cpu_moe": 2}, "cpu_moe=2: the model has no experts"),
         ([("g", GIB), CPU], {"kv_offload": False}, "kv_offload=False: the model has no cache"),
-        ([("g", GIB), CPU], {"layers": ("g",) * 7}, "layers names 7 layers; expected 8"),
-        ([("g", GIB), CPU], {"layers": ("x",) * 8}, "layers names x; the model was opened on g, c"),
+        ([("g", GIB), CPU], {"layer_devices": ("g",) * 7}, "layer_devices names 7 layers; expected 8"),
+        ([("g", GIB), CPU], {"layer_devices": ("x",) * 8}, "layer_devices names x; the model was opened on g, c"),
     ],
     ids=str,
 )
@@ -162,27 +162,27 @@ def test_impossible_options_are_refused(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gpu_layers": -1}, r"gpu_layers is .*-1[\s\S]*gpu_layers='all'"),
-        ({"gpu_layers": 2.5}, "gpu_layers is .*2.5"),
-        ({"gpu_layers": True}, "gpu_layers is .*True"),
-        ({"gpu_layers": "most"}, "'auto' or 'all'"),
+        ({"n_gpu_layers": -1}, r"n_gpu_layers is .*-1[\s\S]*n_gpu_layers='all'"),
+        ({"n_gpu_layers": 2.5}, "n_gpu_layers is .*2.5"),
+        ({"n_gpu_layers": True}, "n_gpu_layers is .*True"),
+        ({"n_gpu_layers": "most"}, "'auto' or 'all'"),
         ({"tensor_split": ()}, "tensor_split is"),
         ({"tensor_split": (0, 0)}, "tensor_split is"),
         ({"tensor_split": (1, -1)}, "tensor_split is"),
         ({"tensor_split": "3,1"}, "tensor_split is"),
         ({"tensor_split": (float("nan"), 1)}, "tensor_split is"),
         ({"tensor_split": (10**400,)}, "tensor_split is"),
-        ({"gpu_layers": 10**5000}, "gpu_layers is"),
-        ({"gpu_layers": np.zeros(2)}, "gpu_layers is"),
+        ({"n_gpu_layers": 10**5000}, "n_gpu_layers is"),
+        ({"n_gpu_layers": np.zeros(2)}, "n_gpu_layers is"),
         ({"main_gpu": -1}, "main_gpu is"),
         ({"cpu_moe": -2}, "cpu_moe is"),
         ({"kv_offload": "no"}, "kv_offload is"),
         ({"fallback": 1}, "fallback is"),
-        ({"layers": "cpu"}, "layers is"),
-        ({"layers": ("cpu", 3)}, "layers is"),
-        ({"layers": ()}, "layers is"),
-        ({"layers": ("cpu",), "gpu_layers": 1}, "layers and gpu_layers exclude each other"),
-        ({"layers": ("cpu",), "main_gpu": 1}, "layers and main_gpu exclude each other"),
+        ({"layer_devices": "cpu"}, "layer_devices is"),
+        ({"layer_devices": ("cpu", 3)}, "layer_devices is"),
+        ({"layer_devices": ()}, "layer_devices is"),
+        ({"layer_devices": ("cpu",), "n_gpu_layers": 1}, "layer_devices and n_gpu_layers exclude each other"),
+        ({"layer_devices": ("cpu",), "main_gpu": 1}, "layer_devices and main_gpu exclude each other"),
         ({"tensor_split": (1, 1), "main_gpu": 1}, "tensor_split and main_gpu"),
     ],
 )

@@ -13,7 +13,6 @@ import pytest
 import hotshoe
 from hotshoe.chat import from_metadata
 from hotshoe.runner.text import TextModel
-from hotshoe.sampling import Grammar, GrammarVocabulary
 from hotshoe_core.gguf import GGUFFile
 from tests.support.smollm2 import require_smollm2
 
@@ -60,7 +59,7 @@ def fastest(path: Path) -> Iterator[TextModel]:
 
 
 def load(path: Path, device: str, n_ctx: int = 512) -> TextModel:
-    model = hotshoe.load_model(path, device, n_ctx=n_ctx, runner=hotshoe.RunnerParams(kv_dtype="f32"))
+    model = hotshoe.load_model(path, device, n_ctx=n_ctx, kv_dtype="f32")
     assert isinstance(model, TextModel)
     return model
 
@@ -119,7 +118,7 @@ def score(model: TextModel, ids: list[int]) -> float:
 
 
 def test_an_answer_ends_at_the_stop_token(fastest: TextModel, recorded: dict[str, Any]) -> None:
-    stream = fastest.chat(recorded["conversations"][0]["messages"], temperature=0, max_tokens=120)
+    stream = fastest.stream_chat(recorded["conversations"][0]["messages"], temperature=0, max_tokens=120)
     text = "".join(stream)
     assert stream.completion.finish_reason == "stop"
     assert text.startswith("The sea is")
@@ -130,12 +129,9 @@ def test_an_answer_ends_at_the_stop_token(fastest: TextModel, recorded: dict[str
 def test_a_grammar_gives_json(fastest: TextModel) -> None:
     pytest.importorskip("llguidance")
     properties = {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 99}}
-    schema = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-    grammar = Grammar.from_json_schema(schema, whitespace=False).start(
-        GrammarVocabulary.from_tokenizer(fastest.tokenizer)
-    )
+    schema = {"type": "object", "properties": properties, "required": [*properties]}
     message = {"role": "user", "content": "Describe a person, Anna, who is 31 years old, as JSON."}
-    value = json.loads("".join(fastest.chat([message], grammar=grammar, temperature=0, max_tokens=60)))
+    value = json.loads(fastest.chat([message], json_schema=schema, temperature=0, max_tokens=60).text)
     assert set(value) == set(properties)
     assert "Anna" in value["name"]
     assert value["age"] == 31

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 
 import hotshoe
+from hotshoe.kvcache import make_cache
 from hotshoe.models import llama
 from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.params import RunnerParams
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import Sampler, SamplingParams
-from hotshoe_core import BackendParams, Context, Tensor, ops
+from hotshoe_core import BackendParams, Context, DType, Tensor, ops
 from hotshoe_core.errors import (
     BackendError,
+    ClosedError,
     DTypeError,
     ForkedProcessError,
     GraphError,
@@ -93,7 +95,10 @@ def test_what_is_padded_and_what_is_not(gguf: Callable[..., Path], monkeypatch: 
 
 
 def test_runner_params() -> None:
-    for wrong in ({"n_batch": 0}, {"n_ubatch": 0}, {"max_sequences": 64}, {"n_sequences": -1}, {"n_batch": True}):
+    for wrong in (
+        *({"n_batch": 0}, {"n_ubatch": 0}, {"max_sequences": 64}, {"n_sequences": -1}, {"n_batch": True}),
+        *({"n_sequences": 2**63}, {"n_batch": 2**31}, {"n_ubatch": 10**5000}, {"max_sequences": 10**5000}),
+    ):
         with pytest.raises(ModelError, match=next(iter(wrong))):
             RunnerParams(**wrong)
     with pytest.raises(ModelError, match="n_ubatch is 600, but a step computes n_batch=512"):
@@ -102,6 +107,13 @@ def test_runner_params() -> None:
         with pytest.raises(DTypeError, match=dtype):
             RunnerParams(kv_dtype=dtype)
     assert RunnerParams(n_batch=100).max_graph_rows == 100
+
+
+def test_a_cache_of_more_cells_than_graphs_can_number(gguf: Callable[..., Path]) -> None:
+    with load(gguf("LlamaForCausalLM"), "reference") as model:
+        spec, backend = model._model.cache_spec(), model.backend
+        with pytest.raises(ModelError, match="has 4611686018427387904 cells; expected at most 2147483647"):
+            make_cache(backend, spec, n_tokens=2**31, n_sequences=2**31, n_ubatch=1, dtype=DType.F16)
 
 
 def test_max_sequences_is_honoured(gguf: Callable[..., Path]) -> None:
@@ -153,8 +165,8 @@ def test_invalid_arguments(model: TextModel, gguf: Callable[..., Path]) -> None:
         ({"path": 3}, "the path of a model is 3"),
         ({"device": 3}, "device is 3"),
         ({"n_ctx": "8"}, "n_ctx is '8'"),
-        ({"params": {}}, "params is {}"),
-        ({"runner": 3}, "runner is 3"),
+        ({"kv_dtype": 3}, "kv_dtype is 3"),
+        ({"runner": 3}, "there is no option 'runner'"),
         ({"progress": 3}, "progress is 3"),
     ]
     for given, says in options:
@@ -163,6 +175,26 @@ def test_invalid_arguments(model: TextModel, gguf: Callable[..., Path]) -> None:
         with pytest.raises(error, match=says):
             call()
     assert model.generate(iter([5, 6]), max_tokens=1).n_prompt == 2  # type: ignore[call-overload]
+
+
+def test_a_closed_sequence_refuses_further_calls(model: TextModel) -> None:
+    sequence = model.sequence([5, 6])
+    expected = sequence.append(7)
+    sequence.close()
+    sequence.close()
+    for call in (
+        lambda: sequence.append(8),
+        sequence.append,
+        sequence.fork,
+        lambda: sequence.truncate(1),
+        lambda: sequence.shift(0, 1),
+        lambda: model.extend([(sequence, [8])]),
+    ):
+        with pytest.raises(ClosedError, match=r"the sequence is closed\n  hint: make another one"):
+            call()
+    assert sequence.ids == [5, 6, 7]
+    with model.sequence(sequence.ids) as other:
+        np.testing.assert_allclose(other.append(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_another_models_sequence(model: TextModel, gguf: Callable[..., Path]) -> None:

@@ -379,10 +379,9 @@ def test_sampling_from_the_best_refuses_what_does_not_fit() -> None:
     [
         ({"temperature": -1}, "temperature is -1; expected a finite number of at least 0"),
         ({"temperature": math.nan}, "temperature is nan"),
-        ({"temperature": "hot"}, "temperature is 'hot'"),
-        ({"temperature": True}, "temperature is True"),
+        *(({"temperature": wrong}, f"temperature is {wrong!r}") for wrong in ("hot", True)),
         ({"top_k": -1}, "top_k=0 turns the filter off"),
-        ({"top_k": 1.5}, "top_k is 1.5 of type float; expected an integer"),
+        ({"top_k": 1.5}, r"top_k is 1.5 \(float\); expected an integer"),
         ({"top_p": 0}, "top_p is 0; expected a number above 0 and up to 1"),
         ({"top_p": 1.1}, "top_p is 1.1"),
         ({"min_p": -0.1}, "min_p is -0.1; expected a number from 0 to 1"),
@@ -399,8 +398,11 @@ def test_sampling_from_the_best_refuses_what_does_not_fit() -> None:
         ({"logit_bias": {1: "x"}}, r"logit_bias\[1\] is 'x'"),
         ({"logit_bias": [1]}, "expected a mapping"),
         ({"stop": ["a", ""]}, "stop holds ''"),
-        ({"stop": 5}, "stop is 5; expected a string or a list of strings"),
+        ({"stop": 5}, r"stop is 5 \(int\); expected a string or a list of strings"),
         ({"stop_tokens": "x"}, "stop_tokens is str"),
+        *(({name: 10**400}, rf"{name} is 10+…; expected a") for name in ("temperature", "top_p", "presence_penalty")),
+        *(({name: -(10**5000)}, f"{name} is of type int, and cannot be shown") for name in ("min_p", "top_k", "stop")),
+        *(({"logit_bias": {5: n * 10**400}}, r"logit_bias\[5\] is -?10+…; expected a finite") for n in (1, -1)),
     ],
 )
 def test_parameters_are_checked_when_made(wrong: dict[str, Any], says: str) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hotshoe.runner.scheduler import Chunk, Limits, round_down_to_bucket, round_up_to_bucket, schedule
+from hotshoe.kvcache.buckets import round_down, round_up
+from hotshoe.runner.forward import max_padding
+from hotshoe.runner.scheduler import Chunk, Limits, schedule
 
 
 @dataclass(eq=False)
@@ -28,7 +31,7 @@ def by_id(graphs: list[list[Chunk[Job]]]) -> list[list[tuple[int, int, int]]]:
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[list[Job], Limits]:
     n_batch = draw(st.integers(1, 80))
-    limits = Limits(n_batch, draw(st.integers(1, n_batch)), draw(st.booleans()))
+    limits = Limits(n_batch, draw(st.integers(1, n_batch)), draw(st.booleans()), draw(st.sampled_from([1, 2, 16])))
     jobs = [
         Job(
             i,
@@ -56,7 +59,7 @@ def test_every_step_keeps_its_promises(situation: tuple[list[Job], Limits]) -> N
         assert len({c.job for c in graph}) == len(graph)
         if limits.uniform:
             assert len({c.n for c in graph}) == 1
-            assert round_up_to_bucket(graph[0].n) == graph[0].n
+            assert round_up(graph[0].n, limits.per_octave) == graph[0].n
         for job, n, outputs in graph:
             assert n > 0
             done[job] += n
@@ -138,13 +141,25 @@ def test_uniform_steps_cut_prompts_into_equal_chunks() -> None:
     assert graphs[1:] == [[(0, 256, 0)], [(0, 44, 1), (2, 44, 0)], [(2, 56, 1)]]
 
 
-def test_buckets() -> None:
+@pytest.mark.parametrize("per_octave", [1, 2, 16])
+def test_the_most_padding(per_octave: int) -> None:
+    """It was counted one by one: a model with an n_batch of 2^31 - 1 did not load within minutes."""
+    most = 0
+    for n in range(1, 3000):
+        most = max(most, round_up(n, per_octave) - n)
+        assert max_padding(n, per_octave) == most, n
+    assert max_padding(2**31 - 1, per_octave) == 2**30 // per_octave - 1
+
+
+@pytest.mark.parametrize("per_octave", [1, 2, 4, 8, 16])
+def test_buckets(per_octave: int) -> None:
     for n in (*range(1, 3000), 4096, 100_000):
-        up, down = round_up_to_bucket(n), round_down_to_bucket(n)
+        up, down = round_up(n, per_octave), round_down(n, per_octave)
         assert down <= n <= up
-        assert round_up_to_bucket(up) == up == round_down_to_bucket(up)
-        assert round_up_to_bucket(down) == down
-        assert 16 * (up - n) < n or up == n
-        if n < 32 or n in (512, 1024, 2048):
+        assert round_up(up, per_octave) == up == round_down(up, per_octave)
+        assert round_up(down, per_octave) == down
+        assert per_octave * (up - n) < n or up == n
+        if n < 2 * per_octave or n in (512, 1024, 2048):
             assert up == n == down
-    assert len({round_up_to_bucket(n) for n in range(32, 513)}) == 16 * 4 + 1
+    assert len({round_up(n, per_octave) for n in range(32, 513)}) == per_octave * 4 + 1
+    assert round_up(0, per_octave) == 0

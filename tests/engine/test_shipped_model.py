@@ -33,8 +33,7 @@ def load(path: Path, device: str, flash_attention: Any = "auto") -> TextModel:
         pytest.skip(f"no device {device!r}: hotshoe-ggml-cpu is not installed")
     # so small a model waits most. With ggml's attention, ggml's products too: all as in llama.cpp
     repack: Any = "engine" if flash_attention == "on" else True
-    params = hotshoe.BackendParams(n_threads=1, flash_attention=flash_attention, repack=repack)
-    model = hotshoe.load_model(path, device, params=params)
+    model = hotshoe.load_model(path, device, n_threads=1, flash_attention=flash_attention, repack=repack)
     assert isinstance(model, TextModel)
     return model
 

@@ -105,6 +105,23 @@ def test_positions_of_a_spans_own(table: np.ndarray, device: str, gguf: Callable
                 sequence.shift(0, 2)
 
 
+def test_positions_beyond_32_bits_are_refused(table: np.ndarray, model: TextModel) -> None:
+    """They wrapped to negative numbers."""
+    for numbers in ([0, 2**31], [0, 2**32], [0, 2**63 - 1]):
+        with pytest.raises(ShapeError, match=rf"are 0 to {numbers[1]}; expected 0 to 2147483647"):
+            EmbeddingSpan(table[:2], positions=np.array(numbers))
+    far = [EmbeddingSpan(table[i : i + 1], positions=np.array([2**30])) for i in range(2)]
+    assert np.isfinite(model.logits([3, far[0], 4])).all()
+    with pytest.raises(ShapeError, match=r"the sequence would reach position 2147\d{6}; expected at most 2147483647"):
+        model.logits([3, *far, 4])
+    with model.sequence([3, far[0]]) as sequence:
+        before = sequence.append()
+        with pytest.raises(ShapeError, match="would reach position"):
+            sequence.append(far[1])
+        assert len(sequence) == 2
+        assert np.array_equal(sequence.append(), before)
+
+
 def test_positions_go_on_after_the_largest() -> None:
     rng = np.random.default_rng(0)
     grid = np.array([[0, 0, 0, 0], [0, 0, 1, 1], [0, 1, 0, 1]])

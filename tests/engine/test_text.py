@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe import RunnerParams
 from hotshoe.cli import main
 from hotshoe.runner.text import TextModel
 from hotshoe_core.errors import (
@@ -20,6 +19,7 @@ from hotshoe_core.errors import (
     ClosedError,
     DTypeError,
     HotshoeError,
+    InputEmptyError,
     InputTooLongError,
     OptionError,
     SamplingError,
@@ -254,14 +254,14 @@ def test_wrong_input(model: TextModel, gguf: Callable[..., Path], data: Path) ->
         model.generate("x", temprature=1)
     with pytest.raises(SamplingError, match="top_p is 2"):
         model.generate("x", top_p=2)
-    with pytest.raises(InputTooLongError, match="no tokens"):
+    with pytest.raises(InputEmptyError, match="no tokens"):
         model.logits([])
     with pytest.raises(HotshoeError, match="9999"):
         model.logits([9999])
     with pytest.raises(DTypeError, match="q9_0"):
-        hotshoe.load_model(gguf("LlamaForCausalLM"), runner=RunnerParams(kv_dtype="q9_0"))
+        hotshoe.load_model(gguf("LlamaForCausalLM"), kv_dtype="q9_0")
     with pytest.raises(HotshoeError, match="for text models only"):
-        hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", runner=RunnerParams(kv_dtype="f32"))
+        hotshoe.load_model(data / "bert-tiny-llamacpp.gguf", kv_dtype="f32")
     model.close()
     with pytest.raises(ClosedError, match="load_model"):
         model.generate("x")
@@ -310,10 +310,11 @@ def test_a_prompt_that_a_template_blew_up_is_not_tokenized(
 def test_chat(gguf: Callable[..., Path]) -> None:
     with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name) as model:
         messages = [{"role": "user", "content": "hello camera"}]
-        stream = model.chat(messages, max_tokens=6, temperature=0)
+        stream = model.stream_chat(messages, max_tokens=6, temperature=0)
         text = "".join(stream)
         prompt = model.tokenizer.encode("<|user|>hello camera<|end|>", add_special=False)
         assert text == model.generate(prompt, max_tokens=6, temperature=0).text
+        assert model.chat(messages, max_tokens=6, temperature=0).text == text
         with pytest.raises(ChatTemplateError, match="tools"):
             model.chat(messages, tools=[{"type": "function"}])
 
@@ -342,8 +343,8 @@ def test_the_chat_command(
     out = capsys.readouterr()
     with load(gguf("Qwen2ForCausalLM"), hotshoe.load_all().devices[0].name, n_ctx=None, kv_dtype="f16") as model:
         options = {"max_tokens": 4, "temperature": 0}
-        first = "".join(model.chat([{"role": "user", "content": "hello"}], **options))
-        other = "".join(model.chat([{"role": "user", "content": "two\nlines"}], **options))
+        first = model.chat([{"role": "user", "content": "hello"}], **options).text
+        other = model.chat([{"role": "user", "content": "two\nlines"}], **options).text
     assert out.out == f"{first}\n{first}\n{other}\n"
     assert "unknown command /bogus" in out.err
     assert "tokens at" in out.err
@@ -385,15 +386,15 @@ def test_a_chat_that_outgrows_the_context(
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        ("n_threads", r"params=BackendParams\(n_threads=…\)"),
-        ("n_gpu_layers", r"placement=PlacementParams\(gpu_layers=…\)"),
-        ("kv_dtype", r"runner=RunnerParams\(kv_dtype=…\)"),
+        ("num_threads", "did you mean 'n_threads'"),
+        ("gpu_layers", "did you mean 'n_gpu_layers'"),
+        ("params", r"give each option by its name: load_model\(path, n_threads=4, kv_dtype='q8_0'\)"),
         ("nctx", "did you mean 'n_ctx'"),
     ],
 )
 def test_an_unknown_option_of_load_model_is_refused_with_a_hint(name: str, hint: str) -> None:
     options: Any = {name: 2}
-    with pytest.raises(OptionError, match=rf"load_model has no option '{name}'\n.*hint: {hint}"):
+    with pytest.raises(OptionError, match=rf"there is no option '{name}'\n.*hint: {hint}"):
         hotshoe.load_model("model.gguf", **options)
 
 

@@ -83,7 +83,8 @@ class TestTwoDevices(MultiDeviceConformance):
 
         cpu = TorchProvider().devices()[-1]
         devices = [replace(cpu, name=f"torch:cpu-{i}") for i in range(2)]
-        return EagerBackend("torch", devices, params, [torch_library(cpu)] * 2)
+        library = replace(torch_library(cpu), where=None)  # torch sees one CPU
+        return EagerBackend("torch", devices, params, [library] * 2)
 
 
 def test_it_is_short() -> None:

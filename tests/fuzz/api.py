@@ -13,8 +13,10 @@ import numpy as np
 
 import hotshoe
 from hotshoe.chat import ChatTemplate
+from hotshoe.placement import PlacementParams
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.items import EmbeddingSpan
+from hotshoe.runner.params import RunnerParams
 from hotshoe.runner.reranker import RerankModel
 from hotshoe.runner.text import TextModel
 from hotshoe.sampling import Sampler, SamplingParams, StopMatcher
@@ -44,8 +46,10 @@ _world: list[World] = []
 
 def setup() -> None:
     device = hotshoe.load_all().devices[0].name
-    runner = hotshoe.RunnerParams(max_sequences=6, n_batch=32)
-    model, other = (hotshoe.load_model(p, d, n_ctx=96, runner=runner) for p, d in ((TEXT, device), (TINY, "reference")))
+    model, other = (
+        hotshoe.load_model(p, d, n_ctx=96, max_sequences=6, n_batch=32)
+        for p, d in ((TEXT, device), (TINY, "reference"))
+    )
     encoder, reranker = hotshoe.load_model(ENCODER, device), hotshoe.load_model(RERANKER, "reference")
     assert isinstance(model, TextModel)
     assert isinstance(other, TextModel)
@@ -259,19 +263,19 @@ CALLS: dict[str, Call] = {
     "Sampler.observe": Call(lambda w: _sampler().observe, lambda r, w: ([[5]], {})),
     "StopMatcher": Call(lambda w: StopMatcher, lambda r, w: ([["a"]], {})),
     "RunnerParams": Call(
-        lambda w: hotshoe.RunnerParams,
+        lambda w: RunnerParams,
         lambda r, w: ([], {"n_batch": 8, "n_ubatch": 8, "max_sequences": 2, "n_sequences": 1, "kv_dtype": "f16"}),
     ),
     "PlacementParams": Call(
-        lambda w: hotshoe.PlacementParams,
+        lambda w: PlacementParams,
         lambda r, w: (
             [],
             {
-                "gpu_layers": 1,
+                "n_gpu_layers": 1,
                 "tensor_split": (1, 2),
                 "cpu_moe": 0,
                 "kv_offload": True,
-                "layers": None,
+                "layer_devices": None,
                 "fallback": True,
             },
         ),
@@ -286,7 +290,7 @@ CALLS: dict[str, Call] = {
         lambda w: hotshoe.load_model,
         lambda r, w: (
             [r.choice((TINY, ENCODER, "nothing.gguf", DATA))],
-            {"device": "reference", "n_ctx": 16, "params": None, "runner": None, "placement": None, "task": None}
+            {"device": "reference", "n_ctx": 16, "n_threads": None, "n_batch": None, "n_gpu_layers": 0, "task": None}
             | {"progress": None},
         ),
         use=lambda model: model.close(),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import math
+import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,12 @@ import hotshoe_ggml
 from hotshoe_core import ops
 from hotshoe_core.contract.backend import Backend, WeightData
 from hotshoe_core.contract.device import BackendParams
+from hotshoe_core.errors import NativeError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import native
 from hotshoe_ggml.cpu import builder as builder_module
 from hotshoe_ggml.cpu.packed import PackedWeight, QuantizedWeight
+from hotshoe_ggml.cpu.prefetching import WAYS, force_prefetching
 from hotshoe_ggml.memory.layouts import PlainLayout, RearrangedLayout
 from hotshoe_ggml.native import ffi, kernels
 from hotshoe_loader import load_all
@@ -195,6 +200,70 @@ def test_neither_threads_nor_other_rows_change_a_bit(dtype: DType, n: int) -> No
         np.testing.assert_array_equal(run(packed, x[row : row + 1]), alone[row : row + 1])
 
 
+@pytest.fixture(name="measures_again")
+def _measures_again():
+    yield
+    kernels().hotshoe_quants_force_prefetch(0)
+
+
+@pytest.mark.usefixtures("measures_again")
+@pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
+def test_every_way_of_prefetching_gives_the_same_bits(dtype: DType) -> None:
+    """One row and two, one thread and two, both instruction sets."""
+    k = 2304
+    packed, avx2 = (QuantizedWeight(weight(dtype, 83, k)[0]).pack() for _ in range(2))
+    avx2.params("none", False, False).avx2_only = True
+    for n in (1, 2):
+        results = []
+        for way in range(1, len(WAYS) + 1):
+            kernels().hotshoe_quants_force_prefetch(way)
+            assert kernels().hotshoe_quants_prefetch(dtype.id, ffi.new("float[]", len(WAYS))) == way
+            results += [run(p, activations(n, k), threads=threads) for p in (packed, avx2) for threads in (1, 2)]
+        for result in results[1:]:
+            np.testing.assert_array_equal(result, results[0])
+
+
+def test_the_way_of_prefetching_is_measured_while_computing() -> None:
+    """In a process of its own: in this one other tests have computed."""
+    program = """if True:
+        import numpy as np
+        from hotshoe_ggml.cpu.prefetching import prefetching
+        from tests.ggml.test_quants_kernel import DType, QuantizedWeight, activations, run, weight
+        assert prefetching() == {}
+        short = QuantizedWeight(weight(DType.Q4_K, 16, 1024)[0]).pack()
+        long = QuantizedWeight(weight(DType.Q4_K, 256, 2048)[0]).pack()
+        for _ in range(100):
+            run(short, activations(1, 1024), threads=1)  # 9 KiB: shorter than the clock is exact
+            run(long, activations(2, 2048))  # the second row finds the weights in the cache
+        assert prefetching() == {}
+        for _ in range(100):
+            run(long, activations(1, 2048), threads=1)
+        print(prefetching())
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=True)
+    found = ast.literal_eval(done.stdout)
+    assert list(found) == ["q4_k"]
+    assert any(found["q4_k"].startswith(way) for way in WAYS.values())
+    assert re.search(r"page [\d.]+, near [\d.]+, far [\d.]+", found["q4_k"])
+
+
+def test_a_variable_names_the_way_of_prefetching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOTSHOE_GGML_PREFETCH", "far")
+    with load_all().open("cpu", BackendParams(n_threads=1)):
+        assert way_of_unmeasured() == list(WAYS).index("far") + 1
+    monkeypatch.setenv("HOTSHOE_GGML_PREFETCH", "line")
+    with pytest.raises(NativeError, match="HOTSHOE_GGML_PREFETCH is 'line'; expected page or near or far"):
+        force_prefetching()
+    monkeypatch.delenv("HOTSHOE_GGML_PREFETCH")
+    force_prefetching()
+    assert way_of_unmeasured() == 0
+
+
+def way_of_unmeasured() -> int:
+    """The way for a type that has no products, so that none is measured: 0 if no way is forced."""
+    return int(kernels().hotshoe_quants_prefetch(DType.F32.id, ffi.new("float[]", len(WAYS))))
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda d: d.name)
 def test_every_instruction_set_gives_the_same_bits(dtype: DType) -> None:
     """AVX2 compared with what this CPU would use: the integers are the same, and floats are added in the same order."""
@@ -223,7 +292,8 @@ def _avx_vnni(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     native, library = ROOT / "plugins/ggml-cpu/native", tmp_path_factory.mktemp("vnni") / "libkernels.so"
     include = Path(hotshoe_ggml.__file__).parent / "include"
     defined = ["-DQUANTS_EVEX", "-DQUANTS_FORCED=hotshoe_quants_avx_vnni"]
-    sources = [str(native / "hotshoe_isa.c"), *map(str, native.glob("hotshoe_quants*.c"))]
+    names = ("hotshoe_isa.c", "prefetch_choice.c")
+    sources = [*(str(native / name) for name in names), *map(str, native.glob("hotshoe_quants*.c"))]
     flags = ["-O2", "-fPIC", "-shared", "-fno-math-errno", "-ffp-contract=fast", f"-I{include}"]
     subprocess.run([compiler, *flags, *defined, "-o", str(library), *sources, "-lm"], check=True)
     return ffi.dlopen(str(library))

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe import PlacementParams
 from hotshoe.loading import plan_model
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
@@ -111,21 +110,21 @@ def test_a_model_computes_what_it_computes_on_the_cpu(device: str | list[str]) -
 @pytest.mark.parametrize(
     ("device", "options"),
     [
-        ("rpc:0", {"gpu_layers": 2}),
-        ("rpc:0", {"gpu_layers": "all", "kv_offload": False}),
+        ("rpc:0", {"n_gpu_layers": 2}),
+        ("rpc:0", {"n_gpu_layers": "all", "kv_offload": False}),
         ("rpc:0,rpc:1", {"tensor_split": (1, 3)}),
-        ("rpc:0,rpc:1,cpu", {"layers": ("rpc:1", "cpu", "cpu", "rpc:0")}),
+        ("rpc:0,rpc:1,cpu", {"layer_devices": ("rpc:1", "cpu", "cpu", "rpc:0")}),
     ],
     ids=str,
 )
 def test_the_placement_is_as_requested(device: str, options: dict[str, Any]) -> None:
-    placement = PlacementParams(**options, fallback=False)
+    options = {**options, "fallback": False}
     with hotshoe.load_model(SHIPPED, "cpu") as model:
         assert isinstance(model, TextModel)
         ids = model.tokenizer.encode(PROMPT)
         expected = model.logits(ids)
-    plan = plan_model(SHIPPED, device, placement=placement)
-    with hotshoe.load_model(SHIPPED, device, placement=placement) as model:
+    plan = plan_model(SHIPPED, device, **options)
+    with hotshoe.load_model(SHIPPED, device, **options) as model:
         assert isinstance(model, TextModel)
         for d in model.memory().devices:
             there = plan.memory.on(d.device)
@@ -160,7 +159,7 @@ def test_experts_on_another_device_than_their_layers(gguf: Callable[..., Path]) 
     path = gguf("Qwen3MoeForCausalLM")
     logits = []
     for options, expected in (({}, {"rpc:0"}), ({"cpu_moe": 1}, {"cpu", "rpc:0"}), ({"cpu_moe": True}, {"cpu"})):
-        with hotshoe.load_model(path, "rpc:0", placement=PlacementParams(**options)) as model:
+        with hotshoe.load_model(path, "rpc:0", **options) as model:
             assert isinstance(model, TextModel)
             experts = {n.device for n in model.placements().nodes if n.op == "linear_experts"}
             assert experts == expected

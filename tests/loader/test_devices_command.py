@@ -42,6 +42,16 @@ def test_text(machine, capsys, arguments):
 
 
 @pytest.mark.parametrize("name", ["devices", "doctor"])
+def test_a_command_is_in_one_line_so_that_it_can_be_copied(site, capsys, name):
+    from hotshoe.cli import main
+
+    step = f"pip install {' '.join(f'acme-part-{i}' for i in range(12))}"
+    site.install("bad", f"raise RuntimeError('no driver: {step}')")
+    main([name])
+    assert f"      -> {step}" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("name", ["devices", "doctor"])
 def test_a_plugins_traceback_is_shown_if_it_is_asked_for(machine, capsys, name):
     from hotshoe.cli import main
 

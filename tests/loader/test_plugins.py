@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -242,6 +243,14 @@ def test_a_broken_plugin_alone_leaves_the_reference(site, caplog):
     registry = load_all()
     assert [device.name for device in registry.devices] == ["reference"]
     assert "pip install nowhere" in caplog.text
+
+
+def test_a_damaged_plugin_is_installed_again_from_where_it_came(site):
+    """Its author's folder, which an index may not have, or has as somebody else's."""
+    site.install("bad", None, value="no_such")
+    origin = {"url": site.path.as_uri(), "dir_info": {"editable": True}}
+    (site.path / "bad-1.0.dist-info" / "direct_url.json").write_text(json.dumps(origin))
+    assert load_all().verdicts[0].hint == f"pip install -e {site.path}"
 
 
 def test_keyboard_interrupt_is_the_users(site):

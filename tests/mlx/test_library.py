@@ -79,7 +79,7 @@ def test_a_graph_is_traced_once(backend: EagerBackend, n_threads: int) -> None:
     for t in threads:
         t.join()
     assert not failures
-    assert backend.traced == 1
+    assert backend.counters.traced == 1
 
 
 def test_a_token_does_not_copy_a_cache(backend: EagerBackend) -> None:

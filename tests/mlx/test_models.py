@@ -30,10 +30,9 @@ def need(device: str) -> str:
 @pytest.mark.parametrize("dtype", ["q8_0", "f16"])
 def test_the_shipped_model_writes_what_it_writes_on_ggml(dtype: str, tmp_path: Path) -> None:
     path = SHIPPED if dtype == "q8_0" else as_f16(SHIPPED, tmp_path / "f16.gguf")
-    runner = hotshoe.RunnerParams(kv_dtype="f32")
     tokens, logits = [], []
     for device in (need("cpu"), "mlx:cpu"):
-        with hotshoe.load_model(path, device, runner=runner) as model:
+        with hotshoe.load_model(path, device, kv_dtype="f32") as model:
             tokens.append(model.generate(PROMPT, GREEDY).tokens)
             logits.append(model.logits(model.tokenizer.encode(PROMPT)))
     assert len(tokens[0]) == 80
@@ -47,7 +46,8 @@ def test_nothing_is_traced_again_at_the_second_token() -> None:
         model.generate(PROMPT, GREEDY)
         backend = model.backend
         assert isinstance(backend, EagerBackend)
-        assert backend.traced == backend.counters.compiled < 8  # the prompt, then tokens at a few cache lengths
+        counters = backend.counters
+        assert counters.traced == counters.compiled < 8  # the prompt, then tokens at a few cache lengths
 
 
 def test_minilm_gives_transformers_vectors(minilm_gguf: Callable[[str], Path], minilm_reference: Reference) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import hotshoe
-from hotshoe import RunnerParams
 from hotshoe.convert import convert
 from hotshoe.runner.text import TextModel
 from tests.support.tiny_text import make_tiny
@@ -63,12 +61,8 @@ def model(gguf: Callable[..., Path]) -> Iterator[TextModel]:
 
 
 def load(path: Path, device: str, **options: Any) -> TextModel:
-    """``options``: fields of RunnerParams, and arguments of ``load_model``."""
     options = {"kv_dtype": "f32", "n_ctx": 128} | options
-    of_runner = {f.name: options.pop(f.name) for f in dataclasses.fields(RunnerParams) if f.name in options}
-    model = hotshoe.load_model(path, device, runner=RunnerParams(**of_runner), **options)
-    assert isinstance(model, TextModel)
-    return model
+    return hotshoe.load_model(path, device, task="text", **options)
 
 
 def transformers_logits(folder: Path, ids: list[int]) -> np.ndarray:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe.cli.new_plugin import Names, names_for, write_plugin
+from hotshoe.cli.new_plugin import names_for, write_plugin
 from hotshoe_loader import load_all
 from tests.support.documents import write_files
 from tests.support.minilm import require_minilm
@@ -35,7 +35,7 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     (device,) = load_all(require="cpu").select("cpu")
     assert device.library is not None
-    module = folder / FULL / "acme_cpu_libs"
+    module = folder / FULL / "hotshoe_acme_cpu_libs"
     shutil.copy(device.library, module / "lib" / f"libggml-acme_cpu_libs{device.library.suffix}")
     theirs = json.loads((PACKAGE_DIR / "hotshoe-plugin.json").read_text(encoding="utf-8"))["ggml"]
     ggml = {key: theirs[key] for key in ("version", "abi")}  # what stamp.py would say
@@ -70,7 +70,7 @@ def n_passed(environment: Zoo, folder: Path, *arguments: str, **environ: str) ->
 
 
 def test_the_page_shows_the_backend_that_is_written(tmp_path: Path) -> None:
-    write_plugin(Names("my-backend", "my_backend", "MyBackend"), "backend", tmp_path / "written")
+    write_plugin(names_for("my-backend", "backend"), "backend", tmp_path / "written")
     shown = {
         path.relative_to(tmp_path / "shown").as_posix(): path.read_text(encoding="utf-8")
         for path in write_files(ROOT / "docs" / "backends.md", tmp_path / "shown")
@@ -84,7 +84,9 @@ def test_the_page_shows_the_backend_that_is_written(tmp_path: Path) -> None:
 def test_the_wheels_say_what_they_hold(packages: Path, environment: Zoo) -> None:
     """A wheel with a library is for one platform; the others are for all."""
     for wheel in (packages / "dist").glob("*.whl"):
-        assert wheel.name.endswith("-py3-none-any.whl") == (not wheel.name.startswith("acme_cpu_libs")), wheel.name
+        assert wheel.name.endswith("-py3-none-any.whl") == (not wheel.name.startswith("hotshoe_acme_cpu_libs")), (
+            wheel.name
+        )
 
 
 def test_the_backend_passes_the_kit(packages: Path, environment: Zoo, tmp_path: Path) -> None:
@@ -124,7 +126,7 @@ def test_a_model_runs_on_it_and_it_takes_nobodys_place(packages: Path, environme
         f"print([d.name for d in hotshoe.load_all(block=['mlx', '{FULL}']).devices])\n"
     )
     why, shape, numbers, names = run(environment, tmp_path, "run.py", model).splitlines()
-    assert why.startswith(f"{BACKEND} (NumPy, by acme_npu)")
+    assert why.startswith(f"{BACKEND} (NumPy)")
     assert shape == "(384,)"
     assert names == f"['cpu', '{BACKEND}', 'reference']"
     with hotshoe.load_model(model, device="reference") as reference:

@@ -16,6 +16,7 @@ import numpy as np
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.contract.memory import BackendMemory, Memory
 from hotshoe_core.errors import BackendError, DTypeError, ForkedProcessError, ShapeError
+from hotshoe_core.errors.arguments import integer
 from hotshoe_core.graphs.context import Context
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.leaf_checks import require_sizes
@@ -84,14 +85,31 @@ class WeightData:
             )
 
 
-class CacheConfig(NamedTuple):
-    """The key/value cache that a backend wants."""
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """The key/value cache that a backend wants, and the lengths of its graphs.
+
+    Raises BackendError for an invalid value.
+    """
 
     padding: int = 1
     """The cache length that a graph sees is a multiple of this."""
 
     mask_dtype: DType = DType.F32
     """The element type of the attention mask."""
+
+    lengths_per_octave: int | None = None
+    """How many lengths graphs may have from a power of two to the next one: 1, 2, 4, 8 or 16.
+
+    It applies to the rows of a graph and to the length of the cache, in units of ``padding``. A backend that compiles
+    for seconds sets a small number: with 1, prompts of 1 to 512 tokens have 10 lengths; with 2, 18. Padding adds at
+    most ``1 / lengths_per_octave`` to a graph. None: 16 for rows, and every multiple of ``padding`` for the cache.
+    """
+
+    def __post_init__(self) -> None:
+        integer("padding", self.padding, 1, BackendError)
+        if self.lengths_per_octave not in (None, 1, 2, 4, 8, 16):
+            raise BackendError(f"lengths_per_octave is {self.lengths_per_octave!r}; expected None, 1, 2, 4, 8 or 16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +181,9 @@ class Counters:
 
     lowered: int = 0
     """Nodes lowered."""
+
+    traced: int = 0
+    """Graphs, or parts of them, that a compiler of the library has traced."""
 
 
 class Executable(ABC):
@@ -331,6 +352,13 @@ class Backend(ABC):
         Graphs of one device may share a buffer. Then the graphs' amount is less than their sum, and it decreases when
         the last of them is closed.
         """
+
+    def tuning(self) -> Mapping[str, str]:
+        """What the backend found on this machine by measuring while it computed: a text for each subject.
+
+        ``hotshoe bench -v`` prints it. Empty for a backend that measures nothing, and before it has computed enough.
+        """
+        return {}
 
     def cache_config(self) -> CacheConfig:
         """The key/value cache that this backend wants."""

@@ -208,11 +208,11 @@ class BackendParams:
 
     def __post_init__(self) -> None:
         if not isinstance(self.flash_attention, str) or self.flash_attention not in ("auto", "on", "off"):
-            raise BackendError(f"flash_attention is {self.flash_attention!r}; expected auto, on or off")
+            raise BackendError(f"flash_attention is {described(self.flash_attention)}; expected auto, on or off")
         if not isinstance(self.matmul_precision, str) or self.matmul_precision not in ("stored", "bf16"):
             raise BackendError(f"matmul_precision is {described(self.matmul_precision)}; expected 'stored' or 'bf16'")
         if self.n_threads is not None:
-            integer("n_threads", self.n_threads, 0, BackendError)  # the backend checks the upper limit
+            integer("n_threads", self.n_threads, 1, BackendError)  # the backend checks the upper limit
         if not isinstance(self.repack, bool) and not (isinstance(self.repack, str) and self.repack == "engine"):
             raise BackendError(f"repack is {described(self.repack)}; expected True, False or 'engine'")
         for name in ("mmap", "allocate"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from hotshoe_core.errors.text import format_bytes
 
@@ -75,6 +75,23 @@ class DeviceMemory:
         weights, cache = (sum(m.size for m in amounts.values()) for amounts in (self.weights, self.cache))
         return weights, cache, self.graph.size
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as values for ``json.dumps``: bytes, the allocations that failed, and each layer's share."""
+        weights, cache, graph = self.sizes
+        layers = sorted(self.weights.keys() | self.cache.keys())
+        parts = [(i, self.weights.get(i, Memory()).size, self.cache.get(i, Memory()).size) for i in layers]
+        return {
+            "device": self.device,
+            "uuid": self.uuid,
+            "total": self.total,
+            "weights": weights,
+            "cache": cache,
+            "graph": graph,
+            "failures": self.failures,
+            "layers": [{"layer": i, "weights": of_weights, "cache": of_cache} for i, of_weights, of_cache in parts],
+            "larger": {dtype: {"in_file": there, "here": here} for dtype, (there, here) in self.larger.items()},
+        }
+
     @property
     def failed(self) -> bool:
         """Whether an allocation on this device failed."""
@@ -119,6 +136,10 @@ class BackendMemory:
     def total(self) -> int:
         """Bytes on all devices, with any status."""
         return sum(d.total for d in self.devices)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as values for ``json.dumps``: bytes by device and layer. Layer -1 is before the first."""
+        return {"total": self.total, "devices": [device.to_json() for device in self.devices]}
 
     def __str__(self) -> str:
         lines = []

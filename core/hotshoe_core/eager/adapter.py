@@ -3,7 +3,7 @@
 For eager, NumPy-like libraries (NumPy, PyTorch, MLX, JAX): the author writes an EagerLibrary, a table of functions and
 a few conversions, and gets weights, states, placement over several devices, memory accounting and graph replay. Core
 decomposes composites that are not in the table. A ``compile_hook`` can turn the whole graph into one compiled function
-(``mx.compile``, ``jax.jit``).
+(``mx.compile``, ``jax.jit``); with several devices, each part that runs on one device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hotshoe_core.contract.backend import (
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
 from hotshoe_core.eager.library import EagerLibrary, Native
-from hotshoe_core.eager.program import Program, compile_program
+from hotshoe_core.eager.program import Program, Segment, compile_program
 from hotshoe_core.errors import BackendError, ClosedError, GraphError, InsufficientMemoryError
 from hotshoe_core.errors.text import format_bytes
 from hotshoe_core.graphs.graph import Graph
@@ -42,9 +42,6 @@ __all__ = ["EagerBackend"]
 
 class EagerBackend(Backend):
     """A backend over one EagerLibrary for each device. A lock serialises calls."""
-
-    traced: int
-    """How often a compile hook has called the program of a graph. Running a graph again must not increase it."""
 
     def __init__(
         self,
@@ -61,7 +58,6 @@ class EagerBackend(Backend):
         self.devices = (devices,) if isinstance(devices, Device) else tuple(devices)
         self.params = params
         self.counters = Counters()
-        self.traced = 0
         self.lock = threading.RLock()
         chosen = (libraries,) if isinstance(libraries, EagerLibrary) else tuple(libraries)
         if not self.devices or len(chosen) != len(self.devices):
@@ -72,7 +68,7 @@ class EagerBackend(Backend):
         self._libraries = chosen
         self.honours = frozenset({"allocate"}).union(*(library.honours for library in chosen))
         self._allocations: dict[Tensor, tuple[str, Memory]] = {}  # of each weight and state: its device and size
-        self._graphs: dict[EagerExecutable, Mapping[str, Memory]] = {}
+        self._graphs: dict[EagerExecutable, None] = {}
 
     @property
     def _status(self) -> AllocationStatus:
@@ -112,6 +108,7 @@ class EagerBackend(Backend):
         tensor = Tensor("weight", (), {}, w.shape, w.dtype, name=w.name, layer=w.layer)
         device = self.placement.device_of_weight(w.layer, w.uses)
         library = self.libraries[device]
+        library.require_held(w.dtype, w.name)
         return self._allocate(tensor, device, library.weight_size(w), lambda: library.load(w))
 
     def state(self, shape: Shape, dtype: DType, name: str, layer: int = -1) -> Tensor:
@@ -122,6 +119,7 @@ class EagerBackend(Backend):
             tensor = Tensor("state", (), {}, tuple(shape), dtype, name=name, layer=layer)
             device = self.placement.device_of_state(layer)
             library = self.libraries[device]
+            library.require_held(dtype, name)
             size = library.size(tensor.shape, dtype)
             return self._allocate(tensor, device, size, lambda: library.zeroed(tensor.shape, dtype))
 
@@ -161,7 +159,7 @@ class EagerBackend(Backend):
                 if leaf.op in ("weight", "state") and leaf not in self._allocations:
                     raise ClosedError(f"{leaf!r} was released")
             executable = EagerExecutable(self, graph)
-            self._graphs[executable] = executable.memory()
+            self._graphs[executable] = None
             self.counters.compiled += 1
             return executable
 
@@ -178,15 +176,16 @@ class EagerBackend(Backend):
                 if tensor.op == "weight" and size.size > in_file:
                     file_size, memory_size = entry.larger.get(tensor.dtype.name, (0, 0))
                     entry.larger[tensor.dtype.name] = file_size + in_file, memory_size + size.size
+            sizes = [executable.memory() for executable in self._graphs]
             for entry in report.devices:
-                size_of_graphs = sum(m[entry.device].size for m in self._graphs.values() if entry.device in m)
-                entry.graph = Memory(size_of_graphs, self._status)
+                entry.graph = Memory(sum(m[entry.device].size for m in sizes if entry.device in m), self._status)
             return report
 
     def cache_config(self) -> CacheConfig:
-        """The coarsest padding of the devices, and the mask type of the first."""
-        configs = [library.cache_config for library in self.libraries.values()]
-        return CacheConfig(max(c.padding for c in configs), configs[0].mask_dtype)
+        """The coarsest padding and lengths of the devices, and the mask type of the first."""
+        configs = [library.cache_config for library in self._libraries]
+        lengths = [c.lengths_per_octave for c in configs if c.lengths_per_octave is not None]
+        return CacheConfig(max(c.padding for c in configs), configs[0].mask_dtype, min(lengths, default=None))
 
     def close(self) -> None:
         if self.is_forked_copy:
@@ -236,45 +235,48 @@ class EagerExecutable(Executable):
     def __init__(self, backend: EagerBackend, graph: Graph) -> None:
         self._backend = backend
         self._graph = graph
+        self._libraries = backend.libraries
         self._decomposed = {name for name, _ in graph.decomposed}
-        self._program: Program = compile_program(graph, backend.device_of_tensor, backend.placement, backend.libraries)
+        self._program: Program = compile_program(graph, backend.device_of_tensor, backend.placement, self._libraries)
         backend.counters.lowered += len(graph.nodes)
         self._sizes = {device: Memory(size, backend._status) for device, size in self._program.peak.items()}
         self._slots = {t: i for i, t in enumerate(graph.leaves)}
-        self._given: list[Native] = [None] * len(graph.leaves)
+        self._env: list[Native] = [None] * self._program.n_slots  # between runs: the values of inputs and constants
         self._stored = [t for t in graph.leaves if t.op in ("weight", "state")]
         self._values: dict[Tensor, Native] = {}
-        self._lazy = [(library, library.evaluate) for library in backend.libraries.values() if library.evaluate]
         if backend.params.allocate:
             for device, size in self._program.peak.items():
                 with backend.guard(device, "graph", size):
                     backend.require_available(device, size)
             for t in graph.leaves:
                 if t.op == "constant":
-                    self._given[self._slots[t]] = self._from_numpy(t, t.attrs["value"].copy())
-        self._run = self._program.run
-        if len(backend.libraries) == 1:  # a graph over several devices cannot be one function of one library
-            (library,) = backend.libraries.values()
-            if library.compile_hook is not None:
-                self._run = library.compile_hook(self._traced)
+                    self.write(t, t.attrs["value"])
+        self._segments = [self._compiled(segment) for segment in self._program.segments]
 
-    def _traced(self, given: list[Native]) -> list[Native]:
-        """Run the program and count the call: a compile hook calls it each time it traces the graph."""
-        self._backend.traced += 1
-        return self._program.run(given)
+    def _compiled(self, segment: Segment) -> Segment:
+        """The segment with the function that its library's ``compile_hook`` makes."""
+        hook = self._libraries[segment.device].compile_hook
+        if hook is None or segment.crosses:
+            return segment
 
-    def _library(self, tensor: Tensor) -> EagerLibrary:
-        return self._backend.libraries[self._program.devices[tensor]]
+        def traced(given: list[Native]) -> list[Native]:
+            self._backend.counters.traced += 1
+            return segment.run(given)
 
-    def _from_numpy(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> Native:
-        library = self._library(tensor)
-        with library.scope():
-            return library.array(array, tensor.dtype)
+        return segment._replace(run=hook(traced, segment.donated))
+
+    @contextlib.contextmanager
+    def _on(self, device: str) -> Iterator[None]:
+        """Around all code that touches arrays of a device. Its MemoryError becomes InsufficientMemoryError."""
+        with self._backend.guard(device, "graph", self._sizes[device].size), self._libraries[device].scope():
+            yield
 
     def write(self, tensor: Tensor, array: np.ndarray[Any, Any]) -> None:
         slot = self._slots.get(tensor)  # None for an input that no output depends on
         if slot is not None:
-            self._given[slot] = self._from_numpy(tensor, array.copy())
+            device = self._program.devices[tensor]
+            with self._on(device):
+                self._env[slot] = self._libraries[device].array(array.copy(), tensor.dtype)
 
     def run(self) -> None:
         backend = self._backend
@@ -284,37 +286,49 @@ class EagerExecutable(Executable):
                 raise GraphError(
                     "the backend is open for a dry run and cannot compute", hint="open it with allocate=True"
                 )
-            given = list(self._given)
-            for tensor in self._stored:
-                if tensor.handle is None:
-                    raise ClosedError(f"{tensor!r} was released")
-                given[self._slots[tensor]] = tensor.handle
             self._values.clear()  # frees the results of the previous run for this one
-            first = backend.devices[0].name
             # every backend computes infinities and NaN silently: ignore the user's np.seterr
-            guarded = backend.guard(first, "graph", self._sizes[first].size)
-            with guarded, self._program.scope(), np.errstate(all="ignore"):
-                results = self._run(given)
-                self._finish(given, results)
+            with np.errstate(all="ignore"):
+                self._finish(self._compute())
 
-    def _finish(self, given: list[Native], results: list[Native]) -> None:
+    def _compute(self) -> list[Native]:
+        """Run the segments. Returns the values of the outputs, then the new values of the states."""
+        env = list(self._env)
+        for tensor in self._stored:
+            env[self._slots[tensor]] = self._stored_value(tensor)
+        for segment in self._segments:
+            given = [env[slot] for slot in segment.reads]
+            for slot in segment.dead:
+                env[slot] = None
+            with self._on(segment.device):
+                for slot, value in zip(segment.writes, segment.run(given)):
+                    env[slot] = value
+            for state, slot in segment.overwritten:  # if a later segment fails, rows written before stay written
+                state.handle = env[slot]  # only the library may refer to the old value now
+        return [env[slot] for slot in self._program.results]
+
+    def _stored_value(self, tensor: Tensor) -> Native:
+        """The value of a weight or state. Raises ClosedError if it was released, BackendError if it was lost."""
+        if tensor.handle is None:
+            raise ClosedError(f"{tensor!r} was released")
+        is_deleted = self._libraries[self._program.devices[tensor]].is_deleted
+        if is_deleted is not None and is_deleted(tensor.handle):
+            raise BackendError(
+                f"{tensor!r} was lost: a run that overwrites its memory failed", hint="load the model again"
+            )
+        return tensor.handle
+
+    def _finish(self, results: list[Native]) -> None:
         """Store the new values of outputs and states. A lazy library has not computed them yet."""
-        n_outputs = len(self._program.outputs)
-        outputs, updated = results[:n_outputs], results[n_outputs:]
-        if self._lazy:
-            new_values = dict(zip(self._program.states, updated))
-            for state in self._program.overwritten:  # if evaluation fails, rows written before stay written
-                state.handle = new_values[state]
-            given.clear()  # drop the old values: only the library refers to them now
-            self._evaluate(results)
-        self._values = dict(zip(self._program.outputs, outputs))
-        for state, new in zip(self._program.states, updated):
+        program = self._program
+        for device, library in self._libraries.items():
+            if library.evaluate is not None:
+                tensors = (*program.outputs, *program.states)
+                with self._on(device):
+                    library.evaluate([v for t, v in zip(tensors, results) if program.devices[t] == device])
+        self._values = dict(zip(program.outputs, results))
+        for state, new in zip(program.states, results[len(program.outputs) :]):
             state.handle = new
-
-    def _evaluate(self, results: list[Native]) -> None:
-        tensors = (*self._program.outputs, *self._program.states)
-        for library, evaluate in self._lazy:
-            evaluate([value for t, value in zip(tensors, results) if self._library(t) is library])
 
     def read(self, tensor: Tensor, out: np.ndarray[Any, Any]) -> None:
         with self._backend.lock:
@@ -322,12 +336,22 @@ class EagerExecutable(Executable):
             if tensor.op == "constant":
                 out[...] = tensor.attrs["value"]
                 return
-            library = self._library(tensor)
-            with library.scope():
-                out[...] = library.to_numpy(self._values[tensor])
+            device = self._program.devices[tensor]
+            with self._on(device):  # the library may compute the value only now
+                out[...] = self._libraries[device].to_numpy(self._values[tensor])
 
     def memory(self) -> Mapping[str, Memory]:
-        return dict(self._sizes)
+        return {device: self._asked(device) or planned for device, planned in self._sizes.items()}
+
+    def _asked(self, device: str) -> Memory | None:
+        """What the library says about its compiled functions, and the inputs; None if it cannot tell."""
+        library = self._libraries[device]
+        if library.graph_nbytes is None:
+            return None
+        sizes = [library.graph_nbytes(s.run) for s in self._segments if s.device == device and not s.crosses]
+        sizes += [library.size(t.shape, t.dtype) for t in self._graph.inputs if self._program.devices[t] == device]
+        known = [size for size in sizes if size is not None]
+        return Memory(sum(known), self._backend._status) if len(known) == len(sizes) else None
 
     def placements(self) -> Sequence[NodePlacement]:
         backend = self._backend
@@ -344,8 +368,8 @@ class EagerExecutable(Executable):
         with self._backend.lock:
             self._backend._graphs.pop(self, None)
             self._values.clear()
-            self._given = [None] * len(self._given)
-            self._run = self._program.run  # drop the compiled function, which may keep memory
+            self._env = [None] * len(self._env)
+            self._segments = []  # drops the compiled functions, which may keep memory
 
 
 def _is_inside(name: str, decomposed: set[str]) -> bool:

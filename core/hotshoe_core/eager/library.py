@@ -10,24 +10,34 @@ from typing import Any
 import numpy as np
 
 from hotshoe_core.contract.backend import CacheConfig, WeightData
-from hotshoe_core.errors import BackendError
+from hotshoe_core.errors import BackendError, UnsupportedOpError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import dequantize, round_to
 from hotshoe_core.tensors.tensor import Shape, Tensor
 
-__all__ = ["EagerLibrary", "Native", "Run"]
+__all__ = ["CompileHook", "EagerLibrary", "Native", "Run"]
 
 Native = Any
 """An array of the library, or whatever stands for a weight."""
 
 Run = Callable[[list[Native]], list[Native]]
+"""A function of arrays that returns arrays: a graph, or the part of it on one device."""
+
+CompileHook = Callable[[Run, tuple[int, ...]], Run]
+
+_NEEDS = {
+    "in_place": ("copy", "copy: a function that copies a native array"),
+    "compile_hook": ("round_to", "round_to: a function (x, dtype) of the library; NumPy cannot round inside a trace"),
+    "graph_nbytes": ("compile_hook", "compile_hook: a function that compiles what graph_nbytes is then asked about"),
+}
 
 
 @dataclass(frozen=True)
 class EagerLibrary:
     """What an array library offers on one device. Only ``functions``, ``from_numpy`` and ``to_numpy`` are required.
 
-    Raises BackendError if ``in_place`` has functions and ``copy`` is missing.
+    Raises BackendError for ``in_place`` without ``copy``, ``compile_hook`` without ``round_to``, and ``graph_nbytes``
+    without ``compile_hook``.
     """
 
     functions: Mapping[str, Callable[..., Native]]
@@ -56,14 +66,14 @@ class EagerLibrary:
     dtypes: frozenset[DType] = frozenset(d for d in DType if d.numpy is not None)
     """The element types that native arrays have; F32 must be one of them.
 
-    Other types (quantized blocks, and BF16 if it is missing here) are kept as F32 arrays, with the values that the type
-    can store.
+    Other types of floats (quantized blocks, and BF16 if it is missing here) are kept as F32 arrays, with the values
+    that the type can store. A graph with another integer type is refused with UnsupportedOpError.
     """
 
     round_to: Callable[[Native, DType], Native] | None = None
     """``round_to(x, dtype)``: the values of an F32 array as ``dtype`` would store them, for a type not in ``dtypes``.
 
-    If None, the values are rounded by NumPy.
+    If None, the values are rounded by NumPy. Needed with ``compile_hook``.
     """
 
     in_place: Mapping[str, Callable[..., Native]] = field(default_factory=dict)
@@ -74,7 +84,10 @@ class EagerLibrary:
     """
 
     copy: Callable[[Native], Native] | None = None
-    """A native array with the same value and memory of its own."""
+    """A native array with the same value and memory of its own.
+
+    Needed with ``in_place``, and with a ``compile_hook`` whose functions overwrite donated arrays.
+    """
 
     weight: Callable[[WeightData], Native] | None = None
     """What stands for a weight. If None, an array is loaded; quantized blocks become F32."""
@@ -91,10 +104,28 @@ class EagerLibrary:
     receive: Callable[[Native], Native] | None = None
     """An array on this device from one on another device of the backend. If None, the value goes through NumPy."""
 
-    compile_hook: Callable[[Run], Run] | None = None
-    """Makes a faster function from a function of a list of arrays to a list of arrays.
+    compile_hook: CompileHook | None = None
+    """``compile_hook(run, donated)``: makes a faster function from ``run``, a function of a list of arrays.
 
-    The list of each call is the function's own: if it takes an array out of the list, no one else refers to that array.
+    It is called once for each graph; with several devices, once for each part of the graph that runs on this device
+    without a copy from another one. ``run`` may be called with arrays that stand for values, as a trace does, and once
+    traced need not be called again: shapes and types do not change. The number, order and meaning of the arrays are the
+    same in each call. ``donated``: the indices of arrays that nothing reads after the call: the old values of states
+    whose rows the graph overwrites. The new function may reuse their memory for its results. Needs ``round_to``, and
+    ``copy`` if it does.
+    """
+
+    is_deleted: Callable[[Native], bool] | None = None
+    """Whether an array has lost its memory, because it was donated to a call that failed.
+
+    A graph that reads such a state raises BackendError. If None, no array does.
+    """
+
+    graph_nbytes: Callable[[Run], int | None] | None = None
+    """The bytes that a function of ``compile_hook`` takes for temporaries and results; None if it cannot tell yet.
+
+    ``memory()`` asks it. If None, or until all functions of a graph can tell, it counts the values that would exist at
+    the same time if each op was a call.
     """
 
     evaluate: Callable[[list[Native]], None] | None = None
@@ -115,6 +146,9 @@ class EagerLibrary:
     For libraries whose allocation failure ends the process. If None, the library must raise MemoryError.
     """
 
+    where: Callable[[Native], str] | None = None
+    """The name of the device that an array is on. The conformance kit compares it with what the backend reports."""
+
     checks_indices: bool = False
     """The functions raise for an index out of range, so the adapter does not clamp indices for them."""
 
@@ -130,18 +164,17 @@ class EagerLibrary:
     cache_config: CacheConfig = field(default_factory=lambda: CacheConfig(padding=64))
     """The key/value cache it wants.
 
-    Each cache length, rounded up to ``padding``, is traced and compiled as a new graph.
+    Each new number of rows and each new cache length is traced and compiled as a new graph, so a compiler sets
+    ``lengths_per_octave`` too.
     """
 
     honours: frozenset[str] = frozenset()
     """The fields of BackendParams that have an effect on these functions."""
 
     def __post_init__(self) -> None:
-        if self.in_place and self.copy is None:
-            raise BackendError(
-                "EagerLibrary: in_place has functions, but copy is missing",
-                hint="copy: a function that copies a native array",
-            )
+        for given, (needed, hint) in _NEEDS.items():
+            if getattr(self, given) and getattr(self, needed) is None:
+                raise BackendError(f"EagerLibrary: {given} is given, but {needed} is missing", hint=hint)
 
     def has(self, node: Tensor) -> bool:
         """Whether there is a function that computes this node."""
@@ -156,6 +189,15 @@ class EagerLibrary:
             return self.functions[op]
         write, copy = self.in_place[op], self.copy
         return lambda x, *sources, **attrs: write(copy(x), *sources, **attrs)  # type: ignore[misc]  # see __post_init__
+
+    def require_held(self, dtype: DType, name: str) -> None:
+        """Raise UnsupportedOpError for an integer type that is not in ``dtypes``: F32 cannot hold its values."""
+        if dtype.is_integer and dtype not in self.dtypes:
+            held = ", ".join(sorted(d.name for d in self.dtypes if d.is_integer)) or "no integers"
+            raise UnsupportedOpError(
+                f"{name} is {dtype.name}; the arrays of this backend hold {held}",
+                hint="use another integer type, or another device",
+            )
 
     def stored_dtype(self, dtype: DType) -> DType:
         """The type of the arrays that stand for an element type: itself, or F32 if it is not in ``dtypes``."""

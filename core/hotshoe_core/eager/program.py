@@ -1,8 +1,8 @@
-"""Compile a graph to a flat list of library calls: where nodes run, what crosses devices, what is freed when."""
+"""Compile a graph to calls of libraries: where nodes run, what crosses devices, what is freed when."""
 
 from __future__ import annotations
 
-import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from hotshoe_core.ops.bounds import are_within
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import TABLE, Tensor
 
-__all__ = ["Program", "compile_program"]
+__all__ = ["Program", "Segment", "compile_program"]
 
 _SELECT = frozenset({"take", "take_along", "pad"})  # results are made F32, not the sources: a table may be large
 _ABSENT = -1  # the slot of an absent source: the last one of the environment, which stays None
@@ -26,31 +26,51 @@ _ABSENT = -1  # the slot of an absent source: the last one of the environment, w
 class Step(NamedTuple):
     """One call: ``env[slot] = function(*sources, **attrs)``; ``sources`` are slots too."""
 
+    device: str
     function: Callable[..., Native]
     sources: tuple[int, ...]
     attrs: Mapping[str, Any]
     slot: int
-    dead: tuple[int, ...] = ()
-    """The slots that no later step reads: they are set to None after the call."""
+    crosses: bool
+    """Whether the step copies a value from another device."""
+
+
+class Segment(NamedTuple):
+    """Consecutive steps on one device as one function, or the copy of one value from another device."""
+
+    device: str
+    run: Run
+    """Takes the values of the slots ``reads``; returns those of the slots ``writes``."""
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    dead: tuple[int, ...]
+    """The slots that no later segment reads."""
+
+    donated: tuple[int, ...] = ()
+    """Indices in ``reads``: the old values of states in ``overwritten``, which nothing else reads."""
+
+    overwritten: tuple[tuple[Tensor, int], ...] = ()
+    """States whose rows the segment overwrites, each with the slot of its new value."""
+
+    crosses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A compiled graph that an executable runs."""
+    """A compiled graph that an executable runs. Values are in slots: first those of the graph's leaves."""
 
-    run: Run
-    """Takes the values of the graph's leaves; returns the values of ``outputs``, then the new values of ``states``."""
+    segments: tuple[Segment, ...]
+
+    n_slots: int
+
+    results: tuple[int, ...]
+    """The slots of the values of ``outputs``, then of the new values of ``states``."""
 
     outputs: tuple[Tensor, ...]
 
     states: tuple[Tensor, ...]
     """The states that get a new value."""
-
-    overwritten: tuple[Tensor, ...]
-    """The states whose rows the graph writes in place."""
-
-    scope: Callable[[], contextlib.AbstractContextManager[None]]
-    """Must be entered around ``run``."""
 
     devices: Mapping[Tensor, str]
     """The device of every tensor."""
@@ -62,19 +82,30 @@ class Program:
 def compile_program(
     graph: Graph, device_of_tensor: DeviceOfTensor, placement: Placement, libraries: Mapping[str, EagerLibrary]
 ) -> Program:
-    """The program of a graph. ``libraries``: by device name; ``device_of_tensor``: of a weight or state."""
+    """The program of a graph. ``libraries``: by device name; ``device_of_tensor``: of a weight or state.
+
+    Raises UnsupportedOpError for a tensor of an integer type that its device does not hold.
+    """
     devices = _devices(graph, device_of_tensor, placement, libraries)
+    for t in (*graph.leaves, *graph.nodes):
+        libraries[devices[t]].require_held(t.dtype, t.name or t.op)
     builder = _Builder(graph, devices, libraries)
     for node in graph.nodes:
         builder.add(node)
     updates = {state: new for state, new in graph.updates.items() if new is not state}
     results = [builder.result(t) for t in graph.outputs]
     results += [builder.update(state, new) for state, new in updates.items()]
-    run = _runner(builder.finish(set(results)), len(graph.leaves), builder.n_slots, results)
-    overwritten = tuple(s for s, new in updates.items() if new in graph.in_place)
-    scopes = [library.scope for library in libraries.values()]
-    scope = scopes[0] if len(scopes) == 1 else contextlib.nullcontext  # with several devices, each step enters its own
-    return Program(run, graph.outputs, tuple(updates), overwritten, scope, devices, _peak(graph, devices, libraries))
+    written = dict(zip(updates, results[len(graph.outputs) :]))
+    overwritten = {state: slot for state, slot in written.items() if updates[state] in graph.in_place}
+    return Program(
+        builder.segments(results, overwritten),
+        builder.n_slots,
+        tuple(results),
+        graph.outputs,
+        tuple(updates),
+        devices,
+        _peak(graph, devices, libraries),
+    )
 
 
 def _devices(
@@ -158,7 +189,7 @@ class _Builder:
         """The slot of an output. A value in a state's memory is copied, because a later step may overwrite it."""
         device = self._devices[t]
         library, slot = self._libraries[device], self._slots[t, device]
-        if library.copy is not None and library.in_place and self._graph.state_behind(t) is not None:
+        if library.copy is not None and self._graph.state_behind(t) is not None:
             return self._step(device, library.copy, (slot,), {})
         return slot
 
@@ -166,19 +197,32 @@ class _Builder:
         """The slot of a state's new value, on the state's device and in memory that nothing else uses."""
         device = self._devices[state]
         library, slot = self._libraries[device], self._on(new, device)
-        if library.copy is not None and library.in_place and self._graph.state_behind(new) is not state:
+        if library.copy is not None and self._graph.state_behind(new) is not state:
             return self._step(device, library.copy, (slot,), {})
         return slot
 
-    def finish(self, kept: set[int]) -> list[Step]:
-        """The steps, each with its dead slots. Slots in ``kept`` never die."""
-        last_use = {s: i for i, step in enumerate(self._steps) for s in step.sources}
-        unread = {step.slot for step in self._steps} - last_use.keys()
-        finished = []
-        for i, step in enumerate(self._steps):
-            dead = {s for s in step.sources if s != _ABSENT and last_use[s] == i} | ({step.slot} & unread)
-            finished.append(step._replace(dead=tuple(dead - kept)))
-        return finished
+    def segments(self, results: Sequence[int], overwritten: Mapping[Tensor, int]) -> tuple[Segment, ...]:
+        """The steps as segments.
+
+        results: the slots that are read after the run. overwritten: the states whose rows are written in place, and the
+        slots of their new values.
+        """
+        groups = _grouped(self._steps)
+        reads = [_reads(group) for group in groups]
+        last_read = {slot: i for i, slots in enumerate(reads) for slot in slots}
+        n_readers = Counter(slot for slots in reads for slot in slots)
+        kept = set(results)
+        segments = []
+        for i, (group, given) in enumerate(zip(groups, reads)):
+            written = tuple(step.slot for step in group if step.slot in kept or step.slot in last_read)
+            dead = tuple(slot for slot in given if last_read[slot] == i and slot not in kept)
+            states = tuple((state, slot) for state, slot in overwritten.items() if slot in written)
+            old = {self._slots[state, self._devices[state]] for state, _ in states}
+            free = old.intersection(dead) - {slot for slot in given if n_readers[slot] > 1}
+            donated = tuple(k for k, slot in enumerate(given) if slot in free)
+            run = _runner(group, given, written)
+            segments.append(Segment(group[0].device, run, given, written, dead, donated, states, group[0].crosses))
+        return tuple(segments)
 
     def _on(self, t: Tensor, device: str) -> int:
         """The slot of a value on a device. Adds a copy step if the value is on another device."""
@@ -187,18 +231,44 @@ class _Builder:
             receive = self._libraries[device].receive or _through_numpy(
                 self._libraries[source], self._libraries[device], t.dtype
             )
-            self._slots[t, device] = self._step(device, receive, (self._slots[t, source],), {})
+            self._slots[t, device] = self._step(device, receive, (self._slots[t, source],), {}, crosses=True)
         return self._slots[t, device]
 
     def _step(
-        self, device: str, function: Callable[..., Native], sources: tuple[int, ...], attrs: Mapping[str, Any]
+        self,
+        device: str,
+        function: Callable[..., Native],
+        sources: tuple[int, ...],
+        attrs: Mapping[str, Any],
+        *,
+        crosses: bool = False,
     ) -> int:
-        scope = self._libraries[device].scope
-        if len(self._libraries) > 1 and scope is not contextlib.nullcontext:
-            function = _within(scope, function)
-        self._steps.append(Step(function, sources, attrs, self.n_slots))
+        self._steps.append(Step(device, function, sources, attrs, self.n_slots, crosses))
         self.n_slots += 1
         return self.n_slots - 1
+
+
+def _grouped(steps: Sequence[Step]) -> list[list[Step]]:
+    """Divide steps into groups on one device. A copy between devices is a group of its own.
+
+    A copy goes before the open group if that does not compute its source, so that it does not divide the group.
+    """
+    groups: list[list[Step]] = []
+    for step in steps:
+        is_open = bool(groups) and not groups[-1][0].crosses
+        if step.crosses:
+            made_here = is_open and any(s.slot == step.sources[0] for s in groups[-1])
+            groups.insert(len(groups) - (is_open and not made_here), [step])
+        elif is_open and groups[-1][0].device == step.device:
+            groups[-1].append(step)
+        else:
+            groups.append([step])
+    return groups
+
+
+def _reads(group: Sequence[Step]) -> tuple[int, ...]:
+    """The slots that a group reads and does not write, in order."""
+    return tuple(sorted({s for step in group for s in step.sources} - {step.slot for step in group} - {_ABSENT}))
 
 
 def _keeps_type(node: Tensor) -> bool:
@@ -221,28 +291,34 @@ def _divided(op: str, dtype: DType, library: EagerLibrary) -> Callable[[Native, 
     return call
 
 
-def _within(
-    scope: Callable[[], contextlib.AbstractContextManager[None]], function: Callable[..., Native]
-) -> Callable[..., Native]:
-    def call(*sources: Native, **attrs: Any) -> Native:
-        with scope():
-            return function(*sources, **attrs)
-
-    return call
-
-
 def _through_numpy(source: EagerLibrary, target: EagerLibrary, dtype: DType) -> Callable[[Native], Native]:
-    return lambda value: target.array(np.array(source.to_numpy(value)), dtype)
+    def receive(value: Native) -> Native:
+        with source.scope():
+            array = np.array(source.to_numpy(value))
+        return target.array(array, dtype)
+
+    return receive
 
 
-def _runner(steps: Sequence[Step], n_leaves: int, n_slots: int, results: Sequence[int]) -> Run:
+def _runner(steps: Sequence[Step], reads: Sequence[int], writes: Sequence[int]) -> Run:
+    """The function that makes these calls. It drops each value after its last use."""
+    index = {slot: i for i, slot in enumerate((*reads, *(step.slot for step in steps)))} | {_ABSENT: _ABSENT}
+    last_use = {slot: i for i, step in enumerate(steps) for slot in (step.slot, *step.sources)}
+    kept = {*writes, _ABSENT}
+    calls = []
+    for i, step in enumerate(steps):
+        dead = {slot for slot in (step.slot, *step.sources) if last_use[slot] == i} - kept
+        sources = [index[slot] for slot in step.sources]
+        calls.append((step.function, sources, step.attrs, index[step.slot], [index[slot] for slot in dead]))
+    returned = [index[slot] for slot in writes]
+
     def run(given: list[Native]) -> list[Native]:
-        env: list[Native] = [*given, *[None] * (n_slots - n_leaves + 1)]
-        for function, sources, attrs, slot, dead in steps:
+        env: list[Native] = [*given, *[None] * (len(calls) + 1)]
+        for function, sources, attrs, slot, dead in calls:
             env[slot] = function(*[env[s] for s in sources], **attrs)
             for s in dead:
                 env[s] = None
-        return [env[s] for s in results]
+        return [env[s] for s in returned]
 
     return run
 

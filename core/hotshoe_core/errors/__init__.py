@@ -23,6 +23,7 @@
     │   └── ModelDefinitionError (TypeError)   the class of a model is not written correctly
     ├── TokenizerError                         a vocabulary cannot be turned into a tokenizer
     ├── InputTypeError          (TypeError)    an argument is not a text, a list of texts, token ids or a bool
+    ├── InputEmptyError         (ValueError)   a text or sequence has no tokens
     ├── InputTooLongError       (ValueError)   more tokens than the context can hold
     ├── SamplingError           (ValueError)   invalid sampling parameters, or logits that no token can be chosen from
     │   └── GrammarError                       an invalid grammar, or a token that it does not allow
@@ -58,6 +59,7 @@ __all__ = [
     "GrammarError",
     "GraphError",
     "HotshoeError",
+    "InputEmptyError",
     "InputTooLongError",
     "InputTypeError",
     "InsufficientMemoryError",
@@ -241,6 +243,10 @@ class TokenizerError(HotshoeError):
 
 class InputTypeError(HotshoeError, TypeError):
     """An argument has the wrong type: expected a text, a list of texts, token ids or a bool."""
+
+
+class InputEmptyError(HotshoeError, ValueError):
+    """A text or sequence has no tokens, so there is nothing to compute."""
 
 
 class InputTooLongError(HotshoeError, ValueError):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import operator
+import os
+import stat
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from hotshoe_core.errors import HotshoeError, InputTypeError
 from hotshoe_core.errors.text import shown
 
-__all__ = ["described", "flag", "integer", "listed"]
+__all__ = ["described", "file_path", "flag", "integer", "listed", "regular"]
 
 
 def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int:
@@ -22,7 +26,7 @@ def integer(what: str, value: Any, least: int, error: type[HotshoeError]) -> int
     except (TypeError, ValueError):
         raise error(f"{what} is {described(value)}; expected an integer of {least} or more") from None
     if number < least:
-        raise error(f"{what} is {number}; expected {least} or more")
+        raise error(f"{what} is {shown(number, 60)}; expected {least} or more")
     return number
 
 
@@ -42,6 +46,33 @@ def listed(what: str, value: Any, expected: str, error: type[HotshoeError]) -> l
     if items is None:
         raise error(f"{what} is {described(value)}; expected {expected}")
     return list(items)
+
+
+def file_path(what: str, value: Any, error: type[HotshoeError]) -> Path:
+    """``value`` as a Path, with a leading ``~`` expanded, whether or not the file exists.
+
+    Raises ``error`` for any type except str and PathLike, and for a name that no file can have.
+    """
+    expected = "a str or a Path"
+    if isinstance(value, (str, os.PathLike)):
+        try:
+            path = Path(value).expanduser()
+            os.stat(path)
+            return path
+        except OSError as e:
+            if e.errno != errno.ENAMETOOLONG:  # what is wrong with the file is said where it is opened
+                return path
+            expected = f"the name of a file: {e.strerror}"
+        except (TypeError, ValueError, RuntimeError) as e:  # bytes; a NUL or a lone surrogate; an unknown ~user
+            expected = f"the name of a file: {e}"
+    raise error(f"{what} is {described(value)}; expected {expected}")
+
+
+def regular(path: Path) -> Path:
+    """Return ``path`` if it is a regular file. Raise OSError otherwise: to read a pipe or a device may never end."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe, socket, device or folder; expected a file", str(path))
+    return path
 
 
 def described(value: object) -> str:

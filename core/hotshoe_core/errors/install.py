@@ -12,12 +12,18 @@ __all__ = ["checkout", "pip_build", "pip_install"]
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
-def pip_install(requirement: str, option: str = "") -> str:
+def pip_install(requirement: str, option: str = "", info: str = "") -> str:
     """Return the command that installs a distribution with pip: "pip install 'hotshoe[grammar]'".
 
     If hotshoe was installed from a checkout, no index has its distributions: the command names their folders. pip
     always installs a folder again, so ``option``, such as "--upgrade", is then omitted.
+
+    Args:
+        info: the ….dist-info of the distribution, if it is installed. It may say that it was installed from a folder.
     """
+    folder, editable = _origin(info)
+    if os.path.isdir(folder):
+        return f"pip install {'-e ' if editable else ''}{shlex.quote(folder)}"
     name, bracket, extra = requirement.partition("[")
     root = checkout()
     folders = {"hotshoe": [""], "hotshoe-core": ["/core"]}.get(name, [f"/plugins/{name.removeprefix('hotshoe-')}"])
@@ -48,16 +54,25 @@ def checkout() -> str | None:
     root = os.path.dirname(site)
     if os.path.isfile(os.path.join(root, "plugins", "ggml-cpu", "pyproject.toml")):
         return root
-    for path in glob.glob(os.path.join(glob.escape(site), "hotshoe_core-*.dist-info", "direct_url.json")):
-        import json  # needed in an installation from a folder or a file only
-        from urllib.parse import unquote, urlsplit
+    folders = (_origin(info)[0] for info in glob.glob(os.path.join(glob.escape(site), "hotshoe_core-*.dist-info")))
+    return next((os.path.dirname(folder) for folder in folders if folder), None)
 
-        try:  # PEP 610: {"url": "file:///home/me/hotshoe/core", "dir_info": {}}
-            with open(path, encoding="utf-8") as file:
-                origin = json.load(file)
-            folder = unquote(urlsplit(origin["url"]).path) if "dir_info" in origin else ""
-        except (OSError, ValueError, LookupError, TypeError):
-            continue
-        if folder:
-            return os.path.dirname(folder[1:] if folder[2:3] == ":" else folder)  # /C:/folder on Windows
-    return None
+
+def _origin(info: str) -> tuple[str, bool]:
+    """The folder that a distribution was installed from, and whether it is editable; "" if it is not from a folder.
+
+    Source: PEP 610. direct_url.json: {"url": "file:///home/me/hotshoe/core", "dir_info": {"editable": true}}
+    """
+    path = os.path.join(info, "direct_url.json")
+    if not info or not os.path.isfile(path):
+        return "", False
+    import json  # needed for what was installed from a folder or a file
+    from urllib.parse import unquote, urlsplit
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            origin = json.loads(file.read(1 << 16))
+        folder, editable = unquote(urlsplit(origin["url"]).path), bool(origin["dir_info"].get("editable"))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return "", False
+    return folder[1:] if folder[2:3] == ":" else folder, editable  # /C:/folder on Windows

@@ -14,6 +14,7 @@ from typing import Any, final
 import numpy.typing as npt
 
 from hotshoe_core.errors import DTypeError, ModelFileError
+from hotshoe_core.errors.arguments import file_path
 from hotshoe_core.gguf._format import DAMAGED, quoted
 from hotshoe_core.gguf._mapping import Bytes
 from hotshoe_core.gguf._metadata import Metadata
@@ -39,7 +40,7 @@ class GGUFFile:
     __slots__ = ("_shards", "alignment", "big_endian", "metadata", "path", "tensors", "version")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = file_path("the path of a GGUF file", path, ModelFileError)
         self._shards = _open_all(self.path)
         first = self._shards[0]
         self.version: int = first.version
@@ -147,21 +148,30 @@ def _open_all(path: Path) -> tuple[Shard, ...]:
             return shard
 
         named = open_one(path, 0)
-        count = named.metadata.get("split.count", 1)
-        shards: tuple[Shard, ...] = (named,)
-        if count > 1:
-            paths = _split_paths(path, count)
-            shards = tuple(named if p == path and i == 0 else open_one(p, i) for i, p in enumerate(paths))
-            _check_split(shards)
-            if named is not shards[0]:
-                named.file.close()
+        count = max(1, named.metadata.get("split.count", 1))  # llama.cpp writes 0 when it merges files
+        paths = _split_paths(path, count)
+        shards = tuple(named if p == path and i == 0 else open_one(p, i) for i, p in enumerate(paths))
+        _check_split(shards)
+        if named is not shards[0]:
+            named.file.close()
         opened.pop_all()
         return shards
 
 
 def _split_paths(path: Path, count: int) -> list[Path]:
     name = _SPLIT_NAME.fullmatch(path.name)
-    if name is None or int(name["count"]) != count:
+    named_count = 1 if name is None else max(1, int(name["count"]))
+    if named_count > 1 and count == 1:
+        raise ModelFileError(
+            f"its name says that the model is split into {named_count} files, but its metadata says that this is the "
+            "whole model",
+            path=path,
+            field="key 'split.count'",
+            hint="if it is the whole model, rename the file; otherwise download it again",
+        )
+    if count == 1:
+        return [path]
+    if name is None or named_count != count:
         raise ModelFileError(
             f"the model is split into {count} files, so its name should end in -0000N-of-{count:05d}.gguf",
             path=path,
@@ -185,7 +195,8 @@ def _check_split(shards: tuple[Shard, ...]) -> None:
     first = shards[0]
     names: dict[str, Path] = {}
     for i, shard in enumerate(shards):
-        found = (shard.metadata.require("split.no", int), shard.metadata.get("split.count", 1))
+        no = shard.metadata.require("split.no", int) if len(shards) > 1 else shard.metadata.get("split.no", 0)
+        found = (no, max(1, shard.metadata.get("split.count", 1)))
         if found != (i, len(shards)):
             raise ModelFileError(
                 f"the file is number {found[0] + 1} of {found[1]}; expected {i + 1} of {len(shards)}",

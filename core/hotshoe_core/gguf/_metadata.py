@@ -85,7 +85,7 @@ class Metadata(Mapping[str, Any]):
         if default is not None and key not in self:
             return [default] * n_layers
         value = self[key]
-        if not isinstance(value, GGUFArray):
+        if not isinstance(value, (GGUFArray, list)):
             return [self._as(key, value, type)] * n_layers
         if len(value) != n_layers:
             raise self.error(key, f"an array of {len(value)} values; expected {n_layers}, one for each layer")

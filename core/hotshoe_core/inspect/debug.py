@@ -25,15 +25,25 @@ def dump(
 ) -> str:
     """The numbers of an array or a tensor as text. The tensor is a leaf, or an output that was computed.
 
-    precision: decimals. threshold: above this number of elements, only ``edge_items`` at each end of an axis are shown.
+    precision: decimals, if the largest number is less than 10^8 and not 0 with these decimals; otherwise all numbers
+    have an exponent. threshold: above this number of elements, only ``edge_items`` at each end of an axis are shown.
     Quantized and BF16 values are shown as F32, an input with the values it was last fed. Raises GraphError for a tensor
     without a value, and UnsupportedOpError for a weight that the backend cannot read back.
     """
     if edge_items < 1 or precision < 0:
         raise GraphError(f"dump: got precision {precision} and edge_items {edge_items}; expected >= 0 and >= 1")
     array = _numbers(value) if isinstance(value, Tensor) else np.asarray(value)
+    if array.dtype.kind == "f":
+        array = array.astype(np.float64)  # of which NumPy writes larger numbers without an exponent
+    largest = max(abs(float(bound.reduce(array, None))) for bound in (np.fmin, np.fmax)) if array.size else 0.0
     text = np.array2string(
-        array, precision=precision, threshold=threshold, edgeitems=edge_items, floatmode="fixed", separator=", "
+        array,
+        precision=precision,
+        suppress_small=largest >= 10.0**-precision,  # otherwise NumPy writes an exponent if the sizes differ
+        threshold=threshold,
+        edgeitems=edge_items,
+        floatmode="fixed",
+        separator=", ",
     )
     return f"{value!r}\n{text}" if isinstance(value, Tensor) else text
 

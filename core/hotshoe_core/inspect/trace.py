@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hotshoe_core.errors import TraceError
+from hotshoe_core.errors.arguments import file_path
 from hotshoe_core.graphs.context import Context, Observer
 from hotshoe_core.graphs.graph import Graph, lower
 from hotshoe_core.inspect.tracefile import Node, measure, write_trace
@@ -48,7 +49,7 @@ def trace(path: str | os.PathLike[str], *, about: Mapping[str, str] | None = Non
     inputs and states, in graphs that have them as outputs. Raises TraceError if the file cannot be written, or nothing
     was computed.
     """
-    recorder = _Recorder(Path(path), dict(about or {}))
+    recorder = _Recorder(file_path("the file of a trace", path, TraceError), dict(about or {}))
     _hub.add(recorder)
     try:
         yield
@@ -77,8 +78,9 @@ def watch(backend: Backend, about: Mapping[str, str]) -> None:
     path = os.environ.get(VARIABLE)
     if not path:
         return
-    if _from_environment is None or _from_environment.path != Path(path):
-        _from_environment = _Recorder(Path(path), {})
+    target = file_path(VARIABLE, path, TraceError)
+    if _from_environment is None or _from_environment.path != target:
+        _from_environment = _Recorder(target, {})
         _from_environment.watch(backend, about)
         _hub.add(_from_environment)
     else:

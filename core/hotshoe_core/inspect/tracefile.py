@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from hotshoe_core.errors import TraceError
+from hotshoe_core.errors.arguments import file_path, regular
 
 if TYPE_CHECKING:
     from typing import Self
@@ -217,8 +218,8 @@ class Trace:
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:
     """Read a trace, or an .npz of activations. Raises TraceError for any other file."""
-    path = Path(path)
-    with _reading(path), path.open("rb") as file:
+    path = file_path("the file of a trace", path, TraceError)
+    with _reading(path), regular(path).open("rb") as file:
         if file.read(2) != b"PK":  # not a zip file
             file.seek(0)
             return Trace(path, *_parse(path, file), recorded=True)

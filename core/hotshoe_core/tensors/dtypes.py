@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from hotshoe_core.errors import DTypeError, ShapeError, did_you_mean
+from hotshoe_core.errors.arguments import described
 from hotshoe_core.errors.install import pip_install
 
 __all__ = ["DType"]
@@ -111,7 +112,7 @@ class DType(enum.Enum):
     def parse(cls, name: str) -> DType:
         """The type of this name, in upper or lower case: ``"q8_0"``. Raises DTypeError with the nearest name."""
         if not isinstance(name, str):
-            raise DTypeError(f"the name of an element type is {name!r} ({type(name).__name__}); expected a str")
+            raise DTypeError(f"the name of an element type is {described(name)}; expected a str")
         try:
             return cls[name.upper()]
         except KeyError:

@@ -105,4 +105,5 @@ def _library(device: Device, *, first: bool, last: bool) -> EagerLibrary:
         to_numpy=lambda x: x.array,
         f32=on_device(lambda x: x.astype(np.float32)),
         weight=weight,
+        where=lambda x: x.memory.name,
     )

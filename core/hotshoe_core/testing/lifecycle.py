@@ -1,79 +1,62 @@
-"""LifecycleConformance: tests of contexts, closing, threads, memory and errors."""
+"""LifecycleConformance: tests of contexts, graphs, closing, threads and errors, and those of memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hotshoe_core.contract.backend import Backend, WeightData
-from hotshoe_core.contract.device import BackendParams
-from hotshoe_core.contract.memory import AllocationStatus, DeviceMemory
+from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.errors import (
     ClosedError,
     DTypeError,
     GraphError,
     HotshoeError,
-    InsufficientMemoryError,
     ShapeError,
     UnsupportedOpError,
 )
-from hotshoe_core.graphs.context import Context
 from hotshoe_core.ops import linear, linear_experts
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import dequantize, quantize
 from hotshoe_core.tensors.tensor import Tensor, constant, nodes_created
+from hotshoe_core.testing.memory import MemoryConformance
+from hotshoe_core.testing.product import N_IN, N_OUT, WEIGHT, check, load, numbers, product
 from hotshoe_core.testing.run import I32
 
 __all__ = ["LifecycleConformance"]
 
 Array = np.ndarray[Any, Any]
-N_IN, N_OUT = 8, 4
 N_THREADS, N_ROUNDS = 4, 25
-ABSURD = (2**20, 2**28)  # F32: 2**50 bytes, more than any machine has and more than a 47-bit address space
-WEIGHT = np.linspace(-1, 1, N_OUT * N_IN, dtype=np.float32).reshape(N_OUT, N_IN)
+DTYPES = {np.float32: DType.F32, np.float16: DType.F16, np.int32: I32}
+
+# Graphs of tensors or of arrays. ``leaf`` makes a constant of their type
+ALIKE: Sequence[Callable[[Any, Any, Any], Sequence[Any]]] = (
+    lambda a, b, leaf: [a - b],
+    lambda a, b, leaf: [b - a],
+    lambda a, b, leaf: [a - b, b - a],
+    lambda a, b, leaf: [b - a, a - b],
+    lambda a, b, leaf: [a - b + a],
+    lambda a, b, leaf: [a - b + b],
+    lambda a, b, leaf: (lambda d: [d, d + a])(a - b),
+    lambda a, b, leaf: (lambda d: [d + a, d])(a - b),
+    lambda a, b, leaf: [a[:1] - b],
+    lambda a, b, leaf: [a[1:2] - b],
+    lambda a, b, leaf: [a - leaf([1, 2])],
+    lambda a, b, leaf: [a - leaf([2, 1])],
+)
 
 
-def load(backend: Backend, name: str = "w", layer: int = -1) -> Tensor:
-    data = WEIGHT.reshape(-1).view(np.uint8)
-    return backend.load([WeightData(name, WEIGHT.shape, DType.F32, data, ("linear",), layer)])[name]
+def _leaf(kind: type, values: Sequence[int]) -> Tensor:
+    return constant(np.array(values, kind))
 
 
-def product(backend: Backend, weight: Tensor, n: int = 2) -> tuple[Context, Tensor, Tensor]:
-    """A context that computes ``x @ weight.T``, its input and its output."""
-    ctx = backend.new_context()
-    x = ctx.input("x", (n, N_IN))
-    y = linear(x, weight)
-    ctx.forward(y)
-    return ctx, x, y
-
-
-def numbers(i: int, n: int = 2) -> Array:
-    return np.random.default_rng(i).standard_normal((n, N_IN), np.float32)
-
-
-def check(got: Array, x: Array) -> None:
-    np.testing.assert_allclose(got, x @ WEIGHT.T, rtol=1e-4, atol=1e-4)
-
-
-def sizes(d: DeviceMemory) -> tuple[str, dict[int, int], dict[int, int], int]:
-    weights, cache = ({layer: m.size for layer, m in parts.items()} for parts in (d.weights, d.cache))
-    return d.device, weights, cache, d.graph.size
-
-
-class LifecycleConformance:
+class LifecycleConformance(MemoryConformance):
     """Tests of a backend's lifecycle. A subclass defines ``open``, as for OpConformance."""
-
-    backend: Backend
-    params = BackendParams()
-
-    @classmethod
-    def open(cls, params: BackendParams) -> Backend:
-        raise NotImplementedError(f"{cls.__name__} must define open(cls, params)")
 
     @classmethod
     def setup_class(cls) -> None:
@@ -87,7 +70,7 @@ class LifecycleConformance:
 
     def test_computing_again_builds_nothing(self) -> None:
         ctx, x, y = product(self.backend, load(self.backend))
-        ctx.reserve()
+        ctx.compute({x: numbers(0)})
         before = (nodes_created(), replace(self.backend.counters))
         for i in range(5):
             check(ctx.compute({x: numbers(i)}).read(y), numbers(i))
@@ -197,6 +180,41 @@ class LifecycleConformance:
         sums = [a.sum(), b.sum()]
         reader.forward(*sums).compute()
         assert [reader.read(t).tolist() for t in sums] == [[0, 6, 6, 6], [6, 6, 6, 6]]
+
+    def test_graphs_that_differ_in_one_thing(self) -> None:
+        """A cache of compiled graphs must tell them apart: by wiring, attributes, outputs, types, shapes."""
+        made = []
+        for kind, shape in ((np.float32, (2, 2)), (np.float16, (2, 2)), (np.int32, (2, 2)), (np.float32, (4, 1))):
+            for function in ALIKE:
+                x, y = np.arange(4).reshape(shape).astype(kind), np.full(shape, 1.1).astype(kind)
+                ctx = self.backend.new_context()
+                a, b = (ctx.input(name, shape, DTYPES[kind]) for name in "ab")
+                outputs = function(a, b, partial(_leaf, kind))
+                ctx.forward(*outputs)
+                expected = function(x.astype(np.float64), y.astype(np.float64), np.array)
+                made.append((ctx, {a: x, b: y}, outputs, expected))
+        for _ in range(2):
+            for ctx, feeds, outputs, expected in made:
+                ctx.compute(feeds)
+                for y, wanted in zip(outputs, expected):
+                    np.testing.assert_allclose(ctx.read(y), wanted, rtol=1e-5, atol=1e-6)
+        for ctx, *_ in made:
+            ctx.close()
+
+    def test_graphs_that_differ_in_what_they_update(self) -> None:
+        a, b = (self.backend.state((2, 2), DType.F32, name) for name in "ab")
+        made = []
+        for plus in ({a: 1}, {b: 1}, {}, {a: 1, b: 1}, {a: 0, b: 1}, {a: 1, b: 0}):
+            ctx, total = self.backend.new_context(), a + b
+            new = (total, total + 1.0)
+            for state, i in plus.items():
+                ctx.update(state, new[i])
+            made.append((ctx.forward(total), total, plus))
+        values = {a: 0, b: 0}
+        for ctx, total, plus in (*made, *made):
+            expected = sum(values.values())
+            assert (ctx.compute().read(total) == expected).all()
+            values |= {state: expected + i for state, i in plus.items()}
 
     def test_out_is_filled(self) -> None:
         ctx, x, y = product(self.backend, load(self.backend))
@@ -415,83 +433,18 @@ class LifecycleConformance:
         with ThreadPoolExecutor(N_THREADS) as pool:
             list(pool.map(work, range(N_THREADS)))
 
-    # Memory
+    def test_threads_that_update_one_state(self) -> None:
+        """Each thread reads the state and writes it, plus 1. If two read the same value, an addition is lost."""
+        state = self.backend.state((64, 64), DType.F32, "counter")
 
-    def test_the_memory_report_adds_up(self) -> None:
-        with self.open(self.params) as backend:
-            assert backend.memory().total == 0
-            load(backend, "a", layer=0), load(backend, "b", layer=1)
-            backend.state((16, 32), DType.F32, "cache", layer=1)
-            weight = load(backend, "c")
-            (one, _, _), (two, _, _) = product(backend, weight), product(backend, weight, n=64)
-            graphs = [sum(m.size for m in ctx.reserve().memory().values()) for ctx in (one, two)]
-            report = backend.memory()
-            (device,) = [d for d in report.devices if d.weights]  # with several devices, all is on one
-            graph = sum(d.graph.size for d in report.devices)  # inputs may be in host memory
-            assert set(device.weights) == {-1, 0, 1}
-            assert all(m.size >= WEIGHT.nbytes for m in device.weights.values())
-            assert device.cache.keys() == {1}
-            assert device.cache[1].size >= 16 * 32 * 4
-            assert max(graphs) <= graph <= sum(graphs)  # graphs may share a buffer
-            assert all(size > 0 for size in graphs)
-            graph_parts = [d.graph for d in report.devices if d.graph.size]
-            parts = (*device.weights.values(), *device.cache.values(), *graph_parts)
-            assert report.total == sum(d.total for d in report.devices) == sum(m.size for m in parts)
-            assert {m.status for m in parts} == {AllocationStatus.ALLOCATED}
-            two.close()
-            assert graphs[0] <= sum(d.graph.size for d in backend.memory().devices) <= graph
-            one.close()
-            assert not any(d.graph.size for d in backend.memory().devices)
+        def work(_: int) -> None:
+            with self.backend.new_context() as ctx:
+                ctx.update(state, state + 1.0)
+                for _ in range(N_ROUNDS):
+                    ctx.compute()
 
-    def test_a_dry_run_gives_the_same_report_and_computes_nothing(self) -> None:
-        reports = []
-        for allocate in (True, False):
-            with self.open(replace(self.params, allocate=allocate)) as backend:
-                weight = load(backend, layer=3)
-                state = backend.state((16, 64), DType.F16, "cache", layer=3)
-                ctx, x, _ = product(backend, weight)
-                ids, rows = ctx.input("ids", (2,), I32), ctx.input("rows", (2, 64))
-                ctx.update(state, state.set_rows(ids, rows))
-                ctx.reserve()
-                report = backend.memory()
-                reports.append([sizes(d) for d in report.devices])
-                if not allocate:
-                    with pytest.raises(GraphError, match="dry run"):
-                        ctx.compute({x: numbers(0), ids: [0, 1], rows: np.zeros((2, 64))})
-                    parts = [m for d in report.devices for m in (*d.weights.values(), *d.cache.values(), d.graph)]
-                    assert {m.status for m in parts} == {AllocationStatus.UNALLOCATED}
-        assert reports[0] == reports[1]
-
-    def test_a_dry_run_of_what_does_not_fit(self) -> None:
-        with self.open(replace(self.params, allocate=False)) as backend:
-            backend.state(ABSURD, DType.F32, "absurd")
-            assert backend.memory().total >= 2**50
-
-    def test_out_of_memory_by_a_state(self) -> None:
-        before = self.backend.memory().total
-        with pytest.raises(InsufficientMemoryError) as caught:
-            self.backend.state(ABSURD, DType.F32, "absurd", layer=7)
-        (device,) = (d for d in caught.value.memory.devices if d.failed)
-        assert device.cache[7].status is AllocationStatus.FAILED
-        assert device.cache[7].size >= 2**50
-        assert self.backend.memory().total == before
-        self._works()
-
-    def test_out_of_memory_by_a_graph(self) -> None:
-        before = self.backend.memory().total
+        with ThreadPoolExecutor(N_THREADS) as pool:
+            list(pool.map(work, range(N_THREADS)))
         ctx = self.backend.new_context()
-        x = ctx.input("x", (1, 1))
-        ctx.forward((x.expand(*ABSURD) + 1.0).sum())
-        with pytest.raises(InsufficientMemoryError) as caught:
-            ctx.reserve().compute({x: np.ones((1, 1))})
-        assert any(d.graph.status is AllocationStatus.FAILED for d in caught.value.memory.devices)
-        ctx.close()
-        assert self.backend.memory().total <= before  # a shared buffer is allocated again at the next run
-        self._works()
-
-    def _works(self) -> None:
-        weight = load(self.backend)
-        ctx, x, y = product(self.backend, weight)
-        check(ctx.compute({x: numbers(0)}).read(y), numbers(0))
-        ctx.close()
-        self.backend.release([weight])
+        value = ctx.forward(state).compute().read(state)
+        assert (value.min(), value.max()) == (N_THREADS * N_ROUNDS, N_THREADS * N_ROUNDS)

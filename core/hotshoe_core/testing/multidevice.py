@@ -12,6 +12,7 @@ import pytest
 from hotshoe_core.contract.backend import Backend, Placement, WeightData
 from hotshoe_core.contract.device import BackendParams
 from hotshoe_core.contract.memory import AllocationStatus
+from hotshoe_core.eager.adapter import EagerBackend
 from hotshoe_core.errors import BackendError, InsufficientMemoryError
 from hotshoe_core.graphs.context import Context
 from hotshoe_core.ops import linear, rms_norm, swiglu
@@ -182,10 +183,29 @@ class MultiDeviceConformance:
         assert [self.backend.device_of_tensor(loaded[w.key]) for w in both] == [self.names[0], self.names[-1]]
         self.backend.release(list(loaded.values()))
 
+    def test_arrays_are_on_the_devices_that_hold_them(self) -> None:
+        """Weights, and states that a graph has computed. An eager library may say where an array is."""
+        if not isinstance(self.backend, EagerBackend):
+            pytest.skip("the backend does not say where its arrays are")
+        model = Model(self.backend, self.split())
+        ctx, y = model.build()
+        model.compute(ctx, y, 0)
+        for tensor in (*model.weights.values(), *model.states):
+            device = self.backend.device_of_tensor(tensor)
+            where = self.backend.libraries[device].where
+            assert where is None or where(tensor.handle) == device
+        ctx.close()
+        model.close()
+
     def test_free_memory_is_that_of_each_device(self) -> None:
         free = self.backend.memory_free()
         assert set(free) == set(self.names)
-        assert all(size >= 0 for size in free.values())
+        model = Model(self.backend, self.split())
+        for device in self.backend.memory().devices:
+            assert free[device.device] == 0 or free[device.device] >= device.total  # 0: the driver cannot tell
+        for d in self.backend.devices:
+            assert not d.memory_total or free[d.name] <= d.memory_total
+        model.close()
 
     def test_nodes_run_on_the_device_of_their_layer(self) -> None:
         placement = self.split()

@@ -11,14 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from hotshoe.cli.options import (
-    add_backend_options,
-    add_runner_options,
-    backend_params,
-    placement_params,
-    read_by,
-    runner_params,
-)
+from hotshoe.cli.options import add_backend_options, add_runner_options, load_options, read_by
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
@@ -107,6 +100,9 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         metavar="N",
         help="runs of each; default: 5",
     )
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="print on stderr what the backend found by measuring meanwhile"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, with every repetition")
     add_runner_options(parser, context=False, sequences=False)
     add_backend_options(parser)
@@ -161,12 +157,16 @@ def run(args: argparse.Namespace) -> int:
             if not args.json:
                 scatter = f" ± {measured.deviation:<5.1f}" if len(measured.rates) > 1 else ""
                 print(f"{name:<22} {measured.mean:>10.1f}{scatter}", flush=True)
+        tuning = model.backend.tuning()
+    if args.verbose:
+        for subject, found in tuning.items():
+            print(f"{subject}: {found}", file=sys.stderr)
     remark = scatter_remark(done)
     if remark is not None:
         print(remark, file=sys.stderr)
     if args.json:
         rows = [asdict(m) | {"mean": m.mean, "deviation": m.deviation} for m in done]
-        json.dump(about | {"tests": rows}, sys.stdout, indent=2)
+        json.dump(about | {"tuning": dict(tuning), "tests": rows}, sys.stdout, indent=2)
         print()
     return 0
 
@@ -199,11 +199,10 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
             )
         if getattr(args, name) is None:
             setattr(args, name, default)
-    options: dict[str, Any] = {"placement": placement_params(args)}
-    if of_text:
-        options["n_ctx"] = max(args.depth) + max(*args.prompt, *args.generate, 1)
-        options["runner"] = runner_params(args, n_sequences=max(args.sequences))
-    return hotshoe.load_model(args.model, args.device, params=backend_params(args), progress=progress, **options)
+    options = load_options(args)
+    options["n_sequences"] = max(args.sequences)
+    n_ctx = max(args.depth) + max(*args.prompt, *args.generate, 1) if of_text else None
+    return hotshoe.load_model(args.model, args.device, n_ctx=n_ctx, progress=progress, **options)
 
 
 def _repeat(once: Callable[[], float], tokens: int, n: int) -> list[float]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.generating import add_options, constraints, load, read_grammar, sampling_options, summary
+from hotshoe.cli.generating import add_options, load, read_grammar, sampling_options, summary
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.wording import in_options
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
     from hotshoe.runner.stream import Stream
     from hotshoe.runner.text import TextModel
-    from hotshoe.sampling import Constraint
+    from hotshoe.sampling import Grammar
 
 __all__ = ["add_parser", "run"]
 
@@ -61,8 +60,7 @@ def run(args: argparse.Namespace) -> int:
             model.chat_template = _template(args.chat_template, model)
         model.chat_template  # noqa: B018  (reports a missing template before the first message)
         print(f"{model.why}\n/help lists commands", file=sys.stderr)
-        answers = constraints(grammar, model)
-        Conversation(model, args.system, sampling_options(args), answers, verbose=args.verbose).loop()
+        Conversation(model, args.system, sampling_options(args), grammar, verbose=args.verbose).loop()
     return 0
 
 
@@ -84,14 +82,14 @@ class Conversation:
         model: TextModel,
         system: str | None,
         sampling: dict[str, Any],
-        constraint: Callable[[], Constraint | None] = lambda: None,
+        grammar: Grammar | None = None,
         *,
         verbose: bool = False,
     ) -> None:
-        """constraint: returns what restricts the next answer. verbose: print each answer's speed on stderr."""
+        """grammar: what restricts each answer. verbose: print each answer's speed on stderr."""
         self.model = model
         self.sampling = sampling
-        self.constraint = constraint
+        self.grammar = grammar
         self.verbose = verbose
         self.last = "no answer was given yet"
         self.start(system)
@@ -160,7 +158,7 @@ class Conversation:
 
         while True:
             try:
-                return self.model.chat(self.messages, grammar=self.constraint(), **self.sampling)
+                return self.model.stream_chat(self.messages, grammar=self.grammar, **self.sampling)
             except InputTooLongError:
                 users = [i for i, m in enumerate(self.messages) if m["role"] == "user"]
                 if len(users) < 2:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.parsing import CommandParser, Subparsers
@@ -24,7 +26,7 @@ _LEGEND = (
     "n: computed by the backend itself, d: decomposed by core, -: refused, X: wrong.",
     "Several letters: it depends on shape or attributes. No letter: not tested.",
 )
-_MAX_FAILURES, _MAX_LINES = 20, 12
+_MAX_CAUSES, _MAX_LINES = 20, 12
 
 
 def add_parser(commands: Subparsers[CommandParser]) -> None:
@@ -78,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         "passed": results.n_passed,
         "skipped": results.skipped,
         "failed": results.failed,
+        "causes": sorted(results.causes.values(), key=len, reverse=True),
         "ops": {op: {dtype.name: sorted(found) for dtype, found in row.items()} for op, row in matrix.items()},
     }
     if args.json:
@@ -104,6 +107,7 @@ class _Results:
         self.n_passed = 0
         self.names: set[str] = set()
         self.failed: dict[str, str] = {}  # test → its last line
+        self.causes: dict[str, list[str]] = {}  # the tests that failed for one cause
         self.skipped: dict[str, str] = {}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
@@ -111,6 +115,7 @@ class _Results:
         self.names.add(name)
         if report.failed:
             self.failed[name] = _reason(report)
+            self.causes.setdefault(_cause(name, report), []).append(name)
         elif report.skipped:
             self.skipped[name] = str(report.longrepr[-1] if isinstance(report.longrepr, tuple) else report.longrepr)
         elif report.when == "call":
@@ -120,6 +125,17 @@ class _Results:
 def _reason(report: Any) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     return str(getattr(crash, "message", report.longrepr)).strip()
+
+
+def _cause(name: str, report: Any) -> str:
+    """Equal for tests that fail for the same cause: wrong numbers of one op, or one error raised at one place."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None:
+        return _reason(report)
+    if Path(crash.path).name == "kit.py":
+        return name.partition("[")[2].split()[0]
+    line, *_ = _reason(report).splitlines() or [""]
+    return f"{crash.path}:{crash.lineno}: {re.sub('[^A-Za-z]+', ' ', line)}"
 
 
 def _matrix(backend: Backend, results: _Results) -> dict[str, dict[DType, set[str]]]:
@@ -142,17 +158,19 @@ def _lines(report: Mapping[str, Any], matrix: Mapping[str, Mapping[DType, set[st
     for quantized in (False, True):
         yield from _tables(matrix, [d for d in dtypes if d.is_quantized == quantized])
     yield from ("", *_LEGEND, "")
-    failed = list(report["failed"].items())
-    for test, why in failed[:_MAX_FAILURES]:
-        yield f"FAILED {test}"
-        yield from (f"    {line}" for line in why.splitlines()[:_MAX_LINES])
-    if len(failed) > _MAX_FAILURES:
-        yield f"… and {len(failed) - _MAX_FAILURES} more: -k selects tests, -x stops at the first, --json prints all"
+    for first, *others in report["causes"][:_MAX_CAUSES]:
+        yield f"FAILED {first}"
+        yield from (f"    {line}" for line in report["failed"][first].splitlines()[:_MAX_LINES])
+        if others:
+            yield f"    the same cause in {len(others)} more: {others[-1]}{', …' if others[1:] else ''}"
+    if len(report["causes"]) > _MAX_CAUSES:
+        more = len(report["causes"]) - _MAX_CAUSES
+        yield f"… and {more} more causes: -k selects tests, -x stops at the first, --json prints all"
     outcomes = [set().union(*row.values()) for row in matrix.values()]
     native = sum("native" in found for found in outcomes)
     decomposed = sum("native" not in found and "decomposed" in found for found in outcomes)
     yield f"ops: {native} native, {decomposed} decomposed, {len(outcomes) - native - decomposed} refused"
-    counts = f"{report['passed']} passed, {len(failed)} failed, {len(report['skipped'])} refused or skipped"
+    counts = f"{report['passed']} passed, {len(report['failed'])} failed, {len(report['skipped'])} refused or skipped"
     yield f"{report['device']} ({report['provider']}): {counts}"
 
 

@@ -118,7 +118,7 @@ def _verdict(verdict: Verdict, verbose: bool) -> Iterator[str]:
     yield f"  {verdict.candidate}: {verdict.outcome.value}"
     yield from wrap(verdict.reason, "      ")
     if verdict.hint and not verdict.outcome.usable:
-        yield from wrap(f"-> {verdict.hint}", "      ", "         ")
+        yield f"      -> {verdict.hint}"  # in one line, so that a command can be copied
     if verbose:
         if verdict.origin:
             yield from wrap(f"from {verdict.origin}", "      ")

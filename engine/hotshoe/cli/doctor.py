@@ -84,10 +84,10 @@ def _report(diagnosis: Diagnosis, why: str | None, traced: Sequence[Verdict]) ->
         return
     others = len(diagnosis.todo) - 1
     yield "To do next" + (f" ({others} more above):" if others else ":")
-    yield from wrap(diagnosis.next.fix or diagnosis.next.text, "  ")
+    yield f"  {diagnosis.next.fix or diagnosis.next.text}"
 
 
 def _lines(finding: Finding) -> Iterator[str]:
     yield from wrap(f"{_MARKS[finding.level]}  {finding.about}: {finding.text}", "", "      ")
     if finding.fix:
-        yield from wrap(f"-> {finding.fix}", "      ", "         ")
+        yield f"      -> {finding.fix}"  # in one line, so that a command can be copied

@@ -6,16 +6,16 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotshoe.cli.options import add_backend_options, backend_params, placement_params
+from hotshoe.cli.options import add_backend_options, load_options
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
-    from hotshoe.runner.embedder import EmbeddingModel
+    pass
 
 __all__ = ["add_parser", "run"]
 
@@ -47,15 +47,13 @@ def run(args: argparse.Namespace) -> int:
         raise hotshoe.HotshoeError(f"--output {args.output}: expected a name that ends in .npy")
     texts = args.text or [line.rstrip("\n") for line in sys.stdin]
     with bar("loading") as progress:
-        loaded = hotshoe.load_model(
+        model = hotshoe.load_model(
             args.model,
             args.device,
-            params=backend_params(args),
-            placement=placement_params(args),
+            **load_options(args),
             task="embedding",
             progress=progress,
         )
-    model = cast("EmbeddingModel", loaded)
     with model:
         if args.verbose:
             print(model.why, file=sys.stderr)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.options import add_backend_options, add_runner_options, backend_params, placement_params, runner_params
+from hotshoe.cli.options import add_backend_options, add_runner_options, load_options
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
     from hotshoe.runner.stream import Completion
     from hotshoe.runner.text import TextModel
-    from hotshoe.sampling import Constraint, Grammar
+    from hotshoe.sampling import Grammar
 
-__all__ = ["add_options", "constraints", "load", "read_grammar", "sampling_options", "summary"]
+__all__ = ["add_options", "load", "read_grammar", "sampling_options", "summary"]
 
 _SAMPLING = (
     ("temperature", float, 0.8, "how random the choice is; 0: always the most likely token"),
@@ -55,7 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--stop", action="append", metavar="TEXT", help="end before this text; may be given several times"
     )
     grammars = group.add_mutually_exclusive_group()
-    grammars.add_argument("--json-schema", metavar="FILE|JSON", help="write compact JSON that fits this JSON schema")
+    grammars.add_argument("--json-schema", metavar="FILE|JSON", help="write JSON that fits this JSON schema")
     grammars.add_argument(
         "--grammar", type=Path, metavar="FILE", help="write a text that fits this grammar: GBNF, or Lark if named .lark"
     )
@@ -85,17 +84,7 @@ def read_grammar(args: argparse.Namespace) -> Grammar | None:
             raise GrammarError(f"{args.grammar}: {error.message}", hint=error.hint) from None
     given = args.json_schema or '{"type": "object"}'
     schema = given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8")
-    return Grammar.from_json_schema(schema, whitespace=False)  # small models would write line ends without end
-
-
-def constraints(grammar: Grammar | None, model: TextModel) -> Callable[[], Constraint | None]:
-    """A function that returns the grammar's state for the next text; None without a grammar."""
-    if grammar is None:
-        return lambda: None
-    from hotshoe.sampling import GrammarVocabulary
-
-    vocabulary = GrammarVocabulary.from_tokenizer(model.tokenizer)
-    return lambda: grammar.start(vocabulary)
+    return Grammar.from_json_schema(schema)
 
 
 def load(args: argparse.Namespace) -> TextModel:
@@ -103,17 +92,14 @@ def load(args: argparse.Namespace) -> TextModel:
     import hotshoe
 
     with bar("loading") as progress:
-        model = hotshoe.load_model(
+        return hotshoe.load_model(
             args.model,
             args.device,
             n_ctx=args.ctx,
-            params=backend_params(args),
-            runner=runner_params(args),
-            placement=placement_params(args),
+            **load_options(args),
             task="text",
             progress=progress,
         )
-    return cast("TextModel", model)
 
 
 def summary(done: Completion) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hotshoe.cli.options import add_backend_options, backend_params, placement_params
+from hotshoe.cli.options import add_backend_options, load_options
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
@@ -46,19 +46,19 @@ def run(args: argparse.Namespace) -> int:
     from hotshoe.atomic_file import check_target
     from hotshoe.loading import task_of
     from hotshoe.quantize import collect_importance
-    from hotshoe.runner.params import RunnerParams
 
     target = check_target(args.output, args.overwrite, example="imatrix.gguf")
     text = args.text.read_text(encoding="utf-8")
     is_text = task_of(args.model) is hotshoe.Task.TEXT
+    options = load_options(args)
+    if is_text:
+        options["n_batch"] = max(512, args.chunk_size)
     with bar("loading") as update:
         model = hotshoe.load_model(
             args.model,
             args.device,
             n_ctx=args.chunk_size if is_text else None,
-            params=backend_params(args),
-            runner=RunnerParams(n_batch=max(512, args.chunk_size)) if is_text else None,
-            placement=placement_params(args),
+            **options,
             progress=update,
         )
     with model, bar("reading") as update:

@@ -1,4 +1,4 @@
-"""``hotshoe inspect FILE``: show what a GGUF file holds, as text or as JSON. Reads the header only."""
+"""``hotshoe inspect PATH``: show what a GGUF file or a Hugging Face folder holds, as text or JSON. Reads no weights."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
-from hotshoe_core.errors import ModelFileError
+from hotshoe.convert import find_converter, open_checkpoint, open_weights
+from hotshoe.families import find_model
+from hotshoe.load_request import open_file
+from hotshoe_core.errors import HotshoeError, ModelFileError
 from hotshoe_core.errors.text import format_bytes, printable
 from hotshoe_core.gguf import GGUFArray, GGUFFile, TensorInfo, ValueType
-from hotshoe_core.tensors.dtypes import DType
 
-__all__ = ["add_parser", "describe", "render", "run"]
+__all__ = ["add_parser", "describe", "describe_checkpoint", "render", "run"]
 
 _SHOWN = 8  # items of a long array
 _KEY_COLUMN = 44  # wide enough for nearly all keys; a longer one pushes its value to the right
@@ -31,11 +34,12 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     """Add the command ``inspect``."""
     parser = commands.add_parser(
         "inspect",
-        usage="%(prog)s [options] FILE",
-        help="show what a GGUF file holds",
-        description="Show the metadata and tensors of a GGUF file. For a split model, name any of its files.",
+        usage="%(prog)s [options] PATH",
+        help="show what a GGUF file or a Hugging Face folder holds",
+        description="Show the metadata and tensors of a GGUF file, or the config.json and tensors of a Hugging Face "
+        "folder or a safetensors file; and the family that reads them. For a split model, name any of its files.",
     )
-    parser.add_argument("file", metavar="FILE", help="the GGUF file")
+    parser.add_argument("path", metavar="PATH", help="a GGUF file, a Hugging Face folder, or a .safetensors file")
     parser.add_argument("--metadata", action="store_true", help="show only the metadata")
     parser.add_argument("--tensors", action="store_true", help="show only the tensors")
     parser.add_argument(
@@ -50,11 +54,19 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
-    with GGUFFile(args.file) as file:
-        both = args.metadata == args.tensors
-        report = describe(
-            file, full=args.full, match=args.match, metadata=both or args.metadata, tensors=both or args.tensors
-        )
+    both = args.metadata == args.tensors
+    shown: dict[str, Any] = {
+        "full": args.full,
+        "match": args.match,
+        "metadata": both or args.metadata,
+        "tensors": both or args.tensors,
+    }
+    path = Path(args.path)
+    if path.suffix == ".safetensors" or (path / "config.json").is_file() or (path / "modules.json").is_file():
+        report = describe_checkpoint(path, **shown)
+    else:
+        with open_file(args.path) as file:
+            report = describe(file, **shown)
     if args.json:
         out = json.dumps(report, indent=2, allow_nan=False)
     else:
@@ -69,29 +81,65 @@ def describe(
     file: GGUFFile, *, full: bool = False, match: str | None = None, metadata: bool = True, tensors: bool = True
 ) -> dict[str, Any]:
     """A report of JSON values. ``match`` selects keys and tensors by a glob; the totals are those of the whole file."""
-    infos = list(file.tensors.values())
-    n_parameters = sum(t.size for t in infos)
-    weight_bytes = sum(t.nbytes for t in infos)
+    found = [_tensor(t) for t in file.tensors.values()]
+    order = "big" if file.big_endian else "little"
     report: dict[str, Any] = {
+        "format": f"GGUF version {file.version}, {order}-endian, alignment {file.alignment}",
         "files": [str(p) for p in file.paths],
         "version": file.version,
-        "byte_order": "big" if file.big_endian else "little",
+        "byte_order": order,
         "alignment": file.alignment,
         "architecture": file.metadata.get("general.architecture", None, str),
+        **_family(lambda: find_model(file.metadata)),
         "file_bytes": file.nbytes,
         "n_keys": len(file.metadata),
-        "n_tensors": len(infos),
-        "n_parameters": n_parameters,
-        "weight_bytes": weight_bytes,
-        "bits_per_weight": round(8 * weight_bytes / n_parameters, 4) if n_parameters else None,
-        "types": _by_type(infos),
+        **_totals(found),
     }
     if metadata:
         keys = _matching(file.metadata, match)
         report["metadata"] = {k: _value(file.metadata[k], file.metadata.value_type(k), full) for k in keys}
     if tensors:
-        report["tensors"] = [_tensor(file.tensors[name]) for name in _matching(file.tensors, match)]
+        report["tensors"] = _selected(found, match)
     return report
+
+
+def describe_checkpoint(
+    path: Path, *, full: bool = False, match: str | None = None, metadata: bool = True, tensors: bool = True
+) -> dict[str, Any]:
+    """A report of JSON values on a Hugging Face folder, or on one safetensors file. Arguments as for ``describe``.
+
+    Raises as ``hotshoe.convert.open_checkpoint`` does.
+    """
+    checkpoint = open_checkpoint(path) if path.is_dir() else open_weights(path)
+    config, stored = checkpoint.config, list(checkpoint.tensors.values())
+    files = sorted({t.path for t in stored}) or [path]
+    found = [
+        {"name": t.name, "type": t.dtype, "shape": list(t.shape), "offset": t.start, "bytes": t.stop - t.start}
+        | {"file": files.index(t.path)}
+        for t in stored
+    ]
+    report: dict[str, Any] = {
+        "format": "safetensors",
+        "files": [str(p) for p in files],
+        "architecture": checkpoint.architecture,
+        **_family(lambda: find_converter(checkpoint)),
+        "file_bytes": sum(p.stat().st_size for p in files),
+        "n_keys": len(config),
+        **_totals(found),
+    }
+    if metadata:
+        report["metadata"] = {key: _json_value(config[key], full) for key in _matching(config, match)}
+    if tensors:
+        report["tensors"] = _selected(found, match)
+    return report
+
+
+def _family(find: Callable[[], Any]) -> dict[str, str | None]:
+    """The module of the model or the converter that reads the file; if it is missing, the reason and what to do."""
+    try:
+        return {"family": find().__module__, "family_error": None, "family_hint": None}
+    except HotshoeError as error:
+        return {"family": None, "family_error": error.message, "family_hint": error.hint}
 
 
 def render(report: dict[str, Any], width: int = 80) -> str:
@@ -99,7 +147,13 @@ def render(report: dict[str, Any], width: int = 80) -> str:
     parts = [_summary(report)]
     if report["types"]:
         rows = [
-            (t["type"], str(t["n_tensors"]), f"{t['n_parameters']:,}", format_bytes(t["bytes"]), f"{t['share']:.1%}")
+            (
+                printable(t["type"]),
+                str(t["n_tensors"]),
+                f"{t['n_parameters']:,}",
+                format_bytes(t["bytes"]),
+                f"{t['share']:.1%}",
+            )
             for t in report["types"]
         ]
         parts.append("\n".join(table(("type", "tensors", "parameters", "size", "share"), rows, "<>>>>")))
@@ -107,7 +161,12 @@ def render(report: dict[str, Any], width: int = 80) -> str:
         parts.append(_metadata(metadata, width))
     if tensors := report.get("tensors"):
         tensor_rows = [
-            (t["name"], t["type"], " x ".join(map(str, t["shape"])) or "scalar", format_bytes(t["bytes"]))
+            (
+                printable(t["name"]),
+                printable(t["type"]),
+                " x ".join(map(str, t["shape"])) or "scalar",
+                format_bytes(t["bytes"]),
+            )
             for t in tensors
         ]
         parts.append("\n".join(table(("tensor", "type", "shape", "size"), tensor_rows, "<<<>")))
@@ -133,24 +192,41 @@ def _matching(names: Iterable[str], match: str | None) -> list[str]:
     return [n for n in names if match is None or fnmatch.fnmatchcase(n, match)]
 
 
-def _by_type(infos: Sequence[TensorInfo]) -> list[dict[str, Any]]:
-    total = sum(t.nbytes for t in infos) or 1
-    groups: dict[DType, list[TensorInfo]] = {}
-    for t in infos:
-        groups.setdefault(t.dtype, []).append(t)
+def _totals(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    n_parameters = sum(math.prod(t["shape"]) for t in found)
+    weight_bytes = sum(t["bytes"] for t in found)
+    return {
+        "n_tensors": len(found),
+        "n_parameters": n_parameters,
+        "weight_bytes": weight_bytes,
+        "bits_per_weight": round(8 * weight_bytes / n_parameters, 4) if n_parameters else None,
+        "types": _by_type(found),
+    }
+
+
+def _by_type(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    total = sum(t["bytes"] for t in found) or 1
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for t in found:
+        groups.setdefault(t["type"], []).append(t)
     rows = []
-    for dtype, members in groups.items():
-        nbytes = sum(t.nbytes for t in members)
+    for name, members in groups.items():
+        nbytes = sum(t["bytes"] for t in members)
         rows.append(
             {
-                "type": dtype.name,
+                "type": name,
                 "n_tensors": len(members),
-                "n_parameters": sum(t.size for t in members),
+                "n_parameters": sum(math.prod(t["shape"]) for t in members),
                 "bytes": nbytes,
                 "share": round(nbytes / total, 6),
             }
         )
     return sorted(rows, key=lambda r: -r["bytes"])
+
+
+def _selected(found: Sequence[dict[str, Any]], match: str | None) -> list[dict[str, Any]]:
+    names = set(_matching([t["name"] for t in found], match))
+    return [t for t in found if t["name"] in names]
 
 
 def _tensor(t: TensorInfo) -> dict[str, Any]:
@@ -172,6 +248,17 @@ def _value(value: Any, kind: ValueType, full: bool) -> dict[str, Any]:
         out["abbreviated"] = True
     out["value"] = _items(value, len(value) if full else _SHOWN)
     return out
+
+
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", type(None): "null"}
+
+
+def _json_value(value: Any, full: bool) -> dict[str, Any]:
+    value = json.loads(json.dumps(value), parse_constant=str)  # JSON has no NaN or infinity; Python reads them
+    if not isinstance(value, list):
+        return {"type": _JSON_TYPES[type(value)], "value": value}
+    out = {"type": "array", "items": "json", "count": len(value), "value": value if full else value[:_SHOWN]}
+    return out | ({} if full or len(value) <= _SHOWN else {"abbreviated": True})
 
 
 def _items(array: GGUFArray, n: int) -> list[Any]:
@@ -196,9 +283,11 @@ def _plain(value: Any, kind: ValueType) -> Any:
 
 def _summary(report: dict[str, Any]) -> str:
     files = report["files"]
+    why_none = shorten(printable(report["family_hint"] or report["family_error"] or ""), 60)
     rows = {
-        "format": f"GGUF version {report['version']}, {report['byte_order']}-endian, alignment {report['alignment']}",
+        "format": report["format"],
         "architecture": printable(report["architecture"] or "not named"),
+        "family": report["family"] or f"none; {why_none}",
         "file size": f"{format_bytes(report['file_bytes'])} ({report['file_bytes']:,} bytes)",
         "holds": f"{report['n_keys']} keys, {report['n_tensors'] or 'no'} tensors",
     }
@@ -237,4 +326,8 @@ def _list(items: list[Any], *, more: bool = False) -> str:
 
 
 def _scalar(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else printable(str(value))
+    if isinstance(value, str):
+        return printable(value)
+    return printable(
+        json.dumps(value, ensure_ascii=False) if isinstance(value, (bool, dict, type(None))) else str(value)
+    )

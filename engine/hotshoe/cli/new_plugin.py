@@ -46,8 +46,11 @@ _PEP508 = re.compile(r"[A-Z0-9]([A-Z0-9._-]*[A-Z0-9])?", re.ASCII | re.IGNORECAS
 class Names(NamedTuple):
     """The names made of a plugin's name."""
 
-    plugin: str
-    """Name of the distribution, the entry point, the provider and the device; of a family, its architecture."""
+    name: str
+    """Name of the entry point, the provider and the device; of a family, its architecture."""
+
+    distribution: str
+    """Name of the package to install, and of its folder."""
 
     module: str
     """Name of the package to import."""
@@ -65,65 +68,81 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         description="Write a package that can be installed, is found by hotshoe and passes its own tests, with marks "
         "where your code goes.",
     )
-    parser.add_argument("name", metavar="NAME", help="name of the package, and of its device or architecture: acme-npu")
+    parser.add_argument("name", metavar="NAME", help="name of its device or architecture: acme-npu")
     kinds = parser.add_mutually_exclusive_group(required=True)
     for kind, what in _KINDS.items():
         kinds.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=what)
-    parser.add_argument("--output", metavar="DIR", type=Path, help="the folder to make; default: NAME in this folder")
+    parser.add_argument("--package", metavar="P", help="name of the package to install; default: hotshoe-NAME")
+    parser.add_argument("--output", metavar="DIR", type=Path, help="the folder to make; default: the package's name")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the package, and print where it is and what to do next. Raises as ``write_plugin`` does."""
-    names = names_for(args.name, args.kind)
-    target: Path = args.output or Path(names.plugin)
+    names = names_for(args.name, args.kind, args.package)
+    target: Path = args.output or Path(names.distribution)
     written = write_plugin(names, args.kind, target)
     readme = target / "README.md"
-    show([f"{target}: {len(written)} files, {_KINDS[args.kind]}", "", "The first hour:", ""])
+    show([f"{target}: {len(written)} files, {_KINDS[args.kind]}, as the package {names.distribution}"])
+    show([f"Python imports {names.module}, hotshoe calls it {names.name}", "", "The first hour:", ""])
     show([f"    cd {shlex.quote(str(target))}", *_first_block(readme), "", f"{readme} says what to write."])
     return 0
 
 
-def names_for(name: str, kind: str) -> Names:
-    """The names of a new plugin called ``name``. Raises OptionError if the name is invalid or taken."""
-    if not _PEP508.fullmatch(name):
-        raise _refused(name, "a package's name is ASCII letters and digits, and between them '-', '_' or '.' (PEP 508)")
-    plugin = normalise(name)
-    names = Names(plugin, plugin.replace("-", "_"), "".join(part.capitalize() for part in plugin.split("-")))
+def names_for(name: str, kind: str, package: str | None = None) -> Names:
+    """The names of a new plugin called ``name``, in a distribution ``package`` (None: hotshoe-NAME).
+
+    Raises OptionError for a name that is invalid or taken.
+    """
+    plugin = _normalised(name)
+    distribution = f"hotshoe-{plugin}" if package is None else _normalised(package)
+    prefix = "".join(part.capitalize() for part in plugin.split("-"))
+    names = Names(plugin, distribution, distribution.replace("-", "_"), prefix)
     problem = name_problem(plugin)
     if problem is not None:
         raise _refused(name, problem)
-    if not names.module.isidentifier() or keyword.iskeyword(names.module):
-        raise _refused(name, f"it would be imported as {names.module!r}, which is not a name in Python")
-    _refuse_taken(name, names, kind)
+    for what, python in ((package or name, names.module), (name, prefix)):
+        if not python.isidentifier() or keyword.iskeyword(python):
+            raise _refused(what, f"its code would use the name {python!r}, which is not a name in Python")
+    _refuse_taken(names, kind)
+    if plugin.startswith("hotshoe-") and package is None:
+        raise _refused(name, "its package would be called hotshoe-hotshoe-…", f"name it {plugin[len('hotshoe-') :]}")
     return names
 
 
-def _refuse_taken(name: str, names: Names, kind: str) -> None:
-    """Raise OptionError if the name belongs to this project, or to an installed package."""
+def _normalised(name: str) -> str:
+    if not _PEP508.fullmatch(name):
+        raise _refused(name, "a package's name is ASCII letters and digits, and between them '-', '_' or '.' (PEP 508)")
+    return normalise(name)
+
+
+def _refuse_taken(names: Names, kind: str) -> None:
+    """Raise OptionError if a name belongs to this project, or to an installed package."""
     from hotshoe import families
     from hotshoe_core.contract.plugin import ENTRY_POINT_GROUP
     from hotshoe_core.eager.reference import ReferenceProvider
     from hotshoe_loader.catalog import owner_of_device, owner_of_provider
     from hotshoe_loader.find import find_entry_points
 
-    owner = owner_of_provider(names.plugin) or owner_of_device(names.plugin)
-    if owner is not None or names.plugin in _OURS | {ReferenceProvider.name}:
-        raise _refused(name, f"it is a name of {owner.distribution if owner else 'hotshoe'}, installed or not")
     group = families.MODELS if kind == "family" else ENTRY_POINT_GROUP
-    for entry in find_entry_points([group])[group]:
-        if names.plugin in (normalise(entry.name), normalise(entry.distribution)):
-            also = "" if normalise(entry.distribution) in _OURS else f", or pip uninstall {entry.distribution}"
-            raise _refused(
-                name, f"{entry.origin} is installed and uses this name in {group!r}", f"{_ANOTHER_NAME}{also}"
-            )
-    if names.module in _TEMPLATE_NAMES:
-        raise _refused(name, f"the package has a file or folder {names.module!r} already")
-    if names.module in sys.stdlib_module_names:
-        raise _refused(name, f"`import {names.module}` is a module of Python")
-    spec = importlib.util.find_spec(names.module)
+    for name in (names.name, names.distribution):
+        owner = owner_of_provider(name) or owner_of_device(name)
+        if owner is not None or name in _OURS | {ReferenceProvider.name}:
+            raise _refused(name, f"it is a name of {owner.distribution if owner else 'hotshoe'}, installed or not")
+        for entry in find_entry_points([group])[group]:
+            if name in (normalise(entry.name), normalise(entry.distribution)):
+                also = "" if normalise(entry.distribution) in _OURS else f", or pip uninstall {entry.distribution}"
+                raise _refused(
+                    name, f"{entry.origin} is installed and uses this name in {group!r}", f"{_ANOTHER_NAME}{also}"
+                )
+    module, distribution = names.module, names.distribution
+    if module in _TEMPLATE_NAMES:
+        raise _refused(distribution, f"the package has a file or folder {module!r} already")
+    if module in sys.stdlib_module_names:
+        raise _refused(distribution, f"`import {module}` is a module of Python")
+    spec = importlib.util.find_spec(module)
     if spec is not None and spec.origin is not None:  # else a folder without a package
-        raise _refused(name, f"`import {names.module}` is another package already: {spec.origin}")
+        raise _refused(distribution, f"`import {module}` is another package already: {spec.origin}")
 
 
 def _refused(name: str, problem: str, hint: str = _ANOTHER_NAME) -> OptionError:
@@ -142,7 +161,7 @@ def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
         )
     parent = target.absolute().parent
     parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f".{names.plugin}.", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix=f".{names.distribution}.", dir=parent))
     try:
         written = []
         for path, text in _rendered(names, kind):
@@ -164,8 +183,9 @@ def write_plugin(names: Names, kind: str, target: Path) -> list[Path]:
 
 def _rendered(names: Names, kind: str) -> Iterator[tuple[str, str]]:
     """Path and text of each file of the package."""
-    spelled = dict(zip((f"my-{kind}", f"my_{kind}", f"My{kind.capitalize()}"), names))
-    pattern = re.compile("|".join(spelled))
+    placeholders = (f"my-{kind}", f"hotshoe-my-{kind}", f"hotshoe_my_{kind}", f"My{kind.capitalize()}")
+    spelled = dict(zip(placeholders, names)) | {f"my_{kind}": names.name.replace("-", "_")}
+    pattern = re.compile("|".join(sorted(spelled, key=len, reverse=True)))
 
     def named(text: str) -> str:
         return pattern.sub(lambda match: spelled[match[0]], text)

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
-    from hotshoe.placement import PlacementParams
-    from hotshoe.runner.params import RunnerParams
-    from hotshoe_core import BackendParams
+    from hotshoe.load_options import LoadOptions
 
-__all__ = [
-    "add_backend_options",
-    "add_runner_options",
-    "backend_params",
-    "placement_params",
-    "read_by",
-    "runner_params",
-]
+__all__ = ["add_backend_options", "add_runner_options", "load_options", "read_by"]
 
 T = TypeVar("T")
 _MAX_LAYERS = 10_000
@@ -37,7 +28,7 @@ def read_by(read: Callable[[str], T], expected: str) -> Callable[[str], T]:
 
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for devices and threads: the fields of BackendParams and PlacementParams."""
+    """Add the options for devices, threads and the placement of layers."""
     group = parser.add_argument_group("device")
     group.add_argument(
         "--device",
@@ -78,9 +69,17 @@ def _add_placement_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--main-gpu", type=int, metavar="N", help="the GPU to fill first, counted from 0")
     experts = group.add_mutually_exclusive_group()
-    experts.add_argument("--cpu-moe", action="store_true", help="keep the experts of all layers on the CPU")
+    experts.add_argument(
+        "--cpu-moe", action="store_const", const=True, help="keep the experts of all layers on the CPU"
+    )
     experts.add_argument("--n-cpu-moe", type=int, metavar="N", help="keep the experts of the first N layers on the CPU")
-    group.add_argument("--no-kv-offload", action="store_true", help="keep the key/value cache on the CPU")
+    group.add_argument(
+        "--no-kv-offload",
+        dest="kv_offload",
+        action="store_const",
+        const=False,
+        help="keep the key/value cache on the CPU",
+    )
     group.add_argument(
         "--layer-devices",
         type=read_by(_layers, "DEVICE=FIRST-LAST,…"),
@@ -88,7 +87,11 @@ def _add_placement_options(parser: argparse.ArgumentParser) -> None:
         help="the device of every layer: cpu=0-7,cuda:0=8-31",
     )
     group.add_argument(
-        "--no-fallback", action="store_true", help="fail if a device cannot compute an op of one of its layers"
+        "--no-fallback",
+        dest="fallback",
+        action="store_const",
+        const=False,
+        help="fail if a device cannot compute an op of one of its layers",
     )
 
 
@@ -120,7 +123,7 @@ def _layers(text: str) -> tuple[str, ...]:
 
 
 def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True, sequences: bool = True) -> None:
-    """Add the options for context and cache: ``n_ctx`` and the fields of RunnerParams.
+    """Add the options for context and cache.
 
     context, sequences: whether to add --ctx and --sequences, for commands that set them in another way.
     """
@@ -144,33 +147,19 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
         )
 
 
-def backend_params(args: argparse.Namespace) -> BackendParams:
-    """The BackendParams that the options describe."""
-    from hotshoe_core import BackendParams
+def load_options(args: argparse.Namespace) -> LoadOptions:
+    """The options of ``load_model`` that were given."""
+    from hotshoe.load_options import LoadOptions
 
-    return BackendParams(
-        n_threads=args.threads, flash_attention=args.flash_attention, matmul_precision=args.matmul_precision
-    )
-
-
-def placement_params(args: argparse.Namespace) -> PlacementParams:
-    """The PlacementParams that the options describe."""
-    from hotshoe.placement import PlacementParams
-
-    given = {"tensor_split": args.tensor_split, "main_gpu": args.main_gpu, "layers": args.layer_devices}
-    if args.gpu_layers is not None:
-        given["gpu_layers"] = args.gpu_layers
-    if args.n_cpu_moe is not None:
+    given = {
+        name: value
+        for name in LoadOptions.__annotations__
+        if (value := getattr(args, _DESTINATIONS.get(name, name), None)) is not None
+    }
+    if getattr(args, "n_cpu_moe", None) is not None:
         given["cpu_moe"] = args.n_cpu_moe
-    elif args.cpu_moe:
-        given["cpu_moe"] = True
-    return PlacementParams(kv_offload=not args.no_kv_offload, fallback=not args.no_fallback, **given)
+    return cast("LoadOptions", given)
 
 
-def runner_params(args: argparse.Namespace, **fields: Any) -> RunnerParams:
-    """The RunnerParams that the options describe. ``fields`` are those that the command sets itself."""
-    from hotshoe.runner.params import RunnerParams
-
-    names = ("kv_dtype", "n_batch", "n_ubatch", "max_sequences")
-    given = {name: getattr(args, name, None) for name in names} | {"n_sequences": getattr(args, "sequences", None)}
-    return RunnerParams(**{name: value for name, value in given.items() if value is not None} | fields)
+_DESTINATIONS = {"n_threads": "threads", "n_gpu_layers": "gpu_layers", "n_sequences": "sequences"}
+"""Options of ``load_model`` that the command line calls by another name."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hotshoe.cli.options import add_backend_options, add_runner_options, backend_params, placement_params, runner_params
+from hotshoe.cli.options import add_backend_options, add_runner_options, load_options
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import bar, show, show_json, table, wrap
 from hotshoe_core.contract.device import Device, DeviceType
@@ -56,9 +56,7 @@ def run(args: argparse.Namespace) -> int:
         args.model,
         args.device,
         n_ctx=args.ctx,
-        params=backend_params(args),
-        runner=runner_params(args),
-        placement=placement_params(args),
+        **load_options(args),
         simulate=devices,
     )
     if args.json:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from hotshoe.cli.options import add_backend_options, backend_params, placement_params
+from hotshoe.cli.options import add_backend_options, load_options
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
-    from hotshoe.runner.reranker import RerankModel
+    pass
 
 __all__ = ["add_parser", "run"]
 
@@ -43,15 +43,13 @@ def run(args: argparse.Namespace) -> int:
 
     documents = args.text or [line.rstrip("\n") for line in sys.stdin]
     with bar("loading") as progress:
-        loaded = hotshoe.load_model(
+        model = hotshoe.load_model(
             args.model,
             args.device,
-            params=backend_params(args),
-            placement=placement_params(args),
+            **load_options(args),
             task="rerank",
             progress=progress,
         )
-    model = cast("RerankModel", loaded)
     with model:
         if args.verbose:
             print(model.why, file=sys.stderr)

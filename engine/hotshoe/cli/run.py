@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from hotshoe.cli.generating import add_options, constraints, load, read_grammar, sampling_options, summary
+from hotshoe.cli.generating import add_options, load, read_grammar, sampling_options, summary
 from hotshoe.cli.parsing import CommandParser, Subparsers
 
 __all__ = ["add_parser", "run"]
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     grammar = read_grammar(args)
     prompt = _prompt(args)
     with load(args) as model:
-        stream = model.stream(prompt, grammar=constraints(grammar, model)(), **sampling_options(args))
+        stream = model.stream(prompt, grammar=grammar, **sampling_options(args))
         for piece in stream:
             sys.stdout.write(piece)
             sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hotshoe.cli.options import add_backend_options, add_runner_options, backend_params, placement_params, runner_params
+from hotshoe.cli.options import add_backend_options, add_runner_options, load_options
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
@@ -48,9 +48,7 @@ def run(args: argparse.Namespace) -> int:
         model = hotshoe.load_model(
             args.model,
             args.device,
-            params=backend_params(args),
-            runner=runner_params(args),
-            placement=placement_params(args),
+            **load_options(args),
             progress=progress,
         )
     with model, trace(args.output, about={**model.about, "text": text}):

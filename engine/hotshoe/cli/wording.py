@@ -7,18 +7,17 @@ from collections.abc import Container
 
 __all__ = ["in_options"]
 
-_OPTIONS = {"n_ctx": "--ctx", "n_threads": "--threads", "n_sequences": "--sequences"}
+_OPTIONS = {"n_ctx": "--ctx", "n_threads": "--threads", "n_sequences": "--sequences", "n_gpu_layers": "--gpu-layers"}
 """Arguments whose option has another name. Others differ only in the characters: ``top_k``, ``--top-k``."""
 
 _PHRASES = (
-    (re.compile(r"\b\w+=\S+ \((--[^)]+)\)"), r"\1"),  # "device='cuda:0' (--device cuda:0)"
+    (re.compile(r"\b\w+=\S* \((--[^)]+)\)"), r"\1"),  # "device='cuda:0' (--device cuda:0)"
     (re.compile(r"\b\w+=True, (--\w+)"), r"\1"),  # "(overwrite=True, --overwrite)"
     (re.compile(r", or task='\w+'"), ""),
     (re.compile(r"\bload the model with a larger "), "use a larger "),
     (re.compile(r"\bmax_tokens=None sets no limit"), "leave it out, or give -1, for no limit"),
     (re.compile(r"\brequire=(?=')"), ""),
     (re.compile(r"\bcpu_moe(?:=| (?=is ))(?=\d|is )"), "--n-cpu-moe "),
-    (re.compile(r"\blayers(?= names )"), "--layer-devices"),
     (re.compile(r"\b(kv_offload|fallback)=False"), lambda match: f"--no-{match[1].replace('_', '-')}"),
 )
 _ARGUMENT = re.compile(r"(?<![\w./'\"=-])(?P<name>[a-z]+(?:_[a-z]+)*)\b(?P<value>='[^']*'|=[^\s:;,)]+)?(?![\w./(-])")

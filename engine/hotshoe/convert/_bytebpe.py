@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hotshoe.convert._pre import recognize
-from hotshoe.convert._tokenfiles import SPACE, Vocab, parts
+from hotshoe.convert._tokenfiles import Vocab, parts
 from hotshoe.tokenizers._vocabulary import TokenType
 from hotshoe_core.errors import ConversionError
 
@@ -44,10 +44,7 @@ def read_bytes(files: TextTokenizer) -> Vocab:
     tokens = {i: token for token, i in vocab.items()}
     types = dict.fromkeys(tokens, TokenType.NORMAL)
     for added in files.added:
-        types[added.id] = added.type
-        # readers search for these in the original text, with its spaces
-        spaced = added.type == TokenType.USER_DEFINED
-        tokens[added.id] = added.content.replace(SPACE, " ") if spaced else added.content
+        tokens[added.id], types[added.id] = added.stored, added.type
     # a space separates the two tokens of a merge, so a space inside a token is written as its letter
     merges = [" ".join(part.replace(" ", _SPACE_LETTER) for part in pair) for pair in files.merges()]
     return Vocab(tokens, types, {"model": "gpt2", "pre": recognize(files), "merges": merges})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,16 @@ from hotshoe.convert._json import read_object
 from hotshoe.convert._safetensors import StoredTensor, read_header, read_tensor
 from hotshoe.convert._sentence import SentenceModules, read_sentence_modules
 from hotshoe_core.errors import ConversionError, ModelFileError
+from hotshoe_core.errors.arguments import file_path
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Checkpoint", "open_checkpoint"]
+__all__ = ["REQUIRED", "Checkpoint", "open_checkpoint", "open_weights"]
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
-_REQUIRED = object()
+REQUIRED = object()  # the default of settings that have none
 
 
 @dataclass(frozen=True)
@@ -41,22 +43,22 @@ class Checkpoint:
         names = self.config.get("architectures")
         return str(names[0]) if isinstance(names, list) and names else None
 
-    def integer(self, key: str, default: Any = _REQUIRED) -> int:
+    def integer(self, key: str, default: Any = REQUIRED) -> int:
         """Read an integer of at least 1 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)
-        if value is None and default is not _REQUIRED:
+        if value is None and default is not REQUIRED:
             return int(default)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**32:
-            raise self._bad(key, value, "a whole number of at least 1")
+            raise self.invalid(key, value, "a whole number of at least 1")
         return value
 
-    def number(self, key: str, default: Any = _REQUIRED) -> float:
+    def number(self, key: str, default: Any = REQUIRED) -> float:
         """Read a number in the range of float32 from config.json. Raises ModelFileError if it is missing or invalid."""
         value = self.config.get(key)
-        if value is None and default is not _REQUIRED:
+        if value is None and default is not REQUIRED:
             return float(default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 3e38:
-            raise self._bad(key, value, "a number")
+            raise self.invalid(key, value, "a number")
         return float(value)
 
     def layers(self) -> int:
@@ -66,9 +68,8 @@ class Checkpoint:
         """
         n = self.integer("num_hidden_layers")
         if n > len(self.tensors):
-            raise ConversionError(
-                f"{self.model / 'config.json'}: num_hidden_layers is {n}, "
-                f"but the checkpoint has only {len(self.tensors)} tensors",
+            raise self.refusal(
+                f"num_hidden_layers is {n}, but the checkpoint has only {len(self.tensors)} tensors",
                 hint="check that the weights belong to this config.json, and that no file is missing",
             )
         return n
@@ -80,18 +81,25 @@ class Checkpoint:
         """
         value = self.config.get(key, default)
         if value is not None and value not in accepted:
-            raise ConversionError(
-                f"{self.model / 'config.json'}: {key} is {value!r}; "
-                f"hotshoe converts models with {' or '.join(map(repr, accepted))}"
-            )
+            raise self.refusal(f"{key} is {value!r}; hotshoe converts models with {' or '.join(map(repr, accepted))}")
+
+    def biases(self, **names: Sequence[str]) -> list[str]:
+        """The biases that config.json says the model has: for each key that is true there, those of the given names."""
+        return [f"{name}.bias" for key in names if self.config.get(key) is True for name in names[key]]
 
     def read(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Read the values of a tensor as float32."""
         return read_tensor(self.tensors[name])
 
-    def _bad(self, key: str, value: Any, expected: str) -> ModelFileError:
-        got = "missing" if value is None else repr(value)[:80]
+    def invalid(self, key: str, value: Any, expected: str) -> ModelFileError:
+        """An error about the value of a key in config.json. The caller raises it."""
+        long = isinstance(value, list) and len(value) > 8
+        got = "missing" if value is None else f"a list of {len(value)}" if long else repr(value)[:80]
         return ModelFileError(f"{got}; expected {expected}", path=self.model / "config.json", field=key)
+
+    def refusal(self, message: str, hint: str | None = None) -> ConversionError:
+        """An error about a config.json that a GGUF file or hotshoe cannot express. The caller raises it."""
+        return ConversionError(f"{self.model / 'config.json'}: {message}", hint=hint)
 
 
 def open_checkpoint(source: str | Path) -> Checkpoint:
@@ -100,7 +108,7 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     Raises ModelFileError if ``source`` is not a folder with a config.json and safetensors; ConversionError if its
     weights are in another format.
     """
-    folder = Path(source).expanduser()
+    folder = file_path("the folder of a model", source, ModelFileError)
     if folder.is_file():
         raise ModelFileError(
             "is a file; expected the folder with config.json and model.safetensors",
@@ -123,6 +131,16 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
             hint="pass the folder that contains config.json and model.safetensors",
         )
     return Checkpoint(folder, model, read_object(model / "config.json"), _index(model), sentence)
+
+
+def open_weights(file: Path) -> Checkpoint:
+    """Open one safetensors file, with the config.json in its folder, or with an empty config.
+
+    Raises ModelFileError if a file is missing or damaged.
+    """
+    folder = file.parent
+    config = read_object(folder / "config.json") if (folder / "config.json").is_file() else {}
+    return Checkpoint(file, folder, config, read_header(file), read_sentence_modules(folder))
 
 
 def _index(model: Path) -> dict[str, StoredTensor]:

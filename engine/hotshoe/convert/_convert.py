@@ -11,7 +11,7 @@ from hotshoe.convert._layout import FileLayout
 from hotshoe.convert._write import check_request, write
 from hotshoe_core.errors import ModelError, UnknownArchitectureError, did_you_mean
 
-__all__ = ["convert"]
+__all__ = ["convert", "find_converter"]
 
 
 def convert(
@@ -42,7 +42,8 @@ def convert(
     return target
 
 
-def _describe(checkpoint: Checkpoint) -> FileLayout:
+def find_converter(checkpoint: Checkpoint) -> Callable[[Checkpoint], FileLayout]:
+    """Return the converter of a checkpoint's architecture. Raises UnknownArchitectureError or ModelError."""
     name = checkpoint.architecture or checkpoint.config.get("model_type")
     known = families.names(families.CONVERTERS)
     if not isinstance(name, str) or name not in known:
@@ -53,8 +54,14 @@ def _describe(checkpoint: Checkpoint) -> FileLayout:
             f"{checkpoint.folder} holds {what}, which hotshoe cannot convert; it converts: {', '.join(architectures)}",
             hint=did_you_mean(str(name), known),
         )
-    layout = families.find(families.CONVERTERS, name)(checkpoint)
+    converter: Callable[[Checkpoint], FileLayout] = families.find(families.CONVERTERS, name)
+    return converter
+
+
+def _describe(checkpoint: Checkpoint) -> FileLayout:
+    layout = find_converter(checkpoint)(checkpoint)
     if not isinstance(layout, FileLayout):
+        name = checkpoint.architecture or checkpoint.config.get("model_type")
         raise ModelError(
             f"the entry point {name!r} of {families.CONVERTERS!r} returned a {type(layout).__name__}; "
             "expected a function of a Checkpoint that returns a hotshoe.convert.FileLayout"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import stat
 from pathlib import Path
 from typing import Any
 
 from hotshoe_core.errors import ModelFileError
+from hotshoe_core.errors.arguments import regular
 
 __all__ = ["read_list", "read_object", "regular"]
 
@@ -28,13 +26,6 @@ def read_list(path: Path) -> list[Any]:
     if not isinstance(value, list):
         raise ModelFileError(f"is a JSON {type(value).__name__}, expected an array", path=path)
     return value
-
-
-def regular(path: Path) -> Path:
-    """Return ``path`` if it is a regular file. Raises OSError otherwise: reading a pipe or a device may never end."""
-    if not stat.S_ISREG(os.stat(path).st_mode):
-        raise OSError(errno.EINVAL, "it is a pipe, socket, device or folder; expected a file", str(path))
-    return path
 
 
 def _read(path: Path) -> Any:

@@ -19,12 +19,12 @@ class TensorLayout:
     name: str
     """Its name in the GGUF file."""
     source: str
-    """A tensor of the checkpoint: its data if ``make`` is None, otherwise for messages only."""
+    """The tensor of the checkpoint that it is made from, for messages."""
     shape: tuple[int, ...]
     full_precision: bool
     """True if the tensor stays f32, whatever the type of the file."""
-    make: Callable[[], np.ndarray[Any, np.dtype[np.float32]]] | None = None
-    """Computes the values when the tensor is written. None: read ``source`` unchanged."""
+    make: Callable[[], np.ndarray[Any, np.dtype[np.float32]]]
+    """Computes the values when the tensor is written."""
 
 
 @dataclass(frozen=True, slots=True)

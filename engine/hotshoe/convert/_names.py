@@ -1,93 +1,184 @@
-"""``match_tensors``: match the tensors of a checkpoint with GGUF names, by the name table of the gguf package."""
+"""What transformers and what GGUF call a tensor: one table for all families, and how it is read in both directions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
 
-from hotshoe.convert._layout import TensorLayout
-from hotshoe_core.errors import ConversionError
+__all__ = ["NAMES", "NameTable", "Names", "other_expert", "without_wrappers"]
 
-if TYPE_CHECKING:
-    import gguf
-    import numpy as np
+Names = dict[str, "str | tuple[str, ...]"]
+"""Name in transformers, to name in GGUF.
 
-    from hotshoe.convert._checkpoint import Checkpoint
+"layers." stands for the names of layers in both: "layers.self_attn.q_proj" is "model.layers.3.self_attn.q_proj" in a
+checkpoint, and its value "attn_q" is "blk.3.attn_q" in a file. The numbers of experts are left out too: a file has
+their tensors stacked. A row is for the tensors ".weight" and ".bias", or for one with exactly this name. If a row has
+several GGUF names, the rows of these tensors follow each other in one tensor of the checkpoint.
+"""
 
-__all__ = ["check_complete", "match_tensors"]
+NAMES: Names = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "layers.input_layernorm": "attn_norm",
+    "layers.post_attention_layernorm": "ffn_norm",
+    "layers.pre_feedforward_layernorm": "ffn_norm",
+    "layers.post_feedforward_layernorm": "post_ffw_norm",
+    "layers.self_attn.q_proj": "attn_q",
+    "layers.self_attn.k_proj": "attn_k",
+    "layers.self_attn.v_proj": "attn_v",
+    "layers.self_attn.qkv_proj": "attn_qkv",
+    "layers.self_attn.o_proj": "attn_output",
+    "layers.self_attn.out_proj": "attn_output",
+    "layers.self_attn.q_norm": "attn_q_norm",
+    "layers.self_attn.k_norm": "attn_k_norm",
+    "layers.self_attn.q_layernorm": "attn_q_norm",
+    "layers.self_attn.k_layernorm": "attn_k_norm",
+    # multi-head latent attention
+    "layers.self_attn.q_a_proj": "attn_q_a",
+    "layers.self_attn.q_a_layernorm": "attn_q_a_norm",
+    "layers.self_attn.q_b_proj": "attn_q_b",
+    "layers.self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "layers.self_attn.kv_a_layernorm": "attn_kv_a_norm",
+    "layers.self_attn.kv_b_proj": ("attn_k_b", "attn_v_b"),
+    "layers.mlp.gate_proj": "ffn_gate",
+    "layers.mlp.up_proj": "ffn_up",
+    "layers.mlp.gate_up_proj": "ffn_up",
+    "layers.mlp.down_proj": "ffn_down",
+    # experts
+    "layers.mlp.gate": "ffn_gate_inp",
+    "layers.mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "layers.mlp.experts.gate_proj": "ffn_gate_exps",
+    "layers.mlp.experts.up_proj": "ffn_up_exps",
+    "layers.mlp.experts.down_proj": "ffn_down_exps",
+    # as transformers 5 has experts in memory: all in one tensor
+    "layers.mlp.experts.gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
+    "layers.mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+    "layers.mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "layers.mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "layers.block_sparse_moe.gate": "ffn_gate_inp",
+    "layers.block_sparse_moe.experts.w1": "ffn_gate_exps",
+    "layers.block_sparse_moe.experts.w3": "ffn_up_exps",
+    "layers.block_sparse_moe.experts.w2": "ffn_down_exps",
+    # short convolutions
+    "layers.operator_norm": "attn_norm",
+    "layers.ffn_norm": "ffn_norm",
+    "layers.conv.in_proj": "shortconv.in_proj",
+    "layers.conv.conv": "shortconv.conv",
+    "layers.conv.out_proj": "shortconv.out_proj",
+    "layers.feed_forward.w1": "ffn_gate",
+    "layers.feed_forward.w3": "ffn_up",
+    "layers.feed_forward.w2": "ffn_down",
+    # state spaces
+    "backbone.embeddings": "token_embd",
+    "backbone.norm_f": "output_norm",
+    "layers.norm": "attn_norm",
+    "layers.mixer.in_proj": "ssm_in",
+    "layers.mixer.conv1d": "ssm_conv1d",
+    "layers.mixer.dt_bias": "ssm_dt.bias",
+    "layers.mixer.A_log": "ssm_a",
+    "layers.mixer.D": "ssm_d",
+    "layers.mixer.norm": "ssm_norm",
+    "layers.mixer.out_proj": "ssm_out",
+    # BERT
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+    "layers.attention.self.query": "attn_q",
+    "layers.attention.self.key": "attn_k",
+    "layers.attention.self.value": "attn_v",
+    "layers.attention.output.dense": "attn_output",
+    "layers.attention.output.LayerNorm": "attn_output_norm",
+    "layers.intermediate.dense": "ffn_up",
+    "layers.output.dense": "ffn_down",
+    "layers.output.LayerNorm": "layer_output_norm",
+    "pooler.dense": "cls",
+    "classifier": "cls.output",
+    "classifier.dense": "cls",
+    "classifier.out_proj": "cls.output",
+}
 
 
-def match_tensors(
-    checkpoint: Checkpoint,
-    names: gguf.TensorNameMap,
-    shapes: Mapping[str, tuple[int, ...]],
-    *,
-    rename: Callable[[str], str],
-    ignored: tuple[str, ...] = (),
-    full_precision: Collection[str] = (),
-    first_rows: Mapping[str, int] = MappingProxyType({}),
-) -> tuple[TensorLayout, ...]:
-    """Find the tensor of the checkpoint for each tensor of the file. The order is that of the checkpoint's names.
-
-    names: the table that maps names of transformers to GGUF names.
-    shapes: the tensors of the file: GGUF name to shape.
-    rename: changes a name in the checkpoint to one that ``names`` contains.
-    ignored: prefixes of renamed tensors that are not written.
-    full_precision: GGUF names of matrices that stay f32.
-    first_rows: GGUF name to the number of rows at the start of the checkpoint's tensor that are not written.
-
-    Raises ConversionError if tensors are missing, unknown, duplicate, or of another shape.
-    """
-    matched: dict[str, TensorLayout] = {}
-    extra: list[str] = []
-    wrong: list[str] = []
-    for source, tensor in sorted(checkpoint.tensors.items()):
-        plain = rename(source)
-        if plain.startswith(ignored):
-            continue
-        name = names.get_name(plain, try_suffixes=(".weight", ".bias"))
-        if name is None or name not in shapes:
-            extra.append(source)
-            continue
-        if name in matched:
-            raise ConversionError(f"{checkpoint.model} has {name} twice: as {matched[name].source} and as {source}")
-        first, shape = first_rows.get(name, 0), shapes[name]
-        stored = (shape[0] + first, *shape[1:])
-        if tensor.shape != stored:
-            wrong.append(f"{source} is {tensor.shape}, expected {stored}")
-        # every engine that reads GGUF expects vectors in f32
-        exact = name in full_precision or len(shape) < 2
-        make = _rows_from(checkpoint, source, first) if first else None
-        matched[name] = TensorLayout(name, source, shape, full_precision=exact, make=make)
-    missing = sorted(shapes.keys() - matched.keys())
-    check_complete(checkpoint, missing=missing, extra=extra, wrong=wrong)
-    return tuple(matched.values())
+# modules around the whole model; checkpoints of the same model have them or not
+_WRAPPERS = re.compile(r"(?:(?:model|backbone|bert|roberta|encoder)\.)*")
+_LAYER = re.compile(r"layers?\.(\d{1,9})\.")
+_BEFORE_NUMBER = re.compile(r"[\w.]*?layers?\.(?=\d)")
+_EXPERT = re.compile(r"(?<=\.experts)\.(\d{1,9})(?=\.)")
+_KINDS = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}  # gamma, beta: ported from TensorFlow
 
 
-def _rows_from(checkpoint: Checkpoint, source: str, first: int) -> Callable[[], np.ndarray[Any, np.dtype[np.float32]]]:
-    return lambda: checkpoint.read(source)[first:]
+class _Plain(NamedTuple):
+    """A name in a checkpoint, taken apart."""
+
+    layer: str
+    """The number, or ""."""
+    name: str
+    """Without the number of the layer and of the expert, and with "layers." before names of layers."""
+    expert: int
+    """-1 if the tensor does not belong to one expert."""
 
 
-def check_complete(
-    checkpoint: Checkpoint, *, missing: Sequence[str], extra: Sequence[str], wrong: Sequence[str]
-) -> None:
-    """Raise ConversionError if any of the lists is not empty. ``wrong``: descriptions of tensors of another shape."""
-    if missing or extra:
-        raise ConversionError(
-            f"the tensors of {checkpoint.model} are not those its config.json describes: "
-            + "; ".join(
-                f"{what}: {_some(found)}" for what, found in (("missing", missing), ("unknown", extra)) if found
-            ),
-            hint="check num_hidden_layers in config.json, and that the weights belong to this config.json",
-        )
-    if wrong:
-        raise ConversionError(
-            f"{checkpoint.model} has tensors of another shape than config.json describes: {_some(wrong, '; ')}",
-            hint="check that the weights belong to this config.json",
-        )
+class NameTable:
+    """NAMES for one checkpoint, with rows of a family that add to it or replace its rows."""
+
+    def __init__(self, more: Names, sources: Iterable[str]) -> None:
+        rows = more | {name: row for name, row in NAMES.items() if name not in more}
+        self._rows = {without_wrappers(n): (n, (row,) if isinstance(row, str) else row) for n, row in rows.items()}
+        self._sources = {source: _parse(source) for source in sources}
+        self._present = {plain.name for plain in self._sources.values()}
+
+    def in_file(self, source: str) -> tuple[list[str], int]:
+        """What a tensor of the checkpoint may be called in the file, and the number of its expert, or -1."""
+        layer, name, expert = self._sources[source]
+        block = f"blk.{layer}." if layer else ""
+        stem, _, kind = name.rpartition(".")
+        if name in self._rows:
+            return [f"{block}{row}{end}" for row in self._rows[name][1] for end in ("", ".weight")], expert
+        if stem in self._rows and kind in _KINDS:
+            return [f"{block}{row}.{_KINDS[kind]}" for row in self._rows[stem][1]], expert
+        return [], expert
+
+    def in_checkpoint(self, targets: Iterable[str], layer: str) -> str:
+        """What a tensor that the checkpoint lacks would be called there, judged by those that it has.
+
+        targets: what it may be called in the file, without "blk.N.". layer: the number N, or "".
+        """
+        names = []
+        for name, row in self._rows.values():
+            for target in targets:
+                stem, dot, kind = target.rpartition(".")
+                if name.startswith("layers.") == bool(layer) and (target in row or stem in row):
+                    names.append(name if target in row else f"{name}{dot}{kind}")
+        if not names:
+            return f"a tensor for {' or '.join(targets)}, whose name in checkpoints is unknown"
+        name = max(names, key=self._likeness)
+        start = next((found[0] for source in self._sources if (found := _BEFORE_NUMBER.match(source))), "model.layers.")
+        return f"{start}{layer}.{name.removeprefix('layers.')}" if layer else name
+
+    def _likeness(self, name: str) -> tuple[bool, int]:
+        """How well a name fits those of the checkpoint: if another layer has it, or the same parent module."""
+        stem = name.rpartition(".")[0]
+        parent = stem.rpartition(".")[0]
+        known = name in self._present or any(f"{stem}.{kind}" in self._present for kind in _KINDS)
+        return known, len(parent) if any(f"{parent}." in source for source in self._sources) else 0
 
 
-def _some(names: Sequence[str], separator: str = ", ") -> str:
-    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-    return separator.join(names[:4]) + more
+def _parse(source: str) -> _Plain:
+    layer, name, expert = "", without_wrappers(source), -1
+    if found := _LAYER.match(name):
+        layer, name = str(int(found[1])), f"layers.{name[found.end() :]}"
+    if found := _EXPERT.search(name):
+        expert, name = int(found[1]), name[: found.start()] + name[found.end() :]
+    return _Plain(layer, name, expert)
+
+
+def without_wrappers(name: str) -> str:
+    """A name in a checkpoint without the modules around the whole model."""
+    return _WRAPPERS.sub("", name, count=1)
+
+
+def other_expert(source: str, number: int) -> str:
+    """The name of the same tensor of another expert."""
+    return _EXPERT.sub(f".{number}", source)

@@ -7,14 +7,13 @@ transformers 5 writes ``rope_parameters``, for some models one set for each kind
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hotshoe.convert._sources import Array, TensorSource
-from hotshoe_core.errors import ConversionError, ModelFileError
+from hotshoe.convert._match import Array
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
@@ -48,10 +47,7 @@ class Rope:
         """Read a positive number from the settings. Raises ModelFileError if it is missing or invalid."""
         value = self.settings.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 3e38:
-            got = "missing" if value is None else repr(value)[:80]
-            raise ModelFileError(
-                f"{got}; expected a number above 0", path=self.checkpoint.model / "config.json", field=f"rope {key}"
-            )
+            raise self.checkpoint.invalid(f"rope {key}", value, "a number above 0")
         return value
 
     def numbers(self, key: str, n: int) -> Array:
@@ -59,12 +55,7 @@ class Rope:
         value = self.settings.get(key)
         fine = isinstance(value, list) and all(type(v) in (int, float) and 0 < v < 3e38 for v in value)
         if not fine or len(value) != n:  # type: ignore[arg-type]
-            got = f"a list of {len(value)}" if isinstance(value, list) else repr(value)[:80]
-            raise ModelFileError(
-                f"{got}; expected a list of {n} numbers above 0",
-                path=self.checkpoint.model / "config.json",
-                field=f"rope {key}",
-            )
+            raise self.checkpoint.invalid(f"rope {key}", value, f"a list of {n} numbers above 0")
         return np.array(value, np.float32)
 
     def original_context(self) -> int:
@@ -74,52 +65,44 @@ class Rope:
             default = self.checkpoint.integer("max_position_embeddings")
         n = self.number("original_max_position_embeddings", default)
         if not 1 <= n < 2**32:
-            raise ModelFileError(
-                f"{n}; expected a number of tokens",
-                path=self.checkpoint.model / "config.json",
-                field="rope original_max_position_embeddings",
-            )
+            raise self.checkpoint.invalid("rope original_max_position_embeddings", n, "a number of tokens")
         return int(n)
 
-    def metadata(self, arch: str) -> dict[str, Any]:
+    def keys(self) -> dict[str, Any]:
         """The GGUF keys. The kinds llama3 and longrope need tensors as well."""
-        keys: dict[str, Any] = {f"{arch}.rope.freq_base": self.theta}
+        keys: dict[str, Any] = {"rope.freq_base": self.theta}
         if self.local_theta is not None:
-            keys[f"{arch}.rope.freq_base_swa"] = self.local_theta
+            keys["rope.freq_base_swa"] = self.local_theta
         if self.kind in ("linear", "yarn"):
-            keys[f"{arch}.rope.scaling.type"] = self.kind
-            keys[f"{arch}.rope.scaling.factor"] = float(self.number("factor"))
+            keys["rope.scaling.type"] = self.kind
+            keys["rope.scaling.factor"] = float(self.number("factor"))
         if self.kind == "yarn":
-            keys[f"{arch}.rope.scaling.original_context_length"] = self.original_context()
+            keys["rope.scaling.original_context_length"] = self.original_context()
             for names, key in _YARN:
                 name = next((n for n in names if self.settings.get(n) is not None), None)
                 if name is not None:
-                    keys[f"{arch}.rope.scaling.{key}"] = float(self.number(name))
+                    keys[f"rope.scaling.{key}"] = float(self.number(name))
         return keys
 
-    def llama3_factors(self, head_dim: int) -> list[TensorSource]:
-        """``rope_freqs.weight`` of Llama 3.1 and later: the divisor of each frequency. Empty list for other kinds.
+    def llama3_factors(self, head_dim: int) -> dict[str, Array]:
+        """``rope_freqs.weight`` of Llama 3.1 and later: the divisor of each frequency. Empty for other kinds.
 
         Source: Llama 3.1, as in transformers' ``modeling_rope_utils``.
         """
         if self.kind != "llama3":
-            return []
+            return {}
         factor, low = self.number("factor", 8.0), self.number("low_freq_factor", 1.0)
         high, old = self.number("high_freq_factor", 4.0), self.number("original_max_position_embeddings", 8192)
-
-        def make(_: Iterator[Array]) -> Array:
-            # computed in float32, as in transformers
-            exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
-            frequency = (1 / np.float32(self.theta) ** exponents).astype(np.float32)
-            wavelength = np.float32(2 * math.pi) / frequency
-            smooth = (np.float32(old) / wavelength - np.float32(low)) / np.float32(high - low or 1)
-            # long wavelengths are scaled by the factor, short ones unchanged, those between are interpolated
-            with np.errstate(divide="ignore"):
-                between = 1 / ((1 - smooth) / np.float32(factor) + smooth)
-            factors = np.where(wavelength < old / high, 1.0, np.where(wavelength > old / low, factor, between))
-            return factors.astype(np.float32)
-
-        return [TensorSource("rope_freqs.weight", (head_dim // 2,), (), make)]
+        # computed in float32, as in transformers
+        exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
+        frequency = (1 / np.float32(self.theta) ** exponents).astype(np.float32)
+        wavelength = np.float32(2 * math.pi) / frequency
+        smooth = (np.float32(old) / wavelength - np.float32(low)) / np.float32(high - low or 1)
+        # long wavelengths are scaled by the factor, short ones unchanged, those between are interpolated
+        with np.errstate(divide="ignore"):
+            between = 1 / ((1 - smooth) / np.float32(factor) + smooth)
+        factors = np.where(wavelength < old / high, 1.0, np.where(wavelength > old / low, factor, between))
+        return {"rope_freqs.weight": factors.astype(np.float32)}
 
 
 def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, local_theta: float | None = None) -> Rope:
@@ -130,19 +113,18 @@ def read_rope(checkpoint: Checkpoint, *kinds: str, theta: float = 10_000.0, loca
 
     Raises ConversionError if the scaling is not one of ``kinds``; ModelFileError if a setting is invalid.
     """
-    config, path = checkpoint.config, checkpoint.model / "config.json"
-    stated = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    stated = checkpoint.config.get("rope_parameters") or checkpoint.config.get("rope_scaling") or {}
     sets = [stated]
     if isinstance(stated, dict) and ("full_attention" in stated or "sliding_attention" in stated):
         sets = [stated.get("full_attention") or {}, stated.get("sliding_attention") or {}]
     if not all(isinstance(settings, dict) for settings in sets):
-        raise ModelFileError(f"{str(stated)[:80]}; expected an object", path=path, field="rope_parameters")
+        raise checkpoint.invalid("rope_parameters", stated, "an object")
     settings = sets[0]
     kind = settings.get("rope_type") or settings.get("type") or "default"
     kind = "longrope" if kind == "su" else kind
     if kind != "default" and kind not in kinds:
-        raise ConversionError(
-            f"{path}: the RoPE scaling is {kind!r}; for this architecture a GGUF file can only express: "
+        raise checkpoint.refusal(
+            f"the RoPE scaling is {kind!r}; for this architecture a GGUF file can only express: "
             + (", ".join(kinds) if kinds else "none")
         )
     rope = Rope(checkpoint, kind, 0.0, None, settings)

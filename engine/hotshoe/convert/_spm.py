@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from hotshoe.convert._sentencepiece import read_model
-from hotshoe.convert._tokenfiles import SPACE, Vocab, parts
+from hotshoe.convert._tokenfiles import SPACE, Vocab, is_metaspace, parts, puts_space_first
 from hotshoe.tokenizers._vocabulary import TokenType
 from hotshoe_core.errors import ConversionError
 
@@ -28,18 +28,12 @@ def read_spaces(files: TextTokenizer) -> Vocab:
 
     Raises ModelFileError if a file is damaged; ConversionError if GGUF cannot express the tokenizer.
     """
-    if (files.folder / "tokenizer.model").is_file():
-        vocab = _from_model(files)
-    else:
-        vocab = _from_json(files)
+    vocab = _from_model(files) if (files.folder / "tokenizer.model").is_file() else _from_json(files)
     tokens, types, scores = vocab.tokens, vocab.types, vocab.scores or {}
     for added in files.added:
         if types.get(added.id) == TokenType.UNKNOWN and tokens[added.id] == added.content:
             continue
-        types[added.id], scores[added.id] = added.type, _ADDED_SCORE
-        # readers search for these in the original text, with its spaces
-        spaced = added.type == TokenType.USER_DEFINED
-        tokens[added.id] = added.content.replace(SPACE, " ") if spaced else added.content
+        tokens[added.id], types[added.id], scores[added.id] = added.stored, added.type, _ADDED_SCORE
     return vocab
 
 
@@ -91,11 +85,8 @@ def _space_prefix(files: TextTokenizer) -> bool:
         kind = part.get("type")
         if kind == "Prepend" and part.get("prepend") == SPACE:
             prefix = True
-        elif kind == "Metaspace" and part.get("replacement", SPACE) == SPACE:
-            prefix = prefix or part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "") in (
-                "always",
-                "first",
-            )
+        elif is_metaspace(part):
+            prefix = prefix or puts_space_first(part)
         elif kind not in ("Sequence", "Replace", "Split"):
             raise ConversionError(
                 f"{files.path}: the tokenizer has {kind!r}; for BPE with byte_fallback a GGUF file can only express "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hotshoe.convert._json import read_object
 from hotshoe.tokenizers import TokenType
 from hotshoe.tokenizers._charsmap import checked_charsmap
-from hotshoe_core.errors import ModelFileError
+from hotshoe_core.errors import ConversionError, ModelFileError
 
 if TYPE_CHECKING:
     import tokenizers
 
     from hotshoe.convert._checkpoint import Checkpoint
 
-__all__ = ["SPACE", "Added", "TextTokenizer", "Vocab", "charsmap", "package_errors", "parts", "read_text_tokenizer"]
+__all__ = [
+    *("SPACE", "Added", "TextTokenizer", "Vocab", "charsmap", "is_metaspace", "no_files", "optional"),
+    *("package_errors", "padded", "parts", "puts_space_first", "read_added", "read_text_tokenizer", "require_same_ids"),
+]
 
 SPACE = "\u2581"  # SentencePiece's character for a space
 
@@ -31,6 +34,8 @@ class Added(NamedTuple):
     id: int
     content: str
     special: bool
+    normalized: bool = True
+    """Whether it is searched for in the normalized text, and not in the original one."""
 
     @property
     def type(self) -> TokenType:
@@ -44,6 +49,11 @@ class Added(NamedTuple):
             for start, end in (("<|", "|>"), ("<｜", "｜>"), ("<unused", ">"))
         )
         return TokenType.CONTROL if self.special or looks_special else TokenType.USER_DEFINED
+
+    @property
+    def stored(self) -> str:
+        """The token in the file. Readers search for user-defined tokens in the original text, with its spaces."""
+        return self.content.replace(SPACE, " ") if self.type == TokenType.USER_DEFINED else self.content
 
 
 @dataclass(frozen=True)
@@ -111,30 +121,72 @@ class Vocab(NamedTuple):
 def read_text_tokenizer(checkpoint: Checkpoint) -> TextTokenizer:
     """Read the tokenizer files of a folder. Raises ModelFileError if they are missing or damaged."""
     folder = checkpoint.model
-    tokenizer, settings, extra = (
-        read_object(folder / name) if (folder / name).is_file() else {}
-        for name in ("tokenizer.json", "tokenizer_config.json", "added_tokens.json")
-    )
+    tokenizer, settings = optional(folder / "tokenizer.json"), optional(folder / "tokenizer_config.json")
     if not tokenizer and not (folder / "tokenizer.model").is_file():
-        raise ModelFileError(
-            "has neither tokenizer.json nor tokenizer.model",
-            path=folder,
-            hint="copy the tokenizer files of the model into the folder",
-        )
+        raise no_files(folder, "tokenizer.model")
     # first, because the package checks the structure of tokenizer.json
     original = _original(tokenizer, folder / "tokenizer.json") if tokenizer else None
+    added = read_added(folder, settings, tokenizer.get("added_tokens"))
+    return TextTokenizer(folder, checkpoint.config, tokenizer, settings, added, original)
+
+
+def read_added(folder: Path, settings: dict[str, Any], stated: Any = None) -> tuple[Added, ...]:
+    """The added tokens of a folder by id: those ``stated`` in tokenizer.json, and those of older files.
+
+    Raises ModelFileError if an entry lacks an id or a content.
+    """
     decoder = settings.get("added_tokens_decoder") or {}
-    stated = tokenizer.get("added_tokens") or []
     try:
-        entries = [{"id": i, "content": token} for token, i in extra.items()]
-        entries += [{**entry, "id": int(i)} for i, entry in decoder.items()] + list(stated)
-        added = {e["id"]: Added(e["id"], e["content"], e.get("special") is True) for e in entries}
+        entries = [{"id": i, "content": token} for token, i in optional(folder / "added_tokens.json").items()]
+        entries += [{**entry, "id": int(i)} for i, entry in decoder.items()] + list(stated or [])
+        added = {
+            e["id"]: Added(e["id"], e["content"], e.get("special") is True, e.get("normalized") is not False)
+            for e in entries
+        }
         fine = all(type(a.id) is int and a.id >= 0 and isinstance(a.content, str) and a.content for a in added.values())
     except (AttributeError, KeyError, TypeError, ValueError):
         fine = False
     if not fine:
         raise ModelFileError("expected objects with id and content", path=folder, field="added tokens")
-    return TextTokenizer(folder, checkpoint.config, tokenizer, settings, tuple(sorted(added.values())), original)
+    return tuple(sorted(added.values()))
+
+
+def optional(path: Path) -> dict[str, Any]:
+    """Read a JSON file that contains an object; {} if the file is missing. Raises ModelFileError if it is damaged."""
+    return read_object(path) if path.is_file() else {}
+
+
+def no_files(folder: Path, other: str) -> ModelFileError:
+    """An error about a folder that has neither tokenizer.json nor ``other``. The caller raises it."""
+    return ModelFileError(
+        f"has neither tokenizer.json nor {other}",
+        path=folder,
+        hint="copy the tokenizer files of the model into the folder",
+    )
+
+
+def padded(files: TextTokenizer, tokens: Mapping[int, str], n_tokens: int) -> list[str]:
+    """The tokens by id. An id that has an embedding but no token gets a placeholder.
+
+    Raises ConversionError if a token has a larger id than the embedding has rows.
+    """
+    last = max(tokens)
+    if last >= n_tokens:
+        raise ConversionError(
+            f"{files.folder}: the tokenizer has a token {tokens[last]!r} with id {last}, "
+            f"but config.json says vocab_size {n_tokens}",
+            hint="use the tokenizer files that belong to these weights",
+        )
+    return [tokens.get(i) or f"[PAD{i}]" for i in range(n_tokens)]
+
+
+def require_same_ids(files: TextTokenizer, text: str, ids: list[int], got: list[int]) -> None:
+    """Raise ConversionError unless the tokenizer of the file gives the ids of the folder's."""
+    if got != ids:
+        raise ConversionError(
+            f"{files.path}: the tokenizer does something that a GGUF file cannot express: {text!r} gives {ids}, "
+            f"but the tokenizer of the file would give {got}"
+        )
 
 
 def parts(part: Any) -> list[dict[str, Any]]:
@@ -143,6 +195,17 @@ def parts(part: Any) -> list[dict[str, Any]]:
         return []
     inner = part.get("normalizers") or part.get("pretokenizers")
     return [part, *(found for p in (inner if isinstance(inner, list) else []) for found in parts(p))]
+
+
+def is_metaspace(part: dict[str, Any]) -> bool:
+    """True for the step that writes spaces as U+2581."""
+    return part.get("type") == "Metaspace" and part.get("replacement", SPACE) == SPACE
+
+
+def puts_space_first(part: dict[str, Any]) -> bool:
+    """True if a Metaspace step puts a space before a text."""
+    scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
+    return scheme in ("always", "first")
 
 
 def charsmap(part: dict[str, Any], path: Path) -> bytes:

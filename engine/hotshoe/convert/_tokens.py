@@ -12,9 +12,9 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.convert._bytebpe import is_byte_level, read_bytes
-from hotshoe.convert._json import read_object, regular
+from hotshoe.convert._json import regular
 from hotshoe.convert._spm import read_spaces
-from hotshoe.convert._tokenfiles import TextTokenizer, Vocab, read_text_tokenizer
+from hotshoe.convert._tokenfiles import TextTokenizer, Vocab, optional, padded, read_text_tokenizer, require_same_ids
 from hotshoe.convert._unigram import is_unigram, read_unigram
 from hotshoe.tokenizers import load_tokenizer
 from hotshoe.tokenizers._vocabulary import PREFIX, TokenType
@@ -54,18 +54,17 @@ def tokenizer_metadata(checkpoint: Checkpoint, n_tokens: int) -> dict[str, Any]:
 
     Raises ModelFileError if files are missing or damaged; ConversionError if GGUF cannot express the tokenizer.
     """
+    if checkpoint.sentence.lowercase:
+        raise ConversionError(
+            f"{checkpoint.model / 'sentence_bert_config.json'}: do_lower_case is true; for this kind of vocabulary, a "
+            "GGUF file cannot say that texts are lowercased",
+            hint="set it to false, and pass texts in lower case to the model",
+        )
     files = read_text_tokenizer(checkpoint)
     read = read_unigram if is_unigram(files) else read_bytes if is_byte_level(files) else read_spaces
     vocab = read(files)
-    last = max(vocab.tokens)
-    if last >= n_tokens:
-        raise ConversionError(
-            f"{files.folder}: the tokenizer has a token {vocab.tokens[last]!r} with id {last}, "
-            f"but config.json says vocab_size {n_tokens}",
-            hint="use the tokenizer files that belong to these weights",
-        )
     metadata = {f"{PREFIX}{key}": value for key, value in vocab.metadata.items()}
-    metadata[f"{PREFIX}tokens"] = [vocab.tokens.get(i, f"[PAD{i}]") for i in range(n_tokens)]
+    metadata[f"{PREFIX}tokens"] = padded(files, vocab.tokens, n_tokens)
     metadata[f"{PREFIX}token_type"] = [int(vocab.types.get(i, TokenType.UNUSED)) for i in range(n_tokens)]
     if vocab.scores is not None:
         # the score of placeholders is the one that llama.cpp's converter writes
@@ -152,8 +151,8 @@ def _chat_templates(files: TextTokenizer) -> dict[str, Any]:
                 template += [{"name": p.stem, "template": regular(p).read_text(encoding="utf-8")} for p in others]
         except (OSError, UnicodeDecodeError) as error:
             raise ModelFileError(f"cannot be read as UTF-8 text: {error}", path=path) from None
-    elif template is None and (files.folder / "chat_template.json").is_file():
-        template = read_object(files.folder / "chat_template.json").get("chat_template")
+    elif template is None:
+        template = optional(files.folder / "chat_template.json").get("chat_template")
     if template is None:
         return {}
     named = [{"name": "default", "template": template}] if isinstance(template, str) else template
@@ -178,9 +177,4 @@ def _compare(files: TextTokenizer, metadata: dict[str, Any]) -> None:
     # Qwen composes accents first (NFC). GGUF cannot express this and no engine does it, so the probes are composed.
     for probe in (unicodedata.normalize("NFC", text) for text in _PROBES):
         for special in (False, True):
-            ids, got = files.original_ids(probe, special), rebuilt.encode(probe, special)
-            if got != ids:
-                raise ConversionError(
-                    f"{files.path}: the tokenizer does something that a GGUF file cannot express: {probe!r} gives "
-                    f"{ids}, but the tokenizer of the file would give {got}"
-                )
+            require_same_ids(files, probe, files.original_ids(probe, special), rebuilt.encode(probe, special))

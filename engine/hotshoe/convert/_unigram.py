@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.convert._tokenfiles import SPACE, Vocab, charsmap, parts
+from hotshoe.convert._tokenfiles import Vocab, charsmap, is_metaspace, parts, puts_space_first
 from hotshoe.tokenizers import TokenType
 from hotshoe_core.errors import ConversionError, ModelFileError
 
@@ -49,9 +49,8 @@ def _spaces(files: TextTokenizer) -> dict[str, Any]:
             keys["precompiled_charsmap"] = charsmap(part, files.path)
         elif kind == "WhitespaceSplit" or (kind == "Replace" and part.get("content") == " "):
             keys["remove_extra_whitespaces"] = True
-        elif kind == "Metaspace" and part.get("replacement", SPACE) == SPACE:
-            scheme = part.get("prepend_scheme", "always" if part.get("add_prefix_space", True) else "never")
-            keys["add_space_prefix"] = scheme in ("always", "first")
+        elif is_metaspace(part):
+            keys["add_space_prefix"] = puts_space_first(part)
         elif kind not in ("Sequence", "Strip"):
             raise ConversionError(
                 f"{files.path}: the tokenizer has {kind!r}; for a unigram vocabulary a GGUF file can only express "

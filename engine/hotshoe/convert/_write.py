@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -46,12 +47,30 @@ def write(
     """
     elements = _elements(layout, kind)
     kinds = {(DType.F32, element, False) for element in elements.values() if element.is_quantized}
-    with open_quantizer(kinds) as quantizer, atomic_write(target) as part:
-        writer = gguf.GGUFWriter(None, layout.arch)
-        try:
-            _write(writer, part, layout, checkpoint, kind, elements, quantizer, progress or _ignore)
-        finally:
-            writer.close()
+    progress = progress or (lambda fraction: None)
+    with (
+        open_quantizer(kinds) as quantizer,
+        atomic_write(target) as part,
+        contextlib.closing(gguf.GGUFWriter(None, layout.arch)) as writer,
+    ):
+        for t in layout.tensors:
+            element = elements[t.name]
+            raw = gguf.GGMLQuantizationType(element.id)
+            writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), element.nbytes(t.shape), raw_dtype=raw)
+        _add_general(writer, checkpoint)
+        for key, value in layout.metadata.items():
+            _add(writer, key, value)
+        writer.add_file_type(kind.number)
+        writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
+        writer.write_header_to_file(part)
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        total, done = sum(elements[t.name].nbytes(t.shape) for t in layout.tensors), 0
+        progress(0.0)
+        for t in layout.tensors:
+            writer.write_tensor_data(_convert(t, checkpoint, elements[t.name], quantizer))
+            done += elements[t.name].nbytes(t.shape)
+            progress(done / total)
 
 
 def _elements(layout: FileLayout, kind: FileType) -> dict[str, DType]:
@@ -73,43 +92,10 @@ def _elements(layout: FileLayout, kind: FileType) -> dict[str, DType]:
     return {t.name: DType.F32 if t.full_precision else changes[t.name].new for t in layout.tensors}
 
 
-def _write(
-    writer: gguf.GGUFWriter,
-    part: Path,
-    layout: FileLayout,
-    checkpoint: Checkpoint,
-    kind: FileType,
-    elements: dict[str, DType],
-    quantizer: RowQuantizer | None,
-    progress: Callable[[float], None],
-) -> None:
-    for t in layout.tensors:
-        element = elements[t.name]
-        raw = gguf.GGMLQuantizationType(element.id)
-        writer.add_tensor_info(t.name, t.shape, np.dtype(np.float32), element.nbytes(t.shape), raw_dtype=raw)
-    _add_general(writer, checkpoint)
-    for key, value in layout.metadata.items():
-        _add(writer, key, value)
-    writer.add_file_type(kind.number)
-    writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-
-    writer.write_header_to_file(part)
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    total = sum(elements[t.name].nbytes(t.shape) for t in layout.tensors)
-    done = 0
-    progress(0.0)
-    for t in layout.tensors:
-        element = elements[t.name]
-        writer.write_tensor_data(_convert(t, checkpoint, element, quantizer))
-        done += element.nbytes(t.shape)
-        progress(done / total)
-
-
 def _convert(
     tensor: TensorLayout, checkpoint: Checkpoint, element: DType, quantizer: RowQuantizer | None
 ) -> np.ndarray[Any, Any]:
-    values = checkpoint.read(tensor.source) if tensor.make is None else tensor.make()
+    values = tensor.make()
     if not np.isfinite(values).all():
         raise ConversionError(
             f"tensor {tensor.source} of {checkpoint.model} holds values that are not numbers (NaN or infinite)",
@@ -180,7 +166,3 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_string(key, value)
     else:
         writer.add_array(key, value)
-
-
-def _ignore(fraction: float) -> None:
-    """The default progress callback."""

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hotshoe.convert import (
-    as_is,
-    attention_tensors,
-    linear,
-    make_layout,
-    mlp_tensors,
-    non_layer_tensors,
-    read_rope,
-    read_sizes,
-    reshaped,
-)
-from hotshoe_core.errors import ConversionError, ModelFileError
+from hotshoe.convert import Rules, make_layout, read_rope, read_sizes
 
 if TYPE_CHECKING:
-    from hotshoe.convert import Checkpoint, FileLayout, ModelSizes, TensorSource
+    from hotshoe.convert import Checkpoint, FileLayout
 
 __all__ = ["describe"]
-
-ARCH = "lfm2"
 
 _KINDS = ("conv", "full_attention")
 
@@ -32,26 +19,16 @@ def describe(checkpoint: Checkpoint) -> FileLayout:
     checkpoint.require("conv_bias", False, False)
     sizes = read_sizes(checkpoint, eps="norm_eps", n_kv_heads=8)
     rope = read_rope(checkpoint, theta=1_000_000.0)
-    kinds = _kinds(checkpoint, sizes.n_layers)
-    kernel, ff = checkpoint.integer("conv_L_cache", 3), _feed_forward(checkpoint)
-    # both transformers and llama.cpp call the last norm "embedding norm"
-    tensors = non_layer_tensors(checkpoint, sizes, tied=True, norm=("token_embd_norm", "model.embedding_norm"))
-    for i, kind in enumerate(kinds):
-        block, layer = f"blk.{i}", f"model.layers.{i}"
-        tensors += [
-            as_is(f"{block}.attn_norm.weight", f"{layer}.operator_norm.weight", (sizes.dim,)),
-            as_is(f"{block}.ffn_norm.weight", f"{layer}.ffn_norm.weight", (sizes.dim,)),
-            *(_convolution(block, layer, sizes.dim, kernel) if kind == "conv" else _attention(block, layer, sizes)),
-            *mlp_tensors(block, f"{layer}.feed_forward", sizes.dim, ff, names=("w1", "w3", "w2")),
-        ]
-    metadata = sizes.metadata(ARCH) | {
-        f"{ARCH}.feed_forward_length": ff,
+    keys = sizes.keys() | {
+        "feed_forward_length": _feed_forward(checkpoint),
         # readers recognise convolution layers by 0 key/value heads
-        f"{ARCH}.attention.head_count_kv": [0 if kind == "conv" else sizes.n_kv_heads for kind in kinds],
-        f"{ARCH}.vocab_size": sizes.vocab,
-        f"{ARCH}.shortconv.l_cache": kernel,
+        "attention.head_count_kv": [0 if k == "conv" else sizes.n_kv_heads for k in _kinds(checkpoint, sizes.n_layers)],
+        "vocab_size": sizes.vocab,
+        "shortconv.l_cache": checkpoint.integer("conv_L_cache", 3),
     }
-    return make_layout(checkpoint, ARCH, tensors, metadata | rope.metadata(ARCH), vocab=sizes.vocab)
+    # both transformers and llama.cpp call the last norm "embedding norm"
+    rules = Rules(names={"model.embedding_norm": "token_embd_norm"})
+    return make_layout(checkpoint, "lfm2", keys | rope.keys(), rules, vocab=sizes.vocab, tied=True)
 
 
 def _kinds(checkpoint: Checkpoint, n_layers: int) -> list[str]:
@@ -62,11 +39,7 @@ def _kinds(checkpoint: Checkpoint, n_layers: int) -> list[str]:
         chosen = range(n_layers) if attention is None else attention
         stated = [_KINDS[i in chosen] for i in range(n_layers)] if isinstance(chosen, (list, range)) else attention
     if not isinstance(stated, list) or len(stated) != n_layers or not all(kind in _KINDS for kind in stated):
-        raise ModelFileError(
-            f"{str(stated)[:80]}; expected a list of {n_layers}, each {' or '.join(_KINDS)}",
-            path=checkpoint.model / "config.json",
-            field="layer_types",
-        )
+        raise checkpoint.invalid("layer_types", stated, f"a list of {n_layers}, each {' or '.join(_KINDS)}")
     return stated
 
 
@@ -81,22 +54,5 @@ def _feed_forward(checkpoint: Checkpoint) -> int:
         ff = int(checkpoint.number("block_ffn_dim_multiplier") * ff)
     ff = -(-ff // multiple) * multiple
     if not 0 < ff < 2**32:
-        raise ConversionError(f"{checkpoint.model / 'config.json'}: the MLP would have a hidden size of {ff}")
+        raise checkpoint.refusal(f"the MLP would have a hidden size of {ff}")
     return ff
-
-
-def _convolution(block: str, layer: str, dim: int, kernel: int) -> list[TensorSource]:
-    return [
-        *linear(f"{block}.shortconv.in_proj", f"{layer}.conv.in_proj", 3 * dim, dim),
-        reshaped(f"{block}.shortconv.conv.weight", f"{layer}.conv.conv.weight", (dim, 1, kernel), (dim, kernel)),
-        *linear(f"{block}.shortconv.out_proj", f"{layer}.conv.out_proj", dim, dim),
-    ]
-
-
-def _attention(block: str, layer: str, sizes: ModelSizes) -> list[TensorSource]:
-    source = f"{layer}.self_attn"
-    return [
-        *attention_tensors(block, source, sizes, out="out_proj"),
-        as_is(f"{block}.attn_q_norm.weight", f"{source}.q_layernorm.weight", (sizes.head_dim,)),
-        as_is(f"{block}.attn_k_norm.weight", f"{source}.k_layernorm.weight", (sizes.head_dim,)),
-    ]

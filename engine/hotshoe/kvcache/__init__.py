@@ -26,7 +26,7 @@ from hotshoe.kvcache.recurrent import RecurrentCache, StateView
 from hotshoe.kvcache.spec import AttentionSpec, CrossSpec, LayerSpec, RecurrentSpec
 from hotshoe.kvcache.views import UncachedView
 from hotshoe_core import DType
-from hotshoe_core.errors import ModelDefinitionError
+from hotshoe_core.errors import ModelDefinitionError, ModelError
 
 if TYPE_CHECKING:
     from hotshoe_core import Backend
@@ -53,6 +53,8 @@ __all__ = [
     "make_cache",
 ]
 
+_MAX_CELLS = 2**31 - 1  # graphs number them in I32
+
 
 def make_cache(
     backend: Backend,
@@ -68,8 +70,8 @@ def make_cache(
 
     n_ubatch: the most rows of a graph. n_scratch: the most rows of padding in a graph, unless all sequences of a graph
     must have the same length. dtype: the element type of keys and values; recurrent states are F32. Raises
-    InsufficientMemoryError; DTypeError for a type whose blocks do not fit the heads; ModelDefinitionError for an
-    invalid spec, or if no layer keeps anything.
+    InsufficientMemoryError; DTypeError for a type whose blocks do not fit the heads; ModelError for too many
+    cells; ModelDefinitionError for an invalid spec, or if no layer keeps anything.
     """
     for layer, entry in enumerate(spec):
         if not (entry is None or isinstance(entry, (AttentionSpec, RecurrentSpec, CrossSpec))):
@@ -82,6 +84,12 @@ def make_cache(
         raise ModelDefinitionError(
             "cache_spec: no layer keeps anything; a text model needs a cache",
             hint="a model that reads whole texts at once has task = Task.EMBEDDING or Task.RERANK",
+        )
+    if n_tokens * n_sequences > _MAX_CELLS:
+        raise ModelError(
+            f"a cache of {n_sequences} texts of {n_tokens} tokens has {n_tokens * n_sequences} cells; expected at most "
+            f"{_MAX_CELLS}",
+            hint="use a smaller n_sequences or n_ctx",
         )
     caches: list[Cache] = []
     try:

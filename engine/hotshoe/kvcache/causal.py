@@ -68,6 +68,7 @@ class CausalCache:
                 reach,
                 config.padding,
                 n_scratch,
+                config.lengths_per_octave,
             )
             for reach in sorted(set(self._reach.values()))
         }

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache.base import Allocation
+from hotshoe.kvcache.buckets import round_up
 from hotshoe_core.errors import CacheFullError
 
 __all__ = ["ALL_SLOTS", "Cells", "Reach", "SlotBits", "bits_of", "full", "slots_of"]
@@ -71,13 +72,17 @@ class Reach(NamedTuple):
 class Cells:
     """``n`` cells for layers of one reach, and after them ``n_scratch`` cells that padding writes to.
 
-    Graphs read a multiple of ``padding`` cells.
+    Graphs read a multiple of ``padding`` cells, of which there are ``per_octave`` from a power of two to the next one;
+    None: every multiple.
     """
 
-    def __init__(self, n: int, reach: Reach, padding: int = 1, n_scratch: int = 0) -> None:
+    def __init__(
+        self, n: int, reach: Reach, padding: int = 1, n_scratch: int = 0, per_octave: int | None = None
+    ) -> None:
         self.n = n
         self.reach = reach
         self.padding = padding
+        self._per_octave = per_octave
         self.n_rows = max(-(-n // padding) * padding, n + n_scratch)
         self.positions = np.full(self.n_rows, _FREE, np.int32)
         self.members = np.zeros(self.n_rows, np.int64)
@@ -147,10 +152,12 @@ class Cells:
 
     @property
     def n_read(self) -> int:
-        """The cells that a graph must read: up to the last one in use, rounded up to ``padding``."""
+        """The cells that a graph must read: up to the last one in use, rounded up."""
         (used,) = self.members.nonzero()
         n = int(used[-1]) + 1 if len(used) else 1
-        return -(-n // self.padding) * self.padding
+        blocks = -(-n // self.padding)
+        blocks = blocks if self._per_octave is None else round_up(blocks, self._per_octave)
+        return min(blocks * self.padding, self.most_read)
 
     @property
     def most_read(self) -> int:

@@ -39,6 +39,8 @@ class Config(ExpertConfig):
     q_rank: int = key("attention.q_lora_rank", default=0)  # 0: one matrix computes the queries
     kv_rank: int = key("attention.kv_lora_rank", minimum=1)
     yarn_log_multiplier: float = key("rope.scaling.yarn_log_multiplier", default=0.0)
+    n_experts: int = key("expert_count", default=0)
+    n_experts_used: int = key("expert_used_count", default=0)
     normalize_experts: bool = key("expert_weights_norm", default=False)
     n_dense: int = key("leading_dense_block_count", default=0)  # the first layers, which have no experts
 

@@ -56,12 +56,12 @@ class MLP(GatedMLP):
 class Block(nn.Block):
     """A block with a norm before and after both attention and the MLP: (n, dim) to (n, dim)."""
 
-    attention_norm: RMSNorm = submodule("attn_norm")
+    attention_norm: RMSNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
     attention: Attention = submodule()
-    post_attention_norm: RMSNorm = submodule("post_attention_norm")
-    mlp_norm: RMSNorm = submodule("ffn_norm")
+    post_attention_norm: RMSNorm = submodule("post_attention_norm", shape=lambda c, i: (c.dim,))
+    mlp_norm: RMSNorm = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
     mlp: MLP = submodule()
-    post_mlp_norm: RMSNorm = submodule("post_ffw_norm")
+    post_mlp_norm: RMSNorm = submodule("post_ffw_norm", shape=lambda c, i: (c.dim,))
 
     def cache_spec(self) -> AttentionSpec:
         return self.attention.cache_spec()

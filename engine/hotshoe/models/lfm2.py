@@ -42,18 +42,9 @@ class AttentionBlock(nn.PreNormBlock):
     mlp: GatedMLP = submodule()
 
 
-class ConvolutionBlock(nn.Block):
-    convolution_norm: RMSNorm = submodule("attn_norm", shape=lambda c, i: (c.dim,))
-    convolution: ShortConvolution = submodule()
-    mlp_norm: RMSNorm = submodule("ffn_norm", shape=lambda c, i: (c.dim,))
+class ConvolutionBlock(nn.PreNormBlock):
+    attention: ShortConvolution = submodule()  # in the place of attention
     mlp: GatedMLP = submodule()
-
-    def cache_spec(self) -> RecurrentSpec:
-        return self.convolution.cache_spec()
-
-    def __call__(self, x: Tensor, batch: Batch, view: RecurrentView) -> Tensor:
-        x = x + self.convolution(self.convolution_norm(x), batch, view)
-        return x + self.mlp(self.mlp_norm(x))
 
 
 class Model(nn.Decoder):

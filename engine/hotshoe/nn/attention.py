@@ -121,8 +121,8 @@ class Attention(_Attention):
 class NormedAttention(Attention):
     """Attention with an RMS norm over each query head and each key head, after Henry et al. 2020, arXiv:2010.04245."""
 
-    q_norm: RMSNorm = submodule("attn_q_norm")
-    k_norm: RMSNorm = submodule("attn_k_norm")
+    q_norm: RMSNorm = submodule("attn_q_norm", shape=lambda c, i: (c.head_dim,))
+    k_norm: RMSNorm = submodule("attn_k_norm", shape=lambda c, i: (c.head_dim,))
 
 
 class FusedAttention(_Attention):

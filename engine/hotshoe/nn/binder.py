@@ -103,8 +103,9 @@ def _choose(model: Module, file: GGUFFile, ignore: Collection[str]) -> list[tupl
         )
     for name, p in chosen:
         shape = file.tensors[name].shape
-        if p.shape is not None and not _fits(shape, p.shape):
-            expected = ", ".join("any" if n is None else str(n) for n in p.shape)
+        wanted = (None, None) if p.shape is None and p.use == "linear" else p.shape
+        if wanted is not None and not _fits(shape, wanted):
+            expected = ", ".join("any" if n is None else str(n) for n in wanted)
             raise WeightsError(
                 f"{file.path}: {name} has shape {list(shape)}; expected [{expected}], from the file's metadata",
                 hint="`hotshoe inspect` shows both; the metadata or the tensor belongs to another model",

@@ -119,6 +119,8 @@ class Config:
     """Elements of a hidden state."""
     n_ctx: int = key("context_length", minimum=1, maximum=(1 << 31) - 1)  # positions are int32
     """The longest context that the model was trained for, in tokens."""
+    mlp_dim: tuple[int, ...] = key("feed_forward_length", per_layer=True, default=0)
+    """Hidden elements of the MLP of each layer; 0 if the file does not say."""
     n_vocab: int = derived(_n_vocab)
     """Tokens of the file's vocabulary, without unused ones at its end: the fewest rows that the embedding may have."""
 

@@ -78,9 +78,9 @@ class Experts(Module):
 class SharedExperts(GatedMLP):
     """An MLP that computes every token, in addition to the chosen experts."""
 
-    gate: Linear = submodule("ffn_gate_shexp")
-    up: Linear = submodule("ffn_up_shexp")
-    down: Linear = submodule("ffn_down_shexp")
+    gate: Linear = submodule("ffn_gate_shexp", shape=lambda c, i: (c.n_shared_experts * c.expert_dim, c.dim))
+    up: Linear = submodule("ffn_up_shexp", shape=lambda c, i: (c.n_shared_experts * c.expert_dim, c.dim))
+    down: Linear = submodule("ffn_down_shexp", shape=lambda c, i: (c.dim, c.n_shared_experts * c.expert_dim))
 
 
 class MixtureOfExperts(Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from hotshoe.nn.basic import Linear
 from hotshoe.nn.module import Module, submodule
@@ -34,12 +34,20 @@ def gated(activation: Activation, gate: Tensor, up: Tensor) -> Tensor:
     return _GATED[activation](gate, up)
 
 
+def _wide(config: Any, layer: int) -> tuple[int | None, int]:
+    return config.mlp_dim[layer] or None, config.dim
+
+
+def _narrow(config: Any, layer: int) -> tuple[int, int | None]:
+    return config.dim, config.mlp_dim[layer] or None
+
+
 class MLP(Module):
     """``down(activation(up(x)))``: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "gelu"
-    up: Linear = submodule("ffn_up")
-    down: Linear = submodule("ffn_down")
+    up: Linear = submodule("ffn_up", shape=_wide)
+    down: Linear = submodule("ffn_down", shape=_narrow)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(_PLAIN[self.activation](self.up(x)))
@@ -49,9 +57,9 @@ class GatedMLP(Module):
     """``down(activation(gate(x)) * up(x))``: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "silu"
-    gate: Linear = submodule("ffn_gate")
-    up: Linear = submodule("ffn_up")
-    down: Linear = submodule("ffn_down")
+    gate: Linear = submodule("ffn_gate", shape=_wide)
+    up: Linear = submodule("ffn_up", shape=_wide)
+    down: Linear = submodule("ffn_down", shape=_narrow)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.down(gated(self.activation, self.gate(x), self.up(x)))
@@ -61,8 +69,8 @@ class FusedGatedMLP(Module):
     """GatedMLP with one matrix whose rows are the gate, then up: (..., dim) to (..., dim)."""
 
     activation: ClassVar[Activation] = "silu"
-    gate_up: Linear = submodule("ffn_up")
-    down: Linear = submodule("ffn_down")
+    gate_up: Linear = submodule("ffn_up", shape=lambda c, i: (2 * c.mlp_dim[i] or None, c.dim))
+    down: Linear = submodule("ffn_down", shape=_narrow)
 
     def __call__(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2)

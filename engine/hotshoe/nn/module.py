@@ -195,6 +195,9 @@ class Module:
                 hint="pass shape= to the declarations in that class instead",
             )  # fmt: skip
         weight.shape = shape
+        for p in self._parameters:
+            if p.attribute == "bias":  # one element for each row of the weight
+                p.shape = shape[:1]
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter of this module and of all modules inside it."""

@@ -50,8 +50,8 @@ def fit(
     others = [d for d in devices if d is not host]
     _require_possible(sizes, devices, others, host, params)
     n = len(sizes.layers)
-    if params.layers is not None:
-        layers = list(params.layers)
+    if params.layer_devices is not None:
+        layers = list(params.layer_devices)
         placement = Placement(layers[0], tuple(layers), layers[-1])
     elif not others:
         assert host is not None  # there is at least one device
@@ -124,10 +124,10 @@ def _require_possible(
             + ", ".join(f"{i}: {d.name}" for i, d in enumerate(others))
         )
     n = len(sizes.layers)
-    if isinstance(params.gpu_layers, int) and params.gpu_layers > n + 1:
+    if isinstance(params.n_gpu_layers, int) and params.n_gpu_layers > n + 1:
         raise PlacementError(
-            f"gpu_layers is {params.gpu_layers}; the model has {n} layers; {n + 1} includes the output",
-            hint="gpu_layers='all' for everything",
+            f"n_gpu_layers is {params.n_gpu_layers}; the model has {n} layers; {n + 1} includes the output",
+            hint="n_gpu_layers='all' for everything",
         )
     if params.cpu_moe and not any(layer.experts for layer in sizes.layers):
         raise PlacementError(f"cpu_moe={params.cpu_moe}: the model has no experts", hint="leave it out")
@@ -135,12 +135,14 @@ def _require_possible(
         raise PlacementError(f"cpu_moe is {params.cpu_moe}; the model has {n} layers", hint="cpu_moe=True for all")
     if not params.kv_offload and not any(layer.cache for layer in sizes.layers):
         raise PlacementError("kv_offload=False: the model has no cache of keys, values or states", hint="leave it out")
-    if params.layers is not None:
-        unknown = sorted(set(params.layers) - {d.name for d in devices})
+    if params.layer_devices is not None:
+        unknown = sorted(set(params.layer_devices) - {d.name for d in devices})
         if unknown:
-            raise PlacementError(f"layers names {', '.join(unknown[:_SHOWN])}; the model was opened on {named}")
-        if len(params.layers) != n:
-            raise PlacementError(f"layers names {len(params.layers)} layers; expected {n}, those of the model")
+            raise PlacementError(f"layer_devices names {', '.join(unknown[:_SHOWN])}; the model was opened on {named}")
+        if len(params.layer_devices) != n:
+            raise PlacementError(
+                f"layer_devices names {len(params.layer_devices)} layers; expected {n}, those of the model"
+            )
 
 
 def _with_cpu_parts(placement: Placement, sizes: ModelSizes, host: Device | None, params: PlacementParams) -> Placement:
@@ -177,11 +179,11 @@ def _shared(
         count, with_output = n, True
         parts[0] += sizes.input
         parts[-1] -= sizes.tied if len(order) == 1 else 0
-    elif params.gpu_layers == "auto" and params.tensor_split is None:
+    elif params.n_gpu_layers == "auto" and params.tensor_split is None:
         with_output = _n_fitting(parts, rooms) == len(parts)
         count = n if with_output else _n_fitting(parts[:-1], rooms)
     else:
-        requested = params.gpu_layers if isinstance(params.gpu_layers, int) else n + 1
+        requested = params.n_gpu_layers if isinstance(params.n_gpu_layers, int) else n + 1
         count, with_output = min(requested, n), requested > n
     taken = parts[n - count : n] + parts[n:] * with_output
     if params.tensor_split is not None:

@@ -21,7 +21,7 @@ class PlacementParams:
     raises PlacementError for an invalid value, or for two options that exclude each other.
     """
 
-    gpu_layers: int | Literal["auto", "all"] = "auto"
+    n_gpu_layers: int | Literal["auto", "all"] = "auto"
     """How many of the last layers are on the devices. All layers + 1, or "all": the output too.
 
     "auto": as many as fit into their free memory; fewer if memory runs out during loading.
@@ -39,14 +39,14 @@ class PlacementParams:
     kv_offload: bool = True
     """False: keys, values and recurrent states stay on the CPU, and attention over them is computed there."""
 
-    layers: tuple[str, ...] | None = None
+    layer_devices: tuple[str, ...] | None = None
     """The name of each layer's device. The input is with the first layer, the output with the last."""
 
     fallback: bool = True
     """False: an op that the layer's device cannot run is an error; it does not run on another device."""
 
     def __post_init__(self) -> None:
-        self._check_gpu_layers()
+        self._check_n_gpu_layers()
         if self.tensor_split is not None:
             object.__setattr__(self, "tensor_split", _shares(self.tensor_split))
         if self.main_gpu is not None and not _is_count(self.main_gpu):
@@ -58,59 +58,59 @@ class PlacementParams:
         for name in ("kv_offload", "fallback"):
             if not isinstance(getattr(self, name), bool):
                 raise PlacementError(f"{name} is {described(getattr(self, name))}; expected True or False")
-        if self.layers is not None:
-            self._check_layers(self.layers)
+        if self.layer_devices is not None:
+            self._check_layer_devices(self.layer_devices)
         if self.tensor_split is not None and self.main_gpu is not None:
             raise PlacementError("tensor_split and main_gpu exclude each other", hint="give one of them")
 
-    def _check_gpu_layers(self) -> None:
-        n = self.gpu_layers
+    def _check_n_gpu_layers(self) -> None:
+        n = self.n_gpu_layers
         if not _is_count(n) and not (isinstance(n, str) and n in ("auto", "all")):
             raise PlacementError(
-                f"gpu_layers is {described(n)}; expected a number of layers, 'auto' or 'all'",
-                hint="gpu_layers='all' for all of them",
+                f"n_gpu_layers is {described(n)}; expected a number of layers, 'auto' or 'all'",
+                hint="n_gpu_layers='all' for all of them",
             )
 
-    def _check_layers(self, layers: object) -> None:
+    def _check_layer_devices(self, layers: object) -> None:
         named = isinstance(layers, (list, tuple)) and layers and all(isinstance(name, str) and name for name in layers)
         if not named:
             raise PlacementError(
-                f"layers is {described(layers)}; expected a device's name for each layer",
-                hint='layers=("cpu",) * 8 + ("cuda:0",) * 24',
+                f"layer_devices is {described(layers)}; expected a device's name for each layer",
+                hint='layer_devices=("cpu",) * 8 + ("cuda:0",) * 24',
             )
-        object.__setattr__(self, "layers", tuple(self.layers or ()))
-        for name in ("gpu_layers", "tensor_split", "main_gpu"):
+        object.__setattr__(self, "layer_devices", tuple(self.layer_devices or ()))
+        for name in ("n_gpu_layers", "tensor_split", "main_gpu"):
             if getattr(self, name) != getattr(_DEFAULT, name):
-                raise PlacementError(f"layers and {name} exclude each other", hint="give one of them")
+                raise PlacementError(f"layer_devices and {name} exclude each other", hint="give one of them")
 
     @property
     def adapts(self) -> bool:
         """Whether layers may be moved, because no option says where they are."""
-        return self.gpu_layers == "auto" and self.layers is None and self.tensor_split is None
+        return self.n_gpu_layers == "auto" and self.layer_devices is None and self.tensor_split is None
 
     @property
     def asks_for_devices(self) -> tuple[str, ...]:
         """The options that need a device other than the CPU."""
-        options = [] if self.gpu_layers in ("auto", 0) else [f"gpu_layers={self.gpu_layers!r}"]
+        options = [] if self.n_gpu_layers in ("auto", 0) else [f"n_gpu_layers={self.n_gpu_layers!r}"]
         options += [f"{n}={v}" for n in ("tensor_split", "main_gpu") if (v := getattr(self, n)) is not None]
         return tuple(options)
 
     @property
     def asks_for_cpu(self) -> tuple[str, ...]:
         """The options that put something on the CPU."""
-        options = [f"gpu_layers={self.gpu_layers}"] if isinstance(self.gpu_layers, int) else []
+        options = [f"n_gpu_layers={self.n_gpu_layers}"] if isinstance(self.n_gpu_layers, int) else []
         options += [f"cpu_moe={self.cpu_moe}"] if self.cpu_moe else []
         return (*options, *(() if self.kv_offload else ("kv_offload=False",)))
 
     @property
     def advice(self) -> str:
         """The option to change if memory runs out."""
-        if self.layers is not None:
-            return "give that device fewer layers in layers= (--layer-devices)"
+        if self.layer_devices is not None:
+            return "give that device fewer layers in layer_devices= (--layer-devices)"
         if self.tensor_split is not None:
-            return "give that device a smaller share in tensor_split= (--tensor-split), or lower gpu_layers="
-        if self.gpu_layers != "auto":
-            return "lower gpu_layers= (--gpu-layers), or leave it out, to use as many layers as fit"
+            return "give that device a smaller share in tensor_split= (--tensor-split), or lower n_gpu_layers="
+        if self.n_gpu_layers != "auto":
+            return "lower n_gpu_layers= (--gpu-layers), or leave it out, to use as many layers as fit"
         return "use a smaller context or batch, a more quantized file, or another device"
 
 

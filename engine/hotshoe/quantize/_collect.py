@@ -62,7 +62,7 @@ def collect_importance(
         raise InputTooLongError(
             f"chunks have {size} tokens, but a graph takes at most {model.params.max_graph_rows}, and a chunk must fit "
             "into one: graphs without logits do not compute all inputs of the last layer",
-            hint=f"load the model with RunnerParams(n_batch={size}), or use smaller chunks",
+            hint=f"load the model with n_batch={size}, or use smaller chunks",
         )
     chunks = list(_chunks(model, text, size))[:limit]
     collector = _Collector(model.backend)

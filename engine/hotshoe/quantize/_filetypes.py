@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hotshoe_core.errors import ConversionError, did_you_mean
+from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.text import shown
 
 if TYPE_CHECKING:
     from hotshoe_core.tensors.dtypes import DType
@@ -90,12 +92,12 @@ def parse_file_type(name: object) -> FileType:
     Raises ConversionError, with a similar name as hint, if the name is unknown.
     """
     if not isinstance(name, str):
-        raise ConversionError(f"the file type is {name!r} ({type(name).__name__}); expected a name such as q4_k_m")
+        raise ConversionError(f"the file type is {described(name)}; expected a name such as q4_k_m")
     plain = name.strip().lower().replace("-", "_")
     found = FILE_TYPES.get(_SHORT.get(plain, plain))
     if found is None:
         raise ConversionError(
-            f"unknown file type {name!r}; expected one of {', '.join(FILE_TYPES)}",
+            f"unknown file type {shown(name)}; expected one of {', '.join(FILE_TYPES)}",
             hint=did_you_mean(plain, FILE_TYPES),
         )
     return found
@@ -114,7 +116,7 @@ def parse_dtype(name: object, what: str) -> DType:
     found = name if isinstance(name, DType) else names.get(name.strip().lower()) if isinstance(name, str) else None
     if found not in writable:
         raise ConversionError(
-            f"{what}: unknown tensor type {name!r}; expected one of {', '.join(names)}",
-            hint=did_you_mean(str(name).lower(), names),
+            f"{what}: unknown tensor type {shown(name)}; expected one of {', '.join(names)}",
+            hint=did_you_mean(shown(name).strip("'").lower(), names),
         )
     return found

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hotshoe.atomic_file import atomic_write
+from hotshoe.atomic_file import atomic_write, check_target
 from hotshoe.quantize._gguf import Row, head, padding, string_entry, strings_entry, u32_entry
 from hotshoe_core.errors import ModelFileError
-from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.arguments import file_path, regular
 from hotshoe_core.gguf import GGUFArray, GGUFFile
 from hotshoe_core.tensors.dtypes import DType
 
@@ -71,11 +71,9 @@ class ImportanceMatrix:
 
         Raises ModelFileError if the file is in neither format, is damaged, or holds values that are not numbers.
         """
-        if not isinstance(path, (str, os.PathLike)):
-            raise ModelFileError(f"the path of an importance matrix is {described(path)}; expected a str or a Path")
-        path = Path(path).expanduser()
+        path = file_path("the path of an importance matrix", path, ModelFileError)
         try:
-            with open(path, "rb") as file:
+            with open(regular(path), "rb") as file:
                 magic = file.read(4)
                 raw = b"" if magic == b"GGUF" else magic + file.read()
         except OSError as error:
@@ -86,11 +84,12 @@ class ImportanceMatrix:
                 raise ModelFileError("sums of squares are negative or not numbers", path=path, field=name, hint=_MAKE)
         return found
 
-    def write(self, target: Path) -> None:
-        """Write a GGUF file to ``target``, as llama.cpp does: the same keys, sorted names, shapes without leading ones.
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write a GGUF file, as llama.cpp does: the same keys, sorted names, shapes without leading ones.
 
-        Raises ConversionError if the file cannot be written.
+        Replaces a file of that name. Raises ConversionError if the file cannot be written.
         """
+        target = check_target(path, True, example="imatrix.gguf")
         rows: list[Row] = []
         arrays: list[Array] = []
         for name in sorted(self.weights, key=str.encode):

@@ -16,7 +16,7 @@ from hotshoe.quantize._imatrix import ImportanceMatrix
 from hotshoe.quantize._mix import Facts, Mixer, fallback, sort_key
 from hotshoe.quantize._roles import Role, may_quantize, role_of
 from hotshoe_core.errors import ConversionError, did_you_mean
-from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.arguments import described, listed
 from hotshoe_core.gguf import GGUFArray, Metadata
 from hotshoe_core.tensors.dtypes import DType
 
@@ -65,9 +65,9 @@ class QuantizeParams:
     def chosen(self) -> Chosen:
         """Parse the types and patterns."""
         patterns = []
-        for given in self.tensor_types:
+        for given in listed("tensor_types", self.tensor_types, "pairs of a pattern and a type", ConversionError):
             if not isinstance(given, (tuple, list)) or len(given) != 2 or not isinstance(given[0], str):
-                raise ConversionError(f"tensor_types holds {given!r:.100}; expected pairs of a pattern and a type")
+                raise ConversionError(f"tensor_types holds {described(given)}; expected pairs of a pattern and a type")
             try:
                 pattern = re.compile(given[0])
             except re.error as error:

@@ -18,7 +18,7 @@ from hotshoe.quantize._imatrix import ImportanceMatrix
 from hotshoe.quantize._plan import Change, QuantizeParams, facts_of, make_plan
 from hotshoe.quantize._rows import RowQuantizer, open_quantizer
 from hotshoe_core.errors import ConversionError, ModelFileError
-from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.arguments import described, file_path
 from hotshoe_core.gguf import GGUFFile
 from hotshoe_core.tensors.dtypes import DType
 
@@ -126,15 +126,14 @@ def _imatrix(params: QuantizeParams) -> ImportanceMatrix | None:
 
 
 def _open(source: Any) -> GGUFFile:
-    if not isinstance(source, (str, os.PathLike)):
-        raise ModelFileError(f"the path of a model is {described(source)}; expected a str or a Path")
-    if Path(source).is_dir():
+    source = file_path("the path of a model", source, ModelFileError)
+    if source.is_dir():
         raise ModelFileError(
             "is a folder; expected a GGUF file",
             path=source,
             hint="hotshoe convert reads Hugging Face folders, and can quantize at once: --type q4_k_m",
         )
-    return GGUFFile(Path(source).expanduser())
+    return GGUFFile(source)
 
 
 def _plan(file: GGUFFile, kind: FileType, params: QuantizeParams, imatrix: ImportanceMatrix | None) -> QuantizationPlan:

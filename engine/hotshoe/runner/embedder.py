@@ -11,7 +11,7 @@ from hotshoe.runner.base import ModelParts
 from hotshoe.runner.encoder_model import EncoderModel, EncoderSignature
 from hotshoe.runner.pooling import Pooling, pooling_of
 from hotshoe_core import Tensor, ops
-from hotshoe_core.errors import InputTooLongError, InputTypeError, ShapeError
+from hotshoe_core.errors import InputEmptyError, InputTooLongError, InputTypeError, ShapeError
 from hotshoe_core.errors.arguments import flag, integer, listed
 
 __all__ = ["EmbeddingModel", "Pooling"]
@@ -42,7 +42,7 @@ class EmbeddingModel(EncoderModel):
 
         truncate: cut texts with more than ``n_ctx`` tokens; otherwise they raise InputTooLongError. batch_size: the
         most texts that the model reads at once. progress: called with the fraction done, 0 to 1. Raises InputTypeError
-        unless ``texts`` is a text or an iterable of texts.
+        unless ``texts`` is a text or an iterable of texts, and InputEmptyError for a text without tokens.
         """
         self._require_open()
         if isinstance(texts, str):
@@ -59,7 +59,7 @@ class EmbeddingModel(EncoderModel):
         """Return the last layer's state of each token of a text, before pooling: float32 (n, dim)."""
         self._require_open()
         (ids,) = self._tokenize([text], truncate=False)
-        states: np.ndarray[Any, np.dtype[np.float32]] = self._compute([ids], pooled=False)[0]
+        states: np.ndarray[Any, np.dtype[np.float32]] = self._compute([ids], pooled=False)[0, : len(ids)]
         return states
 
     def _tokenize(self, texts: Iterable[str], truncate: bool) -> list[list[int]]:
@@ -72,7 +72,7 @@ class EmbeddingModel(EncoderModel):
                     hint="split it, or pass truncate=True to use its beginning",
                 )
             if not tokens:
-                raise InputTooLongError(f"text {i} has no tokens, and the vocabulary adds none around it")
+                raise InputEmptyError(f"text {i} has no tokens, and the vocabulary adds none around it")
         return ids
 
     def _finish(self, pooled: Tensor) -> Tensor:

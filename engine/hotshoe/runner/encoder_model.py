@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache import AttentionSpec, UncachedView
+from hotshoe.kvcache.buckets import round_up
 from hotshoe.kvcache.cells import Reach
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.base import LoadedModel, ModelParts
@@ -67,7 +68,7 @@ class EncoderModel(LoadedModel):
     def states_of(self, ids: Sequence[int]) -> Array:
         """Return the last layer's state of each token id of one text, without pooling: float32 (n, dim)."""
         self._require_open()
-        states: Array = self._compute([list(ids)], pooled=False)[0]
+        states: Array = self._compute([list(ids)], pooled=False)[0, : len(ids)]
         return states
 
     def _compute(
@@ -79,7 +80,7 @@ class EncoderModel(LoadedModel):
         gives NaN or infinity.
         """
         lengths = np.array([len(i) for i in ids])
-        n = int(lengths.max())
+        n = self._padded_length(int(lengths.max()))
         inside = np.arange(n) < lengths[:, None]
         feeds: dict[str, Array] = {"tokens": _padded(ids, n), "positions": np.arange(n, dtype=np.int32)}
         for reach in dict.fromkeys(self._reaches):
@@ -97,6 +98,11 @@ class EncoderModel(LoadedModel):
         if not np.isfinite(counted).all():
             raise self._not_finite()
         return out
+
+    def _padded_length(self, n: int) -> int:
+        """Return the length of the graph for texts of up to ``n`` tokens: ``n``, or more if few lengths are wanted."""
+        per_octave = self.backend.cache_config().lengths_per_octave
+        return n if per_octave is None else min(round_up(n, per_octave), self.n_ctx)
 
     def _build(self, signature: EncoderSignature) -> Built:
         b, n, pooled, typed = signature

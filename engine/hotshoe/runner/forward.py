@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from hotshoe.kvcache import AttentionSpec, Cache, LayerSpec, Sizes, StateView
+from hotshoe.kvcache.buckets import round_up, rows_per_octave
 from hotshoe.nn.batch import Batch
 from hotshoe.runner.contexts import Built, ContextCache
-from hotshoe.runner.items import Items, SpanRow
-from hotshoe.runner.scheduler import Chunk, round_up_to_bucket
+from hotshoe.runner.items import MAX_POSITION, Items, SpanRow
+from hotshoe.runner.scheduler import Chunk
 from hotshoe_core import DType, Tensor
-from hotshoe_core.errors import InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
+from hotshoe_core.errors import InputEmptyError, InputTooLongError, ModelDefinitionError, ShapeError, TokenizerError
+from hotshoe_core.errors.text import shown
 
 if TYPE_CHECKING:
     from hotshoe.runner.base import TextModule
@@ -47,9 +49,10 @@ class TextWork(NamedTuple):
     n_outputs: int
 
 
-def max_padding(n_rows: int) -> int:
+def max_padding(n_rows: int, per_octave: int) -> int:
     """Return the largest number of rows that padding adds to a graph of up to ``n_rows`` rows."""
-    return max(round_up_to_bucket(n) - n for n in range(1, n_rows + 1))
+    n = 1 + (1 << max(1, n_rows - 1).bit_length() - 1)  # the largest power of two plus 1 among them
+    return round_up(n, per_octave) - n
 
 
 class TextForward:
@@ -65,6 +68,7 @@ class TextForward:
         self._n_ctx = n_ctx
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
+        self._per_octave = rows_per_octave(backend)
         min_weight = max(1, n_ubatch // _SMALL_GRAPHS)
         self.contexts: ContextCache[TextSignature] = ContextCache(
             self.build, _MAX_GRAPHS * n_ubatch, weight=lambda s: max(min_weight, min(n_ubatch, s.n_rows))
@@ -73,13 +77,13 @@ class TextForward:
     def check(self, items: Items, before: int = 0) -> None:
         """Raise an error unless the model can compute the rows from ``before`` on.
 
-        Without this check, all jobs of a step would fail with the invalid one. Raises InputTooLongError for an empty
-        sequence or more rows than the context holds; TokenizerError for a token id outside the vocabulary; ShapeError
-        for a span that does not fit the model.
+        Without this check, all jobs of a step would fail with the invalid one. Raises InputEmptyError for an empty
+        sequence; InputTooLongError for more rows than the context holds; TokenizerError for a token id outside the
+        vocabulary; ShapeError for a span that does not fit the model.
         """
         n = len(items)
         if not n:
-            raise InputTooLongError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
+            raise InputEmptyError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
         if n > self._n_ctx:
             raise InputTooLongError(
                 f"{n} tokens were given; the context holds {self._n_ctx}",
@@ -87,10 +91,16 @@ class TextForward:
             )
         for row in items.rows[before:]:
             if not isinstance(row, SpanRow) and not 0 <= row < self.n_vocab:
-                raise TokenizerError(f"token id {row} is outside the vocabulary of {self.n_vocab} tokens")
+                raise TokenizerError(f"token id {shown(row)} is outside the vocabulary of {self.n_vocab} tokens")
         for entry in items.spans:
             if entry.start >= before:
                 self._check_span(entry.span)
+        last = self._n_ctx + sum(entry.span.extent - len(entry.span) for entry in items.spans)
+        if last > MAX_POSITION:
+            raise ShapeError(
+                f"with the positions of its spans, the sequence would reach position {last}; expected at most "
+                f"{MAX_POSITION}"
+            )
 
     def _check_span(self, span: Any) -> None:
         dim = self._model.config.dim
@@ -112,7 +122,7 @@ class TextForward:
 
     def padded_rows(self, n: int) -> int:
         """Return the number of rows of the graph that computes ``n`` rows, with padding."""
-        return n if self._cache.uniform else round_up_to_bucket(n)
+        return n if self._cache.uniform else round_up(n, self._per_octave)
 
     def prepare(
         self,
@@ -146,7 +156,7 @@ class TextForward:
             outputs += range(end - n_needed, end)
             row = end
         padding = n_rows - row
-        n_outputs = round_up_to_bucket(len(outputs))
+        n_outputs = round_up(len(outputs), self._per_octave)
         feeds["tokens"] = np.array(tokens + [0] * padding, np.int32)
         feeds["positions"] = positions
         feeds["sequences"] = np.array(sequences + [len(chunks)] * padding, np.int32)  # padding: one more sequence

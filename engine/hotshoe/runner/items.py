@@ -12,7 +12,9 @@ import numpy as np
 from hotshoe_core.errors import GraphError, ShapeError, TokenizerError
 from hotshoe_core.errors.arguments import described, listed
 
-__all__ = ["EmbeddingSpan", "Item", "Items", "Row", "SpanInSequence", "SpanRow", "n_common"]
+__all__ = ["MAX_POSITION", "EmbeddingSpan", "Item", "Items", "Row", "SpanInSequence", "SpanRow", "n_common"]
+
+MAX_POSITION = 2**31 - 1  # graphs hold positions in I32
 
 Array = np.ndarray[Any, Any]
 
@@ -71,9 +73,10 @@ class EmbeddingSpan:
                     f"positions of a span of {len(array)} rows are {positions.dtype}{list(positions.shape)}; "
                     f"expected integers of shape ({len(array)},) or (streams, {len(array)})"
                 )
-            if positions.min() < 0:
+            if positions.min() < 0 or positions.max() > MAX_POSITION:
                 raise ShapeError(
-                    f"positions of a span begin at {positions.min()}; expected 0 or more, counted from its beginning"
+                    f"positions of a span are {positions.min()} to {positions.max()}; expected 0 to {MAX_POSITION}, "
+                    "counted from its beginning"
                 )
             object.__setattr__(self, "positions", positions.astype(np.int32))
         if not self.hash:

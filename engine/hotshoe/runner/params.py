@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from hotshoe.kvcache import MAX_SEQUENCES
 from hotshoe_core import DType
 from hotshoe_core.errors import DTypeError, ModelError
+from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.text import shown
 
 __all__ = ["RunnerParams"]
+
+_MOST = 2**31 - 1  # rows and cells are numbered in I32
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +48,17 @@ class RunnerParams:
             if value is None and name in ("n_batch", "n_ubatch"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ModelError(f"{name} is {value!r}; expected an integer of 1 or more")
+                raise ModelError(f"{name} is {described(value)}; expected an integer of 1 or more")
+            if value > _MOST:
+                raise ModelError(f"{name} is {shown(value)}; expected at most {_MOST}")
         if self.max_sequences > MAX_SEQUENCES:
             raise ModelError(f"max_sequences is {self.max_sequences}; expected at most {MAX_SEQUENCES}")
+        if self.n_sequences > self.max_sequences:
+            raise ModelError(
+                f"n_sequences is {self.n_sequences}; expected at most {self.max_sequences}, as the cache holds "
+                f"max_sequences={self.max_sequences} texts",
+                hint="each text has at most n_ctx tokens: lower n_sequences",
+            )
         if self.n_ubatch is not None and self.n_ubatch > self.max_step_rows:
             raise ModelError(
                 f"n_ubatch is {self.n_ubatch}, but a step computes n_batch={self.max_step_rows} tokens",
@@ -54,7 +66,9 @@ class RunnerParams:
             )
         dtype = self.dtype
         if dtype.is_integer:
-            raise DTypeError(f"kv_dtype is {self.kv_dtype!r}; expected a float or quantized type, such as f16 or q8_0")
+            raise DTypeError(
+                f"kv_dtype is {described(self.kv_dtype)}; expected a float or quantized type, such as f16 or q8_0"
+            )
 
     @property
     def max_step_rows(self) -> int:
@@ -73,5 +87,5 @@ class RunnerParams:
             return DType.parse(self.kv_dtype)
         except DTypeError:
             raise DTypeError(
-                f"kv_dtype is {self.kv_dtype!r}; expected an element type", hint="use f16, f32, q8_0 or q4_0"
+                f"kv_dtype is {described(self.kv_dtype)}; expected an element type", hint="use f16, f32, q8_0 or q4_0"
             ) from None

@@ -6,7 +6,7 @@ ends. So a decoding job never waits longer than one step for a prompt, however l
 gets at least one row of every step.
 
 If all sequences of a graph must have the same number of rows (*uniform*), decoding jobs get graphs of their own, and
-prompts are cut into the sizes of ``round_up_to_bucket``, so that few different graphs are needed.
+prompts are cut into the sizes of kvcache/buckets.py, so that few different graphs are needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["Chunk", "Limits", "Pending", "round_down_to_bucket", "round_up_to_bucket", "schedule"]
+from hotshoe.kvcache.buckets import ROWS_PER_OCTAVE, round_down
+
+__all__ = ["Chunk", "Limits", "Pending", "schedule"]
 
 
 class Pending(Protocol):
@@ -61,24 +63,8 @@ class Limits(NamedTuple):
     uniform: bool = False
     """Whether all sequences of a graph must have the same number of rows."""
 
-
-_EXACT = 32  # smaller sizes are not rounded
-
-
-def round_up_to_bucket(n: int) -> int:
-    """Round ``n`` up: exact below 32, then a multiple of 1/16 of the power of two below. Adds at most 6 %."""
-    if n < _EXACT:
-        return n
-    quantum = 1 << (n.bit_length() - 5)
-    return -(-n // quantum) * quantum
-
-
-def round_down_to_bucket(n: int) -> int:
-    """Round ``n`` down to a size that ``round_up_to_bucket`` does not change."""
-    if n < _EXACT:
-        return n
-    quantum = 1 << (n.bit_length() - 5)
-    return n - n % quantum
+    per_octave: int = ROWS_PER_OCTAVE
+    """How many sizes uniform prompts are cut into, from a power of two to the next one."""
 
 
 def schedule(jobs: Sequence[P], limits: Limits) -> list[list[Chunk[P]]]:
@@ -150,7 +136,8 @@ def _uniform_prompts(prompts: Sequence[P], left: int, limits: Limits) -> list[li
         waiting = [i for i, job in enumerate(prompts) if done[i] < job.n_pending]
         if not waiting:
             break
-        n = round_down_to_bucket(min(prompts[waiting[0]].n_pending - done[waiting[0]], left, limits.n_ubatch))
+        n = min(prompts[waiting[0]].n_pending - done[waiting[0]], left, limits.n_ubatch)
+        n = round_down(n, limits.per_octave)
         graph: list[Chunk[P]] = []
         for i in waiting:
             if done[i] + n <= prompts[i].n_pending and (len(graph) + 1) * n <= min(left, limits.n_ubatch):

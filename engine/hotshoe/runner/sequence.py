@@ -10,7 +10,7 @@ import numpy as np
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.items import Item, Items
 from hotshoe.runner.slots import CachedSequence
-from hotshoe_core.errors import GraphError
+from hotshoe_core.errors import ClosedError, GraphError
 from hotshoe_core.errors.arguments import described, integer, listed
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ class TokenSequence(CachedSequence):
 
     ``len(sequence)`` is its number of rows: one for each token and each row of a span. Rows that another sequence, even
     a closed one, has computed for the same beginning are not computed again. A sequence may lose its room in the cache
-    to others while it is not extended; the next ``append`` then computes its rows again.
+    to others while it is not extended; the next ``append`` then computes its rows again. After ``close``, methods that
+    compute or change rows raise ClosedError.
 
     One thread at a time may extend a sequence: a second one gets GraphError. Different sequences may be extended by
     different threads.
@@ -33,6 +34,7 @@ class TokenSequence(CachedSequence):
     def __init__(self, engine: Engine, items: Iterable[Item] = ()) -> None:
         super().__init__(Items(items))
         self.engine = engine
+        self._closed = False
 
     @property
     def ids(self) -> list[int]:
@@ -43,21 +45,24 @@ class TokenSequence(CachedSequence):
         """Add tokens; return the logits after the last one: float32 (vocab,).
 
         Without arguments: the logits after the last row. Raises InputTooLongError if the context cannot hold the
-        tokens or the sequence is empty, TokenizerError for an invalid token, BackendError if the model gives NaN or
-        infinity, GraphError if another thread extends the sequence, or shortens it meanwhile. The sequence does not
-        change then, nor after an interrupt.
+        tokens, InputEmptyError if the sequence is empty, TokenizerError for an invalid token, BackendError if the model
+        gives NaN or infinity, GraphError if another thread extends the sequence, or shortens it meanwhile. The
+        sequence does not change then, nor after an interrupt.
         """
+        self.require_open()
         logits: np.ndarray[Any, np.dtype[np.float32]] = self.engine.extend([self], [items])[0]
         return logits
 
     def truncate(self, n: int) -> None:
         """Keep the first ``n`` rows. Raises GraphError if there are fewer, or if row ``n`` is inside a span."""
+        self.require_open()
         n = integer("what truncate keeps", n, 0, GraphError)
         self._require(n <= len(self), f"keep the first {n}")
         self.engine.truncate(self, n)
 
     def fork(self) -> TokenSequence:
         """Return another sequence with the same tokens. The rows that are computed are shared, not copied."""
+        self.require_open()
         with self.engine.lock:
             copy = TokenSequence(self.engine)
             copy.items = self.items.copy()
@@ -71,13 +76,23 @@ class TokenSequence(CachedSequence):
         removed tokens. Raises GraphError if there are fewer rows, if a cut is inside a span, or if the model's
         positions cannot be moved; the message gives the reason.
         """
+        self.require_open()
         keep, n = (integer(f"{name} of a shift", value, 0, GraphError) for name, value in (("keep", keep), ("n", n)))
         self._require(keep + n <= len(self), f"remove {n} after the first {keep}")
         self.engine.shift(self, keep, n)
 
     def close(self) -> None:
-        """Give up the room in the cache. The rows stay there for sequences that begin alike, while there is room."""
+        """Give up the room in the cache, and refuse further calls. Idempotent.
+
+        The rows stay in the cache for sequences that begin alike, while there is room.
+        """
+        self._closed = True
         self.engine.detach(self)
+
+    def require_open(self) -> None:
+        """Raise ClosedError if the sequence is closed."""
+        if self._closed:
+            raise ClosedError("the sequence is closed", hint="make another one: model.sequence(sequence.ids)")
 
     def _require(self, fits: bool, action: str) -> None:
         if not fits:
@@ -113,6 +128,7 @@ def extend(
                 "the sequence belongs to another loaded model",
                 hint="make it with model.sequence() of the same loaded model",
             )
+        sequence.require_open()
     if not given:
         raise GraphError("no sequence was given; expected one or more")
     if len({id(sequence) for sequence, _ in given}) < len(given):

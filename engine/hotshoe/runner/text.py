@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 import numpy as np
 
 from hotshoe.kvcache import make_cache
+from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.runner.base import LoadedModel, ModelParts, T
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
@@ -20,17 +21,23 @@ from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence, extend
 from hotshoe.runner.slots import Slots
 from hotshoe.runner.stream import Completion, Stream
-from hotshoe.sampling import Sampler, SamplingParams
-from hotshoe_core import DeviceType
-from hotshoe_core.errors import InputTooLongError, SamplingError, WeightsError, did_you_mean
+from hotshoe.sampling import Constraint, Grammar, GrammarVocabulary, Sampler, SamplingParams, choose_grammar
+from hotshoe_core import AllocationStatus, DeviceType, Memory
+from hotshoe_core.errors import (
+    InputTooLongError,
+    InsufficientMemoryError,
+    SamplingError,
+    WeightsError,
+    did_you_mean,
+)
 from hotshoe_core.errors.arguments import integer
+from hotshoe_core.errors.text import format_bytes
 
 if TYPE_CHECKING:
     from hotshoe.chat import ChatTemplate
     from hotshoe.runner.base import TextModule
     from hotshoe.runner.items import Item
-    from hotshoe.sampling import Constraint
-    from hotshoe_core import Context
+    from hotshoe_core import Backend, Context
 
 __all__ = ["Score", "TextModel"]
 
@@ -63,22 +70,24 @@ class TextModel(LoadedModel):
     def __init__(self, parts: ModelParts) -> None:
         super().__init__(parts)
         model, params, n_ctx = cast("TextModule", parts.model), parts.params, parts.n_ctx
-        spec = model.cache_spec()
+        spec, per_octave = model.cache_spec(), rows_per_octave(self.backend)
+        free = self.backend.memory_free()
         self._cache = make_cache(
             self.backend,
             spec,
             n_tokens=n_ctx,
             n_sequences=params.n_sequences,
             n_ubatch=params.max_graph_rows,
-            n_scratch=max_padding(params.max_graph_rows),
+            n_scratch=max_padding(params.max_graph_rows, per_octave),
             dtype=params.dtype,
         )
+        _require_room(self.backend, free)
         self._forward = TextForward(model, self.backend, self._cache, spec, n_ctx=n_ctx, n_ubatch=params.max_graph_rows)
         self.engine = Engine(
             self.backend,
             self._forward,
             Slots(self._cache, params.max_sequences),
-            Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform),
+            Limits(params.max_step_rows, params.max_graph_rows, self._cache.uniform, per_octave),
             n_ctx=n_ctx,
             not_finite=self._not_finite,
             sample_on_device=self.backend.device_of(len(spec)).type is not DeviceType.CPU,  # where the logits are
@@ -94,13 +103,13 @@ class TextModel(LoadedModel):
     def logits(self, items: Sequence[Item]) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Return the logits after each of these tokens: float32 (n, vocab), not normalised.
 
-        items: token ids and EmbeddingSpans. Raises InputTooLongError for no items or more than ``n_ctx``;
-        TokenizerError for an invalid token; BackendError if the model gives NaN or infinity.
+        items: token ids and EmbeddingSpans. Raises InputEmptyError for no items; InputTooLongError for more than
+        ``n_ctx``; TokenizerError for an invalid token; BackendError if the model gives NaN or infinity.
         """
         return np.concatenate(list(self._all_logits(items)))
 
     def score(self, text: str) -> Score:
-        """Return the log-likelihood of a text. Raises InputTooLongError, and BackendError as ``logits`` does."""
+        """Return the log-likelihood of a text. Raises InputEmptyError, InputTooLongError, and BackendError for NaN."""
         self._require_open()
         ids = self.tokenizer.encode(text)
         total, start = 0.0, 0
@@ -128,7 +137,7 @@ class TextModel(LoadedModel):
         return sequence
 
     def _filled_sequence(self, items: Iterable[Item]) -> TokenSequence:
-        """As ``sequence``, but an empty one raises InputTooLongError too."""
+        """As ``sequence``, but an empty one raises InputEmptyError."""
         self._require_open()
         sequence = TokenSequence(self.engine, items)
         self._forward.check(sequence.items)
@@ -153,7 +162,9 @@ class TextModel(LoadedModel):
         prompt: str | Sequence[int],
         params: SamplingParams | None = None,
         *,
-        grammar: Constraint | None = None,
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: Grammar | Constraint | str | None = None,
         **options: Any,
     ) -> Completion: ...
     @overload
@@ -162,7 +173,9 @@ class TextModel(LoadedModel):
         prompt: Sequence[str] | Sequence[Sequence[int]],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        grammar: Sequence[Constraint | None] | None = None,
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: Grammar | str | Sequence[Grammar | Constraint | str | None] | None = None,
         batch_size: int = 16,
         **options: Any,
     ) -> list[Completion]: ...
@@ -171,17 +184,23 @@ class TextModel(LoadedModel):
         prompt: Any,
         params: Any = None,
         *,
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
         grammar: Any = None,
         batch_size: int = 16,
         **options: Any,
     ) -> Completion | list[Completion]:
-        """Continue a prompt (a text or token ids), or each prompt of a list, computed together.
+        """Continue a prompt (a text or token ids), or each prompt of a list, computed together. Return the whole texts.
 
         params, options: how to sample. Options are fields of SamplingParams and replace those of ``params``:
-        ``generate("Once", max_tokens=50, temperature=0)``. For a list of prompts, ``params`` and ``grammar`` may be
-        lists too, ``batch_size`` is the most texts that are generated at once, and a given ``seed`` is that of the
-        first text; the others get seed + 1, seed + 2, … Raises InputTooLongError, and SamplingError for an unknown or
-        invalid option.
+        ``generate("Once", max_tokens=50, temperature=0)``.
+        json_schema, regex, grammar: one of them restricts the text: a JSON schema, as a mapping or as JSON text; a
+        regular expression that the whole text matches; a GBNF grammar as text, or a Grammar that you made before.
+        ``hotshoe.sampling.Grammar`` says what each allows. Raises GrammarError for an invalid one.
+
+        For a list of prompts, ``params`` and ``grammar`` may be lists too, ``batch_size`` is the most texts that are
+        generated at once, and a given ``seed`` is that of the first text; the others get seed + 1, seed + 2, …
+        Raises InputEmptyError, InputTooLongError, and SamplingError for an unknown or invalid option.
         """
         batch_size = integer("batch_size", batch_size, 1, SamplingError)
         self._require_open()
@@ -189,11 +208,8 @@ class TextModel(LoadedModel):
             with contextlib.suppress(TypeError):  # encode() reports objects that only claim to be iterable
                 prompt = list(iter(prompt))  # looking at its first element would consume an iterator
         if _is_one(prompt):
-            stream = self.stream(prompt, params, grammar=grammar, **options)
-            for _ in stream:
-                pass
-            return stream.completion
-        streams = self._streams(list(prompt), params, grammar, options)
+            return _whole(self.stream(prompt, params, json_schema=json_schema, regex=regex, grammar=grammar, **options))
+        streams = self._streams(list(prompt), params, choose_grammar(json_schema, regex, grammar), options)
         waiting, running = deque(streams), list[Stream]()
         try:
             while waiting or running:
@@ -213,12 +229,13 @@ class TextModel(LoadedModel):
         n = len(prompts)
         all_params: list[Any] = list(params) if isinstance(params, Sequence) else [params] * n
         grammars: list[Any] = list(grammar) if isinstance(grammar, Sequence) else [grammar] * n
-        for name, given in (("params", all_params), ("grammar", grammars)):
+        for name, given in (("params", all_params), ("grammars", grammars)):
             if len(given) != n:
                 raise SamplingError(f"{len(given)} {name} were given for {n} prompts; expected one for each")
-        if grammar is not None and not isinstance(grammar, Sequence) and n > 1:
+        if n > 1 and isinstance(grammar, Constraint):
             raise SamplingError(
-                "one grammar was given for several prompts; expected a list, as a grammar keeps the state of one text"
+                f"one {type(grammar).__name__} was given for {n} prompts; it keeps the state of one text",
+                hint="give a Grammar, or a list",
             )
         streams = []
         for i, (prompt, base, constraint) in enumerate(zip(prompts, all_params, grammars, strict=True)):
@@ -233,7 +250,9 @@ class TextModel(LoadedModel):
         prompt: str | Sequence[int],
         params: SamplingParams | None = None,
         *,
-        grammar: Constraint | None = None,
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: Grammar | Constraint | str | None = None,
         **options: Any,
     ) -> Stream:
         """Continue a prompt piece by piece: ``for piece in model.stream("Once"): print(piece, end="")``.
@@ -244,7 +263,9 @@ class TextModel(LoadedModel):
         sequence = self._filled_sequence(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
         full = _with_options(params, options)
         self._check_shift(full.context_shift, sequence)
-        sampler = Sampler(full, self._forward.n_vocab, grammar)
+        chosen = choose_grammar(json_schema, regex, grammar)
+        constraint = chosen.start(self._grammar_vocabulary) if isinstance(chosen, Grammar) else chosen
+        sampler = Sampler(full, self._forward.n_vocab, constraint)
         sampler.observe(sequence.ids)
         stops = self.tokenizer.stop_ids | frozenset(full.stop_tokens)
         return Stream(self.engine, Generation(sequence, sampler, stops), self.tokenizer)
@@ -269,22 +290,44 @@ class TextModel(LoadedModel):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        grammar: Constraint | None = None,
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: Grammar | Constraint | str | None = None,
         **options: Any,
-    ) -> Stream:
-        """Answer a conversation piece by piece, in the model's chat format.
+    ) -> Completion:
+        """Answer a conversation in the model's chat format. Return the whole answer; ``stream_chat`` gives its pieces.
 
         messages: ``[{"role": "user", "content": "..."}, …]``. tools: JSON schemas of functions that the model may
-        call. params, options, grammar: as for ``generate``. Raises ChatTemplateError if the model has no chat format,
-        or its format does not accept the messages or tools; InputTooLongError.
+        call. The other arguments are those of ``generate``. Raises as ``generate`` does, and ChatTemplateError if the
+        model has no chat format, or its format does not accept the messages or tools.
         """
+        restriction: dict[str, Any] = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
+        return _whole(self.stream_chat(messages, params, tools=tools, **restriction, **options))
+
+    def stream_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        json_schema: Mapping[str, Any] | str | None = None,
+        regex: str | None = None,
+        grammar: Grammar | Constraint | str | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Answer a conversation piece by piece. The arguments and errors are those of ``chat``."""
         text = self.chat_template.render(messages, tools)
         if len(text) > _MAX_CHARACTERS * self.n_ctx:  # encoding it would take long, and fail too
             raise InputTooLongError(
                 f"the chat template made a prompt of {len(text):,} characters; the context holds {self.n_ctx} tokens",
                 hint="load the model with a larger n_ctx, or shorten the conversation",
             )
-        return self.stream(self.tokenizer.encode(text, add_special=False), params, grammar=grammar, **options)
+        restriction: dict[str, Any] = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
+        return self.stream(self.tokenizer.encode(text, add_special=False), params, **restriction, **options)
+
+    @functools.cached_property
+    def _grammar_vocabulary(self) -> GrammarVocabulary:
+        return GrammarVocabulary.from_tokenizer(self.tokenizer)
 
     @functools.cached_property
     def chat_template(self) -> ChatTemplate:
@@ -320,6 +363,29 @@ class TextModel(LoadedModel):
     def close(self) -> None:
         """Free weights, states and graphs, after the current graph. Idempotent."""
         self.engine.close(self._free)
+
+
+def _require_room(backend: Backend, free: Mapping[str, int]) -> None:
+    """Raise InsufficientMemoryError if a cache is larger than the memory that was free before it was made.
+
+    Systems allocate memory that they do not have, and end the process when it is used.
+    """
+    memory = backend.memory()
+    for device in memory.devices if backend.params.allocate else ():
+        size, left = device.sizes[1], free.get(device.device, 0)
+        if left and size > left:
+            device.cache = {i: Memory(m.size, AllocationStatus.FAILED) for i, m in device.cache.items()}
+            raise InsufficientMemoryError(
+                f"{device.device}: the cache takes {format_bytes(size)}; {format_bytes(left)} are free",
+                memory=memory,
+                hint="use a smaller n_ctx or n_sequences, or kv_dtype='q8_0'",
+            )
+
+
+def _whole(stream: Stream) -> Completion:
+    for _ in stream:
+        pass
+    return stream.completion
 
 
 def _is_one(prompt: Any) -> bool:

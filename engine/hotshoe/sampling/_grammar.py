@@ -10,21 +10,24 @@ The package llguidance implements this. It is an optional dependency: ``pip inst
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from hotshoe.sampling._json_schema import WHITESPACE, prepare
 from hotshoe_core.errors import GrammarError, MissingPackageError
 from hotshoe_core.errors.install import pip_install
 
 if TYPE_CHECKING:
     from typing import Self
 
+    from hotshoe.sampling._sampler import Constraint
     from hotshoe.tokenizers import Tokenizer
 
-__all__ = ["Grammar", "GrammarState", "GrammarVocabulary"]
+__all__ = ["Grammar", "GrammarState", "GrammarVocabulary", "choose_grammar"]
+
+_MAX_CHARACTERS = 1_000_000  # of a grammar: llguidance ends the process or panics for much longer ones
 
 
 def _llguidance(module: str = "llguidance") -> Any:
@@ -159,19 +162,22 @@ class Grammar:
         """Allow JSON that matches a JSON schema. The schema ``{"type": "object"}`` allows any object.
 
         schema: a mapping, or JSON text.
-        whitespace: the model may put spaces and line ends between the elements.
+        whitespace: between the elements, the model may write a space, or a line end and up to 20 spaces.
+
+        So that a model finds the end, some texts that match the schema are not allowed: a property that is not among
+        ``properties``, unless the schema has ``additionalProperties`` or combines objects by ``allOf``; an integer
+        beyond 2^53 - 1, unless the schema has a limit. Strings without ``maxLength``, arrays without ``maxItems`` and
+        the decimals of numbers without ``multipleOf`` have no end: ``max_tokens`` ends them.
 
         Raises GrammarError if the schema has a keyword that llguidance does not implement.
         """
+        text = prepare(schema)
+        options = {"whitespace_pattern": WHITESPACE} if whitespace else {"whitespace_flexible": False}
         try:
-            parsed = json.loads(schema) if isinstance(schema, str) else dict(schema)
-            text = json.dumps(parsed)
-        except (TypeError, ValueError) as e:
-            raise GrammarError(f"the JSON schema is not JSON: {e}") from None
-        if not isinstance(parsed, dict):
-            raise GrammarError(f"the JSON schema is {text[:40]}; expected an object")
-        options = {"whitespace_flexible": whitespace}
-        return cls(_llguidance().LLMatcher.grammar_from_json_schema(text, overrides=options), "JSON schema")
+            compiled = _llguidance().LLMatcher.grammar_from_json_schema(text, overrides=options)
+        except ValueError as e:  # such as a number that float64 cannot hold
+            raise GrammarError(f"the JSON schema cannot be used: {e}") from None
+        return cls(compiled, "JSON schema")
 
     @classmethod
     def from_regex(cls, pattern: str) -> Self:
@@ -267,6 +273,25 @@ class GrammarState:
             raise GrammarError(f"the {self._kind} failed: {_first_line(self._matcher)}")
 
 
+def choose_grammar(
+    json_schema: Mapping[str, Any] | str | None, regex: str | None, grammar: Grammar | Constraint | str | None
+) -> Grammar | Constraint | None:
+    """Return the grammar that one of these arguments describes; None if no argument is given.
+
+    grammar: a GBNF grammar as text, a Grammar, or a Constraint. Raises GrammarError for several arguments, and for an
+    invalid one.
+    """
+    given = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) > 1:
+        raise GrammarError(f"{' and '.join(names)} are given; expected one of them")
+    if json_schema is not None:
+        return Grammar.from_json_schema(json_schema)
+    if regex is not None:
+        return Grammar.from_regex(regex)
+    return Grammar.from_gbnf(grammar) if isinstance(grammar, str) else grammar
+
+
 def _first_line(matcher: Any) -> str:
     lines = str(matcher.get_error()).strip().splitlines()
     return lines[0] if lines else str(matcher.stop_reason())
@@ -275,4 +300,6 @@ def _first_line(matcher: Any) -> str:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise GrammarError(f"the {name} is {type(value).__name__}; expected str")
+    if len(value) > _MAX_CHARACTERS:
+        raise GrammarError(f"the {name} has {len(value):,} characters; expected at most {_MAX_CHARACTERS:,}")
     return value

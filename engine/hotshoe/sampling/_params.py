@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from hotshoe_core.errors import SamplingError
+from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.text import shown
 
 __all__ = ["DeviceSampling", "SamplingParams"]
 
@@ -107,7 +109,7 @@ class SamplingParams:
             if getattr(self, name) is not None:
                 self._count(name, least)
         if self.seed is not None and self.seed >= 2**64:
-            raise SamplingError(f"seed is {self.seed}; expected less than 2**64")
+            raise SamplingError(f"seed is {shown(self.seed)}; expected less than 2**64")
         self._set("logit_bias", _biases(self.logit_bias))
         self._set("stop", _texts(self.stop))
         self._set("stop_tokens", _ids("stop_tokens", self.stop_tokens))
@@ -142,19 +144,19 @@ class SamplingParams:
         value = getattr(self, name)
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if isinstance(value, (bool, str)) or not math.isfinite(number) or not minimum <= number <= maximum:
-            raise SamplingError(f"{name} is {value!r}; expected {_range(minimum, maximum, open)}", hint=_OFF.get(name))
-        if open and number == minimum:
-            raise SamplingError(f"{name} is {value!r}; expected {_range(minimum, maximum, open)}", hint=_OFF.get(name))
+        inside = minimum <= number <= maximum and not (open and number == minimum)
+        if isinstance(value, (bool, str)) or not math.isfinite(number) or not inside:
+            expected = _range(minimum, maximum, open)
+            raise SamplingError(f"{name} is {shown(value)}; expected {expected}", hint=_OFF.get(name))
         self._set(name, number)
 
     def _count(self, name: str, minimum: int) -> None:
         value = getattr(self, name)
         number = _integer(name, value)
         if number < minimum:
-            raise SamplingError(f"{name} is {value}; expected {minimum} or more", hint=_OFF.get(name))
+            raise SamplingError(f"{name} is {shown(value)}; expected {minimum} or more", hint=_OFF.get(name))
         self._set(name, number)
 
 
@@ -184,7 +186,7 @@ def _integer(name: str, value: Any) -> int:
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise SamplingError(f"{name} is {value!r} of type {type(value).__name__}; expected an integer") from None
+        raise SamplingError(f"{name} is {described(value)}; expected an integer") from None
 
 
 def _ids(name: str, ids: Any) -> frozenset[int]:
@@ -192,7 +194,7 @@ def _ids(name: str, ids: Any) -> frozenset[int]:
         raise SamplingError(f"{name} is {type(ids).__name__}; expected a collection of token ids")
     numbers = frozenset(_integer(f"an id in {name}", i) for i in ids)
     if numbers and min(numbers) < 0:
-        raise SamplingError(f"{name} holds {min(numbers)}; token ids are 0 or more")
+        raise SamplingError(f"{name} holds {shown(min(numbers))}; token ids are 0 or more")
     return numbers
 
 
@@ -203,13 +205,17 @@ def _biases(biases: Any) -> dict[int, float]:
     checked: dict[int, float] = {}
     for i, value in biases.items():
         if isinstance(value, (bool, str)) or not isinstance(value, (int, float)):
-            raise SamplingError(f"logit_bias[{i}] is {value!r}; expected a number")
-        if math.isnan(value) or value == math.inf:
+            raise SamplingError(f"logit_bias[{shown(i)}] is {shown(value)}; expected a number")
+        try:
+            bias = float(value)
+        except OverflowError:
+            bias = math.inf
+        if math.isnan(bias) or bias == math.inf:
             raise SamplingError(
-                f"logit_bias[{i}] is {value}; expected a finite number, or -inf to ban the token",
+                f"logit_bias[{shown(i)}] is {shown(value)}; expected a finite number, or -inf to ban the token",
                 hint="to allow certain tokens only, use a grammar",
             )
-        checked[operator.index(i)] = float(value)
+        checked[operator.index(i)] = bias
     return checked
 
 
@@ -217,8 +223,8 @@ def _texts(texts: Any) -> tuple[str, ...]:
     if isinstance(texts, str):
         texts = (texts,)
     if not isinstance(texts, Collection):
-        raise SamplingError(f"stop is {texts!r}; expected a string or a list of strings")
+        raise SamplingError(f"stop is {described(texts)}; expected a string or a list of strings")
     for text in texts:
         if not isinstance(text, str) or not text:
-            raise SamplingError(f"stop holds {text!r}; expected strings of at least one character")
+            raise SamplingError(f"stop holds {described(text)}; expected strings of at least one character")
     return tuple(texts)

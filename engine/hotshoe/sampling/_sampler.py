@@ -71,7 +71,7 @@ class Sampler:
             raise SamplingError(f"params is {described(params)}; expected SamplingParams")
         if grammar is not None and not isinstance(grammar, Constraint):
             raise SamplingError(
-                f"grammar is {described(grammar)}; expected a GrammarState or another Constraint",
+                f"grammar is {described(grammar)}; expected GBNF text, a Grammar or a Constraint",
                 hint="Grammar.from_json_schema(schema).start(vocabulary)",
             )
         vocab_size = integer("vocab_size", vocab_size, 1, SamplingError)

@@ -14,6 +14,7 @@ from typing import Protocol, final
 from hotshoe.tokenizers._vocabulary import TokenType
 from hotshoe_core.errors import InputTypeError
 from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.text import shown
 
 __all__ = ["ByteLevelDecoder", "TokenDecoder", "SentencePieceDecoder", "StreamDecoder", "byte_letters", "byte_value"]
 
@@ -110,7 +111,7 @@ def known_id(id: int, n: int) -> int:
     except TypeError:
         raise InputTypeError(f"token id {described(id)}; expected an integer below {n}") from None
     if not 0 <= id < n:
-        raise IndexError(f"token id {id} is outside the vocabulary of {n} tokens")
+        raise IndexError(f"token id {shown(id)} is outside the vocabulary of {n} tokens")
     return id
 
 

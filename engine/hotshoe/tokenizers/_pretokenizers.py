@@ -30,6 +30,10 @@ class PreTokenizer(NamedTuple):
     drop_spaces: bool = False  # white space separates words and is not encoded
 
 
+def _splits(*splits: str) -> PreTokenizer:
+    return PreTokenizer(splits)
+
+
 # alternatives that occur in many expressions
 _CONTRACTION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -59,17 +63,17 @@ _CASED_LETTERS = (
 # alphabets that are written without spaces, and half-width katakana
 _UNSPACED = "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]+"
 
-_GPT2 = PreTokenizer((_GPT2_SPLIT,))
-_DIGITS_GPT2 = PreTokenizer((r"\p{N}", _GPT2_SPLIT))
-_LLAMA3_BARE = PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}|{_SPACES}",))
+_GPT2 = _splits(_GPT2_SPLIT)
+_DIGITS_GPT2 = _splits(r"\p{N}", _GPT2_SPLIT)
+_LLAMA3_BARE = _splits(rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}|{_SPACES}")
 _LLAMA3 = _LLAMA3_BARE._replace(ignore_merges=True, add_bos=True)
-_QWEN2 = PreTokenizer((_QWEN2_SPLIT,))
-_DEEPSEEK3 = PreTokenizer((r"\p{N}{1,3}", _CHINESE_AND_KANA, _DEEPSEEK3_SPLIT))
-_GPT4O = PreTokenizer((_GPT4O_SPLIT,))
-_TINY_AYA = PreTokenizer((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O_SPLIT))
-_SENTENCES = PreTokenizer((_SENTENCE_WORD,))
-_BAILING = PreTokenizer(
-    (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",)
+_QWEN2 = _splits(_QWEN2_SPLIT)
+_DEEPSEEK3 = _splits(r"\p{N}{1,3}", _CHINESE_AND_KANA, _DEEPSEEK3_SPLIT)
+_GPT4O = _splits(_GPT4O_SPLIT)
+_TINY_AYA = _splits(r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O_SPLIT)
+_SENTENCES = _splits(_SENTENCE_WORD)
+_BAILING = _splits(
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 _GEMMA4 = PreTokenizer(
     (r"[^\n]+|[\n]+",), bytes=False, add_bos=True, always_bos=True, escape_spaces=True, newline_runs=True
@@ -84,7 +88,7 @@ _KIMI_SPLIT = (
 )
 
 PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
-    "default": PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", _GPT2_SPLIT, r"\p{N}+", "[0-9][0-9][0-9]")),
+    "default": _splits(r"[\p{P}\$\+<=>\^~\|]+", _GPT2_SPLIT, r"\p{N}+", "[0-9][0-9][0-9]"),
     **dict.fromkeys(
         (
             *("gpt-2", "phi-2", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de", "jina-v1-en", "jina-v2-code"),
@@ -112,61 +116,37 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
         ),
         _QWEN2,
     ),
-    "qwen35": PreTokenizer(
-        (
-            (
-                rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
-                rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
-            ),
-        )
+    "qwen35": _splits(
+        rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+        rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
     ),
-    "ufakzeka": PreTokenizer((rf"{_WORD}|\p{{N}}|{_PUNCTUATION}|{_SPACES}",)),
-    "laguna": PreTokenizer((r"[^\n]+|[\n]+", _QWEN2_SPLIT)),
-    "seed-coder": PreTokenizer((rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",)),
+    "ufakzeka": _splits(rf"{_WORD}|\p{{N}}|{_PUNCTUATION}|{_SPACES}"),
+    "laguna": _splits(r"[^\n]+|[\n]+", _QWEN2_SPLIT),
+    "seed-coder": _splits(rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}"),
     "minicpm5": PreTokenizer(
         (r"\p{N}{1,3}", rf"{_CONTRACTION}|{_WORD}|\p{{N}}+|{_PUNCTUATION}|{_SPACES}"), ignore_merges=True
     ),
-    "jais-2": PreTokenizer(
-        (
-            (
-                rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}|\s*[\r\n]+"
-                r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)"
-                r"|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}"
-            ),
-        )
+    "jais-2": _splits(
+        rf"{_CONTRACTION}|{_WORD}|\p{{N}}{{1,3}}|{_PUNCTUATION}|\s*[\r\n]+"
+        r"|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)"
+        r"|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}"
     ),
-    "exaone-moe": PreTokenizer(
-        (
-            (
-                rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
-                r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
-            ),
-        )
+    "exaone-moe": _splits(
+        rf"{_CONTRACTION}|[^\r\n\p{{L}}\p{{N}}]?(?:\p{{L}}\p{{M}}*(?: \p{{L}}\p{{M}}*)*)+|\p{{N}}"
+        r"| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
     ),
     **dict.fromkeys(("bailingmoe", "bailingmoe2", "llada-moe"), _BAILING),
-    "deepseek-llm": PreTokenizer(
-        (
-            "[\r\n]",
-            rf"\s?[{_CASED_LETTERS}]+",
-            r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
-            r"\s+$",
-            _CHINESE_AND_HANGUL,
-            r"\p{N}+",
-        )
+    "deepseek-llm": _splits(
+        "[\r\n]", rf"\s?[{_CASED_LETTERS}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CHINESE_AND_HANGUL, r"\p{N}+"
     ),
-    "deepseek-coder": PreTokenizer(("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE_AND_HANGUL, r"\p{N}")),
+    "deepseek-coder": _splits("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CHINESE_AND_HANGUL, r"\p{N}"),
     **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"), _DEEPSEEK3),
-    "spark2_5": PreTokenizer(
-        (
-            r"\p{N}{1,3}",
-            _CHINESE_AND_KANA,
-            rf"{_ASCII_WORD}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+",
-            r"\p{N}",
-        )
+    "spark2_5": _splits(
+        r"\p{N}{1,3}", _CHINESE_AND_KANA, rf"{_ASCII_WORD}| ?[\p{{P}}\p{{S}}]+|[\r\n]|\s+(?!\S)|\s+", r"\p{N}"
     ),
     # groups of three digits from the right
-    "afmoe": PreTokenizer((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", _UNSPACED, _DEEPSEEK3_SPLIT)),
-    "superbpe": PreTokenizer((r"\p{N}+", r"(?=(\d{3})+(?!\d))")),
+    "afmoe": _splits(r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", _UNSPACED, _DEEPSEEK3_SPLIT),
+    "superbpe": _splits(r"\p{N}+", r"(?=(\d{3})+(?!\d))"),
     "youtu": PreTokenizer(
         (
             f"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|{_CHINESE_AND_KANA}",
@@ -187,10 +167,10 @@ PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
         ignore_merges=True,
         add_bos=True,
     ),
-    "kimi-k2": PreTokenizer((_KIMI_SPLIT,)),
+    "kimi-k2": _splits(_KIMI_SPLIT),
     **dict.fromkeys(("poro-chat", "bloom", "gpt3-finnish"), _SENTENCES),
-    "viking": PreTokenizer((_SENTENCE_WORD, r"\p{N}")),
-    "falcon": PreTokenizer((r"[\p{P}\$\+<=>\^~\|`]+", _GPT2_SPLIT, "[0-9][0-9][0-9]")),
+    "viking": _splits(_SENTENCE_WORD, r"\p{N}"),
+    "falcon": _splits(r"[\p{P}\$\+<=>\^~\|`]+", _GPT2_SPLIT, "[0-9][0-9][0-9]"),
     "chameleon": PreTokenizer(
         (
             "<sentinel:[0-9]+>",

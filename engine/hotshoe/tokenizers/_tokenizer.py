@@ -226,12 +226,7 @@ class Tokenizer:
                 raise InputTypeError(f"pairs[{i}] is {described(pair)}; expected two texts")
             texts += two
         before, after, between, second_type = self._affixes
-        n_special = len(before) + 2 * len(after) + len(between)
-        room = None if max_length is None else integer("max_length", max_length, 0, InputTypeError) - n_special
-        if room is not None and room < 0:
-            raise InputTooLongError(
-                f"max_length is {max_length}; expected at least {n_special}, the number of special tokens of a pair"
-            )
+        room = _room(max_length, len(before) + 2 * len(after) + len(between), "of a pair")
         ids = self._encode(texts, False, parse_special, None)
         encoded: list[EncodedPair] = []
         for a, b in zip(ids[::2], ids[1::2], strict=True):
@@ -275,14 +270,7 @@ class Tokenizer:
         affixes = self._affixes if flag("add_special", add_special) else _NO_AFFIXES
         parse_special = flag("parse_special", parse_special)
         prefix, suffix = list(affixes.prefix), list(affixes.suffix)
-        room = None
-        if max_length is not None:
-            room = integer("max_length", max_length, 0, InputTypeError) - len(prefix) - len(suffix)
-        if room is not None and room < 0:
-            raise InputTooLongError(
-                f"max_length is {max_length}; expected at least {len(prefix) + len(suffix)}, "
-                "the number of special tokens around a text"
-            )
+        room = _room(max_length, len(prefix) + len(suffix), "around a text")
         try:
             encodings = self._inner(texts, parse_special).encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:  # the package raises this if a string is not valid UTF-8
@@ -310,6 +298,18 @@ class Tokenizer:
     def __repr__(self) -> str:
         kind = "BPE" if isinstance(self._parsing, LazyBPE) else type(self._parsing.model).__name__
         return f"Tokenizer({kind}, {self.vocab_size} tokens)"
+
+
+def _room(max_length: int | None, n_special: int, where: str) -> int | None:
+    """The ids that ``max_length`` leaves for texts; None if it does. Raises InputTooLongError if that is below 0."""
+    if max_length is None:
+        return None
+    room = integer("max_length", max_length, 0, InputTypeError) - n_special
+    if room < 0:
+        raise InputTooLongError(
+            f"max_length is {max_length}; expected at least {n_special}, the number of special tokens {where}"
+        )
+    return room
 
 
 def _without_surrogates(text: str) -> str:

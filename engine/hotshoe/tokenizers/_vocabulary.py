@@ -119,15 +119,19 @@ class Vocabulary:
         tokens = self.tokens
         if "" in tokens:
             tokens = tuple(token or f"[EMPTY_{i}]" for i, token in enumerate(tokens))
+        return tokens, self.ids_of(tokens)
+
+    def ids_of(self, tokens: Sequence[str]) -> dict[str, int]:
+        """The ids by token, of the tokens of the file in another spelling. Raises TokenizerError if two are equal."""
         ids = dict(zip(tokens, range(len(tokens))))
         if len(ids) != len(tokens):
             i = next(i for i, token in enumerate(tokens) if ids[token] != i)
             raise TokenizerError(
-                f"tokenizer.ggml.tokens has {tokens[i][:60]!r} both at {i} and at {ids[tokens[i]]}; "
+                f"tokenizer.ggml.tokens has {self.tokens[i][:60]!r} both at {i} and at {ids[tokens[i]]}; "
                 "expected every token once",
-                hint="convert the model again from its Hugging Face folder",
+                hint="convert the model again from its Hugging Face folder: hotshoe convert FOLDER",
             )
-        return tokens, ids
+        return ids
 
     def strings(self, key: str) -> tuple[str, ...]:
         """The array of strings under ``key`` (the full name). Raises TokenizerError if missing or of another type."""

@@ -75,14 +75,7 @@ def build(vocabulary: Vocabulary) -> Tokenizer:
             hint=did_you_mean(vocabulary.pre, _PRE_TOKENIZERS),
         )
     tokens = restore(vocabulary.tokens, vocabulary.types)
-    ids = {token: i for i, token in enumerate(tokens)}
-    if len(ids) != len(tokens):
-        i = next(i for i, token in enumerate(tokens) if ids[token] != i)
-        raise TokenizerError(
-            f"tokenizer.ggml.tokens has {vocabulary.tokens[i][:60]!r} both at {i} and at {ids[tokens[i]]}; "
-            "expected every token once",
-            hint="convert the model again from its Hugging Face folder: hotshoe convert FOLDER",
-        )
+    ids = vocabulary.ids_of(tokens)
 
     def find(text: str, *names: str) -> int | None:
         found = vocabulary.special_id(*names)

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from hotshoe_core.contract.device import Provider
-from hotshoe_core.errors.install import pip_build, pip_install
+from hotshoe_core.errors.install import pip_build
 from hotshoe_loader.child_state import ProbeState
 from hotshoe_loader.files import file_state
 from hotshoe_loader.ggml.file_names import LibraryCandidate, find_libraries
@@ -39,11 +39,11 @@ def probe_libraries(state: ProbeState, provider: Provider, description: object, 
         raise Rejected(
             Outcome.MISSING_DEPENDENCY,
             f"libggml-{native.name} is missing in {', '.join(map(str, native.directories)) or 'no folder'}",
-            pip_install(plugin.distribution, "--force-reinstall"),
+            plugin.pip_install("--force-reinstall"),
         )
     problem = state.damaged.get(os.path.realpath(native.core))
     if problem is not None:
-        raise untrusted(native.core, problem, pip_install(plugin.distribution, "--force-reinstall"))
+        raise untrusted(native.core, problem, plugin.pip_install("--force-reinstall"))
     vetted = {str(path): file_state(path) for path in (native.core, *(library.path for library in found))}
     state.begin(f"provider:{provider.name}", f"opening {native.core.name}")
     open_core(native, plugin)

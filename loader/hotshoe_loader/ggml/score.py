@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from hotshoe_core.errors.install import pip_install
 from hotshoe_loader.binary import Binary, install_hint, unresolved
 from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.ggml.file_names import LibraryCandidate
@@ -42,7 +41,7 @@ def open_core(native: GgmlLibraries, plugin: EntryPoint) -> None:
         raise Rejected(
             Outcome.MISSING_DEPENDENCY,
             f"its core library {native.core} is missing: the installation is damaged",
-            pip_install(plugin.distribution, "--force-reinstall"),
+            plugin.pip_install("--force-reinstall"),
         )
     guarded(lambda: _open(native.core), f"opening {native.core.name}", plugin, Outcome.MISSING_DEPENDENCY)
 

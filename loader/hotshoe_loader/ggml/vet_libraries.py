@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hotshoe_core.errors.install import pip_install
 from hotshoe_loader.binary import BadLibrary, Binary, read_binary
 from hotshoe_loader.find import EntryPoint
 from hotshoe_loader.ggml.file_names import LibraryCandidate
@@ -53,14 +52,14 @@ def vet_adoption(folder: Path, declared: DeclaredGgml | None, plugin: EntryPoint
     abi = abi_of_core(core)
     if declared is None or declared.adopts is None:
         reason = f"it does not say which versions of ggml it can adopt; {core} is {abi or 'of unknown version'}"
-        raise Rejected(Outcome.ABI_MISMATCH, reason, pip_install(plugin.distribution, "--upgrade"))
+        raise Rejected(Outcome.ABI_MISMATCH, reason, plugin.pip_install("--upgrade"))
     if abi is None or not (abi.matches(declared.abi) or _between(abi.version, *declared.adopts)):
         first, last = declared.adopts
         raise Rejected(
             Outcome.ABI_MISMATCH,
             f"{core} is ggml {abi or 'of unknown version'}; this plugin is built from {declared.abi} and was tested "
             f"with {first} to {last}",
-            f"omit ggml= to use the plugin's own ggml, or {pip_install(plugin.distribution, '--upgrade')}",
+            f"omit ggml= to use the plugin's own ggml, or {plugin.pip_install('--upgrade')}",
         )
 
 

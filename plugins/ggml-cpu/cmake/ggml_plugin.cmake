@@ -1,5 +1,5 @@
-# What the plugins share that have one library of ggml each: cuda, metal, rpc and vulkan. They are built from a
-# checkout, next to plugins/ggml-cpu. Include this file after the languages are enabled, then use, in this order:
+# What the plugins share that have one library of ggml each: cuda, metal, rpc and vulkan. Their source distributions
+# contain it: sdist.force-include. Include this file after the languages are enabled, then use, in this order:
 #   hotshoe_add_ggml(OPTION...)                      gets ggml's source and adds its targets, with GGML_<OPTION> on
 #   hotshoe_change_source(file output "old|new"...)  writes a changed copy of one of ggml's source files
 #   hotshoe_ggml_plugin(target VARIABLE...)          installs the library, ggml's license and the manifest

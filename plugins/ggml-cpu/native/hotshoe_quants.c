@@ -19,6 +19,7 @@
 #include <string.h>
 
 #include "hotshoe_quants_set.h"
+#include "prefetch_choice.h"
 
 enum {
     UNPACKED = 24 << 10, /* bytes of a panel's records */
@@ -241,7 +242,7 @@ static inline void begin_sums(const struct token_group * g, const struct piece *
 /* All tiles of tokens by a piece of a panel. After the last piece of a depth the sums go to y; after the last depth
  * with gate, bias, activation and residual. */
 static inline void run_tiles(const struct token_group * g, const struct tiling * t, const struct piece * piece,
-                             struct staged * s, struct scratch * scratch) {
+                             const struct prefetch_way * way, struct staged * s, struct scratch * scratch) {
     const struct quant * q = g->quant;
     const int64_t n_spans = piece->n_elements / t->scale_span, before = piece->k - piece->k0;
     const int64_t depth_spans = (piece->k1 - piece->k0) / t->scale_span;
@@ -270,7 +271,8 @@ static inline void run_tiles(const struct token_group * g, const struct tiling *
             }
         }
         if (t->without_unpacking) {
-            q->multiply(piece->packed, piece->n_elements / q->file_block_elements, x, sums);
+            q->multiply[way->every_line](piece->packed, piece->n_elements / q->file_block_elements, x, way->ahead,
+                                         sums);
         } else {
             multiply_tile(g, rows, x, scratch->unpacked, n_spans, has_outliers, &scratch->corrections[i], sums, &next,
                           next < last_line ? t->lines : 0);
@@ -300,6 +302,13 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
         if (!are_staged) {
             stage_tokens(g, &t, piece.k0, piece.k1, s);
         }
+        /* Measured with one token only: the next token finds the weights in the cache. */
+        const int64_t panels = (g->last_panel - g->first_panel) * n_weights;
+        struct prefetch_use prefetching = {.sample = -1};
+        if (t.without_unpacking) {
+            const int64_t bytes = panels * packed_bytes(q, piece.k1 - piece.k0);
+            prefetching = begin_prefetch(q->type, g->n_tokens == 1 ? bytes : 0);
+        }
         for (int64_t turn = g->first_panel * n_weights; turn < g->last_panel * n_weights; ++turn) {
             const int64_t panel = turn / n_weights;
             piece.is_gate = g->gate && turn % 2 == 0; /* before its product */
@@ -311,10 +320,11 @@ static void multiply(const struct token_group * g, struct staged * s, int are_st
                 if (!t.without_unpacking) {
                     q->unpack(piece.packed, piece.n_elements / q->file_block_elements, scratch.unpacked);
                 }
-                run_tiles(g, &t, &piece, s, &scratch);
+                run_tiles(g, &t, &piece, &prefetching.way, s, &scratch);
                 piece.packed += packed_bytes(q, piece.n_elements);
             }
         }
+        end_prefetch(q->type, &prefetching);
     }
 }
 

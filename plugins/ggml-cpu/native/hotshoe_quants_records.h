@@ -8,19 +8,11 @@
 
 enum { PANEL_VECTORS = ROWS / LANES }; /* for one number of each row of a panel */
 
-/* With one token, weights come at the memory's speed. The processor itself prefetches a plain sequence of reads, but
- * only to the end of a page, so each block prefetches one line of the next page. Prefetching every line instead costs a
- * third of the speed where pages are large (benchmarks/NOTES.md).
- * Some types read a block in several places at once. They prefetch every line (`prefetches_all` of their sink):
- * PREFETCH_INTO is the cache level, PREFETCH_AHEAD the distance in bytes. L1 can wait for few lines at a time: with
- * prefetching into it Q6_K came at 9 GB/s a core and Q3_K at 7; now they come at 21 and 16. */
-#define PAGE 4096
+/* Where the tiles prefetch the records that are multiplied next. Into L1 they came more slowly with AVX-512. */
 #if LANES == 16
 #define PREFETCH_INTO _MM_HINT_T1
-#define PREFETCH_AHEAD 8192
 #else
 #define PREFETCH_INTO _MM_HINT_T0
-#define PREFETCH_AHEAD 4096
 #endif
 
 /* The form of codes of up to 6 bits, and that of codes of 8 bits. */
@@ -71,7 +63,8 @@ INLINE floats in_floats(int form, ints sum) {
 /* Takes the codes of packed blocks, and stores them as records or multiplies them by one token. */
 struct sink {
     int multiplies;                  /* by one token; 0: codes are stored */
-    int prefetches_all;              /* prefetches every line: see PREFETCH_AHEAD */
+    int every_line;                  /* prefetches every line, not one of each block: see prefetch_choice.h */
+    int64_t ahead;                   /* prefetches what is so many bytes ahead */
     int record_elements, form, mins; /* of a record: see struct quant */
     char * out;                      /* the records */
     const char * x;                  /* the token's records */
@@ -82,20 +75,21 @@ struct sink {
 };
 
 /* Prefetches what one token is multiplied by soon: each line once, in the order of addresses, whatever the order in
- * which codes are read. If codes are stored, the tiles prefetch instead: they have time for it. */
+ * which codes are read. Into L2: L1 can wait for few lines at a time. If codes are stored, the tiles prefetch instead:
+ * they have time for it. */
 INLINE void prefetch_lines(struct sink * s, int lines) {
-    if (s->multiplies && s->prefetches_all) {
+    if (s->multiplies && s->every_line) {
         UNROLL_FOR(int i = 0; i < lines; ++i, s->next += CACHE_LINE) {
-            _mm_prefetch(s->next, PREFETCH_INTO);
+            _mm_prefetch(s->next, _MM_HINT_T1);
         }
     }
 }
 /* Call this before reading a packed block. others: bytes before its codes, prefetched at once. */
 INLINE void open_block(struct sink * s, const char * in, int others) {
-    if (s->multiplies && !s->prefetches_all) {
-        _mm_prefetch(in + PAGE, _MM_HINT_T1);
+    if (s->multiplies && !s->every_line) {
+        _mm_prefetch(in + s->ahead, _MM_HINT_T1);
     }
-    s->next = in + PREFETCH_AHEAD;
+    s->next = in + s->ahead;
     prefetch_lines(s, others / CACHE_LINE);
 }
 /* Word `word` of the rows of vector `vec`. One word of all rows is a cache line. */

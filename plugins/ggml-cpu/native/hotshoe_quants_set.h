@@ -37,6 +37,9 @@ typedef void (*stage_fn)(int zero, const float * x, int64_t n, int n_tokens, int
  * each record. */
 typedef void (*tile_fn)(const char * x, const char * records, int64_t n, float * sums, const char * next, int lines);
 
+/* sums[0..16) += x, one token, @ n packed blocks. Meanwhile it prefetches what is `ahead` bytes ahead. */
+typedef void (*multiply_fn)(const char * in, int64_t n, const char * x, int64_t ahead, float * sums);
+
 /* dst[t][column..) = act(sums[t] + bias) + residual[t][column..) for n tokens t and `n_columns` columns. bias: of this
  * panel, or NULL. residual: or NULL. */
 typedef void (*finish_fn)(const float * sums, int64_t n, int n_columns, int64_t column, const float * bias, int gelu,
@@ -63,7 +66,7 @@ struct quant {
     stage_fn stage, stage_correction;          /* stage_correction: stages the rounding errors of one span */
     const tile_fn * tiles;                     /* by the number of tokens */
     void (*unpack)(const char * in, int64_t n, char * records);
-    void (*multiply)(const char * in, int64_t n, const char * x, float * sums); /* n packed blocks by one token */
+    multiply_fn multiply[2]; /* prefetching one line of each block, or every line */
 };
 
 struct quant_set {

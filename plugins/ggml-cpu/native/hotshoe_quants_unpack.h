@@ -320,41 +320,45 @@ INLINE void iq4_xs(struct sink * s, const char * in, int64_t n) {
     }
 }
 
-/* --- two functions for each type: into records, and into the sums of one token ------------------------ */
+/* --- three functions for each type: into records, and into the sums of one token in both ways of prefetching -- */
 
-#define TYPE(name, elements_, form_, mins_, prefetches_all_, body)                                                     \
+#define MULTIPLY(name, every_line_, elements_, form_, mins_, body)                                   \
+    ISA static void name(const char * in, int64_t n, const char * x, int64_t ahead_, float * sums) { \
+        struct sink summing = {.multiplies = 1,                                                      \
+                               .every_line = every_line_,                                            \
+                               .ahead = ahead_,                                                      \
+                               .record_elements = elements_,                                         \
+                               .form = form_,                                                        \
+                               .mins = mins_,                                                        \
+                               .x = x};                                                              \
+        struct sink * s = &summing;                                                                  \
+        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                        \
+            summing.total[vec] = V(loadu_ps)(sums + vec * LANES);                                    \
+        }                                                                                            \
+        body;                                                                                        \
+        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                        \
+            V(storeu_ps)(sums + vec * LANES, summing.total[vec]);                                    \
+        }                                                                                            \
+    }
+#define TYPE(name, elements_, form_, mins_, body)                                                                      \
     ISA static void unpack_##name(const char * in, int64_t n, char * out) {                                            \
         struct sink storing = {.record_elements = elements_, .form = form_, .mins = mins_, .out = out}, *s = &storing; \
         body;                                                                                                          \
     }                                                                                                                  \
-    ISA static void multiply_##name(const char * in, int64_t n, const char * x, float * sums) {                        \
-        struct sink summing = {.multiplies = 1,                                                                        \
-                               .prefetches_all = prefetches_all_,                                                      \
-                               .record_elements = elements_,                                                           \
-                               .form = form_,                                                                          \
-                               .mins = mins_,                                                                          \
-                               .x = x};                                                                                \
-        struct sink * s = &summing;                                                                                    \
-        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                                          \
-            summing.total[vec] = V(loadu_ps)(sums + vec * LANES);                                                      \
-        }                                                                                                              \
-        body;                                                                                                          \
-        UNROLL_FOR(int vec = 0; vec < PANEL_VECTORS; ++vec) {                                                          \
-            V(storeu_ps)(sums + vec * LANES, summing.total[vec]);                                                      \
-        }                                                                                                              \
-    }
-TYPE(q4_0, 32, FORM_OF_6, 0, 0, nibbles(s, in, n, 0))
-TYPE(q4_1, 32, FORM_OF_6, 1, 0, nibbles(s, in, n, 0))
-TYPE(q5_0, 32, FORM_OF_6, 0, 0, nibbles(s, in, n, 1))
-TYPE(q5_1, 32, FORM_OF_6, 1, 0, nibbles(s, in, n, 1))
-TYPE(q8_0, 32, FORM_OF_8, 0, 0, q8_0(s, in, n))
-TYPE(iq4_nl, 32, FORM_OF_8, 0, 0, iq4_nl(s, in, n))
-TYPE(mxfp4, 32, FORM_OF_6, 0, 0, mxfp4(s, in, n))
-TYPE(q2_k, 16, FORM_OF_6, 1, 1, q2_k(s, in, n))
-TYPE(q3_k, 16, FORM_OF_6, 0, 1, q3_k(s, in, n))
-TYPE(q4_k, 32, FORM_OF_6, 1, 0, k45(s, in, n, 0))
-TYPE(q5_k, 32, FORM_OF_6, 1, 0, k45(s, in, n, 1))
-TYPE(q6_k, 16, FORM_OF_6, 0, 1, q6_k(s, in, n))
-TYPE(iq4_xs, 32, FORM_OF_8, 0, 0, iq4_xs(s, in, n))
+    MULTIPLY(multiply_##name, 0, elements_, form_, mins_, body)                                                        \
+    MULTIPLY(multiply_##name##_every_line, 1, elements_, form_, mins_, body)
+TYPE(q4_0, 32, FORM_OF_6, 0, nibbles(s, in, n, 0))
+TYPE(q4_1, 32, FORM_OF_6, 1, nibbles(s, in, n, 0))
+TYPE(q5_0, 32, FORM_OF_6, 0, nibbles(s, in, n, 1))
+TYPE(q5_1, 32, FORM_OF_6, 1, nibbles(s, in, n, 1))
+TYPE(q8_0, 32, FORM_OF_8, 0, q8_0(s, in, n))
+TYPE(iq4_nl, 32, FORM_OF_8, 0, iq4_nl(s, in, n))
+TYPE(mxfp4, 32, FORM_OF_6, 0, mxfp4(s, in, n))
+TYPE(q2_k, 16, FORM_OF_6, 1, q2_k(s, in, n))
+TYPE(q3_k, 16, FORM_OF_6, 0, q3_k(s, in, n))
+TYPE(q4_k, 32, FORM_OF_6, 1, k45(s, in, n, 0))
+TYPE(q5_k, 32, FORM_OF_6, 1, k45(s, in, n, 1))
+TYPE(q6_k, 16, FORM_OF_6, 0, q6_k(s, in, n))
+TYPE(iq4_xs, 32, FORM_OF_8, 0, iq4_xs(s, in, n))
 
 #endif

@@ -11,7 +11,8 @@ add_library(hotshoe_kernels MODULE EXCLUDE_FROM_ALL
   native/hotshoe_quants_avx2.c
   native/hotshoe_quants_avx512_vnni.c
   native/hotshoe_quants_avx_vnni.c
-  native/hotshoe_quants_pack.c)
+  native/hotshoe_quants_pack.c
+  native/prefetch_choice.c)
 target_include_directories(hotshoe_kernels PRIVATE "${ggml_dir}/include")
 target_compile_features(hotshoe_kernels PRIVATE c_std_11)
 set_target_properties(hotshoe_kernels PROPERTIES C_VISIBILITY_PRESET hidden)

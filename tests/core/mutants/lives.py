@@ -1,83 +1,38 @@
-"""Errors in replay, states, memory, closing, and several devices.
-
-A row names the test or graph of the kit that must find the error, and patches the adapter over NumPy: methods of the
-backend or of its executable, or a part of its library.
-"""
+"""Errors in replay, states, threads, loading and closing: see adapters.py."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from hotshoe_core.contract.backend import Backend, NodePlacement, Placement
-from hotshoe_core.contract.device import BackendParams
-from hotshoe_core.contract.memory import AllocationStatus, BackendMemory, Memory
+from hotshoe_core.contract.backend import NodePlacement
+from hotshoe_core.contract.memory import Memory
 from hotshoe_core.eager.adapter import EagerBackend, EagerExecutable
-from hotshoe_core.eager.reference import numpy_library, reference_device
-from hotshoe_core.errors import ClosedError, InsufficientMemoryError
+from hotshoe_core.eager.reference import numpy_library
+from hotshoe_core.errors import ClosedError
+from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from hotshoe_core.testing import GRAPH_CASES, MultiDeviceConformance
-from hotshoe_core.testing.fake import open_fake
-from tests.core.mutants.mutant import Mutant, Test, subclass
+from tests.core.mutants.adapters import Array, Patch, backend, each, executable, f4, library, of_patches
+from tests.core.mutants.mutant import Mutant
 
-__all__ = ["library", "mutants", "over_numpy", "patched"]
-
-Array = np.ndarray[Any, Any]
-Patch = Callable[[EagerBackend], None]
-f4 = np.float32
-
-
-def backend(**methods: Callable[..., Any]) -> Patch:
-    made = subclass(EagerBackend, methods)
-
-    def patch(right: EagerBackend) -> None:
-        right.__class__ = made
-
-    return patch
-
-
-def executable(**methods: Callable[..., Any]) -> Patch:
-    made = subclass(EagerExecutable, methods)
-
-    def compile(self: EagerBackend, graph: Any) -> EagerExecutable:
-        compiled = EagerBackend.compile(self, graph)
-        compiled.__class__ = made
-        return compiled
-
-    return backend(compile=compile)
-
-
-def library(**parts: Any) -> Patch:
-    def patch(right: EagerBackend) -> None:
-        right._libraries = tuple(replace(each, **parts) for each in right._libraries)
-
-    return patch
-
-
-def each(*patches: Patch) -> Patch:
-    def patch(right: EagerBackend) -> None:
-        for one in patches:
-            one(right)
-
-    return patch
-
+__all__ = ["mutants", "traced_again"]
 
 # What is compiled
 
 
 def written_once(self: EagerExecutable, tensor: Tensor, array: Array) -> None:
-    if self._given[self._slots[tensor]] is None:
+    if self._env[self._slots[tensor]] is None:
         EagerExecutable.write(self, tensor, array)
 
 
 def kept_as_it_is(self: EagerExecutable, tensor: Tensor, array: Array) -> None:
-    self._given[self._slots[tensor]] = array
+    self._env[self._slots[tensor]] = array
 
 
 def refilled(self: EagerExecutable) -> None:
@@ -107,31 +62,39 @@ def into_shared_memory(self: EagerExecutable) -> None:
         self._values[tensor] = scratch[: value.size].reshape(value.shape)
 
 
-def without_updates(self: EagerExecutable, given: list[Any], results: list[Any]) -> None:
-    self._values = dict(zip(self._program.outputs, results))
+def without_updates(self: EagerExecutable) -> None:
+    before = {state: state.handle for state in self._program.states}
+    EagerExecutable.run(self)
+    for state, value in before.items():
+        state.handle = value
 
 
-lost = executable(_finish=without_updates)
+lost = executable(run=without_updates)
 
 
-def updated_late(self: EagerExecutable, given: list[Any], results: list[Any]) -> None:
+def updated_late(self: EagerExecutable, results: list[Any]) -> None:
     late = self.__dict__.setdefault("_late", {})
     for state, new in late.items():
         state.handle = new
-    EagerExecutable._finish(self, given, results)
+    EagerExecutable._finish(self, results)
     for state in self._program.states:
         late[state], state.handle = state.handle, late.get(state, np.zeros_like(state.handle))
 
 
 def traced_again(self: EagerExecutable) -> None:
     EagerExecutable.run(self)
+    self._backend.counters.traced += 1
+
+
+def lowered_again(self: EagerExecutable) -> None:
+    EagerExecutable.run(self)
     self._backend.counters.lowered += 1
 
 
 def through_the_backend(self: EagerExecutable) -> None:
-    self._backend.__dict__["_current"] = self._given
+    self._backend.__dict__["_current"] = self._env
     time.sleep(0.001)  # others come in between
-    self._given = self._backend.__dict__["_current"]
+    self._env = self._backend.__dict__["_current"]
     EagerExecutable.run(self)
 
 
@@ -147,31 +110,66 @@ def run_at_once(self: EagerBackend, graph: Any) -> EagerExecutable:
     return compiled
 
 
-def never_given_back(self: EagerExecutable) -> None:
-    self._values.clear()
+def known_by(*parts: str) -> Patch:
+    """A cache of compiled graphs whose key has these parts alone."""
+
+    def compile(self: EagerBackend, graph: Graph) -> EagerExecutable:
+        made = EagerBackend.compile(self, graph)
+        known = self.__dict__.setdefault("_known", {}).setdefault(_key(graph, parts), made)
+        made._segments, made._env = known._segments, made._env[: len(graph.leaves)]
+        made._env += [None] * (known._program.n_slots - len(made._env))
+        made._program = replace(made._program, results=known._program.results)
+        return made
+
+    return backend(compile=compile)
 
 
-# What is held
+def _key(graph: Graph, parts: tuple[str, ...]) -> str:
+    number = {t: i for i, t in enumerate((*graph.leaves, *graph.nodes))}
+    of = {
+        "ops": [n.op for n in graph.nodes],
+        "shapes": [t.shape for t in number],
+        "types": [t.dtype for t in number],
+        "attributes": [dict(n.attrs) for n in graph.nodes],
+        "wiring": [[s if s is None else number[s] for s in n.sources] for n in graph.nodes],
+        "outputs": [number[t] for t in graph.outputs],
+        "updates": [(number[s], number[t]) for s, t in graph.updates.items()],
+    }
+    return str([of[part] for part in parts])
 
 
-def released_never(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
-    pass
+# States and threads
 
 
-def released_but_used(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
-    for t in tensors:
-        self._allocations.pop(t, None)
+def zeros_if_it_fails(self: EagerExecutable) -> None:
+    try:
+        EagerExecutable.run(self)
+    except MemoryError:
+        for state in self._program.states:
+            state.handle = np.zeros_like(state.handle)
+        raise
 
 
-def released_but_reported(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
-    for t in tensors:
-        t.handle = None
+def without_a_lock(right: EagerBackend) -> None:
+    def computed_slowly(self: EagerExecutable) -> list[Any]:
+        results = EagerExecutable._compute(self)
+        time.sleep(0.001)  # others come in between
+        return results
+
+    right.lock = contextlib.nullcontext()  # type: ignore[assignment]
+    executable(_compute=computed_slowly)(right)
 
 
-def released_once(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
-    if any(t not in self._allocations for t in tensors):
-        raise ClosedError("released already")
-    EagerBackend.release(self, tensors)
+def states_read_early(self: EagerExecutable) -> None:
+    early = {t: t.handle for t in self._stored}
+    time.sleep(0.001)
+    with self._backend.lock:
+        for t, value in early.items():
+            t.handle = value
+        EagerExecutable.run(self)
+
+
+# Loading and closing
 
 
 def closed_once(self: EagerBackend) -> None:
@@ -213,58 +211,11 @@ def anybodys_state(self: EagerBackend, graph: Any) -> EagerExecutable:
     return EagerBackend.compile(self, graph)
 
 
-# What is said of memory
-
-
-def reported(change: Callable[[Any], None]) -> Patch:
-    """A wrong memory report: ``change`` is called for each device of the report."""
-
-    def memory(self: EagerBackend) -> BackendMemory:
-        report = EagerBackend.memory(self)
-        for device in report.devices:
-            change(device)
-        return report
-
-    return backend(memory=memory)
-
-
-def one_layer(device: Any) -> None:
-    device.weights = {-1: Memory(sum(m.size for m in device.weights.values()))} if device.weights else {}
-
-
-def cache_as_weights(device: Any) -> None:
-    for layer, size in device.cache.items():
-        device.weights[layer] = Memory(device.weights.get(layer, Memory()).size + size.size, size.status)
-    device.cache.clear()
-
-
-def no_graphs(device: Any) -> None:
-    device.graph = Memory(0, device.graph.status)
-
-
-def all_allocated(device: Any) -> None:
-    for parts in (device.weights, device.cache):
-        parts.update({layer: Memory(m.size, AllocationStatus.ALLOCATED) for layer, m in parts.items()})
-
-
-def no_breakdown(self: EagerBackend, *args: Any) -> Any:
-    raise InsufficientMemoryError("no memory", memory=BackendMemory())
-
-
-def recorded_before_allocation(
-    self: EagerBackend, tensor: Tensor, device: str, size: int, make: Callable[[], Any]
-) -> Tensor:
-    self._allocations[tensor] = device, Memory(size, self._status)
-    return EagerBackend._allocate(self, tensor, device, size, make)
-
-
-def never_dry(right: EagerBackend) -> None:
-    right.params = replace(right.params, allocate=True)
-
-
 def nowhere(self: EagerExecutable) -> list[NodePlacement]:
     return [p._replace(device="somewhere") for p in EagerExecutable.placements(self)]
 
+
+PARTS = ("ops", "shapes", "types", "attributes", "wiring", "outputs", "updates")
 
 LIVES: Mapping[str, tuple[str, Patch]] = {
     "replay: the inputs of the first call": ("test_computing_again_builds_nothing", executable(write=written_once)),
@@ -316,22 +267,6 @@ LIVES: Mapping[str, tuple[str, Patch]] = {
     ),
     "states: two of one value are one": ("test_states_that_took_one_value_part_again", library(copy=lambda x: x)),
     "states: of another backend": ("test_a_state_of_another_backend_is_refused", backend(compile=anybodys_state)),
-    "release: does nothing": (
-        "test_released_weights_leave_the_report_and_graphs_that_use_them_are_refused",
-        backend(release=released_never),
-    ),
-    "release: graphs go on to use it": (
-        "test_released_weights_leave_the_report_and_graphs_that_use_them_are_refused",
-        backend(release=released_but_used),
-    ),
-    "release: the report does not notice": (
-        "test_released_weights_leave_the_report_and_graphs_that_use_them_are_refused",
-        backend(release=released_but_reported),
-    ),
-    "release: twice is an error": (
-        "test_released_weights_leave_the_report_and_graphs_that_use_them_are_refused",
-        backend(release=released_once),
-    ),
     "rows: all are the first": (
         "test_rows_in_blocks_are_those_of_the_format",
         backend(quantize_rows=first_row_only),
@@ -347,152 +282,31 @@ LIVES: Mapping[str, tuple[str, Patch]] = {
         backend(load=loaded_in_part),
     ),
     "load: ends at 99 %": ("test_a_load_that_is_cancelled_leaves_nothing", backend(load=almost_done)),
-    "memory: a closed graph keeps its share": (
-        "test_the_memory_report_adds_up",
-        executable(close=never_given_back),
+    "replay: lowered at each call": ("test_computing_again_builds_nothing", executable(run=lowered_again)),
+    **{
+        f"replay: a compiled graph is known without its {part}": (
+            f"test_graphs_that_differ_in_{'what_they_update' if part == 'updates' else 'one_thing'}",
+            known_by(*(p for p in PARTS if p != part)),
+        )
+        for part in PARTS
+        if part not in ("ops", "shapes")  # types and wiring tell ops apart, and an eager library asks for no shapes
+    },
+    "states: 0 after a run that fails": (
+        "test_a_state_after_a_run_that_fails",
+        each(library(in_place={}), executable(run=zeros_if_it_fails)),
     ),
-    "memory: all weights in one layer": ("test_the_memory_report_adds_up", reported(one_layer)),
-    "memory: caches as weights": ("test_the_memory_report_adds_up", reported(cache_as_weights)),
-    "memory: without graphs": ("test_the_memory_report_adds_up", reported(no_graphs)),
-    "memory: half of what it is": (
-        "test_the_memory_report_adds_up",
-        library(nbytes=lambda shape, dtype: (dtype if dtype.numpy is not None else DType.F32).nbytes(shape) // 2),
+    "threads: no lock": ("test_threads_that_update_one_state", without_a_lock),
+    "threads: states are read before the lock": (
+        "test_threads_that_update_one_state",
+        executable(run=states_read_early),
     ),
-    "memory: a plan is called allocated": (
-        "test_a_dry_run_gives_the_same_report_and_computes_nothing",
-        reported(all_allocated),
+    "types: I64 is held in 32 bits": (
+        "add",
+        library(from_numpy=lambda array, dtype: array.astype(np.int32) if array.dtype == np.int64 else array),
     ),
-    "memory: a dry run computes": ("test_a_dry_run_gives_the_same_report_and_computes_nothing", never_dry),
-    "memory: a dry run needs the memory": ("test_a_dry_run_of_what_does_not_fit", never_dry),
-    "memory: a failure has no breakdown": ("test_out_of_memory_by_a_state", backend(guard=no_breakdown)),
-    "memory: what failed is kept": ("test_out_of_memory_by_a_state", backend(_allocate=recorded_before_allocation)),
-    "memory: a graph that failed is kept": ("test_out_of_memory_by_a_graph", executable(close=never_given_back)),
-}
-
-
-# Several devices
-
-
-def layers_forgotten(self: EagerBackend, shape: Any, dtype: DType, name: str, layer: int = -1) -> Tensor:
-    return EagerBackend.state(self, shape, dtype, name)
-
-
-def all_on_the_first(self: EagerBackend, weights: Any, placement: Any = None, progress: Any = None) -> Any:
-    asked = self.require_placement(placement)
-    loaded = EagerBackend.load(self, weights, Placement(self.devices[0].name), progress)
-    self._placement = asked
-    return loaded
-
-
-def dry_on_the_first(self: EagerBackend, weights: Any, placement: Any = None, progress: Any = None) -> Any:
-    load = EagerBackend.load if self.params.allocate else all_on_the_first
-    return load(self, weights, placement, progress)
-
-
-def any_name_will_do(self: EagerBackend, placement: Placement | None) -> Placement:
-    known = [d.name for d in self.devices]
-    if placement is not None and all(name in known for name in placement.devices):
-        return placement
-    return self.placement
-
-
-def first_is_blamed(self: EagerBackend, device: str, what: Any, size: int, layer: int = -1) -> Any:
-    return EagerBackend.guard(self, self.devices[0].name, what, size, layer)
-
-
-def on_the_other(self: EagerExecutable) -> list[NodePlacement]:
-    names = [d.name for d in self._backend.devices]
-    return [p._replace(device=names[names.index(p.device) - 1]) for p in EagerExecutable.placements(self)]
-
-
-def released_on_the_first(self: EagerBackend, tensors: Sequence[Tensor]) -> None:
-    EagerBackend.release(
-        self, [t for t in tensors if t in self._allocations and self.device_of_tensor(t) == self.devices[0].name]
-    )
-
-
-def received(change: Callable[[Callable[[Any], Any]], Callable[[Any], Any]]) -> Patch:
-    """A wrong copy between devices."""
-
-    def patch(right: EagerBackend) -> None:
-        right._libraries = tuple(replace(each, receive=change(each.receive)) for each in right._libraries)
-
-    return patch
-
-
-def once(receive: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    came: dict[Any, Any] = {}
-    return lambda x: came.setdefault(x.array.shape, receive(x))
-
-
-def shifted(receive: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def call(x: Any) -> Any:
-        y = receive(x)
-        y.array = np.roll(y.array, 1)
-        return y
-
-    return call
-
-
-DEVICES: Mapping[str, tuple[str, Patch]] = {
-    "devices: what crosses is what crossed first": ("test_every_placement_computes_the_same", received(once)),
-    "devices: what crosses is shifted": ("test_every_placement_computes_the_same", received(shifted)),
-    "devices: what crosses stays where it was": (
-        "test_every_placement_computes_the_same",
-        received(lambda receive: lambda x: x),
-    ),
-    "devices: traced at each call": ("test_computing_again_builds_nothing", executable(run=traced_again)),
-    "devices: states lose their layer": (
-        "test_memory_is_reported_by_device_and_layer",
-        backend(state=layers_forgotten),
-    ),
-    "devices: all weights on the first": (
-        "test_memory_is_reported_by_device_and_layer",
-        backend(load=all_on_the_first),
-    ),
-    "devices: only the first gives back": (
-        "test_memory_is_reported_by_device_and_layer",
-        backend(release=released_on_the_first),
-    ),
-    "devices: nodes are said to run on the other": (
-        "test_nodes_run_on_the_device_of_their_layer",
-        executable(placements=on_the_other),
-    ),
-    "devices: one that is not opened is replaced": (
-        "test_a_device_that_is_not_opened_is_refused",
-        backend(require_placement=any_name_will_do),
-    ),
-    "devices: the first is blamed": ("test_a_failure_names_device_and_layer", backend(guard=first_is_blamed)),
-    "devices: a plan has all on the first": ("test_a_dry_run_plans_each_device", backend(load=dry_on_the_first)),
 }
 
 
 def mutants() -> dict[str, Mutant]:
     """All of them, by name."""
-    made = {}
-    for name, (test, patch) in itertools.chain(LIVES.items(), DEVICES.items()):
-        kit = {"kit": MultiDeviceConformance} if name in DEVICES else {}
-        right = _over_fakes if name in DEVICES else over_numpy
-        made[name] = Mutant(patched(right, patch), right, _tests(test), "", **kit)
-    return made
-
-
-def over_numpy(params: BackendParams) -> EagerBackend:
-    return EagerBackend("mutant", reference_device(), params, numpy_library())
-
-
-def _over_fakes(params: BackendParams) -> EagerBackend:
-    return open_fake(2, params, capacity=1 << 30)
-
-
-def patched(open: Callable[[BackendParams], EagerBackend], patch: Patch) -> Callable[[BackendParams], Backend]:
-    def opened(params: BackendParams) -> Backend:
-        made = open(params)
-        patch(made)
-        return made
-
-    return opened
-
-
-def _tests(name: str) -> list[Test]:
-    return [name] if name.startswith("test_") else [c for c in GRAPH_CASES if c.id == name]
+    return of_patches(LIVES)

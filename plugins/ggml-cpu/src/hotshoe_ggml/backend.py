@@ -200,6 +200,9 @@ class GgmlBackend(Backend):
             chosen = {d.name for d in self.devices}
             return {u.name: u.memory_free() for u in self.units if u.name in chosen}
 
+    def tuning(self) -> dict[str, str]:
+        return {f"{unit.name}: {subject}": found for unit in self.units for subject, found in unit.tuning().items()}
+
     def cache_config(self) -> CacheConfig:
         return CacheConfig(padding=256, mask_dtype=DType.F16)  # what ggml's flash attention reads
 

@@ -105,6 +105,10 @@ class Unit:
                 hint="load the model again, on this device when it is back, or on another",
             )
 
+    def tuning(self) -> dict[str, str]:
+        """What was found by measuring while it computed: see ``Backend.tuning``."""
+        return {}
+
     def work_size(self, cgraph: Any) -> int:
         """Bytes that the device allocates in addition when it computes the graph for the first time."""
         return 0

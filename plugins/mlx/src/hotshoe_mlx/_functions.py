@@ -311,10 +311,17 @@ def _slices(slices: Slices) -> tuple[slice, ...]:
     return tuple(slice(*s) for s in slices)
 
 
+_SAME_IN_MLX = (
+    *("abs", "floor", "round", "sqrt", "exp", "log", "sin", "cos", "tanh", "sigmoid"),
+    *("sum", "max", "min", "maximum", "minimum"),
+)
+
+
 def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
     """The functions for a device, by op name."""
     on_device: Mapping[str, Any] = {"gpu": gpu}
     return {
+        **{name: arithmetic(getattr(mx, name)) for name in _SAME_IN_MLX},
         "add": arithmetic(mx.add),
         "sub": arithmetic(mx.subtract),
         "mul": arithmetic(mx.multiply),
@@ -327,17 +334,7 @@ def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "where": arithmetic(where),
         "affine": arithmetic(lambda x, *, scale, bias: x * scale + bias if bias else x * scale),
         "neg": arithmetic(mx.negative),
-        "abs": arithmetic(mx.abs),
-        "floor": arithmetic(mx.floor),
-        "round": arithmetic(mx.round),
         "sqr": arithmetic(mx.square),
-        "sqrt": arithmetic(mx.sqrt),
-        "exp": arithmetic(mx.exp),
-        "log": arithmetic(mx.log),
-        "sin": arithmetic(mx.sin),
-        "cos": arithmetic(mx.cos),
-        "tanh": arithmetic(mx.tanh),
-        "sigmoid": arithmetic(mx.sigmoid),
         "softplus": arithmetic(lambda x: mx.logaddexp(x, mx.array(0.0))),
         "relu": arithmetic(lambda x: mx.maximum(x, mx.array(0.0))),
         "silu": arithmetic(lambda x: x * mx.sigmoid(x)),
@@ -348,9 +345,7 @@ def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "linear": functools.partial(linear, **on_device),
         "linear_experts": linear_experts,
         "solve_lower": arithmetic(solve_lower),
-        "sum": arithmetic(mx.sum),
         "mean": arithmetic(mx.mean if gpu else mean),
-        "max": arithmetic(mx.max),
         "cumsum": arithmetic(lambda x: mx.cumsum(x, axis=-1)),
         "softmax": arithmetic(softmax),
         "argmax": arithmetic(argmax),
@@ -366,8 +361,5 @@ def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "take_along": arithmetic(take_along),
         "set_rows": movement(functools.partial(set_rows, **on_device)),
         "set_slice": movement(functools.partial(set_slice, **on_device)),
-        "minimum": arithmetic(mx.minimum),
-        "maximum": arithmetic(mx.maximum),
-        "min": arithmetic(mx.min),
         "argmin": arithmetic(lambda x: mx.argmin(x, axis=-1).astype(mx.int32)),
     }

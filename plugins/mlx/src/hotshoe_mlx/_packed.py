@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import mlx.core as mx
 
@@ -47,17 +48,13 @@ class Packed:
     def ndim(self) -> int:
         return self.codes.ndim
 
+    @property
+    def _format(self) -> dict[str, Any]:
+        return {"biases": self.biases, "group_size": self.group, "bits": self.bits, "mode": self.mode}
+
     def dequantize(self) -> mx.array:
         """The weight as F32."""
-        return mx.dequantize(
-            self.codes,
-            self.scales,
-            self.biases,
-            group_size=self.group,
-            bits=self.bits,
-            mode=self.mode,
-            dtype=mx.float32,
-        )
+        return mx.dequantize(self.codes, self.scales, **self._format, dtype=mx.float32)
 
     def rows(self, indices: mx.array) -> mx.array:
         """Rows along the first axis, as F32."""
@@ -68,29 +65,11 @@ class Packed:
     def multiply(self, x: mx.array) -> mx.array:
         """``x @ self.T``."""
         rows = x.astype(mx.float32).reshape(-1, x.shape[-1])
-        y = mx.quantized_matmul(
-            rows,
-            self.codes,
-            self.scales,
-            self.biases,
-            transpose=True,
-            group_size=self.group,
-            bits=self.bits,
-            mode=self.mode,
-        )
+        y = mx.quantized_matmul(rows, self.codes, self.scales, **self._format, transpose=True)
         return y.reshape(*x.shape[:-1], y.shape[-1])
 
     def multiply_chosen(self, x: mx.array, left: mx.array, chosen: mx.array) -> mx.array:
         """``x[left] @ self[chosen].T`` over the last two axes of each."""
         return mx.gather_qmm(
-            x,
-            self.codes,
-            self.scales,
-            self.biases,
-            lhs_indices=left,
-            rhs_indices=chosen,
-            transpose=True,
-            group_size=self.group,
-            bits=self.bits,
-            mode=self.mode,
+            x, self.codes, self.scales, **self._format, lhs_indices=left, rhs_indices=chosen, transpose=True
         )

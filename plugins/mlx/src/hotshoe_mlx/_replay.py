@@ -1,4 +1,7 @@
-"""Compile hooks for the adapter: make one MLX function from a graph, so that running it again needs no Python."""
+"""Compile hooks for the adapter: make one MLX function from a graph, so that running it again needs no Python.
+
+MLX reuses the memory of an array that nothing refers to, so the hooks need not know which arrays are donated.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,12 @@ Run = Callable[[list[Any]], list[Any]]
 Flat = Callable[..., Sequence[mx.array]]
 
 
-def compiled(run: Run) -> Run:
+def compiled(run: Run, donated: tuple[int, ...]) -> Run:
     """Compile with ``mx.compile``, which fuses elementwise ops and traces once in each thread. For GPUs."""
     return _Once(run, mx_compile)
 
 
-def replayed(run: Run) -> Run:
+def replayed(run: Run, donated: tuple[int, ...]) -> Run:
     """Export the graph and import it again: it is traced once and not optimised. For the CPU.
 
     On the CPU, ``mx.compile`` would run a C++ compiler for seconds for each kernel, during the first token.

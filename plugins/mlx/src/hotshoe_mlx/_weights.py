@@ -194,15 +194,7 @@ def _pack(blocks: Bytes, w: WeightData) -> Packed:
         part = layout.groups(blocks[start : start + step])
         rows = slice(start * per_block, start * per_block + len(part.scales))
         codes[rows], scales[rows], biases[rows] = _pack_bits(part.codes, layout.bits), part.scales, part.biases
-    leading, groups = w.shape[:-1], w.shape[-1] // GROUP
-    return Packed(
-        mx.array(codes.view("<u4").reshape(*leading, -1)),
-        mx.array(scales.reshape(*leading, groups)),
-        mx.array(biases.reshape(*leading, groups)),
-        layout.bits,
-        GROUP,
-        "affine",
-    )
+    return Packed(_rows(w, codes.view("<u4")), _rows(w, scales), _rows(w, biases), layout.bits, GROUP, "affine")
 
 
 def _pack_bits(codes: Bytes, bits: int) -> Bytes:
@@ -217,16 +209,12 @@ def _pack_bits(codes: Bytes, bits: int) -> Bytes:
 
 def _pack_mxfp4(blocks: Bytes, w: WeightData) -> Packed:
     """Reorder the codes: in MLX, neighbours share a byte; in the file, elements at a distance of 16 do."""
-    codes = _pack_bits(_nibbles(blocks[:, 1:]), 4)
-    leading, groups = w.shape[:-1], w.shape[-1] // GROUP
-    return Packed(
-        mx.array(codes.view("<u4").reshape(*leading, -1)),
-        mx.array(np.ascontiguousarray(blocks[:, 0]).reshape(*leading, groups)),
-        None,
-        4,
-        GROUP,
-        "mxfp4",
-    )
+    codes, scales = _pack_bits(_nibbles(blocks[:, 1:]), 4), np.ascontiguousarray(blocks[:, 0])
+    return Packed(_rows(w, codes.view("<u4")), _rows(w, scales), None, 4, GROUP, "mxfp4")
+
+
+def _rows(w: WeightData, array: np.ndarray[Any, Any]) -> mx.array:
+    return mx.array(array.reshape(*w.shape[:-1], -1))
 
 
 def _load_dense(w: WeightData, *, gpu: bool) -> mx.array:

@@ -37,6 +37,7 @@ def torch_library(device: Device) -> EagerLibrary:
         in_place=IN_PLACE,
         copy=torch.clone,
         receive=lambda x: x.to(torch_device, copy=True),
+        where=lambda x: "torch:cpu" if x.device.type == "cpu" else f"torch:{x.device.index}",
         scope=scope,
         available=available if on_gpu else None,
         closed=torch.cuda.empty_cache if on_gpu else lambda: None,

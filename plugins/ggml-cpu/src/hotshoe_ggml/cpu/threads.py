@@ -54,5 +54,5 @@ def require_threads(device: str, n: int) -> None:
     if len(started) < n:
         raise NativeError(
             f"{device}: n_threads is {n + 1}, but the system starts only {len(started)} in addition to this one",
-            hint=f"BackendParams(n_threads={len(started) + 1}), or a higher limit: see `ulimit -u` and `ulimit -v`",
+            hint=f"n_threads={len(started) + 1}, or a higher limit: see `ulimit -u` and `ulimit -v`",
         )

@@ -20,6 +20,7 @@ from hotshoe_ggml.cpu.packed import (
     pack_format,
     rounds_stored,
 )
+from hotshoe_ggml.cpu.prefetching import force_prefetching, prefetching
 from hotshoe_ggml.cpu.threads import require_threads
 from hotshoe_ggml.memory.host import zeros
 from hotshoe_ggml.memory.transfer import Meter
@@ -36,6 +37,7 @@ class CpuUnit(Unit):
     can_pack = True
 
     def __init__(self, device: Device, params: BackendParams, n_threads: int) -> None:
+        force_prefetching()
         super().__init__(device, params, n_threads)
         self.n_copying = n_threads
         self.may_round_to_bf16 = multiplies_bf16()
@@ -82,7 +84,8 @@ class CpuUnit(Unit):
 
     def rounds(self, weight: WeightData) -> bool:
         packed = pack_format(weight, bf16=True)
-        stored = packed is None and "linear" in weight.uses and rounds_stored(weight.dtype, weight.shape[-1])
+        multiplied = "linear" in weight.uses and len(weight.shape) == 2  # a file may have any shape
+        stored = packed is None and multiplied and rounds_stored(weight.dtype, weight.shape[-1])
         return self._bf16 and (stored or packed is not pack_format(weight))
 
     def packs(self, weight: WeightData) -> bool:
@@ -100,6 +103,9 @@ class CpuUnit(Unit):
     def _packed(self, weight: WeightData) -> PackedWeight:
         format = pack_format(weight, bf16=self._bf16)
         return DenseWeight(weight, format) if isinstance(format, PackedFormat) else QuantizedWeight(weight)
+
+    def tuning(self) -> dict[str, str]:
+        return {f"prefetching of {name}": way for name, way in prefetching().items()}
 
     def close(self) -> None:
         super().close()

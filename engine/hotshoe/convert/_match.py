@@ -1,0 +1,221 @@
+"""Match the tensors of a checkpoint with those that a model declares: names, shapes, and how each value is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hotshoe.convert._layout import TensorLayout
+from hotshoe.convert._names import Names, NameTable, other_expert, without_wrappers
+from hotshoe_core.errors import ConversionError
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.nn import Module
+    from hotshoe.nn.module import Parameter
+
+__all__ = ["Array", "Recipe", "Rules", "interleave", "match_tensors", "plus"]
+
+Array = np.ndarray[Any, np.dtype[np.float32]]
+Shape = tuple[int, ...]
+
+_BLOCK = re.compile(r"blk\.(\d+)\.")
+# buffers that old versions of transformers saved; they are not weights
+_NOT_WEIGHTS = (".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".position_ids", ".token_type_ids")
+# matrices that engines read as f32. A quantized router would choose other experts.
+_FULL_PRECISION = (
+    *("_norm.weight", ".ffn_gate_inp.weight", ".ssm_conv1d.weight", ".shortconv.conv.weight"),
+    *("position_embd.weight", "token_types.weight"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a tensor of the file is made from one of the checkpoint."""
+
+    make: Callable[[Array], Array] = lambda value: value
+    """Gets the values in the checkpoint, float32. Its result is reshaped to the shape in the file."""
+    stored: Shape | None = None
+    """The shape in the checkpoint, if it differs from that in the file by more than axes of length 1."""
+
+
+def plus(number: float) -> Recipe:
+    """Add a number to every value."""
+    return Recipe(lambda value: value + np.float32(number))
+
+
+def interleave(n_heads: int) -> Recipe:
+    """Reorder the rows of each head: from RoPE pairs (i, i + head_dim / 2) to (2i, 2i + 1)."""
+    # (heads, half, pair, …) to (heads, pair, half, …)
+    return Recipe(lambda value: value.reshape(n_heads, 2, -1, *value.shape[1:]).swapaxes(1, 2))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What a converter says about tensors, beyond the names and shapes that the model declares.
+
+    The keys are names in the file without the layer, such as "attn_q.weight".
+    """
+
+    required: Collection[str] = ()
+    """Optional tensors of the model that this checkpoint has. The file gets no others."""
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    """How tensors are made that differ from the checkpoint's."""
+    names: Names = field(default_factory=dict)
+    """Names that are not in NAMES, or that mean another tensor in this family."""
+    constants: Mapping[str, Array] = field(default_factory=dict)
+    """Tensors that are not in the checkpoint, and their values."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """The first axis of tensors for which the model allows any size."""
+    ignored: tuple[str, ...] = ()
+    """Starts of names in the checkpoint of tensors that the model does not use."""
+
+
+def match_tensors(checkpoint: Checkpoint, model: Module, rules: Rules) -> tuple[TensorLayout, ...]:
+    """Find the source of each tensor that the model declares. The order is that of the checkpoint's names.
+
+    Raises ConversionError if tensors are missing, unknown, duplicate, or of another shape.
+    """
+    matcher = _Matcher(checkpoint, model, rules)
+    matcher.find()
+    return (*(_constant(name, values) for name, values in rules.constants.items()), *matcher.layouts())
+
+
+class _Matcher:
+    def __init__(self, checkpoint: Checkpoint, model: Module, rules: Rules) -> None:
+        self.checkpoint, self.rules = checkpoint, rules
+        self.parameters = [p for p in model.parameters() if not p.optional or _in_layer(p.names[0]) in rules.required]
+        self.wanted: dict[str, Parameter | None] = dict.fromkeys(model.unused_tensors)
+        for p in reversed(self.parameters):  # the first that declares a name has it
+            self.wanted |= dict.fromkeys(p.names, p)
+        self.sources: dict[str, dict[int, str]] = {}
+        """Names in the checkpoint, by name in the file and number of the expert, or -1."""
+        self.together: dict[str, list[str]] = {}
+        """The tensors of the file that have the same source, by name of each."""
+
+    def find(self) -> None:
+        """Find the sources. Raises ConversionError if tensors are missing, unknown or duplicate."""
+        names = NameTable(self.rules.names, self.checkpoint.tensors)
+        extra = []
+        for source in sorted(self.checkpoint.tensors):
+            if without_wrappers(source).startswith(self.rules.ignored) or source.endswith(_NOT_WEIGHTS):
+                continue
+            candidates, expert = names.in_file(source)
+            targets = [name for name in candidates if name in self.wanted]
+            for target in targets:
+                sources = self.sources.setdefault(target, {})
+                if expert in sources or (sources and (expert < 0) != (-1 in sources)):
+                    other = next(iter(sources.values()))
+                    raise ConversionError(f"{self.checkpoint.model} has {target} twice: as {other} and as {source}")
+                sources[expert] = source
+                self.together[target] = targets
+            if not targets:
+                extra.append(source)
+        missing = set()
+        for p in self.parameters:
+            accepted = [_in_layer(name) for name in p.names]
+            accepted = accepted[:1] if accepted[0] in self.rules.required else accepted
+            if not any(name in self.sources for name in p.names[: len(accepted)]):
+                block = _BLOCK.match(p.names[0])
+                missing.add(names.in_checkpoint(accepted, block[1] if block else ""))
+        _raise_unless_complete(self.checkpoint, sorted(missing), extra)
+
+    def layouts(self) -> list[TensorLayout]:
+        """How each tensor is made. Raises ConversionError if tensors have another shape, or experts are missing."""
+        wrong: list[str] = []
+        layouts = [self._layout(name, sources, wrong) for name, sources in self.sources.items()]
+        if wrong:
+            raise ConversionError(
+                f"{self.checkpoint.model} has tensors of another shape than config.json describes: "
+                + _some(wrong, "; "),
+                hint="check that the weights belong to this config.json",
+            )
+        return layouts
+
+    def _layout(self, name: str, sources: Mapping[int, str], wrong: list[str]) -> TensorLayout:
+        """How one tensor is made. Adds a description of each source of another shape to ``wrong``."""
+        tensors, by_expert = self.checkpoint.tensors, -1 not in sources
+        first = next(iter(sources.values()))
+        stored = (len(sources), *tensors[first].shape) if by_expert else tensors[first].shape
+        shape = self._shape(name, stored)
+        if by_expert:
+            numbers = range(min(shape[0], len(tensors)))  # config.json may name a huge number
+            missing = [other_expert(first, i) for i in numbers if i not in sources]
+            _raise_unless_complete(self.checkpoint, missing, [s for i, s in sources.items() if i >= shape[0]])
+        recipe = self.rules.recipes.get(_in_layer(name)) or self._part(name, shape, stored)
+        expected = (recipe.stored or shape)[by_expert:]
+        for source in sources.values():
+            actual = tensors[source].shape
+            if (fitting := _with_ones_of(actual, expected)) != actual:
+                wrong.append(f"{source} is {actual}, expected {fitting}")
+
+        def make() -> Array:
+            if by_expert:
+                value = np.empty(stored, np.float32)
+                for i, source in sources.items():
+                    value[i] = self.checkpoint.read(source)
+            else:
+                value = self.checkpoint.read(first)
+            return np.ascontiguousarray(recipe.make(value).reshape(shape))
+
+        return TensorLayout(name, first, shape, _is_small(name, shape), make)
+
+    def _shape(self, name: str, stored: Shape) -> Shape:
+        """The shape in the file: what the model declares; for open axes what the converter says, or the source has."""
+        p, rows = self.wanted[name], self.rules.rows.get(_in_layer(name))
+        if p is None or p.shape is None:
+            return stored
+        open_axes = dict(enumerate(stored)) | ({} if rows is None else {0: rows})
+        return tuple(open_axes.get(i, 1) if n is None else n for i, n in enumerate(p.shape))
+
+    def _part(self, name: str, shape: Shape, stored: Shape) -> Recipe:
+        """Take a tensor from one that may hold several: their rows follow each other on the last axis but one."""
+        together = self.together[name]
+        if len(together) == 1:
+            return Recipe()
+        axis, number = max(len(shape) - 2, 0), together.index(name)
+        ends = np.cumsum([self._shape(other, stored)[axis] for other in together]).tolist()
+        return Recipe(
+            lambda value: np.split(value, ends[:-1], axis)[number],
+            stored=(*shape[:axis], ends[-1], *shape[axis + 1 :]),
+        )
+
+
+def _constant(name: str, values: Array) -> TensorLayout:
+    return TensorLayout(name, name, values.shape, full_precision=True, make=lambda: values)
+
+
+def _raise_unless_complete(checkpoint: Checkpoint, missing: Sequence[str], extra: Sequence[str]) -> None:
+    parts = [f"{what}: {_some(found)}" for what, found in (("missing", missing), ("unknown", extra)) if found]
+    if parts:
+        raise ConversionError(
+            f"the tensors of {checkpoint.model} are not those its config.json describes: {'; '.join(parts)}",
+            hint="check num_hidden_layers in config.json, and that the weights belong to this config.json",
+        )
+
+
+def _some(names: Sequence[str], separator: str = ", ") -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return separator.join(names[:4]) + more
+
+
+def _in_layer(name: str) -> str:
+    """A name in the file without its layer, "blk.N."."""
+    return _BLOCK.sub("", name)
+
+
+def _with_ones_of(actual: Shape, expected: Shape) -> Shape:
+    """The expected shape with axes of length 1 where the actual one has them."""
+    sizes = [n for n in expected if n != 1]
+    if len(sizes) != sum(n != 1 for n in actual):
+        return expected
+    return tuple(1 if n == 1 else sizes.pop(0) for n in actual)
+
+
+def _is_small(name: str, shape: Shape) -> bool:
+    # vectors, norms, parameters of other ops than matrix products, and what _FULL_PRECISION names
+    return len(shape) < 2 or not name.endswith(".weight") or name.endswith(_FULL_PRECISION)

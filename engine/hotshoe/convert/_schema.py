@@ -1,0 +1,88 @@
+"""``make_layout``: describe a GGUF file by its keys. The model that they describe says which tensors it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hotshoe import families
+from hotshoe.convert._layout import FileLayout
+from hotshoe.convert._match import Rules, match_tensors
+from hotshoe.convert._tokens import tokenizer_metadata
+from hotshoe_core.errors import ConversionError, ModelFileError
+from hotshoe_core.gguf import Metadata
+
+if TYPE_CHECKING:
+    from hotshoe.convert._checkpoint import Checkpoint
+    from hotshoe.nn import Module
+
+__all__ = ["make_layout"]
+
+_OUTPUT = "output.weight"
+_WITHOUT_ARCH = ("tokenizer.", "hotshoe.")
+
+
+def make_layout(
+    checkpoint: Checkpoint,
+    arch: str,
+    keys: Mapping[str, Any],
+    rules: Rules | None = None,
+    *,
+    vocab: int,
+    tied: bool = False,
+    tokenizer: Callable[[Checkpoint, int], dict[str, Any]] = tokenizer_metadata,
+) -> FileLayout:
+    """Describe the file of a model: the given keys, the tensors that the model declares, and its tokenizer.
+
+    keys: metadata by name, without "<arch>."; names that begin with "tokenizer." or "hotshoe." are whole.
+    rules: what differs between the checkpoint's tensors and the model's.
+    vocab: the number of tokens, which is the number of rows of the embedding.
+    tied: the architecture's default of tie_word_embeddings.
+    tokenizer: reads the tokenizer's files.
+
+    Raises ConversionError if tensors are missing, unknown, or of another shape, or if GGUF cannot express the model or
+    its tokenizer; ModelFileError if files of the tokenizer are missing or damaged; UnknownArchitectureError if no
+    installed distribution has a model for ``arch``.
+    """
+    rules = rules or Rules()
+    metadata = {key if key.startswith(_WITHOUT_ARCH) else f"{arch}.{key}": value for key, value in keys.items()}
+    if "pooling_type" not in keys:  # the keys of a reranker say how it pools
+        metadata |= checkpoint.sentence.metadata(arch)
+    model = _model(checkpoint, metadata | {"general.architecture": arch})
+    required = {*rules.required, *([_OUTPUT] if _needs_output(checkpoint, model, tied) else ())}
+    rows = {"token_embd.weight": vocab, _OUTPUT: vocab, **rules.rows}
+    tensors = match_tensors(checkpoint, model, replace(rules, required=required, rows=rows))
+    # after the tensors, because their shapes prove that ``vocab`` is correct
+    return FileLayout(arch, metadata | tokenizer(checkpoint, vocab), tensors)
+
+
+def _model(checkpoint: Checkpoint, values: dict[str, Any]) -> Module:
+    """The model that the metadata describe, without weights."""
+    metadata = Metadata(values, {}, Path("the file"))
+    model_class = families.find_model(metadata)
+    try:
+        return model_class(model_class.config_type().from_metadata(metadata))
+    except ModelFileError as error:
+        raise checkpoint.refusal(
+            f"it describes a file that hotshoe cannot load: {error.message}", "check the sizes in config.json"
+        ) from error
+
+
+def _needs_output(checkpoint: Checkpoint, model: Module, tied: bool) -> bool:
+    """True if the checkpoint must have an output matrix of its own. Some have one although it is tied.
+
+    Raises ConversionError if the checkpoint is a text model's without an output matrix: that of an embedding model
+    whose pooling is unknown.
+    """
+    if not any(_OUTPUT in p.names for p in model.parameters()):
+        return False
+    if checkpoint.architecture is not None and checkpoint.architecture.endswith("Model"):
+        raise ConversionError(
+            f"{checkpoint.model} is a {checkpoint.architecture}, a model without an output matrix, but has no "
+            "modules.json that says how embeddings are pooled",
+            hint="copy modules.json and the folders it names from the sentence-transformers model",
+        )
+    stated = checkpoint.config.get("tie_word_embeddings")
+    return not (tied if stated is None else bool(stated))

@@ -1,0 +1,35 @@
+/* How a product of one token prefetches its weights: chosen while computing, by measurement.
+ *
+ * One token is multiplied at the memory's speed if the processor is told early enough what it reads next. Which way is
+ * the fastest depends on the processor, on the type (how many places of a block it reads at once), and on the size of
+ * pages: on Zen 4 q6_k comes at 9 GB/s if one line of each block is prefetched and at 30 if every line is, and q5_0 at
+ * 32 and 15. So the first products of each type try all ways in turns and the way with the best median is used; after
+ * some gigabytes they try again, because
+ * pages and neighbours change. Results do not depend on it. */
+#ifndef HOTSHOE_PREFETCH_CHOICE_H
+#define HOTSHOE_PREFETCH_CHOICE_H
+
+#include <stdint.h>
+
+#include "hotshoe_kernels.h"
+
+/* every_line: prefetch every line `ahead` bytes ahead. 0: one line of each block. The processor itself prefetches a
+ * plain order of reads, but only to the end of a page; so that line is one of the next page. */
+struct prefetch_way {
+    int every_line;
+    int64_t ahead;
+};
+
+/* One use of a way. If it is a sample, its time is measured. */
+struct prefetch_use {
+    struct prefetch_way way;
+    int64_t bytes;
+    int sample;    /* number, or -1 */
+    int64_t start; /* nanoseconds */
+};
+
+/* Call these before and after one token is multiplied by so many bytes of weights of this type (enum ggml_type). */
+struct prefetch_use begin_prefetch(int type, int64_t bytes);
+void end_prefetch(int type, const struct prefetch_use * use);
+
+#endif

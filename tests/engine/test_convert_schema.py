@@ -1,0 +1,86 @@
+"""The model is the schema of a conversion: it declares every shape, and every tensor that does not fit is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hotshoe import families
+from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint
+from hotshoe.convert._layout import FileLayout
+from hotshoe.convert._names import without_wrappers
+from hotshoe_core.errors import ConversionError, WeightsError
+from hotshoe_core.gguf import GGUFFile
+from tests.support.recorded import MODELS, make_recorded
+from tests.support.rewrite import rewrite
+from tests.support.text_models import load
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    return open_checkpoint(make_recorded(request.param, tmp_path_factory.mktemp(request.param)))
+
+
+def describe(checkpoint: Checkpoint) -> FileLayout:
+    found: Callable[[Checkpoint], FileLayout] = families.find(families.CONVERTERS, str(checkpoint.architecture))
+    return found(checkpoint)
+
+
+def test_every_shape_is_declared(data: Path) -> None:
+    """So that a converter need not know it, and loading finds a damaged file before memory is allocated."""
+    for path in sorted((data / "llamacpp").glob("*.gguf")):
+        with GGUFFile(path) as file:
+            model_class = families.find_model(file.metadata)
+            model = model_class(model_class.config_type().from_metadata(file.metadata))
+            open_shapes = {p.names[0] for p in model.parameters() if p.shape is None and p.names[0] in file.tensors}
+        assert open_shapes <= {"rope_freqs.weight"}, path.name
+
+
+def test_each_tensor_that_is_missing_is_named(checkpoint: Checkpoint) -> None:
+    for name in checkpoint.tensors:
+        rest = {other: tensor for other, tensor in checkpoint.tensors.items() if other != name}
+        with pytest.raises(ConversionError) as caught:
+            describe(replace(checkpoint, tensors=rest))
+        named = caught.value.message.partition(" missing: ")[2]
+        if name.startswith("model.layers.1.self_attn.") and checkpoint.architecture == "Lfm2ForCausalLM":
+            continue  # its only layer with attention: no other layer shows which of the table's names it uses
+        assert without_wrappers(named) == without_wrappers(name)
+
+
+def test_each_tensor_of_another_shape_is_named(checkpoint: Checkpoint) -> None:
+    for name, tensor in checkpoint.tensors.items():
+        shape = (*tensor.shape[:-1], tensor.shape[-1] + 1)
+        with pytest.raises(ConversionError) as caught:
+            describe(replace(checkpoint, tensors=checkpoint.tensors | {name: replace(tensor, shape=shape)}))
+        assert f"{name} is {shape}, expected {tensor.shape}" in caught.value.message
+
+
+def test_each_tensor_that_is_unknown_is_named(checkpoint: Checkpoint) -> None:
+    last = max(name for name in checkpoint.tensors if ".0." in name)
+    for name in (f"{last}.scale", last.replace(".0.", ".9."), f"extra.{last}", "spice.weight"):
+        more = checkpoint.tensors | {name: checkpoint.tensors[last]}
+        with pytest.raises(ConversionError, match=r"are not those its config\.json describes") as caught:
+            describe(replace(checkpoint, tensors=more))
+        assert f"unknown: {name}" in caught.value.message
+
+
+def test_names_of_two_kinds_for_one_tensor(checkpoint: Checkpoint) -> None:
+    name = next(name for name in sorted(checkpoint.tensors) if ".0." in name)
+    other = f"model.{name}" if not name.startswith("model.") else name.removeprefix("model.")
+    with pytest.raises(ConversionError, match=r" twice: as .* and as "):
+        describe(replace(checkpoint, tensors=checkpoint.tensors | {other: checkpoint.tensors[name]}))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "name"),
+    [("llama.feed_forward_length", 80, "ffn_gate.weight"), ("llama.attention.head_count_kv", 4, "attn_k.weight")],
+)
+def test_a_file_of_another_shape_is_refused_before_it_is_loaded(
+    data: Path, tmp_path: Path, key: str, value: int, name: str
+) -> None:
+    path = rewrite(data / "llamacpp" / "LlamaForCausalLM.gguf", tmp_path / "m.gguf", {key: value})
+    with pytest.raises(WeightsError, match=rf"blk\.0\.{name} has shape .*; expected .* from the file's metadata"):
+        load(path, "reference")
