@@ -89,9 +89,11 @@ def find_model(metadata: Metadata) -> type[Module]:
     architecture = metadata.architecture
     try:
         family = find(MODELS, architecture)
-    except UnknownArchitectureError as error:
+    except UnknownArchitectureError:
+        # A file's architecture is not misspelt, so a similar name ("qwen2" for "qwen2vl") is another architecture.
         raise UnknownArchitectureError(
-            f"no model implements the architecture {architecture[:60]!r}", hint=error.hint
+            f"no model implements the architecture {architecture[:60]!r}",
+            hint=f"a package can add it, see docs/models.md; implemented: {', '.join(sorted(names(MODELS)))}",
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(

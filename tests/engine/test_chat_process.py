@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -67,10 +66,8 @@ NESTED = """{% set n = namespace(a=[1], b=[1]) %}{% for i in range(60) %}
     ],
 )
 def test_memory_is_bounded(source: str) -> None:
-    began = time.monotonic()
     with pytest.raises(ChatTemplateError, match=r"takes more than (256\.0 MiB of memory|2 s)"):
         ChatTemplate(source).render([U | {"content": "x"}])
-    assert time.monotonic() - began < 60  # a limit, not a speed: without the limit of time it takes hours
     assert ChatTemplate("{{ messages[0].content }}").render([U | {"content": "still here"}]) == "still here"
 
 
@@ -84,10 +81,8 @@ def test_memory_is_bounded(source: str) -> None:
     ],
 )
 def test_a_template_without_end_is_stopped(source: str) -> None:
-    began = time.monotonic()
     with pytest.raises(ChatTemplateError, match="takes more than 2 seconds, so it may never end"):
         ChatTemplate(source).render([])
-    assert time.monotonic() - began < 60  # a bound, not a speed
     assert ChatTemplate("{{ messages[0].content }}").render([U | {"content": "still here"}]) == "still here"
 
 

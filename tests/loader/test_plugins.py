@@ -359,6 +359,21 @@ def test_a_published_plugin_is_blocked_by_its_short_name(site):
     assert load_all(block="vulkan").verdicts[0].outcome is Outcome.BLOCKED
 
 
+def test_an_exception_whose_text_exits_is_an_error_of_the_import(site):
+    code = "class Sting(Exception):\n    def __str__(self): raise SystemExit(3)\nraise Sting from Sting()"
+    site.install("bad", code)
+    (found, *_) = load_all().verdicts
+    assert found.outcome is Outcome.IMPORT_ERROR
+    assert found.reason == "importing 'bad' raised Sting: (its message cannot be shown)"
+
+
+def test_what_an_attribute_of_the_module_raises_is_an_error_of_the_import(site):
+    site.install("bad", "def __getattr__(name): raise SystemExit(3)", value="bad:plugin")
+    (found, *_) = load_all().verdicts
+    assert found.outcome is Outcome.IMPORT_ERROR
+    assert found.reason.startswith("importing 'bad' raised SystemExit: 3")
+
+
 def test_a_block_that_matches_nothing_is_a_warning(site, caplog):
     site.good()
     text = load_all(block=["acmme", "cuda", "gpu"]).explain()
