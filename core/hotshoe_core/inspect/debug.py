@@ -63,7 +63,7 @@ def _stored(tensor: Tensor) -> Array:
     backend = tensor.owner
     if not isinstance(backend, Backend):
         raise GraphError(
-            f"the owner of {tensor!r} is a {type(backend).__name__}; expected a Backend",
+            f"the owner of {tensor!r} is of type {type(backend).__name__}; expected a Backend",
             hint="load() and state() of a backend set tensor.owner to the backend",
         )
     with contextlib.suppress(UnsupportedOpError):

@@ -87,7 +87,7 @@ def _chunks(model: TextModel | EmbeddingModel | RerankModel, text: str, size: in
     if len(ids) < size:
         raise InputTooLongError(
             f"the text has {len(ids)} tokens; expected at least {size}, one chunk, and better a hundred times as many",
-            hint="use a longer text, or smaller chunks: chunk_size= (--chunk-size)",
+            hint="use a longer text, or smaller chunks: chunk_size=128 (--chunk-size 128)",
         )
     special = model.tokenizer.encode("")[:1]  # a token before every text, or only after it
     prefix = special if special == ids[:1] else []

@@ -393,7 +393,7 @@ def _is_one(prompt: Any) -> bool:
 def _with_options(params: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
     if params is not None and not isinstance(params, SamplingParams):
         raise SamplingError(
-            f"params is a {type(params).__name__}; expected SamplingParams",
+            f"params is of type {type(params).__name__}; expected SamplingParams",
             hint="give its fields by name: model.generate(prompt, temperature=0)",
         )
     try:

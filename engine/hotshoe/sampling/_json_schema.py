@@ -43,7 +43,7 @@ def prepare(schema: Mapping[str, Any] | str) -> str:
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply; expected a few hundred levels at most") from None
     except (TypeError, ValueError, OverflowError) as e:
-        raise GrammarError(f"the JSON schema is not JSON: {e}") from None
+        raise GrammarError(f"the JSON schema is not JSON: {e}", hint='for example {"type": "object"}') from None
     if not isinstance(parsed, dict):
         raise GrammarError(f"the JSON schema is {text[:40]}; expected an object")
     if len(text) > _MAX_CHARACTERS:
