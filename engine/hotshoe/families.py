@@ -147,8 +147,7 @@ def _load(group: str, entry: EntryPoint) -> Any:
         problem, own = (error.message, error.hint) if isinstance(error, HotshoeError) else (str(error), None)
         raise ModelError(
             f"{label} cannot be imported: {type(error).__name__}: {problem}",
-            hint=own
-            or f"correct {place_of(error, f'the module {entry.module}')}; if it is not yours, {upgrade}, or report it",
+            hint=own or f"correct {place}; if it is not yours, {upgrade}, or report it",
         ) from error
     return found
 
