@@ -16,10 +16,11 @@ import functools
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
+from hotshoe_core.errors import HotshoeError, ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
 from hotshoe_loader.find import EntryPoint, find_entry_points
 from hotshoe_loader.options import normalise
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe_core.gguf import Metadata
 
-__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names"]
+__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names", "place_of"]
 
 MODELS = "hotshoe.models"
 CONVERTERS = "hotshoe.converters"
@@ -89,13 +90,15 @@ def find_model(metadata: Metadata) -> type[Module]:
     architecture = metadata.architecture
     try:
         family = find(MODELS, architecture)
-    except UnknownArchitectureError as error:
+    except UnknownArchitectureError:
+        # A file's architecture is not misspelt, so a similar name ("qwen2" for "qwen2vl") is another architecture.
         raise UnknownArchitectureError(
-            f"no model implements the architecture {architecture[:60]!r}", hint=error.hint
+            f"no model implements the architecture {architecture[:60]!r}",
+            hint=f"a package can add it, see docs/models.md; implemented: {', '.join(sorted(names(MODELS)))}",
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(
-            f"the entry point {architecture!r} of {MODELS!r} is a {type(family).__name__}; expected a Family",
+            f"the entry point {architecture!r} of {MODELS!r} is of type {type(family).__name__}; expected a Family",
             hint="it must name an attribute such as `family = Family(Model)`",
         )
     model = family.model_for(metadata)
@@ -139,9 +142,24 @@ def _load(group: str, entry: EntryPoint) -> Any:
         found: Any = importlib.import_module(entry.module)
         for attribute in entry.attribute.split("."):
             found = getattr(found, attribute)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        upgrade, place = entry.pip_install("--upgrade"), place_of(error, f"the module {entry.module}")
+        problem, own = (error.message, error.hint) if isinstance(error, HotshoeError) else (str(error), None)
         raise ModelError(
-            f"{label} cannot be imported: {type(error).__name__}: {error}",
-            hint=f"see the traceback above; {entry.pip_install('--upgrade')}, or report it to its authors",
+            f"{label} cannot be imported: {type(error).__name__}: {problem}",
+            hint=own
+            or f"correct {place_of(error, f'the module {entry.module}')}; if it is not yours, {upgrade}, or report it",
         ) from error
     return found
+
+
+def place_of(error: BaseException, otherwise: str) -> str:
+    """The file and line of the statement that raised ``error``, or that Python could not parse.
+
+    ``otherwise`` if that is the import itself.
+    """
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    return f"{outside[-1].filename}, line {outside[-1].lineno}" if outside else otherwise

@@ -132,7 +132,10 @@ def _open(usable: UsableProvider, devices: list[Device], params: BackendParams) 
         fresh = [change for change in changes if change not in known]
         known += fresh
         if fresh:
-            logger.info("plugin %s changed this process: %s", usable.plugin.name, "; ".join(fresh))
+            # Without its own code as it was, every other backend would compute something else.
+            level = logging.WARNING if any("hotshoe_core" in change for change in fresh) else logging.INFO
+            text = "plugin %s changed this process, and it was put back as far as possible: %s"
+            logger.log(level, text, usable.plugin.name, "; ".join(fresh))
 
 
 def _call_open(provider: Provider, devices: list[Device], params: BackendParams) -> Backend:
@@ -163,14 +166,14 @@ def _make_printable(error: HotshoeError) -> bool:
         error.message = "\n".join(printable(line, 2000) for line in str(error.message).split("\n"))
         error.hint = None if error.hint is None else printable(str(error.hint), 2000)
         return str(error).replace("\n", "").isprintable()
-    except Exception:
+    except (Exception, SystemExit):
         return False
 
 
 def _message(error: BaseException) -> str:
     try:
         return printable(" ".join(str(error).split()), 2000)
-    except Exception:
+    except (Exception, SystemExit):
         return "(its message cannot be shown)"
 
 

@@ -213,7 +213,7 @@ def _package(plugin: EntryPoint, report: Report) -> Iterator[str]:
     imported = report.modules.get(top, "")
     folders = [os.path.dirname(imported), os.path.dirname(os.path.dirname(imported))]
     for entry in dict.fromkeys([*folders, plugin.location, *sys.path]) if top else ():
-        if not os.path.isabs(entry):
+        if not isinstance(entry, str) or not os.path.isabs(entry):
             continue
         if os.path.isfile(os.path.join(entry, f"{top}.py")):
             yield os.path.join(entry, f"{top}.py")

@@ -37,8 +37,8 @@ class CatalogEntry:
     """The vendors of the GPUs it drives, as Machine names them."""
     min_driver: int = 0
     """The oldest major version of NVIDIA's driver that it runs with."""
-    suggest: bool = True
-    """Whether a verdict suggests it to users who do not have it."""
+    suggested_on: tuple[str, ...] = ("",)
+    """The first letters of the values of sys.platform on which a verdict suggests it to users who do not have it."""
 
     @property
     def provider(self) -> str:
@@ -56,6 +56,11 @@ class CatalogEntry:
         if not sys.platform.startswith(self.platforms):
             return False
         return not self.machines or platform.machine().lower() in self.machines
+
+    @property
+    def suggested(self) -> bool:
+        """Whether a verdict suggests it to users of this platform who do not have it."""
+        return self.relevant and sys.platform.startswith(self.suggested_on)
 
     @property
     def sign(self) -> str | None:
@@ -83,9 +88,10 @@ CATALOG = (
         "hotshoe-mlx",
         DeviceType.GPU,
         "Apple GPUs (MLX)",
-        ("darwin",),
-        machines=("arm64",),
+        ("darwin", "linux"),
+        machines=("arm64", "aarch64", "x86_64"),
         vendors=("Apple",),
+        suggested_on=("darwin",),  # elsewhere it is another engine for the CPU
     ),
     CatalogEntry(
         "vulkan",
@@ -102,7 +108,7 @@ CATALOG = (
         DeviceType.ACCEL,
         "devices of other machines (ggml's RPC)",
         ("linux", "darwin", "win32"),
-        suggest=False,
+        suggested_on=(),
     ),
     CatalogEntry("cpu", "hotshoe-ggml-cpu", DeviceType.CPU, "CPUs", ("linux", "darwin", "win32")),
 )

@@ -162,7 +162,7 @@ class _Child:
         self._channel = _Channel(self._process.stdout, wake, _MAX_REPORT, keep_end=False)
         self._output = _Channel(self._process.stderr, wake, _MAX_OUTPUT, keep_end=True)
         job = {
-            "path": [os.path.abspath(entry) for entry in sys.path],
+            "path": [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)],
             "limit": self._limit,
             "job": self._job.to_json(),
         }
@@ -233,6 +233,8 @@ class _Child:
         if not self._started:
             limit = _MAX_START
         if now - since > limit or (self._started and now - self._began > self._time_left):
+            if self._is_stopped():
+                return Rejected(Outcome.CRASHED, f"its process was stopped (SIGSTOP) while {self._doing}", _REPORT_IT)
             return Rejected(
                 Outcome.TIMED_OUT,
                 f"it did not finish within {now - since:.3g} s while {self._doing}",
@@ -286,6 +288,14 @@ class _Child:
         except (OSError, ValueError):
             pass
         return 0
+
+    def _is_stopped(self) -> bool:
+        """Whether the child waits for SIGCONT, so that more time would not help. Linux only."""
+        try:
+            with open(f"/proc/{self._process.pid}/stat", encoding="utf-8", errors="replace") as file:
+                return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+        except (OSError, IndexError):
+            return False
 
     def kill(self) -> None:
         """End the child and everything it started, and reap it."""

@@ -60,13 +60,13 @@ def _providers(state: ProbeState, report: Report) -> list[Any]:
     if adopted is not None:
         vet_adoption(adopted, declared, plugin)
         state.folders[str(adopted)] = None
-    state.begin("import", "its hook hotshoe_adopt()" if adopted else "its hook hotshoe_providers()")
+    state.begin("import", "calling its hook hotshoe_adopt()" if adopted else "calling its hook hotshoe_providers()")
     manager = plugin_calls.new_manager()
     providers = plugin_calls.ask_providers(manager, plugin, module, adopted)
     report.can_drive = plugin_calls.can_drive(module)
     if not state.job.driven_backend:
         return providers
-    state.begin("import", "its hook hotshoe_drive()")
+    state.begin("import", "calling its hook hotshoe_drive()")
     return plugin_calls.ask_driver(manager, plugin, module, state.job.driven_backend)
 
 
@@ -90,10 +90,10 @@ def _identify(state: ProbeState, provider: Any, report: ProviderReport) -> None:
 
 
 def _test(state: ProbeState, provider: Provider, report: ProviderReport) -> None:
-    state.begin(f"provider:{provider.name}", "its native()")
+    state.begin(f"provider:{provider.name}", "calling its native()")
     native = plugin_calls.native_libraries(provider, state.plugin)
     if native is None:
-        state.begin(f"provider:{provider.name}", "its devices()")
+        state.begin(f"provider:{provider.name}", "calling its devices()")
         report.devices, report.dropped = state.test_devices(provider, None)
     else:
         report.kind, description = native

@@ -147,7 +147,8 @@ class _Distribution(NamedTuple):
 
 def _search_path() -> list[str]:
     # "" and "." mean the current directory, which may contain a downloaded plugin that was never installed.
-    return list(dict.fromkeys(entry for entry in sys.path if os.path.isabs(entry)))
+    # Python ignores entries that are not text, such as a Path or None.
+    return list(dict.fromkeys(entry for entry in sys.path if isinstance(entry, str) and os.path.isabs(entry)))
 
 
 def _distributions() -> Iterator[_Distribution]:

@@ -32,7 +32,7 @@ def not_installed(found: Collection[str], driven: Collection[str], installed: Ma
     """
     for entry in CATALOG:
         missing = entry.distribution not in found and entry.name not in driven
-        if entry.relevant and missing and (entry.suggest or entry.distribution in installed):
+        if missing and (entry.suggested or (entry.relevant and entry.distribution in installed)):
             yield _absent(entry, installed.get(entry.distribution))
 
 

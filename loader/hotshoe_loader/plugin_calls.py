@@ -66,7 +66,7 @@ def _rejection(error: BaseException, doing: str, plugin: EntryPoint | None, othe
     # Reading a plugin's message may raise a second exception.
     try:
         text = " ".join((error.message if isinstance(error, HotshoeError) else str(error)).split())
-    except Exception:
+    except (Exception, SystemExit):
         text = "(its message cannot be shown)"
     what = f"{doing} raised {type(error).__name__}" + (f": {text}" if text else "")
     reinstall = plugin.pip_install("--force-reinstall") if plugin else None
@@ -130,7 +130,7 @@ def _traceback(error: BaseException) -> list[str]:
         frames = frames.tb_next
     try:
         text = "".join(traceback.format_exception(type(error), error, frames))
-    except Exception:  # raised by its __str__, or by that of its cause
+    except (Exception, SystemExit):  # raised by its __str__, or by that of its cause
         text = "".join(traceback.format_tb(frames)) + type(error).__name__
     lines = [line for line in text.splitlines() if line.strip()]
     return lines if len(lines) <= _MAX_LINES else [*lines[:3], "  …", *lines[4 - _MAX_LINES :]]
@@ -201,16 +201,20 @@ def import_plugin(plugin: EntryPoint) -> object:
             f"reading the entry point {plugin.value!r} failed: it is not 'module' or 'module:object'",
             f"report it to the authors of {plugin.distribution}",
         )
-    found: object = guarded(lambda: importlib.import_module(name), f"importing {name!r}", plugin, Outcome.IMPORT_ERROR)
-    for attribute in filter(None, plugin.attribute.split(".")):
-        if not hasattr(found, attribute):
-            raise Rejected(
-                Outcome.IMPORT_ERROR,
-                f"its entry point names {plugin.value!r}, but {attribute!r} does not exist in it",
-                f"{plugin.pip_install('--upgrade')}, or report it to its authors",
-            )
-        found = getattr(found, attribute)
-    return found
+
+    def load() -> object:
+        found: object = importlib.import_module(name)
+        for attribute in filter(None, plugin.attribute.split(".")):
+            if not hasattr(found, attribute):
+                raise Rejected(
+                    Outcome.IMPORT_ERROR,
+                    f"its entry point names {plugin.value!r}, but {attribute!r} does not exist in it",
+                    f"{plugin.pip_install('--upgrade')}, or report it to its authors",
+                )
+            found = getattr(found, attribute)  # a module's __getattr__ may import more
+        return found
+
+    return guarded(load, f"importing {name!r}", plugin, Outcome.IMPORT_ERROR)
 
 
 def can_adopt(module: object) -> bool:
@@ -323,7 +327,7 @@ def _no_hook(module: object, plugin: EntryPoint, implemented: Sequence[str]) -> 
 
 def native_libraries(provider: Provider, plugin: EntryPoint) -> tuple[str, object] | None:
     """The kind and the description of a provider's native libraries; None for a provider without libraries."""
-    native = guarded(provider.native, "its native()", plugin, Outcome.CRASHED)
+    native = guarded(provider.native, "calling its native()", plugin, Outcome.CRASHED)
     if native is None:
         return None
     kind = native.get("kind") if isinstance(native, Mapping) else None
@@ -352,7 +356,9 @@ def list_devices(provider: Provider, library: Path | None, plugin: EntryPoint) -
             raise Rejected(Outcome.INCOMPATIBLE_API, error.message, hint) from error
 
     # The checks are guarded too: the list may hold objects of the plugin, whose methods run in them.
-    listed = guarded(lambda: checked(_as_list(provider.devices(library))), "its devices()", plugin, Outcome.CRASHED)
+    listed = guarded(
+        lambda: checked(_as_list(provider.devices(library))), "calling its devices()", plugin, Outcome.CRASHED
+    )
     if not listed:
         raise Rejected(
             Outcome.NO_DEVICE,

@@ -44,10 +44,11 @@ def probe_all(
 def _probe_now(jobs: Sequence[Job], limit: float) -> list[Report]:
     from hotshoe_loader import child_process  # not needed if every report is in the cache
 
+    logger.info("testing %d plugins or libraries, each for at most %g s", len(jobs), limit)
     if child_process.can_start_child():
         try:
             return child_process.run(jobs, limit)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: in an isolated subinterpreter
             logger.warning("cannot start a child process (%s); plugins are tested in this process instead", error)
     from hotshoe_loader.child_steps import probe_plugin
 

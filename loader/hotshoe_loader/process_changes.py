@@ -2,7 +2,8 @@
 
 It covers environment variables, signal handlers, timer, umask, working directory, streams, hooks, built-in functions,
 tracing, limits, processors, the locale, the root logger, warning filters, random numbers, NumPy's settings, modules,
-finders and ``sys.path``. New threads that are not daemons are reported. Changes inside other modules are not found.
+finders, ``sys.path``, and what can be called in hotshoe_core. New threads that are not daemons are reported. Changes
+inside other modules, and changes that the plugin makes later, are not found.
 Changes that another thread makes at the same time are attributed to the plugin.
 """
 
@@ -22,6 +23,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from hotshoe_core.errors.text import printable
+from hotshoe_loader.core_changes import CoreChanges
 
 __all__ = ["ProcessChanges"]
 
@@ -38,6 +40,7 @@ class ProcessChanges:
         self._modules = dict(sys.modules)
         self._lists = [_SearchList(module, name) for module, name in _LISTS]
         self._threads = _threads()
+        self._core = CoreChanges()
         self._settings = [(setting, setting.value()) for setting in _SETTINGS]
 
     def put_back(self) -> list[str]:
@@ -50,6 +53,7 @@ class ProcessChanges:
         """
         changes = self._put_back_builtins()  # first: the code below uses open, sorted and other built-in functions
         changes += self._put_back_modules()
+        changes += self._core.put_back()
         changes += self._put_back_variables()
         changes += self._put_back_handlers()
         for setting, value in self._settings:

@@ -9,7 +9,7 @@ from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, did_you_mean
 from hotshoe_core.errors.text import printable
 from hotshoe_loader.catalog import find_entry
-from hotshoe_loader.ggml.file_names import variant_of
+from hotshoe_loader.ggml.file_names import BACKENDS_WITHOUT_PLUGIN, variant_of
 from hotshoe_loader.options import Options, normalise
 from hotshoe_loader.rank import REFERENCE, find_devices
 from hotshoe_loader.verdict import Outcome, Verdict
@@ -34,14 +34,32 @@ def why(
 ) -> str:
     """One line: a device, and why it is used. complete: whether every plugin was tested."""
     if not complete:
-        return f"{describe(device)}: requested"
-    missing = [f"prefer={token!r} matches no device" for token in unmatched(options.prefer, devices)]
-    reasons = [_cause(device, devices, options), *missing]
-    if device.type not in _GPUS and not any(other.type in _GPUS for other in devices):
+        return f"{describe(device)}: {'; '.join(['requested', *_other_copies(device, verdicts)])}"
+    missing = [f"prefer={token!r}" for token in unmatched(options.prefer, devices)]
+    reasons = [_cause(device, devices, options)]
+    no_gpu = device.type not in _GPUS and not any(other.type in _GPUS for other in devices)
+    if missing and not (no_gpu and missing == ["prefer='gpu'"]):  # else it would be said twice
+        reasons.append(f"{', '.join(missing)} matches no device")
+    if no_gpu:
         reasons.append(_no_gpu(verdicts))
     if device.type is DeviceType.IGPU:
         reasons.append("it shares the CPU's memory, so device='cpu' may be as fast")
+    reasons += _other_copies(device, verdicts)
     return f"{describe(device)}: {'; '.join(reasons)}"
+
+
+def _other_copies(device: Device, verdicts: Sequence[Verdict]) -> list[str]:
+    """The copies of the device's plugin that Python does not import, because another one comes first in sys.path."""
+    plugins = {verdict.details.get("distribution") for verdict in verdicts if _provides(verdict, device)}
+    return [
+        f"another copy of {verdict.origin}, in {verdict.details['copy']}, is not used"
+        for verdict in verdicts
+        if "copy" in verdict.details and verdict.details.get("distribution") in plugins
+    ]
+
+
+def _provides(verdict: Verdict, device: Device) -> bool:
+    return verdict.kind == "plugin" and verdict.details.get("provider") == device.provider
 
 
 def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
@@ -188,6 +206,7 @@ def not_found(argument: str, token: str, devices: Sequence[Device], verdicts: Se
     found = ", ".join(f"{device.name} ({device.provider})" for device in devices) or "none"
     message = f"{argument} matches no device; found: {found}"
     about = [verdict for verdict in related(token, verdicts) if not verdict.outcome.usable]
+    about = [verdict for verdict in about if verdict.outcome is not Outcome.OUTSCORED]  # its backend is used
     for verdict in about:
         message += f"\n  {verdict}"
     hint = _remedy(about) or _next_step(token, devices, verdicts)
@@ -199,9 +218,11 @@ def _remedy(verdicts: Sequence[Verdict]) -> str | None:
     absent = [verdict for verdict in verdicts if verdict.outcome is Outcome.NOT_INSTALLED]
     broken = [verdict for verdict in verdicts if verdict not in absent]
     for group in (broken, [verdict for verdict in absent if verdict.details.get("sign")], absent):
-        hints = [verdict.hint for verdict in group if verdict.hint]
+        hints = {verdict.hint: find_entry(str(verdict.details.get("backend"))) for verdict in group if verdict.hint}
+        if len(hints) == 1:
+            return next(iter(hints))
         if hints:
-            return ", or ".join(dict.fromkeys(hints))
+            return "; ".join(f"for {entry.offers}: {hint}" if entry else hint for hint, entry in hints.items())
     return None
 
 
@@ -214,7 +235,13 @@ def _next_step(token: str, devices: Sequence[Device], verdicts: Sequence[Verdict
     if entry is not None:
         if entry.relevant:
             return entry.install
-        return f"{entry.install} (on {' or '.join(entry.platforms)}; this is {sys.platform})"
+        return f"{entry.distribution} is for {' or '.join(entry.platforms)}; this is {sys.platform}"
+    backend = name.partition(":")[0].removeprefix("ggml-")
+    if backend in BACKENDS_WITHOUT_PLUGIN:
+        return (
+            f"hotshoe-ggml-cpu drives ggml's {backend!r}: name the folder of its library in paths= or HOTSHOE_PATH, or "
+            "set HOTSHOE_SYSTEM=1 to search those of the system's packages"
+        )
     names = {device.name for device in devices} | {device.provider for device in devices}
     names |= {verdict.candidate for verdict in verdicts if verdict.kind == "plugin" and verdict.outcome.usable}
     return did_you_mean(name, names)

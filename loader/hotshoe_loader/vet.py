@@ -52,8 +52,10 @@ def _vet(plugin: EntryPoint, policy: Policy) -> None:
     if plugin.shadowed_by is not None:
         raise Rejected(
             Outcome.SHADOWED,
-            f"this copy, in {plugin.location}, comes after {plugin.shadowed_by} in sys.path; Python imports that one",
+            f"this copy, in {plugin.location}, comes after {plugin.shadowed_by} in sys.path, which is used instead",
             f"remove one of the two: pip uninstall {plugin.distribution}",
+            conflict=[plugin.shadowed_by, f"{plugin.origin} in {plugin.location}"],
+            copy=plugin.location,
         )
     if plugin.problem is not None:
         raise Rejected(Outcome.IMPORT_ERROR, plugin.problem, plugin.pip_install("--force-reinstall"))

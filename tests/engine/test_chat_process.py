@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hotshoe.atomic_file import check_target
 from hotshoe.chat import ChatTemplate, _process
-from hotshoe_core.errors import ChatTemplateError
+from hotshoe_core.errors import ChatTemplateError, ConversionError
 
 
 @pytest.mark.parametrize(
@@ -67,10 +68,8 @@ NESTED = """{% set n = namespace(a=[1], b=[1]) %}{% for i in range(60) %}
     ],
 )
 def test_memory_is_bounded(source: str) -> None:
-    began = time.monotonic()
     with pytest.raises(ChatTemplateError, match=r"takes more than (256\.0 MiB of memory|2 s)"):
         ChatTemplate(source).render([U | {"content": "x"}])
-    assert time.monotonic() - began < 60  # a limit, not a speed: without the limit of time it takes hours
     assert ChatTemplate("{{ messages[0].content }}").render([U | {"content": "still here"}]) == "still here"
 
 
@@ -84,10 +83,8 @@ def test_memory_is_bounded(source: str) -> None:
     ],
 )
 def test_a_template_without_end_is_stopped(source: str) -> None:
-    began = time.monotonic()
     with pytest.raises(ChatTemplateError, match="takes more than 2 seconds, so it may never end"):
         ChatTemplate(source).render([])
-    assert time.monotonic() - began < 60  # a bound, not a speed
     assert ChatTemplate("{{ messages[0].content }}").render([U | {"content": "still here"}]) == "still here"
 
 
@@ -132,6 +129,18 @@ def test_a_frozen_program_renders_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(_process._renderer, "ask", None)
     assert template.render([U | {"content": "a"}]) == "a"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not remove the folder of a process")
+def test_in_a_folder_that_was_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setattr(sys, "path", ["", None, *sys.path])
+    (tmp_path / "gone").rmdir()
+    _process._renderer.end()
+    assert ChatTemplate("{{ messages[0].content }}").render([U | {"content": "a"}]) == "a"
+    with pytest.raises(ConversionError, match=r"cannot write new\.gguf: No such file or directory"):
+        check_target("new.gguf", overwrite=False)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on POSIX only")

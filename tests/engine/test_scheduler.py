@@ -162,4 +162,6 @@ def test_buckets(per_octave: int) -> None:
         if n < 2 * per_octave or n in (512, 1024, 2048):
             assert up == n == down
     assert len({round_up(n, per_octave) for n in range(32, 513)}) == per_octave * 4 + 1
+    if per_octave in (1, 2, 16):  # docs/backends.md and CacheConfig
+        assert len({round_up(n, per_octave) for n in range(1, 513)}) == {1: 10, 2: 18, 16: 96}[per_octave]
     assert round_up(0, per_octave) == 0

@@ -22,9 +22,7 @@ from hotshoe_core.gguf import GGUFFile
 from tests.support.minilm import Reference
 from tests.support.texts import load_texts
 from tests.support.tiny_bert import SPECIAL, VOCAB
-
-# recorded by llama.cpp; handed to the project's developers, so absent in a plain checkout
-BGE = Path(__file__).parents[3] / "shared" / "data" / "vocab" / "ggml-vocab-bert-bge.gguf"
+from tests.support.vocabularies import recorded, recorded_ids
 
 
 def metadata(**changes: Any) -> dict[str, Any]:
@@ -59,15 +57,9 @@ def minilm(minilm_gguf: Callable[[str], Path]) -> Tokenizer:
 # --- against recorded and live oracles
 
 
-@pytest.mark.skipif(not BGE.exists(), reason="llama.cpp's recorded vocabularies are not next to this checkout")
 def test_recorded_ids_of_llama_cpp() -> None:
-    with GGUFFile(BGE) as file:
-        tokenizer = load_tokenizer(file.metadata)
-    inputs = Path(f"{BGE}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
-    outputs = Path(f"{BGE}.out").read_text().split("\n")
-    assert len(inputs) == len(outputs) > 40
-    for text, ids in zip(inputs, outputs, strict=True):
-        assert tokenizer.encode(text, add_special=False) == [int(i) for i in ids.split()], text
+    for text, ids in recorded_ids("bert-bge"):
+        assert recorded("bert-bge").encode(text, add_special=False) == ids, text
 
 
 def test_equal_to_transformers_on_the_corpus(minilm: Tokenizer, minilm_reference: Reference) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -72,6 +73,33 @@ def test_its_own_tests_pass(environment: Zoo, tmp_path: Path) -> None:
     options = ("-q", "-p", "a_part", "-p", "no:cacheprovider", "-W", "error", "--import-mode=importlib")
     out = run(environment, tmp_path, "-m", "pytest", *options, PACKAGE / "tests")
     assert int(out.split(" passed")[0].split()[-1]) > 200
+
+
+ON_THE_PAGE = """
+import dataclasses, sys
+import jax
+from hotshoe_core import BackendParams, DType, EagerBackend
+from hotshoe_jax import JaxProvider
+from hotshoe_jax.library import jax_library
+
+exec(open(sys.argv[1]).read())
+library = dataclasses.replace(jax_library(jax.devices()[0]), compile_hook=compile_hook, graph_nbytes=None)
+backend = EagerBackend("jax", JaxProvider().devices()[0], BackendParams(), library)
+state, ctx = backend.state((4, 2), DType.F32, "rows"), backend.new_context()
+at, rows = ctx.input("at", (1,), DType.I32), ctx.input("rows", (1, 2))
+ctx.update(state, state.set_rows(at, rows))
+for i in range(3):
+    before = state.handle.unsafe_buffer_pointer()
+    ctx.compute({at: [i], rows: [[1, 2]]})
+print(state.handle.sum(), backend.counters.traced, state.handle.unsafe_buffer_pointer() == before)
+"""
+
+
+def test_the_hook_on_the_page(environment: Zoo, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "backends.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(def compile_hook.*?)```", page, re.DOTALL)
+    (tmp_path / "hook.py").write_text(code)
+    assert run(environment, tmp_path, "-c", ON_THE_PAGE, "hook.py") == "9.0 1 True\n"
 
 
 VISIT = """

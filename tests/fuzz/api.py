@@ -193,6 +193,13 @@ def _tensor(rng: random.Random, world: World) -> Tensor:
     return rng.choice(world.backends).new_context().input("x", shape, dtype)
 
 
+def _forms(rng: random.Random, world: World) -> dict[str, Any]:
+    """A grammar, or none: its text and its schema are often no valid ones."""
+    schema = {"properties": {"a": {"type": odd(rng, world)}}, "required": rng.choice((["a"], ["b"], odd(rng, world)))}
+    forms = {"json_schema": schema, "regex": rng.choice(("[0-9]{2}", "(", "a*")), "grammar": 'root ::= "a" | b'}
+    return {name: forms[name] if rng.random() < 0.2 else None for name in forms}
+
+
 def _read_all(stream: Any) -> None:
     with stream:
         for _ in range(4):
@@ -203,13 +210,16 @@ NO: Callable[[random.Random, World], tuple[list[Any], dict[str, Any]]] = lambda 
 CALLS: dict[str, Call] = {
     "model.generate": Call(
         lambda w: w.model.generate,
-        lambda r, w: ([_prompt(r, w)], {"params": None, "grammar": None, "batch_size": 2} | _options(r, w)),
+        lambda r, w: ([_prompt(r, w)], {"params": None, "batch_size": 2} | _forms(r, w) | _options(r, w)),
     ),
     "model.stream": Call(
-        lambda w: w.model.stream, lambda r, w: ([_prompt(r, w)], {"params": None} | _options(r, w)), use=_read_all
+        lambda w: w.model.stream,
+        lambda r, w: ([_prompt(r, w)], {"params": None} | _forms(r, w) | _options(r, w)),
+        use=_read_all,
     ),
-    "model.chat": Call(
-        lambda w: w.model.chat, lambda r, w: ([_messages(r, w)], {"tools": None} | _options(r, w)), use=_read_all
+    "model.chat": Call(lambda w: w.model.chat, lambda r, w: ([_messages(r, w)], {"tools": None} | _options(r, w))),
+    "model.stream_chat": Call(
+        lambda w: w.model.stream_chat, lambda r, w: ([_messages(r, w)], {"tools": None} | _options(r, w)), use=_read_all
     ),
     "model.score": Call(lambda w: w.model.score, lambda r, w: (["the cat"], {})),
     "model.logits": Call(lambda w: w.model.logits, lambda r, w: ([[5, 6]], {})),

@@ -47,11 +47,11 @@ print(json.dumps({
 def run(device: str, folder: Path, tmp_path: Path) -> dict[str, Any]:
     environment = {**os.environ, "HOTSHOE_GGML": str(folder), "HOTSHOE_CACHE_DIR": str(tmp_path)}
     environment["GGML_VK_VISIBLE_DEVICES"] = "0"  # without it ggml lists no software device
+    # If ggml's Vulkan backend changes the order of the ops, the queue thread of Mesa 22.3's software Vulkan frees a
+    # resource twice: glibc says so in 3 processes of 16. With the order of the graph it is 0 of 40.
+    environment["GGML_VK_DISABLE_GRAPH_OPTIMIZE"] = "1"
     command = [sys.executable, "-c", PROGRAM, str(SHIPPED), device, TEXT]
-    for _ in range(4 if device.startswith("vulkan") else 1):
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-        if done.returncode >= 0:
-            break  # in one process of five a signal kills a queue thread of Mesa 22.3; the reason is unknown
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout)
     return found

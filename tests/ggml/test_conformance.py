@@ -57,4 +57,4 @@ class TestFlashAttention(Ggml, OpConformance):
         return [*(c for c in OP_CASES if c.op == "attention"), *(g for g in GRAPH_CASES if g.id in named)]
 
     def tolerance(self, case: AnyCase) -> float:
-        return max(super().tolerance(case), 2e-3)  # the fused kernel multiplies keys and values in half precision
+        return max(super().tolerance(case), 4e-3)  # the fused kernel multiplies and adds values in half precision

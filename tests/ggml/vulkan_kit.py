@@ -35,9 +35,12 @@ class TestVulkan(OnVulkan, BackendConformance):
             return 5e-2  # the variance is E[x²] - E[x]², of which few digits are left with a mean of 1000
         return max(super().tolerance(case), HALF if case.op != "cast" else 0.0)
 
+    def atol(self, case: AnyCase) -> float | None:
+        """ggml's shaders add 1 to exp(x) in softplus and tanh, which has no digits left for small results."""
+        atol = super().atol(case)
+        return None if atol is None else max(atol, 1e-6)
+
     def xfail(self, case: AnyCase) -> str | None:
-        if case.id == "softplus F32[4]-small":
-            return "ggml's shader computes log(1 + exp(x)), which is 0 where exp(x) is less than half a step of 1"
         ordering = case.op in ("max", "min", "argmax", "argsort", "top_k")
         if ordering and "-nan" in case.id and not case.id.endswith("k=1"):
             return "ggml's shaders compare numbers: a NaN is neither the largest nor the last"

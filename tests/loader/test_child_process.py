@@ -66,7 +66,7 @@ FATAL = [
         "hook",
         GOOD_CODE.replace("    return [Prov", f"    {SEGFAULT}\n    return [Prov"),
         "crashed",
-        "its hook hotshoe_prov",
+        "calling its hook hotshoe_prov",
     ),
 ]
 
@@ -125,14 +125,21 @@ def test_a_plugin_that_hangs_is_ended_with_all_its_processes(site):
     for name in ("bad", "worse"):
         site.install(name, HANGS)
     site.good("good")
-    start = time.monotonic()
     registry = load_all(timeout=0.8)
-    assert time.monotonic() - start < 8, "side by side"
     assert verdict(registry).outcome is verdict(registry, "worse").outcome is Outcome.TIMED_OUT
     assert "while importing 'bad'" in verdict(registry).reason
     assert "HOTSHOE_PROBE_TIMEOUT" in verdict(registry).hint
     assert verdict(registry, "acme").outcome is Outcome.AVAILABLE
     assert not sleeping()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_that_is_stopped_would_not_need_more_time(site):
+    site.install("bad", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)")
+    found = verdict(load_all(timeout=0.5))
+    assert found.outcome is Outcome.CRASHED
+    assert "its process was stopped (SIGSTOP) while importing 'bad'" in found.reason
+    assert "timeout" not in found.hint
 
 
 def sleeping() -> list[int]:
@@ -204,7 +211,7 @@ def test_a_provider_that_crashes_leaves_its_neighbour(site):
     site.install("two", code)
     registry = load_all()
     assert verdict(registry).outcome is Outcome.CRASHED
-    assert "while its devices()" in verdict(registry).reason
+    assert "while calling its devices()" in verdict(registry).reason
     assert verdict(registry, "fine").outcome is Outcome.AVAILABLE
 
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from hotshoe_loader import Outcome, load_all
+from hotshoe_loader import Outcome, find, load_all
 from hotshoe_loader.find import GROUP, find_plugins
 from hotshoe_loader.ggml.file_names import find_libraries, list_libraries
+
+_SEARCH_PATH = find._search_path
 
 
 def test_the_group_is_that_of_the_contract():
@@ -50,11 +52,25 @@ def test_damaged_metadata_is_a_verdict_or_nothing(site, verdicts):
     assert outcomes["nameless"] == "import-error"
 
 
-def test_an_older_copy_of_a_distribution_is_shadowed(site):
+def test_an_older_copy_of_a_distribution_is_shadowed(site, caplog):
     site.good("acme", version="2.0")
     site.metadata("acme", "1.0", f"[{GROUP}]\nacme = acme\n", site=site.path)
-    outcomes = [verdict.outcome for verdict in load_all().verdicts if verdict.details.get("plugin") == "acme"]
+    registry = load_all()
+    outcomes = [verdict.outcome for verdict in registry.verdicts if verdict.details.get("plugin") == "acme"]
     assert sorted(outcome.value for outcome in outcomes) == ["available", "shadowed"]
+    assert "comes after acme 1.0" in caplog.text, "another copy may have been put there to be used in its place"
+    line = f"another copy of acme 2.0, in {site.path}, is not used"
+    assert line in registry.why("npu:0")
+    assert line in load_all(device="acme", refresh=True).why("acme")
+
+
+def test_entries_of_the_path_that_are_not_text_are_ignored(site, probes, monkeypatch):
+    """As Python does: a Path is a common mistake, and None is what some frozen programs have."""
+    site.good()
+    monkeypatch.setattr(find, "_search_path", _SEARCH_PATH)
+    monkeypatch.setattr(sys, "path", [None, site.path, 5, *sys.path])
+    assert load_all(allow="acme").devices[0].name == "npu:0"
+    assert load_all(allow="acme", refresh=True).devices[0].name == "npu:0"
 
 
 def test_the_current_directory_is_not_searched(tmp_path):

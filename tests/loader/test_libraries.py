@@ -41,6 +41,40 @@ def test_the_highest_score_is_chosen(native_plugin, natives):
     assert registry.why() == why
 
 
+def test_a_library_that_was_exchanged_is_a_warning(native_plugin, natives, site, caplog):
+    """Another variant is used, which may be several times slower."""
+    import base64
+    import hashlib
+
+    natives.variant("cpu-x64", 1)
+    best = natives.variant("cpu-zen4", 1984)
+    native_plugin()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(best.read_bytes()).digest()).rstrip(b"=").decode()
+    record = site.path / "hotshoe_ggml_cpu-1.0.dist-info" / "RECORD"
+    next(site.path.glob("*.dist-info")).rename(record.parent)
+    record.write_text(f"{os.path.relpath(best, site.path)},sha256={digest},{best.stat().st_size}\n")
+    assert load_all().devices[0].library == best
+    assert "pip installed" not in caplog.text
+    exchanged = best.read_bytes() + b"\0"
+    best.unlink()  # this process has opened it
+    best.write_bytes(exchanged)
+    assert load_all(refresh=True).devices[0].library == natives.folder / "libggml-cpu-x64.so"
+    assert "ggml-cpu-zen4: untrusted" in caplog.text
+    assert "is not the file that pip installed" in caplog.text
+
+
+def test_a_library_without_hardware_is_not_to_be_built_again(native_plugin, natives, site):
+    """It opens and finds no device: a driver is missing, so another build would find no device either."""
+    natives.variant("vulkan", None)
+    native_plugin("vulkan")
+    code = (site.path / "hotshoe_ggml_vulkan.py").read_text()
+    (site.path / "hotshoe_ggml_vulkan.py").write_text(code.replace("for name in self.names", "for name in ()"))
+    found = next(verdict for verdict in load_all().verdicts if verdict.candidate == "ggml-vulkan")
+    assert found.outcome is Outcome.NO_DEVICE
+    assert "driver" in found.hint
+    assert "build" not in found.hint
+
+
 def test_a_feature_that_the_system_does_not_enable(native_plugin, natives, monkeypatch):
     natives.variant("cpu-zen4", 1984)
     best = natives.variant("cpu-haswell", 64)

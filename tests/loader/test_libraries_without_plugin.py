@@ -6,7 +6,8 @@ import logging
 
 import pytest
 
-from hotshoe_loader import Outcome, load_all
+from hotshoe_loader import Outcome, load_all, probe
+from hotshoe_loader.ggml import without_plugin
 
 
 @pytest.fixture
@@ -105,6 +106,24 @@ def test_a_plugin_has_its_name_before_a_library(driver, natives, site, caplog):
     assert names(registry) == ["cpu", "strange:0", "reference"]
     assert registry.select("strange:0")[0].provider == "strange"
     assert "the name 'strange:0' is taken by the entry point 'strange' of strange 1.0" in caplog.text
+
+
+def test_thousands_of_files_take_no_process_each(driver, natives, monkeypatch):
+    """Their headers are read in this process, and a folder may not start a process for each of its files."""
+    tested = []
+    real = probe._probe_now
+    monkeypatch.setattr(probe, "_probe_now", lambda jobs, limit: tested.extend(jobs) or real(jobs, limit))
+    strange = natives.variant("strange", None, folder=driver)
+    for i in range(2000):
+        (driver / f"libggml-empty{i}.so").touch()
+    for i in range(100):
+        (driver / f"libggml-more{i:03}.so").symlink_to(strange)
+    monkeypatch.setattr(without_plugin, "MAX_BACKENDS", 3)
+    found = libraries(load_all(paths=driver))
+    assert [job.driven_backend for job in tested] == ["", "more000", "more001", "more002"]
+    assert found["ggml-empty1999"].outcome is Outcome.IMPORT_ERROR
+    assert "not a shared library" in found["ggml-empty1999"].reason
+    assert "it was not tested: the folders contain libraries of" in found["ggml-strange"].reason
 
 
 def test_block_and_allow(driver, natives):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -36,11 +36,11 @@ def calls(site, monkeypatch):
     return counter.calls
 
 
-def test_the_second_call_is_the_same_registry_and_cheap(calls):
+def test_the_second_call_is_the_same_registry_and_looks_at_nothing(calls, monkeypatch):
     registry = load_all()
-    start = time.perf_counter()
+    for name in ("listdir", "scandir", "stat", "open"):
+        monkeypatch.setattr(os, name, None)
     assert load_all() is registry
-    assert time.perf_counter() - start < 0.01
     assert len(calls) == 1
 
 

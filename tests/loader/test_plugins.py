@@ -98,7 +98,7 @@ BROKEN = [
     ("hook-none", HOOK + "    return None", "no-device", "no provider", None),
     ("hook-empty", HOOK + "    return []", "no-device", "no provider", None),
     ("hook-text", HOOK + "    return 'abc'", "incompatible-api", "returned str; expected a list", "report"),
-    ("not-a-provider", HOOK + "    return [object()]", "incompatible-api", "object.name must be a str", "Provider"),
+    ("not-a-provider", HOOK + "    return [object()]", "incompatible-api", "object.name: a valid name", "Provider"),
     (
         "old",
         PROVIDER.replace('"bad", API_VERSION', '"bad", 0'),
@@ -114,7 +114,7 @@ BROKEN = [
         "",
         "",
     ),
-    ("no-open", PROVIDER.replace("def open", "def opens"), "incompatible-api", "a method open()", "report"),
+    ("no-open", PROVIDER.replace("def open", "def opens"), "incompatible-api", "a method Provider.open()", "report"),
     ("bad-native", PROVIDER.replace("return None", "return 3"), "incompatible-api", "native() returned int", "report"),
     ("native-raises", PROVIDER.replace("return None", "1 / 0"), "crashed", "its native() raised Zero", "report"),
     (
@@ -172,7 +172,7 @@ BROKEN = [
         ),
         "wrong-result",
         "bad computes wrong numbers: softmax gives [",
-        "block='bad'",
+        "HOTSHOE_BLOCK=bad",
     ),
     (
         "memory",
@@ -186,7 +186,7 @@ BROKEN = [
         PROVIDER.replace('"bad", "bad")', '"bad", "bad", memory_total=1 << 60)'),
         "wrong-result",
         f"{1 << 60} bytes",
-        "block='bad'",
+        "HOTSHOE_BLOCK=bad",
     ),
     (
         "free-memory",
@@ -298,7 +298,7 @@ def test_a_provider_name_taken_is_shadowed(site):
     assert (first.origin, first.outcome) == ("alpha 1.0", Outcome.AVAILABLE)
     assert (second.origin, second.outcome) == ("zeta 1.0", Outcome.SHADOWED)
     assert "alpha 1.0" in second.reason
-    assert "block='alpha'" in second.hint
+    assert "HOTSHOE_BLOCK=alpha" in second.hint
     assert [device.name for device in load_all(block="alpha").devices] == ["b", "reference"]
 
 
@@ -357,6 +357,21 @@ def test_one_device_can_be_blocked(site):
 def test_a_published_plugin_is_blocked_by_its_short_name(site):
     site.install("hotshoe-ggml-vulkan", "raise KeyboardInterrupt")
     assert load_all(block="vulkan").verdicts[0].outcome is Outcome.BLOCKED
+
+
+def test_an_exception_whose_text_exits_is_an_error_of_the_import(site):
+    code = "class Sting(Exception):\n    def __str__(self): raise SystemExit(3)\nraise Sting from Sting()"
+    site.install("bad", code)
+    (found, *_) = load_all().verdicts
+    assert found.outcome is Outcome.IMPORT_ERROR
+    assert found.reason == "importing 'bad' raised Sting: (its message cannot be shown)"
+
+
+def test_what_an_attribute_of_the_module_raises_is_an_error_of_the_import(site):
+    site.install("bad", "def __getattr__(name): raise SystemExit(3)", value="bad:plugin")
+    (found, *_) = load_all().verdicts
+    assert found.outcome is Outcome.IMPORT_ERROR
+    assert found.reason.startswith("importing 'bad' raised SystemExit: 3")
 
 
 def test_a_block_that_matches_nothing_is_a_warning(site, caplog):

@@ -17,6 +17,8 @@ import warnings
 import numpy as np
 import pytest
 
+import hotshoe_core.eager.reference
+import hotshoe_core.ops
 from hotshoe_loader import load_all
 from hotshoe_loader.process_changes import ProcessChanges
 from tests.support.fake_plugins import GOOD
@@ -65,6 +67,13 @@ WORDS = {
     "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})": "signal mask changed",
     "sys.setdlopenflags(sys.getdlopenflags() ^ 256)": "flags of dlopen changed",
     "socket.setdefaulttimeout(5)": "default timeout of sockets changed",
+    "hotshoe_core.ops.mul = print": "hotshoe_core.ops.mul changed",
+    "hotshoe_core.Tensor.__add__ = print": "hotshoe_core.tensors.tensor.Tensor.__add__ changed",
+    "hotshoe_core.ops.mul.reference = print": "hotshoe_core.ops.elementwise.mul.reference changed",
+    "hotshoe_core.tensors.tensor.TABLE['mul'] = print": "the op 'mul' of hotshoe_core changed",
+    "hotshoe_core.eager.reference.open_reference.__code__ = (lambda params=None: 1).__code__": (
+        "the code of hotshoe_core.eager.reference.open_reference changed"
+    ),
 }
 LINUX = ("os.umask(0)",)  # elsewhere it cannot be read without being changed
 
@@ -85,6 +94,8 @@ def state():
         (sys.breakpointhook, sys.dont_write_bytecode, sys.modules["json"], np.get_printoptions(), random.getstate()),
         (np.random.get_state()[1].tobytes(), signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         (sys.getdlopenflags(), socket.getdefaulttimeout()),
+        (hotshoe_core.ops.mul, hotshoe_core.ops.mul.reference, hotshoe_core.Tensor.__add__),
+        (hotshoe_core.tensors.tensor.TABLE["mul"], hotshoe_core.eager.reference.open_reference.__code__),
         (dict(os.environ), os.getcwd(), signal.getsignal(signal.SIGUSR1), signal.getitimer(signal.ITIMER_REAL)[0]),
     )
 
@@ -97,7 +108,7 @@ def test_each_change_is_named_and_put_back(change, monkeypatch, tmp_path):
     before = state()
     process = ProcessChanges()
     exec(
-        "import builtins, gc, logging, os, random, signal, socket, sys, threading, warnings\n"
+        "import builtins, gc, hotshoe_core, logging, os, random, signal, socket, sys, threading, warnings\n"
         f"import numpy as np\n{change}"
     )
     opened = sys.stdout
@@ -114,6 +125,23 @@ def test_each_change_is_named_and_put_back(change, monkeypatch, tmp_path):
         after = state()
     assert after == before
     assert process.put_back() == []
+
+
+def test_a_plugin_that_replaces_an_op_of_ours_is_a_warning(site, caplog, monkeypatch):
+    """Otherwise the reference would compute with it, and nothing would say so."""
+    evil = (
+        "if 'FAIL' in __import__('os').environ: __import__('hotshoe_core').ops.mul.reference = lambda x, y: x * y + 1"
+    )
+    site.install("acme", GOOD_CODE.replace("        backend = open_ref", f"        {evil}\n        backend = open_ref"))
+    registry = load_all()
+    monkeypatch.setenv("FAIL", "1")
+    caplog.clear()
+    registry.open("npu:0").close()
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "plugin acme changed this process" in record.getMessage()
+    assert "hotshoe_core.ops.elementwise.mul.reference changed" in record.getMessage()
+    assert hotshoe_core.ops.mul.reference(2, 3) == 6
 
 
 def test_what_is_added_stays_and_is_named(monkeypatch):

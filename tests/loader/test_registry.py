@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 
@@ -164,7 +165,7 @@ def test_a_device_number_too_high_names_those_that_are_there(registry):
     assert caught.value.hint == "use one of: cuda:0, cuda:1"
 
 
-@pytest.mark.parametrize("name", ["cuda", "vulkan", "metal", "mlx", "cpu", "cuda:0", "hotshoe-ggml-cuda"])
+@pytest.mark.parametrize("name", ["cuda", "vulkan", "mlx", "cpu", "cuda:0", "hotshoe-ggml-cuda"])
 def test_a_backend_that_is_not_installed_names_its_command(site, name):
     with pytest.raises(DeviceNotFoundError) as caught:
         load_all().select(name)
@@ -278,7 +279,7 @@ def test_explain_everything(registry):
         ("gpu", "vulkan:0 (ggml-vulkan): requested"),
         ("ggml-vulkan", "ggml-vulkan: available: offers vulkan:0  [hotshoe-ggml-vulkan 1.0]"),
         ("npu-plugin", "npu: available: offers npu:0"),
-        ("metal", "metal: no device has this name, type or provider\npip install hotshoe-ggml-metal (on darwin"),
+        ("metal", "metal: no device has this name, type or provider\nhotshoe-ggml-metal is for darwin; this is"),
         ("vulcan", "did you mean"),
     ],
 )
@@ -291,6 +292,40 @@ def test_explain_what_is_broken(site):
     text = load_all().explain("cuda")
     assert "hotshoe-ggml-cuda: import-error: importing 'hotshoe_ggml_cuda' raised RuntimeError: driver too old" in text
     assert "hotshoe-ggml-cuda is import-error" in load_all().why()
+
+
+def hint_for(token: str) -> str:
+    with pytest.raises(DeviceNotFoundError) as caught:
+        load_all(require=token)
+    return str(caught.value.hint)
+
+
+def test_hints_name_one_command_for_each_kind_of_hardware(site):
+    nvidia, any_vendor = hint_for("gpu").split("; ")
+    assert nvidia.startswith("for NVIDIA GPUs: ")
+    assert nvidia.count("pip install") == any_vendor.count("pip install") == 1
+    assert any_vendor.startswith("for GPUs of any vendor (Vulkan): ")
+
+
+def test_a_backend_without_a_plugin_of_ours_is_known(site):
+    for token in ("opencl", "opencl:0", "ggml-sycl"):
+        assert "HOTSHOE_PATH" in hint_for(token)
+        assert "hotshoe-ggml-cpu drives" in hint_for(token)
+
+
+def test_mlx_is_not_for_macos_only(site):
+    assert "mlx" in hint_for("mlx")
+    assert "pip install" in hint_for("mlx")
+    if sys.platform != "darwin":
+        assert hint_for("metal") == f"hotshoe-ggml-metal is for darwin; this is {sys.platform}"
+
+
+def test_a_preferred_gpu_that_is_missing_is_said_once(site, caplog):
+    site.good("hotshoe-ggml-cpu", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU", entry="ggml-cpu")
+    assert load_all(prefer="gpu").why() == "cpu (ggml-cpu): best of 2 devices; no GPU backend is installed"
+    assert [record.getMessage() for record in caplog.records] == [
+        "prefer='gpu' matches no device; using cpu (ggml-cpu)"
+    ]
 
 
 # -- opening ----------------------------------------------------------------------------------------------

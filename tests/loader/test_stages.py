@@ -22,9 +22,11 @@ def test_vet_returns_the_plugins_that_pass_and_a_verdict_on_each_other_one(site)
     assert policy.unmatched == [("block", "no-such")]
 
 
-def test_libraries_without_a_plugin_pass_if_a_plugin_drives_them(tmp_path):
+def test_libraries_without_a_plugin_pass_if_a_plugin_drives_them(natives):
+    natives.variant("strange", None)
     found = {
-        name: [LibraryCandidate(tmp_path / f"libggml-{name}.so", name, "")] for name in ("strange", "gpu", "reference")
+        name: [LibraryCandidate(natives.folder / f"libggml-{name}.so", name, "")]
+        for name in ("strange", "gpu", "reference")
     }
     passed, verdicts = vet_without_plugin(found, Policy(), has_driver=True)
     assert passed == {"strange": found["strange"]}

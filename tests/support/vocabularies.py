@@ -8,14 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from hotshoe.tokenizers import Tokenizer, load_tokenizer
 from hotshoe.tokenizers._decoding import byte_letters
 from hotshoe_core.gguf import GGUFFile
-
-# recorded by llama.cpp; handed to the project's developers, so absent in a plain checkout
-_FOLDER = Path(__file__).parents[3] / "shared" / "data" / "vocab"
+from tests.support.vocabulary_files import vocabulary_file
 
 
 @cache
@@ -26,14 +22,15 @@ def recorded(name: str) -> Tokenizer:
 
 def fresh(name: str) -> Tokenizer:
     """``recorded`` without a past."""
-    with GGUFFile(_path(name)) as file:
+    with GGUFFile(vocabulary_file(name)) as file:
         return load_tokenizer(file.metadata)
 
 
 def recorded_ids(name: str) -> Iterator[tuple[str, list[int]]]:
     """Texts and the ids that the model's own tokenizer gave, without special tokens around them."""
-    inputs = Path(f"{_path(name)}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
-    outputs = Path(f"{_path(name)}.out").read_text().split("\n")
+    path = vocabulary_file(name)
+    inputs = Path(f"{path}.inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
+    outputs = Path(f"{path}.out").read_text().split("\n")
     assert len(inputs) == len(outputs) > 40
     for text, ids in zip(inputs, outputs, strict=True):
         yield text, [int(i) for i in ids.split()]
@@ -41,17 +38,10 @@ def recorded_ids(name: str) -> Iterator[tuple[str, list[int]]]:
 
 def recorded_scores(name: str) -> tuple[list[str], list[float], list[int]]:
     """Tokens, scores and types of a recorded vocabulary."""
-    with GGUFFile(_path(name)) as file:
+    with GGUFFile(vocabulary_file(name)) as file:
         keys = ("tokens", "scores", "token_type")
         tokens, scores, types = (list(file.metadata[f"tokenizer.ggml.{key}"]) for key in keys)
     return tokens, scores, types
-
-
-def _path(name: str) -> Path:
-    path = _FOLDER / f"ggml-vocab-{name}.gguf"
-    if not path.exists():
-        pytest.skip("llama.cpp's recorded vocabularies are not next to this checkout")
-    return path
 
 
 def keys(**values: Any) -> dict[str, Any]:

@@ -81,11 +81,11 @@ def test_all_of_them_at_once_leave_the_user_unharmed(day: Visit) -> None:
 
 
 def test_probes_run_side_by_side(day: Visit) -> None:
-    """Each plugin that hangs uses its whole time limit; in parallel they take less time than one after the other."""
+    """Each plugin that hangs uses its whole time limit, while the others that hang do the same."""
     hanging = [day.about(animal)[0]["elapsed"] for animal in BROKEN if animal.hangs]
     assert len(hanging) > 2
     assert min(hanging) >= TIME_LIMIT
-    assert day.report["elapsed"] < sum(hanging)
+    assert day.report["most at once"] > 2
 
 
 def test_a_second_program_remembers(zoo: Zoo, day: Visit, place_of_day: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_second_program_remembers(zoo: Zoo, day: Visit, place_of_day: Path) ->
         return {verdict["origin"]: verdict["outcome"] for verdict in visit.report["verdicts"]}
 
     assert outcomes(second) == outcomes(first)
-    assert second.report["elapsed"] < TIME_LIMIT
+    assert second.report["most at once"] == 0
     check_unharmed(second)
 
 

@@ -14,11 +14,11 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import hotshoe
+from hotshoe_loader import child_process
 
 
 def state() -> dict[str, Any]:
@@ -70,6 +70,25 @@ def children() -> list[str]:
     return found
 
 
+class CountedChildren:
+    """How many probes run at once, from its creation on."""
+
+    def __init__(self) -> None:
+        self.most = self._now = 0
+        start, kill = child_process._Child.start, child_process._Child.kill
+
+        def counted_start(child: Any, wake: Any) -> None:
+            start(child, wake)
+            self._now += 1
+            self.most = max(self.most, self._now)
+
+        def counted_kill(child: Any) -> None:
+            self._now -= 1
+            kill(child)
+
+        child_process._Child.start, child_process._Child.kill = counted_start, counted_kill  # type: ignore[method-assign]
+
+
 def compute(registry: Any, device: str) -> list[float]:
     import numpy as np
 
@@ -89,9 +108,8 @@ def main() -> None:
     logging.getLogger("hotshoe").addHandler(handler)
 
     before = state()
-    start = time.monotonic()
+    counted = CountedChildren()
     registry = hotshoe.load_all(**options)
-    elapsed = time.monotonic() - start
     after = state()
     sys.stdout.flush()
     printed = [os.pread(fd, 200, 0).decode(errors="replace") for fd in (1, 2)]  # both are files
@@ -108,7 +126,7 @@ def main() -> None:
             "changed": changes(before, after),
             "changed later": changes(before, state()),
             "printed": printed,
-            "elapsed": elapsed,
+            "most at once": counted.most,
             "answers": answers,
             "messages": messages,
         }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from hotshoe.load_options import LoadOptions
 
-__all__ = ["add_backend_options", "add_runner_options", "load_options", "read_by"]
+__all__ = ["add_backend_options", "add_runner_options", "load_options", "read_by", "read_text"]
 
 T = TypeVar("T")
 _MAX_LAYERS = 10_000
+_MAX_TEXT = 1 << 28  # bytes of a text file
 
 
 def read_by(read: Callable[[str], T], expected: str) -> Callable[[str], T]:
@@ -25,6 +27,17 @@ def read_by(read: Callable[[str], T], expected: str) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(f"{text!r}; expected {expected}") from None
 
     return convert
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of a file or a pipe. Raises OptionError for more than 256 MiB: a device may never end."""
+    from hotshoe_core.errors import OptionError
+
+    with open(path, "rb") as file:
+        raw = file.read(_MAX_TEXT + 1)
+    if len(raw) > _MAX_TEXT:
+        raise OptionError(f"{path} has more than {_MAX_TEXT >> 20} MiB; expected a text file", hint="use a part of it")
+    return raw.decode("utf-8").replace("\r\n", "\n")
 
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:
@@ -83,7 +96,7 @@ def _add_placement_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--layer-devices",
         type=read_by(_layers, "DEVICE=FIRST-LAST,…"),
-        metavar="DEVICE=N-N,…",
+        metavar="DEVICE=FIRST-LAST,…",
         help="the device of every layer: cpu=0-7,cuda:0=8-31",
     )
     group.add_argument(
@@ -111,10 +124,14 @@ def _layers(text: str) -> tuple[str, ...]:
         first, _, last = span.partition("-")
         layers = range(int(first), int(last or first) + 1)
         if not name or not 0 < len(layers) <= _MAX_LAYERS:
-            raise argparse.ArgumentTypeError(f"{entry!r} does not name a device and its layers; expected DEVICE=N-N")
+            raise argparse.ArgumentTypeError(
+                f"{entry!r} does not name a device and its layers; expected DEVICE=FIRST-LAST"
+            )
         twice = sorted(devices.keys() & set(layers))
         if twice:
-            raise argparse.ArgumentTypeError(f"layer {twice[0]} has two devices; expected DEVICE=N-N, each layer once")
+            raise argparse.ArgumentTypeError(
+                f"layer {twice[0]} has two devices; expected DEVICE=FIRST-LAST, each layer once"
+            )
         devices |= dict.fromkeys(layers, name.strip())
     missing = sorted(set(range(max(devices) + 1)) - devices.keys())
     if missing:
@@ -135,15 +152,22 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
             metavar="N",
             help="size of the context in tokens; default: what the model was trained for, at most 4096",
         )
-    group.add_argument("--kv-dtype", metavar="TYPE", help="element type of the cache: f16 (default), f32, q8_0 or q4_0")
+    group.add_argument(
+        "--kv-dtype", metavar="TYPE", help="element type of the cache, such as f32, q8_0 or q4_0; default: f16"
+    )
     group.add_argument("--n-batch", type=int, metavar="N", help="tokens read at once; default: 512")
     group.add_argument(
-        "--n-ubatch", type=int, metavar="N", help="tokens in one run of the graph: less memory; default: as --n-batch"
+        "--n-ubatch",
+        type=int,
+        metavar="N",
+        help="tokens in one graph; fewer need less memory; default: the same as --n-batch",
     )
-    group.add_argument("--max-sequences", type=int, metavar="N", help="maximum number of texts in cache; default: 63")
+    group.add_argument(
+        "--max-sequences", type=int, metavar="N", help="at most so many texts share the cache; default: 63"
+    )
     if sequences:
         group.add_argument(
-            "--sequences", type=int, metavar="N", help="texts of full length for which the cache has space; default: 1"
+            "--sequences", type=int, metavar="N", help="size of the cache, in texts of --ctx tokens; default: 1"
         )
 
 

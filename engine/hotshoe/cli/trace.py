@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     import hotshoe
     from hotshoe.runner.reranker import RerankModel
     from hotshoe.runner.text import TextModel
+    from hotshoe_core.errors import BackendError
     from hotshoe_core.inspect.trace import trace
     from hotshoe_core.inspect.tracefile import read_trace
 
@@ -53,10 +54,11 @@ def run(args: argparse.Namespace) -> int:
         )
     with model, trace(args.output, about={**model.about, "text": text}):
         if isinstance(model, TextModel):
-            with model.sequence(model.tokenizer.encode(text)) as sequence:
-                # not logits(), which refuses NaN: a trace has to find where NaN begins
-                for _ in model.engine.all_logits(sequence):
-                    pass
+            try:
+                model.logits(model.tokenizer.encode(text))
+            except BackendError:  # NaN or infinity: the trace shows where it begins
+                if not args.output.stat().st_size:  # the error came before the nodes were recorded
+                    raise
         elif isinstance(model, RerankModel):
             model.rank(text, [text])
         else:

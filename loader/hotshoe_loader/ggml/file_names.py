@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 __all__ = [
+    "BACKENDS_WITHOUT_PLUGIN",
     "BackendFile",
     "LibraryCandidate",
     "backend_files",
@@ -17,6 +18,11 @@ __all__ = [
     "list_libraries",
     "variant_of",
 ]
+
+BACKENDS_WITHOUT_PLUGIN = frozenset(
+    ("blas", "cann", "hexagon", "hip", "musa", "opencl", "openvino", "sycl", "virtgpu", "webgpu", "zdnn", "zendnn")
+)
+"""ggml's backends for which this project has no plugin. A library of one is driven by the CPU's plugin."""
 
 
 class LibraryCandidate(NamedTuple):

@@ -51,7 +51,7 @@ def probe_libraries(state: ProbeState, provider: Provider, description: object, 
     while (best := choose_library(scores)) is not None:
         path = str(best.library.path)
         try:
-            state.begin(f"library:{path}", f"its devices() through {best.library.name}")
+            state.begin(f"library:{path}", f"calling its devices() with {best.library.name}")
             report.devices, report.dropped = state.test_devices(provider, best.library.path)
             report.files = _unchanged({name: vetted[name] for name in (report.core, path)})
         except Rejected as rejected:  # try the next best library
@@ -101,8 +101,7 @@ def _none_usable(libraries: list[LibraryReport], distribution: str) -> Rejected:
         return Rejected(broken[0].outcome, f"none of its libraries can be used: {why}", broken[0].hint)
     if all(rejected.outcome is Outcome.BLOCKED for _, rejected in rejections):
         return Rejected(Outcome.BLOCKED, f"all of its libraries are blocked: {why}", rejections[0][1].hint)
-    return Rejected(
-        Outcome.NO_DEVICE,
-        f"none of its libraries runs on this machine: {why}",
-        f"build one for this machine: {pip_build(distribution)}",
-    )
+    # A library that opens and finds no device lacks hardware or a driver: another build would find none either.
+    opened = next((rejected for _, rejected in rejections if rejected.details.get("score", 1) > 0), None)
+    hint = opened.hint if opened else f"build one for this machine: {pip_build(distribution)}"
+    return Rejected(Outcome.NO_DEVICE, f"none of its libraries runs on this machine: {why}", hint)

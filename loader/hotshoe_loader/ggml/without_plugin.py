@@ -18,6 +18,9 @@ from hotshoe_loader.verdict import Outcome, Rejected, Verdict
 
 __all__ = ["find_without_plugin", "jobs_without_plugin", "unusable_verdicts", "vet_without_plugin"]
 
+MAX_BACKENDS = 64
+"""The most backends without a plugin that are tested, because each takes a process of its own."""
+
 
 def find_without_plugin(folders: Iterable[Path], backends: Collection[str]) -> dict[str, list[LibraryCandidate]]:
     """The libraries in ``folders`` that no provider drives, by their backend's name.
@@ -47,12 +50,38 @@ def vet_without_plugin(
             _vet(backend, libraries, policy)
         except Rejected as rejected:
             verdicts += unusable_verdicts(None, libraries, rejected)
+            continue
+        broken = [fault for library in libraries if (fault := _fault(library, policy)) is not None]
+        if len(broken) == len(libraries):  # no process is needed to find that out
+            for library, fault in zip(libraries, broken):
+                verdicts += unusable_verdicts(None, [library], fault)
+        elif not has_driver:
+            verdicts += _verdicts_without_driver(libraries, policy)
+        elif len(passed) < MAX_BACKENDS:
+            passed[backend] = libraries
         else:
-            if has_driver:
-                passed[backend] = libraries
-            else:
-                verdicts += _verdicts_without_driver(libraries, policy)
+            verdicts += unusable_verdicts(None, libraries, _too_many(len(found)))
     return passed, verdicts
+
+
+def _fault(library: LibraryCandidate, policy: Policy) -> Rejected | None:
+    """Why a library cannot be used, by its name and its header; None if nothing is wrong with them."""
+    from hotshoe_loader.ggml.vet_libraries import vet_library  # not needed at every start
+
+    try:
+        policy.require_allowed(*library.names)
+        vet_library(library, policy, {})
+    except Rejected as rejected:
+        return rejected
+    return None
+
+
+def _too_many(n: int) -> Rejected:
+    return Rejected(
+        Outcome.TIMED_OUT,
+        f"it was not tested: the folders contain libraries of {n} backends, and at most {MAX_BACKENDS} are tested",
+        "name the library in load_all(allow=...) or HOTSHOE_ALLOW, or a folder with fewer libraries",
+    )
 
 
 def jobs_without_plugin(driver: Job, backends: Iterable[str], folders: Iterable[Path]) -> list[Job]:
@@ -105,19 +134,12 @@ def unusable_verdicts(
 
 def _verdicts_without_driver(libraries: Iterable[LibraryCandidate], policy: Policy) -> Iterator[Verdict]:
     """Verdicts on libraries that no installed plugin can drive: another fault of the library comes first."""
-    from hotshoe_loader.ggml.vet_libraries import vet_library  # not needed at every start
-
     for library in libraries:
         start = time.perf_counter()
-        why = Rejected(
+        why = _fault(library, policy) or Rejected(
             Outcome.NOT_INSTALLED,
             f"no usable plugin can drive ggml's {library.backend!r} backend",
             f"{pip_install('hotshoe-ggml-cpu')}, which drives libraries of any name",
         )
-        try:
-            policy.require_allowed(*library.names)
-            vet_library(library, policy, {})
-        except Rejected as rejected:
-            why = rejected
         elapsed = time.perf_counter() - start
         yield why.verdict(library.name, "library", str(library.path), elapsed, {"backend": library.backend})

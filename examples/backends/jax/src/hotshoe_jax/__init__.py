@@ -26,7 +26,7 @@ class JaxProvider:
         memory = d.memory_stats() or {}  # None for a CPU
         total = memory.get("bytes_limit", 0)
         return Device(
-            _name(d),
+            name_of(d),
             DeviceType.GPU if d.platform == "gpu" else DeviceType.ACCEL,
             self.name,
             self.family,
@@ -48,10 +48,11 @@ def _jax_devices() -> dict[str, Any]:
     import jax
 
     best = jax.devices()
-    return {_name(d): d for d in (*best, *(jax.devices("cpu") if best[0].platform != "cpu" else ()))}
+    return {name_of(d): d for d in (*best, *(jax.devices("cpu") if best[0].platform != "cpu" else ()))}
 
 
-def _name(d: Any) -> str:
+def name_of(d: Any) -> str:
+    """What hotshoe calls a device of JAX."""
     return f"jax:{d.id}" if d.platform != "cpu" else "jax:cpu" if d.id == 0 else f"jax:cpu-{d.id}"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from hotshoe_core import CacheConfig, DType, EagerLibrary
 from hotshoe_core.tensors import quants
+from hotshoe_jax import name_of
 from hotshoe_jax.functions import FUNCTIONS, TYPES
 
 Run = Callable[[list[Any]], list[Any]]
@@ -78,6 +79,7 @@ def jax_library(device: Any) -> EagerLibrary:
         round_to=round_to,
         copy=jnp.copy,
         receive=lambda x: jax.device_put(x, device),
+        where=lambda x: name_of(x.device),
         scope=scope,
         compile_hook=Compiled,
         is_deleted=lambda x: x.is_deleted(),
