@@ -174,7 +174,7 @@ BROKEN = (
         "mayfly",
         "is written for another version of the contract",
         ("incompatible-api",),
-        ("version 99", "pip install --upgrade hotshoe"),
+        ("version 99", "pip install"),
         after="Provider.api_version = 99",
     ),
     Animal(
