@@ -16,10 +16,11 @@ import functools
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
+from hotshoe_core.errors import HotshoeError, ModelDefinitionError, ModelError, UnknownArchitectureError, did_you_mean
 from hotshoe_loader.find import EntryPoint, find_entry_points
 from hotshoe_loader.options import normalise
 
@@ -97,7 +98,7 @@ def find_model(metadata: Metadata) -> type[Module]:
         ) from None
     if not isinstance(family, Family):
         raise ModelDefinitionError(
-            f"the entry point {architecture!r} of {MODELS!r} is a {type(family).__name__}; expected a Family",
+            f"the entry point {architecture!r} of {MODELS!r} is of type {type(family).__name__}; expected a Family",
             hint="it must name an attribute such as `family = Family(Model)`",
         )
     model = family.model_for(metadata)
@@ -142,8 +143,19 @@ def _load(group: str, entry: EntryPoint) -> Any:
         for attribute in entry.attribute.split("."):
             found = getattr(found, attribute)
     except Exception as error:
+        upgrade = entry.pip_install("--upgrade")
+        problem, own = (error.message, error.hint) if isinstance(error, HotshoeError) else (str(error), None)
         raise ModelError(
-            f"{label} cannot be imported: {type(error).__name__}: {error}",
-            hint=f"see the traceback above; {entry.pip_install('--upgrade')}, or report it to its authors",
+            f"{label} cannot be imported: {type(error).__name__}: {problem}",
+            hint=own or f"correct {_place(error, entry)}; if it is not yours, {upgrade}, or report it",
         ) from error
     return found
+
+
+def _place(error: Exception, entry: EntryPoint) -> str:
+    """The file and line of the statement that raised ``error``, or that Python could not parse; else the module."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    return f"{outside[-1].filename}, line {outside[-1].lineno}" if outside else f"the module {entry.module}"

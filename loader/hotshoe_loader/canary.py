@@ -95,7 +95,7 @@ def check_canary(provider: Provider, device: Device) -> None:
         raise Rejected(
             Outcome.WRONG_RESULT,
             f"{device.name} computes wrong numbers: {wrong[first]}{more}",
-            f"update the driver of {device.description or device.name}, or block={device.name!r}",
+            f"update the driver of {device.name}, or do not use it: HOTSHOE_BLOCK={device.name}",
             ops=list(wrong),
         )
 

@@ -65,5 +65,5 @@ class ProbeState:
             raise Rejected(
                 Outcome.WRONG_RESULT,
                 f"{device.name} reports {problem}",
-                f"update the driver of {device.description or device.name}, or block={device.name!r}",
+                f"update the driver of {device.name}, or do not use it: HOTSHOE_BLOCK={device.name}",
             )

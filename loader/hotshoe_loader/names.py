@@ -54,7 +54,7 @@ class Names:
                 Outcome.SHADOWED,
                 f"{plugin.origin} has a provider {name!r}, but {first.origin} already has one (entry point "
                 f"{first.name!r})",
-                f"uninstall one of the two, or block={first.distribution!r} to use this one",
+                f"uninstall one of the two, or set HOTSHOE_BLOCK={first.distribution} to use this one",
                 conflict=[first.origin, plugin.origin],
             )
 

@@ -327,7 +327,7 @@ def _no_hook(module: object, plugin: EntryPoint, implemented: Sequence[str]) -> 
 
 def native_libraries(provider: Provider, plugin: EntryPoint) -> tuple[str, object] | None:
     """The kind and the description of a provider's native libraries; None for a provider without libraries."""
-    native = guarded(provider.native, "its native()", plugin, Outcome.CRASHED)
+    native = guarded(provider.native, "calling its native()", plugin, Outcome.CRASHED)
     if native is None:
         return None
     kind = native.get("kind") if isinstance(native, Mapping) else None
@@ -356,7 +356,9 @@ def list_devices(provider: Provider, library: Path | None, plugin: EntryPoint) -
             raise Rejected(Outcome.INCOMPATIBLE_API, error.message, hint) from error
 
     # The checks are guarded too: the list may hold objects of the plugin, whose methods run in them.
-    listed = guarded(lambda: checked(_as_list(provider.devices(library))), "its devices()", plugin, Outcome.CRASHED)
+    listed = guarded(
+        lambda: checked(_as_list(provider.devices(library))), "calling its devices()", plugin, Outcome.CRASHED
+    )
     if not listed:
         raise Rejected(
             Outcome.NO_DEVICE,

@@ -141,28 +141,28 @@ def vet_provider(provider: Any, plugin: EntryPoint, policy: Policy) -> None:
     """Check an object that a hook returned against the Provider contract, before any method is called."""
     if isinstance(provider, type):
         name = printable(provider.__name__, 80)
-        raise _not_a_provider(f"an instance, as in [{name}()]", f"it is the class {name}", plugin)
+        raise _not_a_provider(f"an instance of {name}, as in [{name}()]", "it is the class itself", plugin)
     kind = printable(type(provider).__name__, 80)
     for attribute in ("name", "family"):
         value = getattr(provider, attribute, None)
         problem = "it is missing" if value is None else name_problem(value)
         if problem is not None:
-            raise _not_a_provider(f"{kind}.{attribute} must be a str, and a name", problem, plugin)
+            raise _not_a_provider(f"{kind}.{attribute}: a valid name (str)", problem, plugin)
     version = getattr(provider, "api_version", None)
     if not isinstance(version, int) or isinstance(version, bool):
         found = "it is missing" if version is None else f"it is {shown(version)}"
-        raise _not_a_provider(f"{kind}.api_version must be an int", found, plugin)
+        raise _not_a_provider(f"{kind}.api_version: an int", found, plugin)
     if version != API_VERSION:
         raise _other_api(f"version {version}", version < API_VERSION, plugin, version)
     for method in ("native", "devices", "open"):
         if not callable(getattr(provider, method, None)):
-            raise _not_a_provider(f"{kind} must have a method {method}()", "it is missing", plugin)
+            raise _not_a_provider(f"a method {kind}.{method}()", "it is missing", plugin)
     policy.refuse_blocked(provider.name, provider.family)
 
 
 def _not_a_provider(expected: str, found: str, plugin: EntryPoint) -> Rejected:
     return Rejected(
         Outcome.INCOMPATIBLE_API,
-        f"its hook returned an object that is not a Provider: {expected}; {found}",
+        f"its hook did not return a Provider; expected {expected}; {found}",
         f"report it to the authors of {plugin.distribution}; the contract is hotshoe_core.contract.device.Provider",
     )

@@ -109,7 +109,8 @@ def test_options_reach_the_runner_and_the_backend(
         (("--n-batch", "8", "--n-ubatch", "16"), "--n-ubatch is 16"),
         (("--max-sequences", "1000"), "--max-sequences is 1000"),
         (("--sequences", "-1"), "--sequences is -1"),
-        (("--kv-dtype", "q9_0"), "--kv-dtype is 'q9_0'; expected an element type\n  hint: use f16, f32, q8_0"),
+        (("--sequences", "99999"), "--sequences is 99999; expected at most 63, as the cache holds --max-sequences 63"),
+        (("--kv-dtype", "q9_0"), "--kv-dtype is 'q9_0' (str); expected an element type\n  hint: use f16, f32, q8_0"),
         (("--ctx", "0"), "--ctx is 0"),
     ],
 )

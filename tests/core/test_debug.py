@@ -27,6 +27,7 @@ def test_dump_of_an_array_and_a_tensor() -> None:
         == "[[-10000000.0,         0.0],\n [        nan,        -inf]]"
     )
     assert dump(np.array([1e-9, 2e-7]), precision=2) == "[1.00e-09, 2.00e-07]"  # 0.00 would say nothing
+    assert dump(np.array(["a"])) == "['a']"
     assert dump(np.array([0.0, 3e8]), precision=1) == "[0.0e+00, 3.0e+08]"
     ctx = open_reference().new_context()
     x = ctx.input("x", (2,))

@@ -100,7 +100,7 @@ def test_an_error_of_an_op_comes_back_without_its_tensors() -> None:
 
 @pytest.mark.parametrize(
     ("known", "expected"),
-    [(["llama", "qwen"], "did you mean 'llama'?"), (["x", "b"], "known: b, x"), ([], "none is known")],
+    [(["llama", "qwen"], "did you mean 'llama'?"), (["x", "b"], "use one of: b, x"), ([], "none is known")],
 )
 def test_did_you_mean(known: list[str], expected: str) -> None:
     assert did_you_mean("lama", known) == expected

@@ -71,7 +71,7 @@ def test_chat_gives_the_whole_answer_and_stream_chat_its_pieces(model: TextModel
         ({"regex": "("}, "the regular expression cannot be used"),
         ({"regex": 5}, "the pattern is int; expected str"),
         ({"grammar": 'a ::= "b"'}, "No 'root' rule found"),
-        ({"json_schema": [1]}, "the JSON schema is"),
+        ({"json_schema": "[1]"}, r"^the JSON schema is \[1\]; expected an object"),
         ({"json_schema": "{"}, "the JSON schema is not JSON"),
     ],
     ids=str,

@@ -215,7 +215,8 @@ def test_properties_for_any_devices(seed: int) -> None:
     assert set(fitted.placement.devices) <= set(names)
     order = sorted(names, key=lambda name: name != "c")  # the CPU has the first layers
     assert [order.index(name) for name in layers] == sorted(order.index(name) for name in layers)
-    total = sum(layer.total for layer in sizes.layers) + sizes.input + sizes.output
+    layers_total = sum(part.weights + part.cache + part.experts for part in sizes.layers)
+    total = layers_total + sizes.input + sizes.output
     twice = sizes.tied if fitted.placement.input != fitted.placement.device(n) else 0
     used = usage(sizes, fitted.placement)
     assert sum(used.values()) == total + twice + sizes.graph * len(used)

@@ -28,6 +28,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_DELAY", 0.0)
     monkeypatch.setattr(pages, "_PAUSE_AFTER_FAST", 0)
     monkeypatch.setattr(pages, "_PAUSE_AFTER_SLOW", 0)
+    monkeypatch.setattr(pages, "_PAUSE_LATER", 0)
 
 
 def large_pages(memory: np.ndarray) -> int:

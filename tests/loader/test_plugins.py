@@ -98,7 +98,7 @@ BROKEN = [
     ("hook-none", HOOK + "    return None", "no-device", "no provider", None),
     ("hook-empty", HOOK + "    return []", "no-device", "no provider", None),
     ("hook-text", HOOK + "    return 'abc'", "incompatible-api", "returned str; expected a list", "report"),
-    ("not-a-provider", HOOK + "    return [object()]", "incompatible-api", "object.name must be a str", "Provider"),
+    ("not-a-provider", HOOK + "    return [object()]", "incompatible-api", "object.name: a valid name", "Provider"),
     (
         "old",
         PROVIDER.replace('"bad", API_VERSION', '"bad", 0'),
@@ -114,7 +114,7 @@ BROKEN = [
         "",
         "",
     ),
-    ("no-open", PROVIDER.replace("def open", "def opens"), "incompatible-api", "a method open()", "report"),
+    ("no-open", PROVIDER.replace("def open", "def opens"), "incompatible-api", "a method Provider.open()", "report"),
     ("bad-native", PROVIDER.replace("return None", "return 3"), "incompatible-api", "native() returned int", "report"),
     ("native-raises", PROVIDER.replace("return None", "1 / 0"), "crashed", "its native() raised Zero", "report"),
     (
@@ -172,7 +172,7 @@ BROKEN = [
         ),
         "wrong-result",
         "bad computes wrong numbers: softmax gives [",
-        "block='bad'",
+        "HOTSHOE_BLOCK=bad",
     ),
     (
         "memory",
@@ -186,7 +186,7 @@ BROKEN = [
         PROVIDER.replace('"bad", "bad")', '"bad", "bad", memory_total=1 << 60)'),
         "wrong-result",
         f"{1 << 60} bytes",
-        "block='bad'",
+        "HOTSHOE_BLOCK=bad",
     ),
     (
         "free-memory",
@@ -298,7 +298,7 @@ def test_a_provider_name_taken_is_shadowed(site):
     assert (first.origin, first.outcome) == ("alpha 1.0", Outcome.AVAILABLE)
     assert (second.origin, second.outcome) == ("zeta 1.0", Outcome.SHADOWED)
     assert "alpha 1.0" in second.reason
-    assert "block='alpha'" in second.hint
+    assert "HOTSHOE_BLOCK=alpha" in second.hint
     assert [device.name for device in load_all(block="alpha").devices] == ["b", "reference"]
 
 

@@ -71,13 +71,13 @@ def test_devices_may_come_from_a_generator(site):
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("Provider", "an instance, as in [Provider()]; it is the class"),
-        ("Provider(0)", "Provider.name must be a str, and a name; it is 0"),
-        ("Provider('')", "Provider.name must be a str"),
+        ("Provider", "an instance of Provider, as in [Provider()]; it is the class"),
+        ("Provider(0)", "Provider.name: a valid name (str); it is 0"),
+        ("Provider('')", "Provider.name: a valid name (str)"),
         ("Provider('auto')", "'auto' is reserved"),
         ("Provider('A b')", "Provider.name"),
         ("Provider('\\x1b[1m')", r"it is '\x1b[1m'"),
-        ("Provider('x', None)", "Provider.family must be a str, and a name; it is missing"),
+        ("Provider('x', None)", "Provider.family: a valid name (str); it is missing"),
     ],
 )
 def test_an_object_that_is_not_a_provider(site, value, reason):

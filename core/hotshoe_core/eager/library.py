@@ -105,14 +105,13 @@ class EagerLibrary:
     """An array on this device from one on another device of the backend. If None, the value goes through NumPy."""
 
     compile_hook: CompileHook | None = None
-    """``compile_hook(run, donated)``: makes a faster function from ``run``, a function of a list of arrays.
+    """``compile_hook(run, donated)``: makes a faster function from ``run``, which takes and returns a list of arrays.
 
-    It is called once for each graph; with several devices, once for each part of the graph that runs on this device
-    without a copy from another one. ``run`` may be called with arrays that stand for values, as a trace does, and once
-    traced need not be called again: shapes and types do not change. The number, order and meaning of the arrays are the
-    same in each call. ``donated``: the indices of arrays that nothing reads after the call: the old values of states
-    whose rows the graph overwrites. The new function may reuse their memory for its results. Needs ``round_to``, and
-    ``copy`` if it does.
+    ``run`` is a whole graph; with several devices, a part of it that runs on this device. The arrays have the same
+    order, shapes and types in each call, so the first call may trace ``run`` and compile it. ``donated`` has the
+    indices of the arrays that nothing reads after the call: the old values of states whose rows the graph overwrites.
+    The new function may reuse their memory for its results; then the library needs ``copy``. A library with a hook
+    needs ``round_to``.
     """
 
     is_deleted: Callable[[Native], bool] | None = None
@@ -129,9 +128,10 @@ class EagerLibrary:
     """
 
     evaluate: Callable[[list[Native]], None] | None = None
-    """For lazy libraries: computes these arrays and returns when their values exist.
+    """For lazy libraries: computes these arrays and returns when their values exist. Called at the end of a run.
 
-    By then, only the new arrays refer to states that the graph writes rows into, so a library can reuse their memory.
+    At that time, only the graph refers to the old value of a state whose rows are overwritten, so a library can reuse
+    its memory.
     """
 
     scope: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext

@@ -292,4 +292,4 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
-    return f"known: {', '.join(names)}" if names else "none is known"
+    return f"use one of: {', '.join(names)}" if names else "none is known"

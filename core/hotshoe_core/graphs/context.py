@@ -111,7 +111,9 @@ class Context:
         require_tensor("the state to update", state)
         require_tensor(f"the new value of {state.name}", new)
         if state.op != "state":
-            raise GraphError(f"{state!r} is a {state.op}, not a state", hint="make one with backend.state(...)")
+            raise GraphError(
+                f"{state!r} is not a state; its op is {state.op!r}", hint="make one with backend.state(...)"
+            )
         if (state.shape, state.dtype) != (new.shape, new.dtype):
             raise ShapeError(
                 f"{state!r} cannot take the value of {new!r}: shape or type differ",

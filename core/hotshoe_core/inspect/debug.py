@@ -33,9 +33,10 @@ def dump(
     if edge_items < 1 or precision < 0:
         raise GraphError(f"dump: got precision {precision} and edge_items {edge_items}; expected >= 0 and >= 1")
     array = _numbers(value) if isinstance(value, Tensor) else np.asarray(value)
-    if array.dtype.kind == "f":
+    largest = 0.0
+    if array.dtype.kind == "f" and array.size:
         array = array.astype(np.float64)  # of which NumPy writes larger numbers without an exponent
-    largest = max(abs(float(bound.reduce(array, None))) for bound in (np.fmin, np.fmax)) if array.size else 0.0
+        largest = max(abs(float(bound.reduce(array, None))) for bound in (np.fmin, np.fmax))
     text = np.array2string(
         array,
         precision=precision,
@@ -62,7 +63,7 @@ def _stored(tensor: Tensor) -> Array:
     backend = tensor.owner
     if not isinstance(backend, Backend):
         raise GraphError(
-            f"the owner of {tensor!r} is a {type(backend).__name__}; expected a Backend",
+            f"the owner of {tensor!r} is of type {type(backend).__name__}; expected a Backend",
             hint="load() and state() of a backend set tensor.owner to the backend",
         )
     with contextlib.suppress(UnsupportedOpError):

@@ -210,7 +210,7 @@ def _rope_rule(args: tuple[Any, ...], attrs: dict[str, Any]) -> tuple[Shape, DTy
     x, positions, factors = args
     config: RoPE = attrs["config"]
     if not isinstance(config, RoPE):
-        raise ShapeError(f"config is a {type(config).__name__}; expected a RoPE")
+        raise ShapeError(f"config is of type {type(config).__name__}; expected a RoPE")
     require_float(x, factors)
     require_integer(positions)
     if x.ndim < 3:

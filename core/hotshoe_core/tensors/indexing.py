@@ -64,7 +64,7 @@ def _single(name: str, k: Any, axis: int, size: int) -> Slice:
         i = operator.index(k)
     except TypeError:
         raise ShapeError(
-            f"{name} indexed with a {type(k).__name__}; expected integers, slices, '...' or None",
+            f"{name} indexed with {type(k).__name__}; expected integers, slices, '...' or None",
             hint="use x.take(indices) to gather rows by a tensor of indices",
         ) from None
     if not -size <= i < size:

@@ -109,7 +109,7 @@ class Op:
         for t in present:
             if not isinstance(t, Tensor):
                 raise GraphError(
-                    f"{self.name}: got a {type(t).__name__}, expected a Tensor",
+                    f"{self.name}: got {type(t).__name__}, expected a Tensor",
                     hint="wrap arrays in hotshoe_core.constant(array), or make them an input of the context",
                 )
         if self.variadic and (not present or len(present) < len(sources)):

@@ -85,12 +85,14 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     group = parser.add_argument_group("tests (several numbers, separated by commas, make several tests)")
     counts = read_by(_counts, "numbers of 0 or more, separated by commas")
     group.add_argument(
-        "-p", "--prompt", type=counts, metavar="N,…", help="tokens to read; 0: no such test; default: 512"
+        "-p", "--prompt", type=counts, metavar="N,…", help="tokens to read; 0: skip this test; default: 512"
     )
     group.add_argument(
-        "-n", "--generate", type=counts, metavar="N,…", help="tokens to write; 0: no such test; default: 128"
+        "-n", "--generate", type=counts, metavar="N,…", help="tokens to write; 0: skip this test; default: 128"
     )
-    group.add_argument("-d", "--depth", type=counts, metavar="N,…", help="tokens of context before; default: 0")
+    group.add_argument(
+        "-d", "--depth", type=counts, metavar="N,…", help="tokens in the context before the test; default: 0"
+    )
     group.add_argument("-s", "--sequences", type=counts, metavar="N,…", help="texts computed at once; default: 1")
     group.add_argument(
         "-r",

@@ -26,10 +26,15 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         usage="%(prog)s [options]",
         help="list devices, and show why each backend is used or not",
         description="List the compute devices of this machine, best first, and show why each installed backend is "
-        "used or not. MEMORY is the free memory of the total. Exit code: 1 if there is no device.",
+        "used or not. MEMORY: free of total. Exit code: 1 if there is no device.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("-v", "--verbose", action="store_true", help="add files, times and scores")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="add files, times, and how well each library fits this CPU (its score; the highest is used)",
+    )
     parser.set_defaults(run=run)
 
 

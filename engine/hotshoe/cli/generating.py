@@ -21,7 +21,7 @@ _SAMPLING = (
     ("top_k", int, 40, "choose among the N most likely tokens; 0: all"),
     ("top_p", float, 0.95, "choose among the most likely tokens whose probabilities sum to N; 1: all"),
     ("min_p", float, 0.05, "remove tokens that are less likely than N times the most likely one; 0: none"),
-    ("typical_p", float, 1.0, "choose among the tokens of nearly average probability that sum to N; 1: all"),
+    ("typical_p", float, 1.0, "keep the tokens nearest to the expected probability, until they sum to N; 1: all"),
     ("repetition_penalty", float, 1.0, "make tokens that are among the last 64 less likely: divide by N; 1: off"),
     ("presence_penalty", float, 0.0, "subtract N from the logit of a token that is among the last 64; 0: off"),
     ("frequency_penalty", float, 0.0, "subtract N for each time that the token is among the last 64; 0: off"),

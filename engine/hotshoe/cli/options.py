@@ -83,7 +83,7 @@ def _add_placement_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--layer-devices",
         type=read_by(_layers, "DEVICE=FIRST-LAST,…"),
-        metavar="DEVICE=N-N,…",
+        metavar="DEVICE=FIRST-LAST,…",
         help="the device of every layer: cpu=0-7,cuda:0=8-31",
     )
     group.add_argument(
@@ -111,10 +111,14 @@ def _layers(text: str) -> tuple[str, ...]:
         first, _, last = span.partition("-")
         layers = range(int(first), int(last or first) + 1)
         if not name or not 0 < len(layers) <= _MAX_LAYERS:
-            raise argparse.ArgumentTypeError(f"{entry!r} does not name a device and its layers; expected DEVICE=N-N")
+            raise argparse.ArgumentTypeError(
+                f"{entry!r} does not name a device and its layers; expected DEVICE=FIRST-LAST"
+            )
         twice = sorted(devices.keys() & set(layers))
         if twice:
-            raise argparse.ArgumentTypeError(f"layer {twice[0]} has two devices; expected DEVICE=N-N, each layer once")
+            raise argparse.ArgumentTypeError(
+                f"layer {twice[0]} has two devices; expected DEVICE=FIRST-LAST, each layer once"
+            )
         devices |= dict.fromkeys(layers, name.strip())
     missing = sorted(set(range(max(devices) + 1)) - devices.keys())
     if missing:
@@ -135,15 +139,22 @@ def add_runner_options(parser: argparse.ArgumentParser, *, context: bool = True,
             metavar="N",
             help="size of the context in tokens; default: what the model was trained for, at most 4096",
         )
-    group.add_argument("--kv-dtype", metavar="TYPE", help="element type of the cache: f16 (default), f32, q8_0 or q4_0")
+    group.add_argument(
+        "--kv-dtype", metavar="TYPE", help="element type of the cache, such as f32, q8_0 or q4_0; default: f16"
+    )
     group.add_argument("--n-batch", type=int, metavar="N", help="tokens read at once; default: 512")
     group.add_argument(
-        "--n-ubatch", type=int, metavar="N", help="tokens in one run of the graph: less memory; default: as --n-batch"
+        "--n-ubatch",
+        type=int,
+        metavar="N",
+        help="tokens in one graph; fewer need less memory; default: the same as --n-batch",
     )
-    group.add_argument("--max-sequences", type=int, metavar="N", help="maximum number of texts in cache; default: 63")
+    group.add_argument(
+        "--max-sequences", type=int, metavar="N", help="at most so many texts share the cache; default: 63"
+    )
     if sequences:
         group.add_argument(
-            "--sequences", type=int, metavar="N", help="texts of full length for which the cache has space; default: 1"
+            "--sequences", type=int, metavar="N", help="size of the cache, in texts of --ctx tokens; default: 1"
         )
 
 

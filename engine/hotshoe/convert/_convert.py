@@ -63,7 +63,8 @@ def _describe(checkpoint: Checkpoint) -> FileLayout:
     if not isinstance(layout, FileLayout):
         name = checkpoint.architecture or checkpoint.config.get("model_type")
         raise ModelError(
-            f"the entry point {name!r} of {families.CONVERTERS!r} returned a {type(layout).__name__}; "
-            "expected a function of a Checkpoint that returns a hotshoe.convert.FileLayout"
+            f"the converter of {name!r} (entry point of {families.CONVERTERS!r}) returned {type(layout).__name__}; "
+            "expected a FileLayout",
+            hint="end the function with `return make_layout(…)`",
         )
     return layout

@@ -194,7 +194,7 @@ def _raise_unless_complete(checkpoint: Checkpoint, missing: Sequence[str], extra
     if parts:
         raise ConversionError(
             f"the tensors of {checkpoint.model} are not those its config.json describes: {'; '.join(parts)}",
-            hint="check num_hidden_layers in config.json, and that the weights belong to this config.json",
+            hint="check num_hidden_layers in config.json, that the weights belong to it, and the converter's names",
         )
 
 

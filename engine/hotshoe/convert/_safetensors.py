@@ -60,7 +60,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     except (ValueError, RecursionError) as error:
         raise ModelFileError(f"the header is not JSON: {error}", path=path, field="header", offset=8) from None
     if not isinstance(header, dict):
-        raise ModelFileError(f"the header is a {type(header).__name__}, expected an object", path=path, offset=8)
+        raise ModelFileError(f"the header is of type {type(header).__name__}, expected an object", path=path, offset=8)
     header.pop("__metadata__", None)
     return {name: _stored(name, entry, path, 8 + length, size) for name, entry in header.items()}
 

@@ -76,7 +76,7 @@ def make_cache(
     for layer, entry in enumerate(spec):
         if not (entry is None or isinstance(entry, (AttentionSpec, RecurrentSpec, CrossSpec))):
             raise ModelDefinitionError(
-                f"cache_spec: the entry of layer {layer} is a {type(entry).__name__}; "
+                f"cache_spec: the entry of layer {layer} is of type {type(entry).__name__}; "
                 "expected AttentionSpec, RecurrentSpec, CrossSpec or None"
             )
     kinds = {type(entry) for entry in spec if entry is not None}

@@ -91,13 +91,13 @@ def _choose(model: Module, file: GGUFFile, ignore: Collection[str]) -> list[tupl
     unused = file.tensors.keys() - {name for name, _ in chosen} - set(ignore)
     if missing:
         raise WeightsError(
-            f"{file.path}: {len(missing)} tensor(s) missing: {_list([p.names[0] for p in missing])}",
+            f"{file.path}: tensors are missing ({len(missing)}): {_list([p.names[0] for p in missing])}",
             hint=f"{_nearest_name(missing[0].names[0], file.tensors)}"
-            "the file is incomplete, or was made for another version of the architecture",
+            "the file is incomplete or of another version of the architecture, or the model's class has a wrong name",
         )
     if unused:
         raise WeightsError(
-            f"{file.path}: {len(unused)} tensor(s) that the {file.architecture} model does not use: "
+            f"{file.path}: the {file.architecture} model does not use some tensors ({len(unused)}): "
             f"{_list(sorted(unused))}",
             hint="the file was made for a variant of the architecture that hotshoe does not implement",
         )

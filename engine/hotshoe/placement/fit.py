@@ -105,8 +105,8 @@ def _require_possible(
     named = ", ".join(d.name for d in devices)
     if params.asks_for_devices and not others:
         raise PlacementError(
-            f"{', '.join(params.asks_for_devices)}: the model runs on {named} only; expected another device too",
-            hint="leave it out to run on these devices; `hotshoe doctor` says how to use a GPU",
+            f"{', '.join(params.asks_for_devices)}: expected a GPU or another device; the model is on {named} only",
+            hint=f"leave it out to use {named}; `hotshoe doctor` says how to use a GPU",
         )
     if params.asks_for_cpu and host is None:
         raise PlacementError(
@@ -138,7 +138,7 @@ def _require_possible(
     if params.layer_devices is not None:
         unknown = sorted(set(params.layer_devices) - {d.name for d in devices})
         if unknown:
-            raise PlacementError(f"layer_devices names {', '.join(unknown[:_SHOWN])}; the model was opened on {named}")
+            raise PlacementError(f"layer_devices names {', '.join(unknown[:_SHOWN])}; the devices are {named}")
         if len(params.layer_devices) != n:
             raise PlacementError(
                 f"layer_devices names {len(params.layer_devices)} layers; expected {n}, those of the model"

@@ -60,10 +60,6 @@ class LayerSizes:
     experts: int = 0
     """Weights of experts."""
 
-    @property
-    def total(self) -> int:
-        return self.weights + self.cache + self.experts
-
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:

@@ -87,7 +87,7 @@ def _chunks(model: TextModel | EmbeddingModel | RerankModel, text: str, size: in
     if len(ids) < size:
         raise InputTooLongError(
             f"the text has {len(ids)} tokens; expected at least {size}, one chunk, and better a hundred times as many",
-            hint="use a longer text, or smaller chunks: chunk_size= (--chunk-size)",
+            hint="use a longer text, or smaller chunks: chunk_size=128 (--chunk-size 128)",
         )
     special = model.tokenizer.encode("")[:1]  # a token before every text, or only after it
     prefix = special if special == ids[:1] else []
@@ -120,16 +120,11 @@ class _Statistics(NamedTuple):
     """Rows that were summed: one number, or one for each expert."""
 
 
-class _Sums:
-    """The totals of one weight over all chunks."""
+class _Sums(NamedTuple):
+    """The totals of one weight over all chunks, float64, in the shapes of _Statistics."""
 
-    def __init__(self) -> None:
-        self.squares: Array = np.zeros(())
-        self.counts: Array = np.zeros(())
-
-    def add(self, squares: Array, counts: Array | int) -> None:
-        self.squares = self.squares + squares.astype(np.float64)
-        self.counts = self.counts + np.asarray(counts, np.float64)
+    squares: Array
+    counts: Array
 
     def importance(self, name: str) -> Importance:
         """The totals as float32. Raises BackendError if they are not numbers."""
@@ -139,6 +134,9 @@ class _Sums:
             )
         counts = self.counts.reshape(-1).astype(np.float32)
         return Importance(self.squares.reshape(len(counts), -1).astype(np.float32), counts)
+
+
+_NONE = _Sums(np.zeros(()), np.zeros(()))
 
 
 class _Collector:
@@ -160,9 +158,8 @@ class _Collector:
         outputs = [t for pair in statistics.values() for t in pair if isinstance(t, Tensor)]
         values = compute_nodes(self._backend, list(dict.fromkeys(outputs)), fed)
         for name, (squares, counts) in statistics.items():
-            self.sums.setdefault(name, _Sums()).add(
-                values[squares], counts if isinstance(counts, int) else values[counts]
-            )
+            new = (values[squares], counts if isinstance(counts, int) else values[counts])
+            self.sums[name] = _Sums(*(a + np.asarray(b, np.float64) for a, b in zip(self.sums.get(name, _NONE), new)))
         raise _RunCancelled
 
 

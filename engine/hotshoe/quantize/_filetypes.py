@@ -39,48 +39,47 @@ class FileType:
         return not self.base.is_quantized
 
 
-def _table(*rows: tuple[str, int, str]) -> dict[str, FileType]:
-    return {name: FileType(name, number, base) for name, number, base in rows}
-
-
 # Source of the numbers: enum llama_ftype in llama.cpp's llama.h. 4 to 6 and 33 to 35 were types that it has removed.
-FILE_TYPES = _table(
-    ("f32", 0, "F32"),
-    ("f16", 1, "F16"),
-    ("bf16", 32, "BF16"),
-    ("q8_0", 7, "Q8_0"),
-    ("q6_k", 18, "Q6_K"),
-    ("q5_k_m", 17, "Q5_K"),
-    ("q5_k_s", 16, "Q5_K"),
-    ("q5_1", 9, "Q5_1"),
-    ("q5_0", 8, "Q5_0"),
-    ("q4_k_m", 15, "Q4_K"),
-    ("q4_k_s", 14, "Q4_K"),
-    ("q4_1", 3, "Q4_1"),
-    ("q4_0", 2, "Q4_0"),
-    ("iq4_nl", 25, "IQ4_NL"),
-    ("iq4_xs", 30, "IQ4_XS"),
-    ("mxfp4_moe", 38, "MXFP4"),
-    ("q3_k_l", 13, "Q3_K"),
-    ("q3_k_m", 12, "Q3_K"),
-    ("q3_k_s", 11, "Q3_K"),
-    ("iq3_m", 27, "IQ3_S"),
-    ("iq3_s", 26, "IQ3_S"),
-    ("iq3_xs", 22, "IQ3_S"),
-    ("iq3_xxs", 23, "IQ3_XXS"),
-    ("q2_k", 10, "Q2_K"),
-    ("q2_k_s", 21, "Q2_K"),
-    ("q2_0", 41, "Q2_0"),
-    ("tq2_0", 37, "TQ2_0"),
-    ("tq1_0", 36, "TQ1_0"),
-    ("iq2_m", 29, "IQ2_S"),
-    ("iq2_s", 28, "IQ2_XS"),
-    ("iq2_xs", 20, "IQ2_XS"),
-    ("iq2_xxs", 19, "IQ2_XXS"),
-    ("iq1_m", 31, "IQ1_M"),
-    ("iq1_s", 24, "IQ1_S"),
-    ("q1_0", 40, "Q1_0"),
-)
+FILE_TYPES = {
+    name: FileType(name, number, base)
+    for name, number, base in (
+        ("f32", 0, "F32"),
+        ("f16", 1, "F16"),
+        ("bf16", 32, "BF16"),
+        ("q8_0", 7, "Q8_0"),
+        ("q6_k", 18, "Q6_K"),
+        ("q5_k_m", 17, "Q5_K"),
+        ("q5_k_s", 16, "Q5_K"),
+        ("q5_1", 9, "Q5_1"),
+        ("q5_0", 8, "Q5_0"),
+        ("q4_k_m", 15, "Q4_K"),
+        ("q4_k_s", 14, "Q4_K"),
+        ("q4_1", 3, "Q4_1"),
+        ("q4_0", 2, "Q4_0"),
+        ("iq4_nl", 25, "IQ4_NL"),
+        ("iq4_xs", 30, "IQ4_XS"),
+        ("mxfp4_moe", 38, "MXFP4"),
+        ("q3_k_l", 13, "Q3_K"),
+        ("q3_k_m", 12, "Q3_K"),
+        ("q3_k_s", 11, "Q3_K"),
+        ("iq3_m", 27, "IQ3_S"),
+        ("iq3_s", 26, "IQ3_S"),
+        ("iq3_xs", 22, "IQ3_S"),
+        ("iq3_xxs", 23, "IQ3_XXS"),
+        ("q2_k", 10, "Q2_K"),
+        ("q2_k_s", 21, "Q2_K"),
+        ("q2_0", 41, "Q2_0"),
+        ("tq2_0", 37, "TQ2_0"),
+        ("tq1_0", 36, "TQ1_0"),
+        ("iq2_m", 29, "IQ2_S"),
+        ("iq2_s", 28, "IQ2_XS"),
+        ("iq2_xs", 20, "IQ2_XS"),
+        ("iq2_xxs", 19, "IQ2_XXS"),
+        ("iq1_m", 31, "IQ1_M"),
+        ("iq1_s", 24, "IQ1_S"),
+        ("q1_0", 40, "Q1_0"),
+    )
+}
 """Every type that a file can have, by its name, with the most bits first."""
 
 _SHORT = {"q3_k": "q3_k_m", "q4_k": "q4_k_m", "q5_k": "q5_k_m"}

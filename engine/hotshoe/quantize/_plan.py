@@ -56,7 +56,7 @@ class QuantizeParams:
 
     def __post_init__(self) -> None:
         if self.leave_output and self.output_type is not None:
-            raise ConversionError("output_type= and leave_output= contradict each other; expected one of them")
+            raise ConversionError("output_type and leave_output contradict each other; expected one of them")
         for name in ("pure", "leave_output", "allow_requantize"):
             if not isinstance(getattr(self, name), bool):
                 raise ConversionError(f"{name} is {described(getattr(self, name))}; expected True or False")

@@ -56,7 +56,7 @@ class TokenSequence(CachedSequence):
     def truncate(self, n: int) -> None:
         """Keep the first ``n`` rows. Raises GraphError if there are fewer, or if row ``n`` is inside a span."""
         self.require_open()
-        n = integer("what truncate keeps", n, 0, GraphError)
+        n = integer("the number of rows that truncate keeps", n, 0, GraphError)
         self._require(n <= len(self), f"keep the first {n}")
         self.engine.truncate(self, n)
 

@@ -290,19 +290,16 @@ class TextModel(LoadedModel):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        json_schema: Mapping[str, Any] | str | None = None,
-        regex: str | None = None,
-        grammar: Grammar | Constraint | str | None = None,
         **options: Any,
     ) -> Completion:
         """Answer a conversation in the model's chat format. Return the whole answer; ``stream_chat`` gives its pieces.
 
         messages: ``[{"role": "user", "content": "..."}, …]``. tools: JSON schemas of functions that the model may
-        call. The other arguments are those of ``generate``. Raises as ``generate`` does, and ChatTemplateError if the
-        model has no chat format, or its format does not accept the messages or tools.
+        call. params, options: as for ``generate``, with ``json_schema``, ``regex`` and ``grammar``. Raises as
+        ``generate`` does, and ChatTemplateError if the model has no chat format, or its format does not accept the
+        messages or tools.
         """
-        restriction: dict[str, Any] = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
-        return _whole(self.stream_chat(messages, params, tools=tools, **restriction, **options))
+        return _whole(self.stream_chat(messages, params, tools=tools, **options))
 
     def stream_chat(
         self,
@@ -310,9 +307,6 @@ class TextModel(LoadedModel):
         params: SamplingParams | None = None,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        json_schema: Mapping[str, Any] | str | None = None,
-        regex: str | None = None,
-        grammar: Grammar | Constraint | str | None = None,
         **options: Any,
     ) -> Stream:
         """Answer a conversation piece by piece. The arguments and errors are those of ``chat``."""
@@ -322,8 +316,7 @@ class TextModel(LoadedModel):
                 f"the chat template made a prompt of {len(text):,} characters; the context holds {self.n_ctx} tokens",
                 hint="load the model with a larger n_ctx, or shorten the conversation",
             )
-        restriction: dict[str, Any] = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
-        return self.stream(self.tokenizer.encode(text, add_special=False), params, **restriction, **options)
+        return self.stream(self.tokenizer.encode(text, add_special=False), params, **options)
 
     @functools.cached_property
     def _grammar_vocabulary(self) -> GrammarVocabulary:
@@ -400,7 +393,7 @@ def _is_one(prompt: Any) -> bool:
 def _with_options(params: SamplingParams | None, options: Mapping[str, Any]) -> SamplingParams:
     if params is not None and not isinstance(params, SamplingParams):
         raise SamplingError(
-            f"params is a {type(params).__name__}; expected SamplingParams",
+            f"params is of type {type(params).__name__}; expected SamplingParams",
             hint="give its fields by name: model.generate(prompt, temperature=0)",
         )
     try:

@@ -33,8 +33,6 @@ def prepare(schema: Mapping[str, Any] | str) -> str:
     """
     try:
         parsed = json.loads(schema) if isinstance(schema, str) else json.loads(json.dumps(dict(schema)))
-        if not isinstance(parsed, dict):
-            raise GrammarError(f"the JSON schema is {json.dumps(parsed)[:40]}; expected an object")
         schemas = list(_schemas(parsed))
         close = not any(_combines(s) for s in schemas)
         for s in schemas:
@@ -45,7 +43,9 @@ def prepare(schema: Mapping[str, Any] | str) -> str:
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply; expected a few hundred levels at most") from None
     except (TypeError, ValueError, OverflowError) as e:
-        raise GrammarError(f"the JSON schema is not JSON: {e}") from None
+        raise GrammarError(f"the JSON schema is not JSON: {e}", hint='for example {"type": "object"}') from None
+    if not isinstance(parsed, dict):
+        raise GrammarError(f"the JSON schema is {text[:40]}; expected an object")
     if len(text) > _MAX_CHARACTERS:
         raise GrammarError(f"the JSON schema has {len(text):,} characters; expected at most {_MAX_CHARACTERS:,}")
     return text

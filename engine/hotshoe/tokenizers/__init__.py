@@ -64,7 +64,7 @@ def load_tokenizer(metadata: Mapping[str, Any]) -> Tokenizer:
     tokenizer = build(vocabulary)
     if not isinstance(tokenizer, Tokenizer):
         raise TokenizerError(
-            f"the entry point {vocabulary.model!r} of {families.TOKENIZERS!r} returned a {type(tokenizer).__name__}; "
-            "expected a function of a Vocabulary that returns a hotshoe.tokenizers.Tokenizer"
+            f"the tokenizer of {vocabulary.model!r} (entry point of {families.TOKENIZERS!r}) returned "
+            f"{type(tokenizer).__name__}; expected a hotshoe.tokenizers.Tokenizer"
         )
     return tokenizer

@@ -181,7 +181,7 @@ class Tokenizer:
         of special tokens.
         """
         if not isinstance(text, str):
-            raise InputTypeError(f"text is {described(text)}; expected str (for a list of texts, use encode_batch)")
+            raise InputTypeError(f"text is {described(text)}; expected str")
         return self._encode([text], add_special, parse_special, max_length)[0]
 
     def encode_batch(

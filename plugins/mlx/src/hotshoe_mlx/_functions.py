@@ -121,10 +121,6 @@ def _comparison(compare: Callable[[Array, Array], Array]) -> Callable[..., Array
     return arithmetic(lambda a, b: compare(a, b).astype(mx.float32))
 
 
-def cast(x: Array, *, dtype: DType, gpu: bool) -> Array:
-    return round_to(x, dtype, gpu=gpu)
-
-
 def round_to(x: Array, dtype: DType, *, gpu: bool) -> Array:
     """The values that ``dtype`` would store for ``x``.
 
@@ -340,7 +336,7 @@ def functions(*, gpu: bool) -> Mapping[str, Callable[..., Array]]:
         "silu": arithmetic(lambda x: x * mx.sigmoid(x)),
         "gelu": arithmetic(gelu),
         "clamp": arithmetic(clamp),
-        "cast": movement(functools.partial(cast, **on_device)),
+        "cast": movement(lambda x, *, dtype: round_to(x, dtype, gpu=gpu)),
         "matmul": functools.partial(matmul, **on_device),
         "linear": functools.partial(linear, **on_device),
         "linear_experts": linear_experts,

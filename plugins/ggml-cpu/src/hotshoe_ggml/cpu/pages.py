@@ -25,7 +25,9 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: provide pages before 
 _COLLAPSE = 25  # MADV_COLLAPSE of Linux 6.1: move pages in use to a large one, now
 _DELAY = 1.0  # seconds before the first page, so that the first token goes first
 _FAST = 1e-3  # seconds for a page, including 0.2e-3 to clear or copy it; as many small pages take as long
-_PAUSE_AFTER_FAST, _PAUSE_AFTER_SLOW = 1, 20  # × the time that the last page took
+_PAUSE_AFTER_FAST = 1  # × the time that the last page took
+_PAUSE_AFTER_SLOW, _PAUSE_LATER = 20, 3  # at first, so that a short run loses no speed; and after _SHORT seconds
+_SHORT = 4.0
 _SKIPPED = 8  # pages after the first slow one; twice as many after each further one
 
 
@@ -74,7 +76,8 @@ def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
     A token reads all weights once. The processor must look up each page of 4 KiB, in a virtual machine in two tables,
     and its prefetching stops at the end of each: benchmarks/NOTES.md says what that costs. Requesting all large pages
     in advance would delay loading if memory is fragmented, or if a host must provide it first. So this thread gets the
-    large pages that ``FreshPages`` did not get. It takes a twentieth of a core while they are slow.
+    large pages that ``FreshPages`` did not get. While they are slow it takes a twentieth of a core, and after four
+    seconds a quarter: a process that computes for so long gains more than that costs.
 
     The thread does not keep the memory alive. If Linux has no large pages, nothing changes.
     """
@@ -87,6 +90,7 @@ def enlarge_pages(memory: np.ndarray[Any, Any]) -> threading.Thread | None:
 def _enlarge(memory: weakref.ref[np.ndarray[Any, Any]]) -> None:
     advise = _advise()
     time.sleep(_DELAY)
+    begin = time.perf_counter()
     done = 0
     while (array := memory()) is not None:
         start = address(array)
@@ -98,10 +102,11 @@ def _enlarge(memory: weakref.ref[np.ndarray[Any, Any]]) -> None:
             # Linux may then merge the pages later
             advise(page, (start + array.nbytes - page) // _LARGE * _LARGE, mmap.MADV_HUGEPAGE)
             return
-        took = time.perf_counter() - before
+        now = time.perf_counter()
         done += _LARGE
         del array  # the memory can be freed during the pause
-        time.sleep(took * (_PAUSE_AFTER_SLOW if took > _FAST else _PAUSE_AFTER_FAST))
+        after_slow = _PAUSE_AFTER_SLOW if now - begin < _SHORT else _PAUSE_LATER
+        time.sleep((now - before) * (after_slow if now - before > _FAST else _PAUSE_AFTER_FAST))
 
 
 def _advise() -> Callable[[int, int, int], int]:
