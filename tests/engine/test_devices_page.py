@@ -64,7 +64,7 @@ def test_the_commands_run(here: Path, gguf: Callable[..., Path], capsys: pytest.
         (["--gpu-layers", "many"], "--gpu-layers"),
         (["--tensor-split", "3;1"], "--tensor-split"),
         (["--layer-devices", "cuda:0"], "--layer-devices"),
-        (["--layer-devices", "cuda:0=0-1,cpu=1-3"], "expected DEVICE=N-N"),
+        (["--layer-devices", "cuda:0=0-1,cpu=1-3"], "expected DEVICE=FIRST-LAST"),
         (["--layer-devices", "cuda:0=0-1,cpu=3"], "layer 2 has no device"),
         (["--cpu-moe", "--n-cpu-moe", "2"], "not allowed with"),
     ],
