@@ -83,7 +83,10 @@ def atomic_write(target: Path) -> Iterator[Path]:
 def _real(target: Path) -> Path:
     """The file that ``target`` is, or points to. Raises ConversionError if renaming a file to it would remove a device,
     a pipe or a socket."""
-    real = Path(os.path.realpath(target))
+    try:
+        real = Path(os.path.realpath(target))
+    except OSError as error:  # a relative name in a folder that was removed
+        raise ConversionError(f"cannot write {target}: {error.strerror or error}", hint="change the folder") from None
     try:
         mode = os.lstat(real).st_mode
     except OSError:  # it does not exist

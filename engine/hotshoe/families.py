@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hotshoe.nn import Module
     from hotshoe_core.gguf import Metadata
 
-__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names"]
+__all__ = ["CONVERTERS", "MODELS", "TOKENIZERS", "Family", "find", "find_model", "names", "place_of"]
 
 MODELS = "hotshoe.models"
 CONVERTERS = "hotshoe.converters"
@@ -142,20 +142,23 @@ def _load(group: str, entry: EntryPoint) -> Any:
         found: Any = importlib.import_module(entry.module)
         for attribute in entry.attribute.split("."):
             found = getattr(found, attribute)
-    except Exception as error:
-        upgrade = entry.pip_install("--upgrade")
+    except (Exception, SystemExit) as error:
+        upgrade, place = entry.pip_install("--upgrade"), place_of(error, f"the module {entry.module}")
         problem, own = (error.message, error.hint) if isinstance(error, HotshoeError) else (str(error), None)
         raise ModelError(
             f"{label} cannot be imported: {type(error).__name__}: {problem}",
-            hint=own or f"correct {_place(error, entry)}; if it is not yours, {upgrade}, or report it",
+            hint=own or f"correct {place}; if it is not yours, {upgrade}, or report it",
         ) from error
     return found
 
 
-def _place(error: Exception, entry: EntryPoint) -> str:
-    """The file and line of the statement that raised ``error``, or that Python could not parse; else the module."""
+def place_of(error: BaseException, otherwise: str) -> str:
+    """The file and line of the statement that raised ``error``, or that Python could not parse.
+
+    ``otherwise`` if that is the import itself.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
     outside = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
-    return f"{outside[-1].filename}, line {outside[-1].lineno}" if outside else f"the module {entry.module}"
+    return f"{outside[-1].filename}, line {outside[-1].lineno}" if outside else otherwise

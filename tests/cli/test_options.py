@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import hotshoe
-from hotshoe.cli import _COMMANDS, all_commands, main
+from hotshoe.cli import _COMMANDS, all_commands, main, options
 from hotshoe.cli.generating import _COUNTS, _SAMPLING, sampling_options
 from hotshoe.cli.options import load_options
 from hotshoe.cli.parsing import _ALIASES, parse_command
@@ -109,7 +109,6 @@ def test_the_table_holds_our_options_and_other_names() -> None:
         (("run", "m.gguf", "-ctk", "q8_0"), "--kv-dtype TYPE"),
         (("run", "-hf", "a/b"), "download the file first"),
         (("run", "m.gguf", "-i"), "hotshoe chat MODEL"),
-        (("run", "m.gguf", "x", "-p", "y"), "the prompt is given twice; expected one of PROMPT, -p and -f"),
         (("run", "m.gguf", "--json-schema", "{}", "--grammar", "g"), "not allowed with"),
         (("plan", "m.gguf", "x"), "unexpected argument 'x'"),
         (("rnu", "m.gguf"), "unknown command 'rnu'\n  hint: did you mean 'run'?"),
@@ -180,6 +179,11 @@ def test_help_is_readable(command: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 # The prompt of `run`
+
+
+def test_two_prompts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "m.gguf", "x", "-p", "y"]) == 2
+    assert "the prompt is given twice; expected one of PROMPT, -p and -f" in capsys.readouterr().err
 
 
 @pytest.fixture
@@ -282,3 +286,17 @@ def test_python_arguments_become_options(text: str, expected: str) -> None:
 
 def test_arguments_that_a_command_lacks_keep_their_name() -> None:
     assert in_options("n_ctx is 0", {"--threads"}) == "n_ctx is 0"
+
+
+def test_a_text_without_an_end_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(options, "_MAX_TEXT", 1 << 20)
+    (tmp_path / "text.txt").write_bytes("é\r\nz".encode())
+    assert options.read_text(tmp_path / "text.txt") == "é\nz"
+    (tmp_path / "text.txt").write_bytes(bytes((1 << 20) + 1))
+    for path in (tmp_path / "text.txt", *([Path("/dev/zero")] if sys.platform == "linux" else [])):
+        for command in ("run --file", "run x --json-schema", "chat --grammar", "imatrix -o new.gguf --text"):
+            first, *rest = command.split()
+            assert main([first, "m.gguf", *rest, str(path)]) == 2
+            assert f"{path} has more than 1 MiB; expected a text file" in capsys.readouterr().err

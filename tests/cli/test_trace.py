@@ -367,6 +367,7 @@ def two(gguf: Callable[..., Path], tmp_path: Path) -> Path:
     np.savez(tmp_path / "other.npz", x=np.zeros((3, 5)))
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     (tmp_path / "theirs.json").write_text('{"y": "output"}')
     (tmp_path / "ours.json").write_text('{"x": "outptu"}')
     return tmp_path
@@ -384,6 +385,8 @@ def two(gguf: Callable[..., Path], tmp_path: Path) -> Path:
         (("a.jsonl", "own.npz", "--map", "none.json"), "cannot be read"),
         (("a.jsonl", "own.npz", "--map", "broken.json"), "is not valid JSON"),
         (("a.jsonl", "own.npz", "--map", "list.json"), "expected an object of names"),
+        (("a.jsonl", "own.npz", "--map", "deep.json"), "is not valid JSON"),
+        (("a.jsonl", "own.npz", "--map", os.devnull), "expected a file"),
         (("a.jsonl", "own.npz", "--map", "theirs.json"), "has no 'y', which the map names"),
         (("a.jsonl", "own.npz", "--map", "ours.json"), "did you mean 'output'"),
         (("own.npz", "a.jsonl", "--map", "ours.json"), "swap the two files"),

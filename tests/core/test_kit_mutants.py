@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hotshoe_core.tensors.tensor import TABLE
+from hotshoe_core.testing.cases import sizes
 from tests.core.mutants import MUTANTS
 from tests.core.mutants.mutant import first_failure
 
@@ -23,3 +24,8 @@ def test_a_planted_error_is_found(name: str) -> None:
 
 def test_each_op_has_a_mutant() -> None:
     assert not TABLE.keys() - {name.partition(":")[0] for name in MUTANTS}, "add a row to tests/core/mutants/ops.py"
+
+
+def test_each_op_has_a_large_case() -> None:
+    """Every op, so that a new one is not tested with a handful of elements alone."""
+    assert not TABLE.keys() - {case.op for case in sizes.cases()}, "add a case to hotshoe_core/testing/cases/sizes.py"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import struct
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -245,6 +248,11 @@ def test_the_variable_traces_the_first_run_of_a_watched_backend(
 
 
 HEADER = '{"format": "hotshoe-trace", "version": 1, "about": {}}\n'
+NODE = (
+    b'{"name": "x", "op": "exp", "layer": 0, "dtype": "F32", "shape": [1], "sources": [], "attrs": {}, "statistics": '
+    b'{"min": 1, "max": 1, "mean": 1, "std": 0, "rms": 1, "n_nan": 0, "n_inf": 0, "first": [1], '
+    b'"sketch": [1, 1, 1, 1, 1, 1, 1, 1], "checksum": 3}}\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -260,12 +268,33 @@ HEADER = '{"format": "hotshoe-trace", "version": 1, "about": {}}\n'
         (HEADER.encode() + b"[]\n", "line 2: is not a node of a trace"),
         (HEADER.encode() + b"{\n", "line 2: is not a node of a trace"),
         (b"PK\3\4 and no more", "is neither a trace"),
+        (b"[" * 100_000, "is neither a trace"),
+        (HEADER.encode() + b"[" * 100_000 + b"\n", "line 2: is not a node of a trace"),
+        (HEADER.encode() + NODE.replace(b'"layer": 0', b'"layer": Infinity'), "line 2: is not a node of a trace"),
+        (HEADER.encode() + NODE.replace(b'"mean": 1', b'"mean": 1' + b"0" * 400), "line 2: is not a node of a trace"),
     ],
 )
 def test_invalid_files(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes(content)
     with pytest.raises(TraceError, match=words):
         read_trace(tmp_path / "t")
+
+
+def test_an_array_whose_header_lies(tmp_path: Path) -> None:
+    for shape in (b"(9223372036854775808,)", b"(True,)", b"(-1,)", b"(1.5,)", b"x"):
+        header = b"{'descr': '<f4', 'fortran_order': False, 'shape': " + shape + b"}"
+        with zipfile.ZipFile(tmp_path / "t.npz", "w") as archive:
+            archive.writestr("x.npy", b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header + bytes(8))
+        with pytest.raises(TraceError, match="plain arrays"):
+            read_trace(tmp_path / "t.npz")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
+def test_pipes_and_devices_do_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(TraceError, match="it is a pipe, socket, device or folder; expected a file"):
+            read_trace(path)
 
 
 def test_a_damaged_npz(tmp_path: Path) -> None:

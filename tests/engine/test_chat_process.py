@@ -6,12 +6,14 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hotshoe.atomic_file import check_target
 from hotshoe.chat import ChatTemplate, _process
-from hotshoe_core.errors import ChatTemplateError
+from hotshoe_core.errors import ChatTemplateError, ConversionError
 
 
 @pytest.mark.parametrize(
@@ -127,6 +129,18 @@ def test_a_frozen_program_renders_by_itself(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setattr(_process._renderer, "ask", None)
     assert template.render([U | {"content": "a"}]) == "a"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not remove the folder of a process")
+def test_in_a_folder_that_was_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setattr(sys, "path", ["", None, *sys.path])
+    (tmp_path / "gone").rmdir()
+    _process._renderer.end()
+    assert ChatTemplate("{{ messages[0].content }}").render([U | {"content": "a"}]) == "a"
+    with pytest.raises(ConversionError, match=r"cannot write new\.gguf: No such file or directory"):
+        check_target("new.gguf", overwrite=False)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on POSIX only")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from hotshoe import families
+from hotshoe.cli import main
 from hotshoe.convert import convert
 from hotshoe.nn import Module
 from hotshoe_core.errors import ModelDefinitionError, ModelError, UnknownArchitectureError
@@ -142,6 +143,7 @@ def test_one_that_cannot_be_imported(add: Add, llama: Path, tmp_path: Path) -> N
     [
         ("x = 1\ndef f(:\n", r"syntax_mine\.py, line 2; "),
         ("x = 1\n\nx.nothing\n", r"syntax_mine\.py, line 3; "),
+        ("import sys\nsys.exit(0)\n", r"syntax_mine\.py, line 2; "),
         ("x = 1\n", "correct the module syntax_mine; "),
         (
             "from hotshoe_core.errors import ModelDefinitionError as E\nraise E('wrong', hint='write it so')\n",
@@ -159,6 +161,16 @@ def test_the_hint_names_the_line_to_correct(
     assert re.search(place, str(caught.value.hint))
     assert str(caught.value).count("hint:") == 1
     sys.modules.pop("syntax_mine", None)
+
+
+def test_a_command_is_not_ended_by_a_family(
+    add: Add, llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import sys\nfrom hotshoe.families import Family\nfamily = Family(lambda metadata: sys.exit(0))\n"
+    add("exiting-mine", "mine = exiting:family", exiting=code)
+    path = rewrite(llama, tmp_path / "m.gguf", {"general.architecture": "mine"})
+    assert main(["run", str(path), "x"]) == 2
+    assert re.search(r"was ended by sys\.exit\(0\) in .*exiting\.py, line 3$", capsys.readouterr().err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -196,12 +196,39 @@ def test_a_large_vocabulary() -> None:
         (lambda: Grammar.from_json_schema({"type": "strin"}), "Invalid type: strin"),
         (lambda: Grammar.from_json_schema({"not": {}}), "not"),
         (lambda: Grammar.from_regex(5), "the pattern is int; expected str"),
+        (lambda: Grammar.from_regex("\ud800"), "surrogates not allowed"),
+        (lambda: Grammar.from_gbnf('root ::= "\ud800"'), "surrogates not allowed"),
+        (lambda: Grammar.from_lark('start: "\ud800"'), "surrogates not allowed"),
+        (lambda: Grammar.from_gbnf("root ::= missing"), "missing"),
+        (lambda: Grammar.from_json_schema({"minimum": 10**400}), "out of range"),
+        (lambda: Grammar.from_json_schema({"const": "\ud800"}), "end of hex escape"),
+        (lambda: Grammar.from_regex(" " * 10_000_000), "has 10,000,000 characters; expected at most 1,000,000"),
     ],
 )
 def test_a_grammar_is_checked_when_made(make: Any, says: str) -> None:
     pytest.importorskip("llguidance")
     with pytest.raises(GrammarError, match=f"(?s){says}"):
         make()
+
+
+def test_a_panic_of_llguidance_is_a_grammar_error(vocabulary: GrammarVocabulary, monkeypatch: Any) -> None:
+    """Rust's panics arrive as an exception that is not an Exception."""
+    panic = type("PanicException", (BaseException,), {})
+    module = pytest.importorskip("llguidance")
+
+    def fails(*args: Any, **options: Any) -> None:
+        raise panic("capacity overflow")
+
+    grammar = Grammar.from_regex("a*")
+    monkeypatch.setattr(module, "LLMatcher", type("LLMatcher", (), {"validate_grammar_with_warnings": fails}))
+    with pytest.raises(GrammarError, match="the Lark grammar cannot be used: capacity overflow"):
+        Grammar("start: /a/", "Lark grammar")
+    monkeypatch.setattr(module, "LLMatcher", fails)
+    with pytest.raises(GrammarError, match="the regular expression cannot be used: capacity overflow"):
+        grammar.start(vocabulary)
+    panic = KeyboardInterrupt  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        grammar.start(vocabulary)
 
 
 def test_tokens_a_grammar_names_must_be_there(vocabulary: GrammarVocabulary) -> None:

@@ -26,7 +26,7 @@ from hotshoe_core.errors import HotshoeError
 from tests.fuzz.fault import Fault
 from tests.fuzz.gguf_parts import ARRAY, CODES, STRING, Key, Parts, Row, pack
 
-__all__ = ["SEEDS", "SHARE", "run", "setup"]
+__all__ = ["SEEDS", "SHARE", "base", "check_message", "damaged", "damaged_bytes", "run", "setup"]
 
 SEEDS = (
     *(36, 62, 377),  # NaN: greedy decoding took the first token for the best
@@ -90,7 +90,7 @@ def setup() -> None:
 def run(seed: int) -> str:
     rng = random.Random(seed)
     path = Path(_folder[0].name) / "model.gguf"
-    path.write_bytes(_make(rng))
+    path.write_bytes(damaged(base(rng), rng))
     before, begun = _largest_resident(), time.process_time()
     try:
         with warnings.catch_warnings(record=True) as said:
@@ -98,7 +98,7 @@ def run(seed: int) -> str:
             outcome = _use(path, "reference" if rng.random() < 0.3 else "cpu")
     except HotshoeError as error:
         outcome = "refused"
-        _check_message(error)
+        check_message(error)
     for warning in said:
         _check_text(str(warning.message))
     if (seconds := time.process_time() - begun) > SECONDS:
@@ -129,7 +129,7 @@ def _check_finite(values: np.ndarray[Any, Any]) -> None:
         raise Fault("different", f"{np.isnan(values).sum()} NaN and {np.isinf(values).sum()} infinite of {values.size}")
 
 
-def _check_message(error: HotshoeError) -> None:
+def check_message(error: HotshoeError) -> None:
     _check_text(str(error))
     if len(str(error)) > 5000:
         raise Fault("escape", f"a message of {len(str(error))} characters")
@@ -155,20 +155,23 @@ def _largest_resident() -> int:
 # Making a file
 
 
-def _make(rng: random.Random) -> bytes:
-    base = _bases[rng.choice(sorted(_bases))]
-    parts = Parts([Key(k.name, k.type, k.payload) for k in base.keys],
-                  [Row(r.name, list(r.dims), r.type, r.data) for r in base.rows])  # fmt: skip
+def base(rng: random.Random) -> Parts:
+    """A copy of one of the good files."""
+    found = _bases[rng.choice(sorted(_bases))]
+    return Parts([Key(k.name, k.type, k.payload) for k in found.keys],
+                 [Row(r.name, list(r.dims), r.type, r.data) for r in found.rows])  # fmt: skip
+
+
+def damaged(parts: Parts, rng: random.Random) -> bytes:
+    """The file with one or a few things changed."""
     weights, mutations = zip(*_MUTATIONS)
     for _ in range(rng.choice((1, 1, 1, 1, 2, 3))):
         rng.choices(mutations, weights)[0](parts, rng)
     raw = parts.bytes()
-    if rng.random() < 0.08:
-        raw = _damaged(raw, rng)
-    return raw
+    return damaged_bytes(raw, rng) if rng.random() < 0.08 else raw
 
 
-def _damaged(raw: bytes, rng: random.Random) -> bytes:
+def damaged_bytes(raw: bytes, rng: random.Random) -> bytes:
     kind = rng.randrange(4)
     if kind == 0:
         return raw[: rng.randrange(len(raw) + 1)]
@@ -374,6 +377,8 @@ def tensor_shape(parts: Parts, rng: random.Random) -> None:
         del sizes[rng.randrange(len(sizes))]
     elif kind == 4:
         row.n_dims = rng.choice((0, 1, 2, 3, 4, 5, 2**31, 2**32 - 1))
+        if row.n_dims == 0:
+            sizes.clear()  # a well-formed scalar
     if kind == 5 or rng.random() < 0.5:
         _resize(row, rng)
 

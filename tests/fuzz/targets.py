@@ -19,7 +19,7 @@ from tests.fuzz.fault import Fault
 
 __all__ = ["TARGETS", "load", "outcome_of"]
 
-TARGETS = ("api", "files", "misbuilt", "plugins", "search", "templates", "tokenizers")
+TARGETS = ("api", "files", "grammars", "misbuilt", "plugins", "quantize", "search", "templates", "tokenizers", "traces")
 
 
 @functools.cache

@@ -17,8 +17,10 @@ import pytest
 
 pytest.importorskip("hotshoe_ggml", reason="hotshoe-ggml-cpu is not installed")
 
+from hotshoe_core import ops
 from hotshoe_ggml import abi, native
 from hotshoe_ggml.native import NativeLibraryError, ffi
+from hotshoe_loader import load_all
 
 KERNELS = Path(__file__).parents[2] / "plugins/ggml-cpu/native"
 
@@ -193,6 +195,28 @@ def test_activations_of_values_that_are_not_finite(engine: Engine, kind: str) ->
     want = [np.nan, np.inf, 1e4, 0, math.log(2) if kind == "SOFTPLUS" else 0]
     np.testing.assert_allclose(got, np.array(want, np.float32), rtol=1e-6, atol=1e-30)
     assert abs(activated(engine, kind, np.array([[-np.inf]], np.float32))[0, 0]) < 1e-30
+
+
+def test_an_interrupt_while_a_message_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    """A callback of C cannot raise it. The call that logged the message does."""
+
+    class Interrupted(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            raise KeyboardInterrupt
+
+    callback, user_data = ffi.new("ggml_log_callback *"), ffi.new("void **")
+    native.lib().ggml_log_get(callback, user_data)
+    logger, handler = logging.getLogger("hotshoe.ggml"), Interrupted()
+    logger.addHandler(handler)
+    try:
+        with load_all().open("cpu") as backend:
+            callback[0](4, ffi.new("char[]", b"something\n"), user_data[0])
+            with pytest.raises(KeyboardInterrupt):
+                backend.new_context().forward(ops.arange(3) + 1).compute()
+            backend.new_context().forward(ops.arange(3) + 1).compute()
+    finally:
+        logger.removeHandler(handler)
+    assert capfd.readouterr().err == ""
 
 
 def test_messages_go_to_logging_line_by_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,42 +26,13 @@ from hotshoe_core.testing import MultiDeviceConformance
 from hotshoe_loader import load_all
 from tests.support.each_family import FAMILIES, require_same_as_cpu
 from tests.support.fixtures import minilm_folder, minilm_gguf  # noqa: F401  (fixtures)
+from tests.support.rpc_server import Server, free_port
 from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
 
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
 PROMPT = "In the beginning"
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
-
-
-class Server:
-    """`hotshoe-rpc-serve` on a free port of this machine."""
-
-    def __init__(self, port: int | None = None) -> None:
-        self.endpoint = f"127.0.0.1:{port or free_port()}"
-        command = [sys.executable, "-m", "hotshoe_ggml_rpc.serve", "--listen", self.endpoint, "--threads", "1"]
-        environment = {k: v for k, v in os.environ.items() if k != "HOTSHOE_RPC"}
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment)
-        host, port = self.endpoint.split(":")
-        for _ in range(600):
-            if self.process.poll() is not None:
-                raise AssertionError("the server ended; what it said is above")
-            with socket.socket() as s:
-                if s.connect_ex((host, int(port))) == 0:
-                    return
-            time.sleep(0.1)
-        raise AssertionError("the server does not answer")
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
 
 
 @contextlib.contextmanager
@@ -289,7 +258,7 @@ def test_a_server_that_ends_in_mid_generation(monkeypatch: pytest.MonkeyPatch) -
         assert isinstance(other, TextModel)
         expected = other.generate(PROMPT, max_tokens=4, temperature=0).text
         assert expected
-    again = Server(int(server.endpoint.split(":")[1]))  # the hint: load again when the server is back
+    again = Server(server.address[1])  # the hint: load again when the server is back
     with hotshoe.load_model(SHIPPED, "rpc:0") as back:
         assert isinstance(back, TextModel)
         with pytest.raises(DeviceLostError):  # the server is back, but the model's memory there is lost

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hotshoe_core.errors.install import pip_install
 from tests.zoo.species import ALIEN, GGML, OPEN_LIBRARY, OURS, WORKS, Animal, Library, constructor, machine, wrong
 
 __all__ = ["ANIMALS", "BROKEN", "TAME"]
@@ -174,7 +175,7 @@ BROKEN = (
         "mayfly",
         "is written for another version of the contract",
         ("incompatible-api",),
-        ("version 99", "pip install --upgrade hotshoe"),
+        ("version 99", pip_install("hotshoe", "--upgrade")),
         after="Provider.api_version = 99",
     ),
     Animal(

@@ -21,6 +21,7 @@ import numpy as np
 
 from hotshoe_core.errors import TraceError
 from hotshoe_core.errors.arguments import file_path, regular
+from hotshoe_core.errors.text import shown
 
 if TYPE_CHECKING:
     from typing import Self
@@ -248,13 +249,13 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
 def _reading(path: Path) -> Iterator[None]:
     try:
         yield
+    except TraceError:
+        raise
     except OSError as e:
         raise TraceError(f"{path}: cannot be read: {e.strerror or e}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, MemoryError) as e:
-        if isinstance(e, TraceError):
-            raise
+    except Exception as e:  # of many types, from zipfile, zlib, NumPy and json
         raise TraceError(
-            f"{path}: is neither a trace nor an .npz of plain arrays: {e}",
+            f"{path}: is neither a trace nor an .npz of plain arrays: {str(e)[:200] or type(e).__name__}",
             hint="record one: hotshoe trace MODEL TEXT -o FILE, or numpy.savez(FILE, **activations)",
         ) from None
 
@@ -277,8 +278,8 @@ def _parse(path: Path, lines: list[bytes] | IO[bytes]) -> tuple[dict[str, Any], 
     for number, line in rows:
         try:
             node = _node_of(json.loads(line))
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise TraceError(f"{path}, line {number}: is not a node of a trace: {e!r}") from None
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as e:
+            raise TraceError(f"{path}, line {number}: is not a node of a trace: {shown(e)}") from None
         nodes[node.name] = node
     return header, nodes
 

@@ -27,16 +27,18 @@ _EXACT = frozenset({DType.I8, DType.I16, DType.I32, DType.I64, DType.F64, F32})
 _ELEMENTWISE = frozenset(name for name, op in TABLE.items() if op.__module__ == ops.add.__module__)
 _MOVING = {"cast"} | {n for n, op in TABLE.items() if op.__module__ in (ops.take.__module__, ops.tile.__module__)}
 
+_MAX_KEPT = 2**17
 _known: dict[str, tuple[AnyCase, list[list[np.ndarray[Any, Any]]]]] = {}
 
 
 def _reference_results(case: AnyCase) -> list[list[np.ndarray[Any, Any]]]:
-    """The results of the reference backend, computed once in a process: a few megabytes for all cases."""
+    """The results of the reference backend. It keeps small ones for the process: a few megabytes in all."""
     known, results = _known.get(case.id, (None, []))
     if known is not case:
         with open_reference() as reference, np.errstate(all="ignore"):
             results = compute(reference, case)
-        _known[case.id] = case, results
+        if sum(y.nbytes for step in results for y in step) < _MAX_KEPT:
+            _known[case.id] = case, results
     return results
 
 

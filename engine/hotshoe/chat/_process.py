@@ -46,9 +46,12 @@ class _Process:
         if sys.platform == "win32":
             options = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP | subprocess.CREATE_NO_WINDOW}
         flags = ["-I", *(["-B"] if sys.dont_write_bytecode else [])]
-        path = json.dumps([os.path.abspath(entry) for entry in sys.path])
+        path = []
+        for entry in sys.path:
+            with contextlib.suppress(OSError, TypeError):  # "" in a folder that was removed; an entry that is not a str
+                path.append(os.path.abspath(entry))
         self._child = subprocess.Popen(
-            [sys.executable, *flags, "-c", _START, path],
+            [sys.executable, *flags, "-c", _START, json.dumps(path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import hotshoe
 from hotshoe.cli.parsing import COMMAND_HINTS, CommandParser, Subparsers, parse_command
 from hotshoe.cli.wording import in_options
-from hotshoe_core.errors import did_you_mean
+from hotshoe_core.errors import ModelError, did_you_mean
 from hotshoe_core.errors.text import legible, shown
 
 __all__ = ["all_commands", "main"]
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = argparse.Namespace()
     try:
         args = _parse(argv)
-        code: int = args.run(args)
+        code = _run(args)
         sys.stdout.flush()  # reports a closed pipe now, and not when the interpreter ends
         return code
     except BrokenPipeError:
@@ -57,6 +57,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnicodeDecodeError as error:
         _say(f"error: the input is not {error.encoding} text: {error.reason} at byte {error.start}")
         return 2
+
+
+def _run(args: argparse.Namespace) -> int:
+    """Run the parsed command. Raises ModelError if code of a plugin or of a model family ends the program."""
+    try:
+        code: int = args.run(args)
+        return code
+    except SystemExit as error:
+        from hotshoe.families import place_of
+
+        raise ModelError(
+            f"the command was ended by sys.exit({shown(error.code)}) in {place_of(error, 'its own code')}",
+            hint="no code that a model or a plugin runs may do this: report it to its authors",
+        ) from None
 
 
 def _open_streams() -> None:

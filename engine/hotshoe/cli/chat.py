@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hotshoe.cli.generating import add_options, load, read_grammar, sampling_options, summary
+from hotshoe.cli.options import read_text
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.wording import in_options
 
@@ -70,7 +71,7 @@ def _template(given: str, model: TextModel) -> ChatTemplate:
 
     path = Path(given)
     if path.suffix or path.is_file():
-        return from_source(path.read_text(encoding="utf-8"), model.tokenizer, name=given)
+        return from_source(read_text(path), model.tokenizer, name=given)
     return from_metadata(model.metadata, model.tokenizer, given)
 
 

@@ -15,6 +15,7 @@ from hotshoe.cli._names import match
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.tables import table
 from hotshoe_core.errors import TraceError
+from hotshoe_core.errors.arguments import regular
 from hotshoe_core.errors.text import printable
 from hotshoe_core.inspect.tracefile import Node, Statistics, Trace, measure, read_trace
 
@@ -256,10 +257,10 @@ def _estimate(a: Statistics, b: Statistics) -> float:
 
 def _read_map(path: Path) -> dict[str, str]:
     try:
-        names = json.loads(path.read_text(encoding="utf-8"))
+        names = json.loads(regular(path).read_text(encoding="utf-8"))
     except OSError as e:
         raise TraceError(f"{path} cannot be read: {e.strerror or e}") from None
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise TraceError(f"{path} is not valid JSON: {e}") from None
     if not isinstance(names, dict) or not all(isinstance(v, str) for v in names.values()):
         raise TraceError(f'{path} is not a map; expected an object of names: {{"model.norm": "output_norm"}}')

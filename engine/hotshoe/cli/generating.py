@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hotshoe.cli.options import add_backend_options, add_runner_options, load_options
+from hotshoe.cli.options import add_backend_options, add_runner_options, load_options, read_text
 from hotshoe.cli.progress import bar
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ def read_grammar(args: argparse.Namespace) -> Grammar | None:
     from hotshoe_core.errors import GrammarError
 
     if args.grammar is not None:
-        text = args.grammar.read_text(encoding="utf-8")
+        text = read_text(args.grammar)
         try:
             return Grammar.from_lark(text) if args.grammar.suffix == ".lark" else Grammar.from_gbnf(text)
         except GrammarError as error:
             raise GrammarError(f"{args.grammar}: {error.message}", hint=error.hint) from None
     given = args.json_schema or '{"type": "object"}'
-    schema = given if given.lstrip().startswith("{") else Path(given).read_text(encoding="utf-8")
+    schema = given if given.lstrip().startswith("{") else read_text(Path(given))
     return Grammar.from_json_schema(schema)
 
 

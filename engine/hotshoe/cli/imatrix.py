@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hotshoe.cli.options import add_backend_options, load_options
+from hotshoe.cli.options import add_backend_options, load_options, read_text
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from hotshoe.quantize import collect_importance
 
     target = check_target(args.output, args.overwrite, example="imatrix.gguf")
-    text = args.text.read_text(encoding="utf-8")
+    text = read_text(args.text)
     is_text = task_of(args.model) is hotshoe.Task.TEXT
     options = load_options(args)
     if is_text:

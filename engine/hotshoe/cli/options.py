@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 if TYPE_CHECKING:
     from hotshoe.load_options import LoadOptions
 
-__all__ = ["add_backend_options", "add_runner_options", "load_options", "read_by"]
+__all__ = ["add_backend_options", "add_runner_options", "load_options", "read_by", "read_text"]
 
 T = TypeVar("T")
 _MAX_LAYERS = 10_000
+_MAX_TEXT = 1 << 28  # bytes of a text file
 
 
 def read_by(read: Callable[[str], T], expected: str) -> Callable[[str], T]:
@@ -25,6 +27,17 @@ def read_by(read: Callable[[str], T], expected: str) -> Callable[[str], T]:
             raise argparse.ArgumentTypeError(f"{text!r}; expected {expected}") from None
 
     return convert
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of a file or a pipe. Raises OptionError for more than 256 MiB: a device may never end."""
+    from hotshoe_core.errors import OptionError
+
+    with open(path, "rb") as file:
+        raw = file.read(_MAX_TEXT + 1)
+    if len(raw) > _MAX_TEXT:
+        raise OptionError(f"{path} has more than {_MAX_TEXT >> 20} MiB; expected a text file", hint="use a part of it")
+    return raw.decode("utf-8").replace("\r\n", "\n")
 
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:

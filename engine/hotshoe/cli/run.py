@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from hotshoe.cli.generating import add_options, load, read_grammar, sampling_options, summary
+from hotshoe.cli.options import read_text
 from hotshoe.cli.parsing import CommandParser, Subparsers
 
 __all__ = ["add_parser", "run"]
@@ -28,7 +29,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     parser.add_argument("-f", "--file", type=Path, metavar="FILE", help="read the prompt from a file")
     parser.add_argument("--prompt", help=argparse.SUPPRESS)  # llama.cpp's name
     parser.add_argument("-v", "--verbose", action="store_true", help="print on stderr which device ran, and how fast")
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -52,11 +53,13 @@ def _prompt(args: argparse.Namespace) -> str:
     if args.prompt is not None:
         texts.append(args.prompt)
     if len(texts) + (args.file is not None) > 1:
-        args.parser.error("the prompt is given twice; expected one of PROMPT, -p and -f")
+        from hotshoe_core.errors import OptionError
+
+        raise OptionError("the prompt is given twice; expected one of PROMPT, -p and -f")
     if texts:
         return texts[0]
     if args.file is not None:
-        return str(args.file.read_text(encoding="utf-8")).removesuffix("\n")
+        return read_text(args.file).removesuffix("\n")
     if sys.stdin.isatty():
         end = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"
         print(f"reading the prompt from standard input, until {end} (to talk: hotshoe chat)", file=sys.stderr)

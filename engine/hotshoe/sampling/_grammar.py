@@ -9,8 +9,9 @@ The package llguidance implements this. It is an optional dependency: ``pip inst
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Grammar", "GrammarState", "GrammarVocabulary", "choose_grammar"]
 
+_MAX_REASON = 2000  # characters of a message of llguidance
 _MAX_CHARACTERS = 1_000_000  # of a grammar: llguidance ends the process or panics for much longer ones
 
 
@@ -151,7 +153,8 @@ class Grammar:
 
     def __init__(self, compiled: str, kind: str) -> None:
         """Make a grammar from llguidance's format. Use the ``from_…`` methods for other formats."""
-        failed, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(compiled)
+        with _refusing(kind):
+            failed, messages = _llguidance().LLMatcher.validate_grammar_with_warnings(compiled)
         if failed:
             raise GrammarError(f"the {kind} cannot be used: {messages[0].strip()}")
         self._compiled = compiled
@@ -173,10 +176,8 @@ class Grammar:
         """
         text = prepare(schema)
         options = {"whitespace_pattern": WHITESPACE} if whitespace else {"whitespace_flexible": False}
-        try:
+        with _refusing("JSON schema"):
             compiled = _llguidance().LLMatcher.grammar_from_json_schema(text, overrides=options)
-        except ValueError as e:  # such as a number that float64 cannot hold
-            raise GrammarError(f"the JSON schema cannot be used: {e}") from None
         return cls(compiled, "JSON schema")
 
     @classmethod
@@ -208,7 +209,8 @@ class Grammar:
         """The state at the start of a text. Raises GrammarError if the vocabulary lacks tokens of the grammar."""
         module = _llguidance()
         limits = module.LLParserLimits(verbose_errors=False)
-        matcher = module.LLMatcher(vocabulary._native, self._compiled, log_level=0, limits=limits)
+        with _refusing(self.kind):
+            matcher = module.LLMatcher(vocabulary._native, self._compiled, log_level=0, limits=limits)
         if matcher.is_error():
             raise GrammarError(f"the {self.kind} cannot be used: {_first_line(matcher)}")
         return GrammarState(matcher, vocabulary.vocab_size, self.kind)
@@ -242,7 +244,8 @@ class GrammarState:
     def forbidden(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """True for each id that may not come next: bool (vocab_size,). Tokens that end a text are included."""
         bits = self._bits
-        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        with _refusing(self._kind):
+            self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         self._check()
         np.invert(bits, out=bits)
         # bit i of a little-endian word is token i, which is the order of unpackbits on its bytes
@@ -292,6 +295,17 @@ def choose_grammar(
     return Grammar.from_gbnf(grammar) if isinstance(grammar, str) else grammar
 
 
+@contextlib.contextmanager
+def _refusing(kind: str) -> Iterator[None]:
+    """Raise GrammarError for what llguidance raises: a ValueError, or a PanicException, which is not an Exception."""
+    try:
+        yield
+    except BaseException as e:
+        if not isinstance(e, (ValueError, RuntimeError)) and type(e).__name__ != "PanicException":
+            raise
+        raise GrammarError(f"the {kind} cannot be used: {str(e)[:_MAX_REASON]}") from None
+
+
 def _first_line(matcher: Any) -> str:
     lines = str(matcher.get_error()).strip().splitlines()
     return lines[0] if lines else str(matcher.stop_reason())
@@ -302,4 +316,6 @@ def _text(name: str, value: Any) -> str:
         raise GrammarError(f"the {name} is {type(value).__name__}; expected str")
     if len(value) > _MAX_CHARACTERS:
         raise GrammarError(f"the {name} has {len(value):,} characters; expected at most {_MAX_CHARACTERS:,}")
+    with _refusing(name):
+        value.encode()  # a lone surrogate has no bytes
     return value

@@ -36,10 +36,15 @@ template <typename... T> [[noreturn]] static void throw_failure(const char * wha
     throw backend_failure(text);
 }
 
+#ifndef GUARDED_SCOPE // what a call holds as long as it lasts
+#define GUARDED_SCOPE(first)
+#endif
+
 template <auto function> struct guarded;
 
 template <typename R, typename T, typename... A, R (*function)(T, A...)> struct guarded<function> {
     static R call(T first, A... arguments) {
+        GUARDED_SCOPE(first)
         try {
             return function(first, arguments...);
         } catch (const std::exception & error) {

@@ -10,6 +10,14 @@
 #include <string>
 
 static void note_failure(const char * endpoint, const char * why);
+// Threads take turns on a connection: a request and its answer belong together.
+#define GUARDED_SCOPE(first) const std::lock_guard<std::recursive_mutex> in_turn(turn_of(endpoint_of(first)));
+static std::recursive_mutex & turn_of(const std::string & endpoint);
+static std::string endpoint_of(const char * endpoint) { return endpoint; }
+static std::string endpoint_of(struct ggml_backend_device * device);
+static std::string endpoint_of(struct ggml_backend * backend);
+static std::string endpoint_of(struct ggml_backend_buffer_type * type);
+static std::string endpoint_of(struct ggml_backend_buffer * buffer);
 #include "guarded.hpp"
 
 #include "transport.h"
@@ -45,6 +53,7 @@ static enum ggml_status graph_compute(ggml_backend_t backend, ggml_cgraph * cgra
 // A server: the connection in use, and the connections that were lost. A lost connection is never used again, although
 // buffers that hold it live on. The next use of the server connects again, and finds it if it was restarted.
 struct server {
+    std::recursive_mutex turn;
     std::weak_ptr<socket_t> sock;
     uint64_t failures = 0; // lost connections
     std::string why;       // reason of the last loss
@@ -58,16 +67,25 @@ static std::shared_ptr<socket_t> require_socket(const std::string & endpoint) {
     if (auto sock = known.lock()) {
         return sock;
     }
-    std::string host;
-    int port;
-    auto sock =
-        parse_endpoint(endpoint, host, port) && rpc_transport_init() ? socket_t::connect(host.c_str(), port) : nullptr;
-    if (sock == nullptr || !negotiate_hello(sock)) {
-        throw backend_failure("no server answers at " + endpoint);
+    const size_t colon = endpoint.rfind(':');
+    std::string host = endpoint.substr(0, colon);
+    if (host.front() == '[') { // IPv6
+        host = host.substr(1, host.size() - 2);
     }
-    known = sock;
-    return sock;
+    try {
+        rpc_transport_init();
+        const auto sock = socket_t::connect(host.c_str(), std::stoi(endpoint.substr(colon + 1)));
+        if (!negotiate_hello(sock)) {
+            throw backend_failure("it has another version of the protocol");
+        }
+        known = sock;
+        return sock;
+    } catch (const std::exception & error) {
+        throw backend_failure("no server answers at " + endpoint + ": " + error.what());
+    }
 }
+
+bool greets(const socket_ptr & sock) { return negotiate_hello(sock); }
 
 // Notes the loss of a server's connection. sock: the connection that failed, or NULL if the failed object has none. The
 // failure of an earlier connection says nothing about the current one.
@@ -81,22 +99,32 @@ static void note(const std::string & endpoint, const socket_t * sock, const char
     }
 }
 
+static std::string endpoint_of(ggml_backend_dev_t device) {
+    return ((ggml_backend_rpc_device_context *) device->context)->endpoint;
+}
+static std::string endpoint_of(ggml_backend_t backend) {
+    return ((ggml_backend_rpc_context *) backend->context)->endpoint;
+}
+static std::string endpoint_of(ggml_backend_buffer_type_t type) {
+    return ((ggml_backend_rpc_buffer_type_context *) type->context)->endpoint;
+}
+static std::string endpoint_of(ggml_backend_buffer_t buffer) { return endpoint_of(buffer->buft); }
+
 static void note_failure(const char * endpoint, const char * why) { note(endpoint, nullptr, why); }
-static void note_failure(ggml_backend_dev_t device, const char * why) {
-    note(((ggml_backend_rpc_device_context *) device->context)->endpoint, nullptr, why);
-}
-static void note_failure(ggml_backend_t backend, const char * why) {
-    note(((ggml_backend_rpc_context *) backend->context)->endpoint, nullptr, why);
-}
-static void note_failure(ggml_backend_buffer_type_t type, const char * why) {
-    note(((ggml_backend_rpc_buffer_type_context *) type->context)->endpoint, nullptr, why);
-}
+static void note_failure(ggml_backend_dev_t device, const char * why) { note(endpoint_of(device), nullptr, why); }
+static void note_failure(ggml_backend_t backend, const char * why) { note(endpoint_of(backend), nullptr, why); }
+static void note_failure(ggml_backend_buffer_type_t type, const char * why) { note(endpoint_of(type), nullptr, why); }
 static void note_failure(ggml_backend_buffer_t buffer, const char * why) {
-    const auto * type = (const ggml_backend_rpc_buffer_type_context *) buffer->buft->context;
-    note(type->endpoint, ((ggml_backend_rpc_buffer_context *) buffer->context)->sock.get(), why);
+    note(endpoint_of(buffer), ((ggml_backend_rpc_buffer_context *) buffer->context)->sock.get(), why);
+}
+
+static std::recursive_mutex & turn_of(const std::string & endpoint) {
+    std::lock_guard<std::mutex> lock(servers_mutex);
+    return servers[endpoint].turn;
 }
 
 static void free_buffer(ggml_backend_buffer_t buffer) {
+    GUARDED_SCOPE(buffer)
     try {
         ggml_backend_rpc_buffer_free_buffer(buffer);
     } catch (const std::exception & error) { // the server no longer has it
@@ -137,7 +165,19 @@ static ggml_backend_reg_t add_server(const char * endpoint) {
     return reg;
 }
 
+// Serves one client until its connection ends. fd: the socket. Whatever the client sends ends only this connection.
+static void hotshoe_rpc_serve(int fd, size_t n_backends, ggml_backend_t * backends) {
+    try {
+        rpc_serve_client({backends, backends + n_backends}, nullptr, socket_t::create_server(nullptr, fd));
+    } catch (const std::exception & error) {
+        GGML_LOG_DEBUG("a client's connection ended: %s\n", error.what());
+    }
+}
+
 static void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
+    if (std::string(name) == "hotshoe_rpc_serve") {
+        return (void *) hotshoe_rpc_serve;
+    }
     if (std::string(name) == "hotshoe_backend_failure") {
         return (void *) hotshoe_backend_failure;
     }

@@ -21,7 +21,7 @@ from hotshoe_ggml.lowering import can_lower, ggml_lacks
 from hotshoe_ggml.memory.transfer import Meter
 from hotshoe_ggml.native import blocks
 from hotshoe_ggml.native.context import OutOfMemory
-from hotshoe_ggml.native.log import logger
+from hotshoe_ggml.native.log import logger, raise_pending
 from hotshoe_ggml.open_units import open_units
 from hotshoe_ggml.run.executable import GgmlExecutable
 from hotshoe_ggml.run.scheduler import Scheduler
@@ -136,7 +136,8 @@ class GgmlBackend(Backend):
         return next(unit for unit in self.units if unit.name == name)
 
     def require_devices(self) -> None:
-        """Raise DeviceLostError if one of the devices was lost."""
+        """Raise DeviceLostError if one of the devices was lost; first a KeyboardInterrupt that came meanwhile."""
+        raise_pending()
         for unit in self._may_be_lost:
             try:
                 unit.require_alive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,22 +13,33 @@ from hotshoe_core.errors.text import printable
 from hotshoe_ggml.native import load_backend, server
 from hotshoe_ggml.provider import GgmlProvider
 
-__all__ = ["LIBRARY_DIR", "VARIABLE", "RpcProvider", "endpoints"]
+__all__ = ["LIBRARY_DIR", "VARIABLE", "RpcProvider", "endpoints", "split_address"]
 
 VARIABLE = "HOTSHOE_RPC"
+_TIMEOUT = "HOTSHOE_RPC_TIMEOUT"
 LIBRARY_DIR = Path(__file__).resolve().parent / "lib"
+
+
+def split_address(address: str) -> tuple[str, int] | None:
+    """Host and port of ``host:port``, or of ``[host]:port`` for IPv6; None if the address is invalid."""
+    match = re.fullmatch(r"(?:\[([^][]+)]|([^][:]+)):([0-9]{1,5})", address)
+    if match is None or not 0 < int(match[3]) < 1 << 16:
+        return None
+    return match[1] or match[2], int(match[3])
 
 
 def endpoints() -> list[str]:
     """``host:port`` of each server that HOTSHOE_RPC names. Raises NativeError if one is invalid."""
     found = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     for endpoint in found:
-        host, _, port = endpoint.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        if split_address(endpoint) is None:
             raise NativeError(
-                f"{VARIABLE} names {printable(endpoint, 100)!r}; expected host:port",
+                f"{VARIABLE} names {printable(endpoint, 100)!r}; expected host:port, or [host]:port for IPv6",
                 hint=f"{VARIABLE}=10.0.0.2:50052,10.0.0.3:50052",
             )
+    limit = os.environ.get(_TIMEOUT, "10")
+    if found and not (limit.isdecimal() and 0 < int(limit) < 1 << 20):
+        raise NativeError(f"{_TIMEOUT} is {printable(limit, 100)!r}; expected a whole number of seconds, 1 or more")
     return found
 
 

@@ -3,37 +3,76 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ipaddress
+import socket
 import sys
+import threading
+from typing import Any
 
 from hotshoe_core.errors import HotshoeError, NativeError
-from hotshoe_ggml.native import ffi, load_backend, load_cpu
-from hotshoe_ggml_rpc.provider import LIBRARY_DIR
+from hotshoe_ggml.native import ffi, lib, load_backend, load_cpu
+from hotshoe_ggml_rpc.provider import LIBRARY_DIR, split_address
 
 __all__ = ["main", "serve"]
 
-_START = "void (*)(const char *, const char *, size_t, size_t, ggml_backend_dev_t *)"
+_MAX_CLIENTS = 64  # at once; more are refused, so that silent ones take neither all threads nor all files
 
 
 def serve(host: str, port: int, n_threads: int) -> None:
-    """Serve until the process ends. Raises NativeError if the server cannot start, or stops."""
+    """Serve clients until the process ends, each in a thread of its own. Raises NativeError if the port is not free."""
     library = load_backend(next(LIBRARY_DIR.glob("*ggml-rpc.*")))
-    start = library.function("ggml_backend_rpc_start_server", _START)
-    if start is None:
+    serve_client = library.function("hotshoe_rpc_serve", "void (*)(int, size_t, ggml_backend_t *)")
+    set_threads = load_cpu().function("ggml_backend_set_n_threads", "ggml_backend_set_n_threads_t")
+    if serve_client is None or set_threads is None:
         raise NativeError(f"{library!r} has no server")
-    pointers = [facts.pointer for facts in load_cpu().devices()]
-    start(f"{host}:{port}".encode(), ffi.NULL, n_threads, len(pointers), ffi.new("ggml_backend_dev_t[]", pointers))
-    raise NativeError(f"the server at {host}:{port} ended", hint="is the port in use? try another: --listen HOST:PORT")
+
+    def run(connection: Any) -> None:
+        backends = [lib().ggml_backend_dev_init(facts.pointer, ffi.NULL) for facts in load_cpu().devices()]
+        for backend in backends:
+            set_threads(backend, n_threads)
+        try:
+            serve_client(connection.detach(), len(backends), ffi.new("ggml_backend_t[]", backends))
+        finally:
+            for backend in backends:
+                lib().ggml_backend_free(backend)
+            free.release()
+
+    free = threading.BoundedSemaphore(_MAX_CLIENTS)
+    with _listen(host, port) as listener:
+        print(f"hotshoe-rpc-serve: lends the CPU at {host}, port {port}, with {n_threads} threads", flush=True)
+        while True:
+            with contextlib.suppress(ConnectionError):  # a client that has left already
+                connection, _ = listener.accept()
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                if free.acquire(blocking=False):
+                    threading.Thread(target=run, args=(connection,), daemon=True).start()
+                else:
+                    connection.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        return socket.create_server(found[0][4][:2], family=found[0][0], backlog=_MAX_CLIENTS)
+    except OSError as error:
+        raise NativeError(
+            f"cannot listen to port {port} of {host}: {error}",
+            hint="is the port in use? try another: --listen HOST:PORT",
+        ) from None
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="hotshoe-rpc-serve", description=__doc__)
-    parser.add_argument("--listen", default="127.0.0.1:50052", metavar="HOST:PORT")
+    parser.add_argument("--listen", default="127.0.0.1:50052", metavar="HOST:PORT", help="[HOST]:PORT for IPv6")
     parser.add_argument("--threads", type=int, default=0, help="0: one for each core")
     args = parser.parse_args(argv)
-    host, _, port = args.listen.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        parser.error(f"--listen {args.listen}: expected HOST:PORT")
+    address = split_address(args.listen)
+    if address is None:
+        parser.error(f"--listen {args.listen}: expected HOST:PORT, or [HOST]:PORT for IPv6")
+    if not 0 <= args.threads <= lib().GGML_MAX_N_THREADS:
+        parser.error(f"--threads {args.threads}: expected 0 to {lib().GGML_MAX_N_THREADS}")
+    host, port = address
     if not _is_loopback(host):
         print(
             f"hotshoe-rpc-serve: warning: other machines can reach {host}, and the protocol has no passwords. "
@@ -43,7 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     from hotshoe_ggml.cpu.threads import default_threads
 
     try:
-        serve(host, int(port), args.threads or default_threads())
+        serve(host, port, args.threads or default_threads())
     except HotshoeError as error:
         print(f"hotshoe-rpc-serve: error: {error}", file=sys.stderr)
         return 2
@@ -54,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _is_loopback(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 

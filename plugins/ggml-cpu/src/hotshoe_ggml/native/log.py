@@ -46,8 +46,18 @@ def _flush() -> None:
 
 
 def _on_log(level: int, text: Any, _user_data: Any) -> None:
-    with contextlib.suppress(Exception):  # cffi would print it to stderr
-        _emit(level, ffi.string(text).decode("utf-8", "replace"))
+    try:
+        with contextlib.suppress(Exception):  # cffi would print it to stderr
+            _emit(level, ffi.string(text).decode("utf-8", "replace"))
+    except BaseException as error:  # of a signal's handler, which Python happens to call here: Ctrl-C
+        _pending.raised = error
+
+
+def raise_pending() -> None:
+    """Raise the KeyboardInterrupt that came while this thread logged a message: a callback of C cannot raise it."""
+    error, _pending.raised = getattr(_pending, "raised", None), None
+    if error is not None:
+        raise error
 
 
 def _on_abort(message: Any) -> None:

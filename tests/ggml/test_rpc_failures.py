@@ -1,0 +1,187 @@
+"""RPC servers that are stopped, slow, or used by strangers, and clients that are interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hotshoe
+from hotshoe.runner.text import TextModel
+from hotshoe_core import ops
+from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError
+from hotshoe_loader import load_all
+from tests.support.rpc_server import Server
+
+pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
+
+SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
+PROMPT = "In the beginning"
+PATIENCE = 60  # seconds after which a test that hangs has failed
+HELLO = bytes([14])
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that HOTSHOE_RPC names. A second of silence is enough for the client to ask whether it is alive."""
+    started = Server()
+    monkeypatch.setenv("HOTSHOE_RPC", started.endpoint)
+    monkeypatch.setenv("HOTSHOE_RPC_TIMEOUT", "1")
+    load_all(refresh=True)
+    yield started
+    started.kill()
+    monkeypatch.setenv("HOTSHOE_RPC", "")
+    load_all(refresh=True)
+
+
+def open_model() -> TextModel:
+    model = hotshoe.load_model(SHIPPED, "rpc:0")
+    assert isinstance(model, TextModel)
+    return model
+
+
+def test_a_stopped_server_is_lost(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = open_model()
+    stream = model.stream(PROMPT, max_tokens=200, temperature=0)
+    next(stream)
+    server.stop()
+    with pytest.raises(DeviceLostError, match=r"rpc:0 .*was lost: .*no answer"):
+        list(stream)
+    monkeypatch.setenv("HOTSHOE_RPC_TIMEOUT", "1000")  # it is not asked again, not once for each buffer
+    closing = threading.Thread(target=model.close, daemon=True)
+    closing.start()
+    closing.join(PATIENCE)
+    assert not closing.is_alive()
+
+
+def test_two_models_on_one_server_in_two_threads(server: Server) -> None:
+    """They share its connection. A request and its answer must not be mixed with others."""
+    with open_model() as one, open_model() as other:
+        expected = one.generate(PROMPT, max_tokens=20, temperature=0).text
+        texts: list[str] = []
+
+        def work(model: TextModel) -> None:
+            for _ in range(3):
+                texts.append(model.generate(PROMPT, max_tokens=20, temperature=0).text)
+
+        threads = [threading.Thread(target=work, args=(model,), daemon=True) for model in (one, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        assert texts == [expected] * 6
+
+
+def test_a_server_that_computes_is_not_lost(server: Server) -> None:
+    """It is silent for longer than the limit, but answers a second connection."""
+    with load_all().open("rpc:0") as backend:
+        ctx = backend.new_context()
+        x = ctx.input("x", (1024, 1024))
+        y = x
+        for _ in range(150):  # 320 GFLOP on one core
+            y = ops.linear(y, x) * (1 / 1024)
+        ctx.forward(y).compute({x: np.ones((1024, 1024), np.float32)})
+        assert (y.read() == 1).all()
+
+
+def test_an_interrupt_while_a_server_is_silent(server: Server) -> None:
+    model = open_model()
+    server.stop()
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        model.generate(PROMPT, max_tokens=2)
+    timer.join()
+    model.close()
+
+
+def test_a_server_that_is_stopped_before_it_is_used(server: Server) -> None:
+    server.stop()
+    with pytest.raises(DeviceNotFoundError, match=f"{server.endpoint}: no answer for 2 seconds"):
+        load_all(refresh=True).open("rpc:0")
+
+
+def test_strangers_do_not_disturb_others(server: Server) -> None:
+    """A connection that says nothing, one that is closed, nonsense, and a message of 2^64 - 1 bytes."""
+    socket.create_connection(server.address).close()
+    with socket.create_connection(server.address) as nonsense:
+        nonsense.sendall(b"GET / HTTP/1.1\r\n\r\n" * 100)
+        assert has_ended(nonsense)
+    for length in (2**64 - 1, 2**62, 2**40):
+        with socket.create_connection(server.address) as stranger:
+            stranger.sendall(hello())
+            (size,) = struct.unpack("<Q", stranger.recv(8, socket.MSG_WAITALL))
+            stranger.recv(size, socket.MSG_WAITALL)
+            stranger.sendall(struct.pack("<BQ", 6, length))  # set_tensor
+            assert has_ended(stranger)
+    with socket.create_connection(server.address), open_model() as model:
+        assert len(model.generate(PROMPT, max_tokens=2).tokens) == 2
+
+
+def has_ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def hello() -> bytes:
+    """The first message of the protocol: the command, the size, and the client's abilities: none."""
+    return struct.pack("<BQ", HELLO[0], 24) + bytes(24)
+
+
+def test_an_address_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as s:
+            s.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+    server = Server(host="::1")
+    monkeypatch.setenv("HOTSHOE_RPC", "")
+    with hotshoe.load_model(SHIPPED, f"rpc://{server.endpoint}") as model:
+        assert isinstance(model, TextModel)
+        assert len(model.generate(PROMPT, max_tokens=2).tokens) == 2
+    server.kill()
+    monkeypatch.setenv("HOTSHOE_RPC", "")
+    load_all(refresh=True)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--threads", "-1", "--threads -1: expected 0 to 512"),
+        ("--threads", "100000", "--threads 100000: expected 0 to 512"),
+        ("--listen", "::1:50052", "expected HOST:PORT, or [HOST]:PORT for IPv6"),
+        ("--listen", "127.0.0.1:70000", "expected HOST:PORT"),
+        ("--listen", "no-such-host.invalid:50052", "cannot listen to port 50052 of no-such-host.invalid"),
+    ],
+)
+def test_invalid_options_of_the_server(option: str, value: str, message: str) -> None:
+    command = [sys.executable, "-m", "hotshoe_ggml_rpc.serve", f"{option}={value}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("HOTSHOE_RPC", "::1:50052", r"expected host:port, or \[host\]:port for IPv6"),
+        ("HOTSHOE_RPC_TIMEOUT", "soon", "HOTSHOE_RPC_TIMEOUT is 'soon'; expected a whole number of seconds"),
+    ],
+)
+def test_invalid_variables(monkeypatch: pytest.MonkeyPatch, variable: str, value: str, message: str) -> None:
+    monkeypatch.setenv("HOTSHOE_RPC", "127.0.0.1:1")
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(DeviceNotFoundError, match=message):
+        load_all(refresh=True).open("rpc:0")
