@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_loader.catalog import CatalogEntry
-from hotshoe_loader.diagnosis import Finding, Level
+from hotshoe_loader.diagnosis import Finding
 from hotshoe_loader.machine import Gpu, Machine
 from hotshoe_loader.verdict import Outcome, Verdict
 
@@ -72,10 +72,8 @@ class GpuExaminer:
             return Finding(about, "todo", f"{what} is not used: {best.distribution} is not installed", best.install)
         worst = next((verdict for verdict in installed if verdict.outcome is not Outcome.BLOCKED), installed[0])
         self.explained.add(id(worst))
-        # The user wanted a block, so it is only a note.
-        level: Level = "note" if worst.outcome is Outcome.BLOCKED else "todo"
         reason = f"{worst.candidate} is {worst.outcome.value}: {worst.reason}"
-        return Finding(about, level, f"{what} is not used: {reason}", worst.hint)
+        return Finding(about, "todo", f"{what} is not used: {reason}", worst.hint)
 
     def _used(self, gpus: Sequence[Gpu], entries: Sequence[CatalogEntry]) -> list[Device]:
         """The devices that use the GPUs of one vendor, found by PCI id or by the backend's name."""

@@ -18,7 +18,7 @@ VARIABLES = frozenset(
     f"HOTSHOE_{name}"
     for name in (
         *("PREFER", "REQUIRE", "BLOCK", "ALLOW", "PATH", "SYSTEM", "GGML", "PROBE_TIMEOUT", "PROBE", "CACHE_DIR"),
-        *("RPC", "TRACE", "SANITIZE"),
+        *("RPC", "RPC_TIMEOUT", "TRACE", "SANITIZE"),
     )
 )
 """The environment variables that hotshoe reads. Its plugins and its tests have prefixes of their own."""

@@ -208,7 +208,8 @@ def not_found(argument: str, token: str, devices: Sequence[Device], verdicts: Se
     about = [verdict for verdict in related(token, verdicts) if not verdict.outcome.usable]
     about = [verdict for verdict in about if verdict.outcome is not Outcome.OUTSCORED]  # its backend is used
     for verdict in about:
-        message += f"\n  {verdict}"
+        if not any(verdict is not other and verdict.reason in other.reason for other in about):  # said once
+            message += f"\n  {verdict}"
     hint = _remedy(about) or _next_step(token, devices, verdicts)
     return DeviceNotFoundError(message, verdicts=verdicts, hint=hint)
 

@@ -274,9 +274,24 @@ def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DeviceNotFoundError, match=endpoint):
         load_all(refresh=True).open("rpc:0")
     assert "cpu" in {d.name for d in load_all().devices}
+    verdict = next(v for v in load_all().verdicts if v.candidate == "ggml-rpc" and v.kind == "plugin")
+    assert (verdict.outcome.value, "start hotshoe-rpc-serve there" in verdict.hint) == ("no-device", True)
+    with pytest.raises(DeviceNotFoundError) as caught:
+        load_all().select("rpc:0")
+    assert str(caught.value).count(f"no server answers at {endpoint}") == 1
     monkeypatch.setenv("HOTSHOE_RPC", "nonsense")
     with pytest.raises(DeviceNotFoundError, match="expected host:port"):
         load_all(refresh=True).open("rpc:0")
+
+
+def test_a_server_that_is_down_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    up = Server()
+    monkeypatch.setenv("HOTSHOE_RPC", f"127.0.0.1:{free_port()},{up.endpoint}")
+    registry = load_all(refresh=True)
+    assert [d.name for d in registry.devices if d.provider == "ggml-rpc"] == ["rpc:1"], "it keeps its name"
+    with registry.open("rpc:1"):
+        pass
+    up.kill()
 
 
 def test_no_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

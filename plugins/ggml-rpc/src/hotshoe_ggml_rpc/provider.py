@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Sequence
@@ -10,10 +11,12 @@ from pathlib import Path
 from hotshoe_core.contract.device import Device, DeviceType
 from hotshoe_core.errors import DeviceNotFoundError, NativeError
 from hotshoe_core.errors.text import printable
-from hotshoe_ggml.native import load_backend, server
+from hotshoe_ggml.native import NativeLibraryError, load_backend, server
 from hotshoe_ggml.provider import GgmlProvider
 
 __all__ = ["LIBRARY_DIR", "VARIABLE", "RpcProvider", "endpoints", "split_address"]
+
+logger = logging.getLogger("hotshoe.ggml")
 
 VARIABLE = "HOTSHOE_RPC"
 _TIMEOUT = "HOTSHOE_RPC_TIMEOUT"
@@ -44,7 +47,10 @@ def endpoints() -> list[str]:
 
 
 class RpcProvider(GgmlProvider):
-    """Devices ``rpc:0``, ``rpc:1``, … in the order of the servers. They are of type ACCEL, so never the default."""
+    """Devices ``rpc:0``, ``rpc:1``, … in the order of the servers. They are of type ACCEL, so never the default.
+
+    A server that does not answer counts as one device, so that the others keep their names.
+    """
 
     def __init__(self) -> None:
         super().__init__("ggml-rpc", "rpc", LIBRARY_DIR, "rpc")
@@ -53,7 +59,7 @@ class RpcProvider(GgmlProvider):
         return super().native() if endpoints() else None  # without a server, no library is opened
 
     def devices(self, library: Path | None) -> Sequence[Device]:
-        """The devices of all servers. Raises DeviceNotFoundError if HOTSHOE_RPC names no server."""
+        """The devices of all servers that answer. Raises DeviceNotFoundError if none answers, or if none is named."""
         if library is None:
             raise DeviceNotFoundError(
                 "no server is named",
@@ -61,11 +67,20 @@ class RpcProvider(GgmlProvider):
             )
         load_backend(library)
         found: list[Device] = []
+        silent: list[str] = []
+        number = 0
         for endpoint in endpoints():
-            for i, facts in enumerate(server(library, endpoint).devices()):
+            try:
+                devices = server(library, endpoint).devices()
+            except NativeLibraryError as error:
+                logger.warning("%s", error.message)
+                silent.append(error.message)
+                number += 1
+                continue
+            for i, facts in enumerate(devices):
                 found.append(
                     Device(
-                        name=f"rpc:{len(found)}",
+                        name=f"rpc:{number}",
                         type=DeviceType.ACCEL,  # device="gpu" does not mean one behind a network
                         provider=self.name,
                         family=self.family,
@@ -76,4 +91,9 @@ class RpcProvider(GgmlProvider):
                         properties={"index": i, "endpoint": endpoint},
                     )
                 )
+                number += 1
+        if silent and not found:
+            raise DeviceNotFoundError(
+                "; ".join(silent), hint=f"start hotshoe-rpc-serve there, or remove the server from {VARIABLE}"
+            )
         return found
