@@ -252,7 +252,11 @@ def test_a_person_is_told_that_the_prompt_is_read(
         (("--cpu-moe",), "--cpu-moe: the model has no experts", "leave it out"),
         (("--n-cpu-moe", "2"), "--n-cpu-moe 2: the model has no experts", "leave it out"),
         (("--layer-devices", "reference=0-1"), "--layer-devices names 2 layers", ""),
-        (("--gpu-layers", "9"), "--gpu-layers 9: the model runs on reference only", "leave it out to run on these"),
+        (
+            ("--gpu-layers", "9"),
+            "--gpu-layers 9: expected a GPU or another device; the model is on reference only",
+            "leave it out to use reference",
+        ),
         (("--temperature", "-1"), "--temperature is -1.0", "--temperature 0 always"),
         (("--json-schema", "nofile.json"), "'nofile.json' does not exist; check the path", ""),
     ],

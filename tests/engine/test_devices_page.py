@@ -64,7 +64,7 @@ def test_the_commands_run(here: Path, gguf: Callable[..., Path], capsys: pytest.
         (["--gpu-layers", "many"], "--gpu-layers"),
         (["--tensor-split", "3;1"], "--tensor-split"),
         (["--layer-devices", "cuda:0"], "--layer-devices"),
-        (["--layer-devices", "cuda:0=0-1,cpu=1-3"], "expected DEVICE=N-N"),
+        (["--layer-devices", "cuda:0=0-1,cpu=1-3"], "expected DEVICE=FIRST-LAST"),
         (["--layer-devices", "cuda:0=0-1,cpu=3"], "layer 2 has no device"),
         (["--cpu-moe", "--n-cpu-moe", "2"], "not allowed with"),
     ],
@@ -81,7 +81,7 @@ def test_options_that_cannot_be_read(args: list[str], words: str, capsys: pytest
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--device", "cpu", "--gpu-layers", "2"], "--gpu-layers 2: the model runs on cpu only"),
+        (["--device", "cpu", "--gpu-layers", "2"], "--gpu-layers 2: expected a GPU or another device; the model is on cpu only"),
         (["--gpu-layers", "-1"], "--gpu-layers all"),
         (["--cpu-moe"], "the model has no experts"),
         (["--layer-devices", "cuda:0=0-2"], "--layer-devices names 3 layers; expected 4"),

@@ -136,10 +136,18 @@ def test_experts_and_caches_on_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("devices", "options", "message"),
     [
-        ([CPU], {"n_gpu_layers": 2}, r"n_gpu_layers=2: the model runs on c only"),
-        ([CPU], {"n_gpu_layers": "all"}, r"n_gpu_layers='all': the model runs on c only"),
-        ([CPU], {"tensor_split": (1,)}, r"tensor_split=\(1.0,\): the model runs on c only"),
-        ([CPU], {"main_gpu": 0}, r"main_gpu=0: the model runs on c only"),
+        ([CPU], {"n_gpu_layers": 2}, r"n_gpu_layers=2: expected a GPU or another device; the model is on c only"),
+        (
+            [CPU],
+            {"n_gpu_layers": "all"},
+            r"n_gpu_layers='all': expected a GPU or another device; the model is on c only",
+        ),
+        (
+            [CPU],
+            {"tensor_split": (1,)},
+            r"tensor_split=\(1.0,\): expected a GPU or another device; the model is on c only",
+        ),
+        ([CPU], {"main_gpu": 0}, r"main_gpu=0: expected a GPU or another device; the model is on c only"),
         ([("g", GIB)], {"kv_offload": False}, r"kv_offload=False: the devices \(g\) do not include the CPU"),
         ([("g", GIB)], {"n_gpu_layers": 2}, r"n_gpu_layers=2: the devices \(g\) do not"),
         ([("g", GIB), CPU], {"tensor_split": (1, 1)}, "tensor_split has 2 numbers; there are 1 devices"),
@@ -148,7 +156,7 @@ def test_experts_and_caches_on_the_cpu() -> None:
         ([("g", GIB), CPU], {"cpu_moe": 2}, "cpu_moe=2: the model has no experts"),
         ([("g", GIB), CPU], {"kv_offload": False}, "kv_offload=False: the model has no cache"),
         ([("g", GIB), CPU], {"layer_devices": ("g",) * 7}, "layer_devices names 7 layers; expected 8"),
-        ([("g", GIB), CPU], {"layer_devices": ("x",) * 8}, "layer_devices names x; the model was opened on g, c"),
+        ([("g", GIB), CPU], {"layer_devices": ("x",) * 8}, "layer_devices names x; the devices are g, c"),
     ],
     ids=str,
 )

@@ -187,8 +187,8 @@ def from_metadata(metadata: Mapping[str, Any], tokenizer: ChatVocabulary, name: 
     if found is None:
         raise ChatTemplateError(
             f"the file has no {_KEY}, and its vocabulary fits none of hotshoe's chat templates",
-            hint="a base model is not made for chat: use generate (hotshoe run). For a chat model name its template, "
-            f"chat_template= (--chat-template): {', '.join([*sorted(in_file), *NAMES])}",
+            hint="a base model is not made for chat: use generate (hotshoe run). For a chat model name its "
+            f"template, chat_template=NAME (--chat-template NAME): {', '.join([*sorted(in_file), *NAMES])}",
         )
     return named(found, tokenizer)
 
