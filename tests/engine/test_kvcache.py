@@ -387,7 +387,7 @@ def test_invalid_specs(wrong: str) -> None:
 
 def test_make_cache_refuses_invalid_specs() -> None:
     sizes: Any = {"n_tokens": 8, "n_sequences": 1, "n_ubatch": 4, "dtype": DType.F32}
-    with pytest.raises(ModelDefinitionError, match="layer 1 is a tuple"):
+    with pytest.raises(ModelDefinitionError, match="the entry of layer 1 is of type tuple"):
         make_cache(open_reference(), (attention(), (1, 2)), **sizes)  # type: ignore[arg-type]
     with pytest.raises(ModelDefinitionError, match="no layer keeps anything"):
         make_cache(open_reference(), (None, None), **sizes)

@@ -181,7 +181,7 @@ def test_wrong_spans_and_items(table: np.ndarray, gguf: Callable[..., Path]) -> 
             ShapeError,
             r"expected integers of shape \(3,\)",
         ),
-        (lambda: EmbeddingSpan(np.ones((3, 2)), positions=np.arange(3) - 1), ShapeError, "begin at -1"),
+        (lambda: EmbeddingSpan(np.ones((3, 2)), positions=np.arange(3) - 1), ShapeError, "are -1 to 1; expected 0 to"),
         (lambda: Items([1.5]), TokenizerError, r"1\.5 \(float\)"),
         (lambda: Items([True]), TokenizerError, "bool"),
         (lambda: Items(b"abc"), TokenizerError, "bytes; expected token ids"),

@@ -81,16 +81,6 @@ ALWAYS_INLINE v4 load_first4(const float * p, int64_t n, float fill) {
     (max4(max4(v, SHUFFLE4(v, v, 1, 0, 3, 2)), max4(SHUFFLE4(v, v, 2, 3, 0, 1), SHUFFLE4(v, v, 3, 2, 1, 0)))[0])
 #define LOAD_PART(p, n, fill) load_first4(p, n, fill)
 #include "hotshoe_attention_simd.h"
-#undef SUFFIX
-#undef VL
-#undef ROWS
-#undef DOT_ROWS
-#undef TARGET
-#undef VMAX
-#undef SUM
-#undef SUM4
-#undef MAX
-#undef LOAD_PART
 
 #if defined(HOTSHOE_X86)
 #include "cached_rows.h"
@@ -134,17 +124,6 @@ AVX2 ALWAYS_INLINE __m256 load_first8(const float * p, int64_t n, float fill) {
 #define LOAD_PART(p, n, fill) ((vf) load_first8(p, n, fill))
 #define LOAD_HALF(p) ((vf) _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) (p))))
 #include "hotshoe_attention_simd.h"
-#undef SUFFIX
-#undef VL
-#undef ROWS
-#undef DOT_ROWS
-#undef TARGET
-#undef VMAX
-#undef SUM
-#undef SUM4
-#undef MAX
-#undef LOAD_PART
-#undef LOAD_HALF
 
 #define SUFFIX avx512
 #define VL 16

@@ -459,3 +459,15 @@ static const struct kernels NAME(kernels) = {NAME(head), NAME(layer_row), NAME(r
 #undef vi
 #undef FN
 #undef MASK_LESS
+#undef SUFFIX
+#undef VL
+#undef ROWS
+#undef DOT_ROWS
+#undef TARGET
+#undef VMAX
+#undef SUM
+#undef SUM4
+#undef MAX
+#undef LOAD_PART
+#undef LOAD_HALF
+#undef HALF
