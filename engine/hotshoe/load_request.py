@@ -145,7 +145,7 @@ def _check_task(file: GGUFFile, task: Task, expected: Task | None, runner: Runne
         raise ModelError(
             f"{file.path} is {task.description}; expected {expected.description}",
             hint=f"give the file of {expected.description}; "
-            f"this one is for `hotshoe {_COMMANDS[task]}`, or task={task.value!r}",
+            f"this one is {task.description}: task={task.value!r}, or `hotshoe {_COMMANDS[task]}`",
         )
     for name in _ONLY_TEXT if task is not Task.TEXT else ():
         value, default = getattr(runner, name), getattr(RunnerParams(), name)

@@ -15,9 +15,10 @@ from hotshoe.load_options import LoadOptions, group_options
 from hotshoe.load_request import LoadRequest, model_class_of, open_file
 from hotshoe.placement.params import PlacementParams
 from hotshoe.tokenizers import load_tokenizer as _tokenizer_of
-from hotshoe_core import DeviceType, Placement
-from hotshoe_core.errors import InsufficientMemoryError, ModelError
-from hotshoe_core.errors.arguments import described
+from hotshoe_core import Device, DeviceType, Placement
+from hotshoe_core.errors import InsufficientMemoryError, ModelError, PlacementError
+from hotshoe_core.errors.arguments import described, listed
+from hotshoe_core.errors.text import shown
 from hotshoe_loader import load_all
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from hotshoe.runner.text import TextModel
     from hotshoe.tasks import Task
     from hotshoe.tokenizers import Tokenizer
-    from hotshoe_core import Backend, Device
+    from hotshoe_core import Backend
     from hotshoe_core.contract.backend import Progress
 
 
@@ -166,6 +167,10 @@ def plan_model(
     from hotshoe.placement.plan import SIMULATED_CACHE, Plan
     from hotshoe.placement.sizes import open_simulated
 
+    if simulate is not None:
+        simulate = listed("simulate", simulate, "a list of Device", PlacementError)
+        if wrong := [d for d in simulate if not isinstance(d, Device)]:
+            raise PlacementError(f"simulate has {shown(wrong[0])}; expected a list of Device")
     groups = group_options(options, ("device", "n_ctx", "simulate"))
     with LoadRequest.read(path, device, n_ctx, groups, None) as request:
         request.params = replace(request.params, allocate=False)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 from hotshoe_core.contract.device import BackendParams, Device, Provider
+from hotshoe_loader.catalog import owner_of_provider
 from hotshoe_loader.contract_checks import backend_problem
 from hotshoe_loader.verdict import Outcome, Rejected
 
@@ -95,9 +96,18 @@ def check_canary(provider: Provider, device: Device) -> None:
         raise Rejected(
             Outcome.WRONG_RESULT,
             f"{device.name} computes wrong numbers: {wrong[first]}{more}",
-            f"update the driver of {device.name}, or do not use it: HOTSHOE_BLOCK={device.name}",
+            _remedy(device, first),
             ops=list(wrong),
         )
+
+
+def _remedy(device: Device, op: str) -> str:
+    if owner_of_provider(device.provider) is not None:
+        return f"update the driver of {device.name}, or do not use it: HOTSHOE_BLOCK={device.name}"
+    return (
+        f"report it to the authors of {device.provider}, and do not use it: HOTSHOE_BLOCK={device.name}; if you write "
+        f"it: python -m pytest -q -k {op} in its folder"
+    )
 
 
 def _show(row: Sequence[float]) -> str:

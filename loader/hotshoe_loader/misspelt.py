@@ -48,5 +48,9 @@ def unknown_variables(prefixes: Iterable[str], environ: Mapping[str, str] = os.e
     starts = (*_PREFIXES, *prefixes)
     for name in sorted(environ):
         if name.startswith("HOTSHOE_") and name not in VARIABLES and not name.startswith(starts):
-            hint = did_you_mean(name, VARIABLES - {"HOTSHOE_PROBE"})
+            from difflib import get_close_matches  # 2 ms, only after a mistake
+
+            known = {other.removeprefix("HOTSHOE_"): other for other in VARIABLES - {"HOTSHOE_PROBE"}}
+            near = get_close_matches(name.removeprefix("HOTSHOE_"), known, n=1)
+            hint = f"did you mean {known[near[0]]!r}?" if near else "docs/loader.md lists the variables"
             yield f"the environment variable {printable(name, 100)} has no effect; {hint}"

@@ -73,8 +73,8 @@ def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
         return "slow, and used only because no plugin offers a device"
     if len(devices) == 1:
         return "the only device"
-    unused = [other.name for other in devices if other.type is DeviceType.ACCEL and device.type is DeviceType.CPU]
-    more = f"; {', '.join(unused)} {'are' if unused[1:] else 'is'} used only if requested" if unused else ""
+    lower = [other.name for other in devices if other.type is DeviceType.ACCEL and device.type is DeviceType.CPU]
+    more = f"; {', '.join(lower)} {'rank' if lower[1:] else 'ranks'} below the CPU; name it to use it" if lower else ""
     return f"best of {len(devices)} devices{more}"
 
 

@@ -273,7 +273,7 @@ def test_errors_name_options(argv: tuple[str, ...], error: str, hint: str, capsy
     [
         ("load the model with a larger n_ctx, or shorten the text", "use a larger --ctx, or shorten the text"),
         ("split it, or pass truncate=True to use its beginning", "split it, or pass --truncate to use its beginning"),
-        ("use `hotshoe run`, or task='text'", "use `hotshoe run`"),
+        ("this is a text model: task='text', or `hotshoe run`", "this is a text model: `hotshoe run`"),
         ("'a.gguf' exists (overwrite=True, --overwrite)", "'a.gguf' exists (--overwrite)"),
         ("name it: device='cuda:0' (--device cuda:0)", "name it: --device cuda:0"),
         ("files/n_ctx.gguf: the key llama.n_ctx is 5", "files/n_ctx.gguf: the key llama.n_ctx is 5"),

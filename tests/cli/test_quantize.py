@@ -71,14 +71,24 @@ def test_a_dry_run_prints_each_tensor_and_writes_nothing(
     assert main(["quantize", "dense.gguf", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert sorted(tmp_path.iterdir()) == before
-    assert lines[0].split() == ["tensor", "shape", "type", "new", "type", "size", "new", "size"]
+    assert lines[0].split() == ["tensor", "rows", "x", "columns", "type", "new", "type", "size", "new", "size"]
     assert lines[1].split() == ["output.weight", "4", "x", "256", "f16", "q6_k", "2.0", "KiB", "840", "B"]
     assert next(line for line in lines if "output_norm" in line).split()[1:] == ["256", "f32", "1.0", "KiB"]
     assert len(lines) == len(types(dense)) + 2
-    assert lines[-1].startswith("q4_k_m: ")
-    assert lines[-1].endswith(" bits per weight")
+    assert re.fullmatch(r"weights: .* -> .*, .* bits per weight", lines[-1])
     assert main(["quantize", "dense.gguf", "--dry-run", "--type", "iq2_xs"]) == 0
     assert re.search(r" iq2_xs .* needs an importance matrix\n", capsys.readouterr().out)
+
+
+def test_the_output_may_stand_after_the_options(dense: Path) -> None:
+    assert main(["quantize", "dense.gguf", "--type", "q8_0", "after.gguf"]) == 0
+    assert Path("after.gguf").is_file()
+
+
+def test_a_third_file_is_an_error(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["quantize", "dense.gguf", "--type", "q8_0", "one.gguf", "two.gguf"])
+    assert "unexpected argument 'two.gguf'" in capsys.readouterr().err
 
 
 def test_errors_are_messages(dense: Path, capsys: pytest.CaptureFixture[str]) -> None:

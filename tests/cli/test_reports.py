@@ -141,3 +141,28 @@ def test_bench_shows_what_the_backend_found(
     assert capsys.readouterr().err == "prefetching of q4_k: near\n"
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tuning"] == {"prefetching of q4_k": "near"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            ["-p", "64", "-d", "5000"],
+            "--depth 5000 and --prompt 64 need 5064 tokens; the model was trained for at most",
+        ),
+        (["-p", "5000"], "--prompt 5000 needs 5000 tokens; the model was trained for at most"),
+        (["-p", "0", "-n", "5000"], "hint: give a smaller --generate"),
+    ],
+)
+def test_a_benchmark_longer_than_the_context(
+    options: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", VERSE, *options, "--device", "reference"]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_text_longer_than_the_model_was_trained_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", VERSE, "the " * 5000, "--device", "reference"]) == 2
+    said = capsys.readouterr().err
+    assert "hint: shorten the text; the model was trained for at most " in said
+    assert "--ctx" not in said

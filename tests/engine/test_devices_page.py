@@ -89,6 +89,7 @@ def test_options_that_cannot_be_read(args: list[str], words: str, capsys: pytest
         (["--cpu-moe"], "the model has no experts"),
         (["--layer-devices", "cuda:0=0-2"], "--layer-devices names 3 layers; expected 4"),
         (["--simulate", "gpu0=lots"], "'gpu0=lots' is not a name with a size"),
+        (["--simulate", "gpu=1"], "'gpu' is a type of device, not a name\n  hint: for example gpu0=8GiB"),
         (["--simulate", "gpu0=8GiB,gpu0=8GiB"], "'gpu0' is named twice"),
         (["--simulate", "gpu0=8GiB", "--device", "cpu"], "both --device and --simulate"),
     ],

@@ -191,6 +191,7 @@ def test_a_large_vocabulary() -> None:
         (lambda: Grammar.from_gbnf('root ::= foo "a"'), "GBNF grammar cannot be used: .*'foo' not found"),
         (lambda: Grammar.from_gbnf('x ::= "a"'), "No 'root' rule found(.|\\n)*hint: .*starts at the rule named root"),
         (lambda: Grammar.from_json_schema("{"), "the JSON schema is not JSON"),
+        (lambda: Grammar.from_json_schema("person.json"), "give a dict or JSON text, not a file's name"),
         (lambda: Grammar.from_json_schema("[]"), r"the JSON schema is \[\]; expected an object"),
         (lambda: Grammar.from_json_schema({"type": {1}}), "the JSON schema is not JSON"),
         (lambda: Grammar.from_json_schema({"type": "strin"}), "Invalid type: strin"),

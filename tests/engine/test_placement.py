@@ -436,3 +436,9 @@ def test_a_plan_for_simulated_devices() -> None:
 def test_default_params() -> None:
     assert PlacementParams().adapts
     assert not dataclasses.replace(PlacementParams(), n_gpu_layers=3).adapts
+
+
+@pytest.mark.parametrize("simulate", ["gpu0=1GiB", 5, ["gpu0"]])
+def test_simulate_takes_devices_only(simulate: Any) -> None:
+    with pytest.raises(PlacementError, match="expected a list of Device"):
+        plan_model(MODEL, simulate=simulate)

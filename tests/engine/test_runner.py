@@ -145,6 +145,7 @@ def test_invalid_prompts(model: TextModel, gguf: Callable[..., Path]) -> None:
 def test_invalid_arguments(model: TextModel, gguf: Callable[..., Path]) -> None:
     wrong: list[tuple[Any, type[Exception], str]] = [
         (lambda: model.generate(3), TokenizerError, r"a sequence is 3 \(int\); expected token ids"),
+        (lambda: model.generate(b"x"), TokenizerError, r"expected a text \(str\)(.|\n)*data\.decode\(\)"),
         (lambda: model.generate(np.array("x")), TokenizerError, "a sequence is array"),
         (lambda: model.generate("the", batch_size=None), SamplingError, "batch_size is None"),
         (lambda: model.extend(3), GraphError, "pairs is 3"),

@@ -191,7 +191,7 @@ def test_failures_are_kept_for_a_while_and_say_so(site, count, monkeypatch):
     start()
     verdict = start().verdicts[0]
     assert count() == ["bad"]
-    assert "load_all(refresh=True) tests it again" in verdict.reason
+    assert "it is tested again when its files change" in verdict.reason
     now = time.time()
     monkeypatch.setattr(cache.time, "time", lambda: now + cache.MAX_FAILURE_AGE + 1)
     assert "ago" not in start().verdicts[0].reason

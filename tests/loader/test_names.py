@@ -134,7 +134,7 @@ def test_an_accelerator_is_no_default(site):
     site.good(*OURS)
     registry = load_all(refresh=True)
     assert [device.name for device in registry.devices] == ["cpu", "aaa:0", "reference"]
-    assert "aaa:0 is used only if requested" in registry.why()
+    assert "aaa:0 ranks below the CPU; name it to use it" in registry.why()
     assert load_all(prefer="accel").devices[0].name == "aaa:0"
 
 

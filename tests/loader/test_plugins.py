@@ -172,7 +172,7 @@ BROKEN = [
         ),
         "wrong-result",
         "bad computes wrong numbers: softmax gives [",
-        "HOTSHOE_BLOCK=bad",
+        "HOTSHOE_BLOCK=bad; if you write it: python -m pytest -q -k softmax in its folder",
     ),
     (
         "memory",
@@ -392,6 +392,11 @@ def test_a_variable_that_nothing_reads_is_a_warning(site, caplog, monkeypatch):
     line = "the environment variable HOTSHOE_PREFFER has no effect; did you mean 'HOTSHOE_PREFER'?"
     assert line in load_all().explain()
     assert [record.getMessage() for record in caplog.records] == [line]
+
+
+def test_a_variable_that_resembles_none_gets_no_guess(site, monkeypatch):
+    monkeypatch.setenv("HOTSHOE_FOO", "cpu")
+    assert "HOTSHOE_FOO has no effect; docs/loader.md lists the variables" in load_all().explain()
 
 
 def test_block_cpu_does_not_mean_the_reference(site):

@@ -123,7 +123,9 @@ class Splits:
         return tuple(n for n in self.nodes if n.how == "fallback")
 
     def __str__(self) -> str:
-        lines = [f"{len(self.nodes)} nodes in {len(self.splits)} splits; {format_bytes(self.nbytes)} cross in each run"]
+        n, more = len(self.splits), "s" if len(self.splits) != 1 else ""
+        parts = f"{len(self.nodes)} nodes in {n} split{more} (parts that run on one device)"
+        lines = [f"{parts}; {format_bytes(self.nbytes)} cross in each run"]
         lines += [f"  {s.device}: {s.n_nodes} nodes from {s.first}" for s in self.splits]
         lines += [f"  {c.source} -> {c.target}: {c.value}, {format_bytes(c.nbytes)}" for c in self.crossings]
         lines += [f"  not on its own device: {n.op} ({n.node}), on {n.device}" for n in self.fallbacks]

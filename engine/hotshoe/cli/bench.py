@@ -33,7 +33,8 @@ Measure the speed of a model in tokens per second, as llama-bench does:
 
 Tokens are random, and the same at every call. Each number is the mean of the
 repetitions, with their standard deviation. The first run of each test is not
-counted: it builds the graphs.
+counted: it builds the graphs. The test of an embedding model is always
+32 texts of 128 tokens.
 """
 
 
@@ -82,7 +83,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         description=_DESCRIPTION,
     )
     parser.add_argument("model", metavar="MODEL", help="a GGUF file of a text or embedding model")
-    group = parser.add_argument_group("tests (several numbers, separated by commas, make several tests)")
+    group = parser.add_argument_group("tests of text models (several numbers, separated by commas, make several tests)")
     counts = read_by(_counts, "numbers of 0 or more, separated by commas")
     group.add_argument(
         "-p", "--prompt", type=counts, metavar="N,…", help="tokens to read; 0: skip this test; default: 512"
@@ -103,7 +104,10 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         help="runs of each; default: 5",
     )
     parser.add_argument(
-        "-v", "--verbose", action="store_true", help="print on stderr what the backend found by measuring meanwhile"
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print what the backend chose by timing its products, such as how weights are prefetched",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every repetition")
     add_runner_options(parser, context=False, sequences=False)
@@ -203,8 +207,26 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
             setattr(args, name, default)
     options = load_options(args)
     options["n_sequences"] = max(args.sequences)
-    n_ctx = max(args.depth) + max(*args.prompt, *args.generate, 1) if of_text else None
+    n_ctx = _context(args) if of_text else None
     return hotshoe.load_model(args.model, args.device, n_ctx=n_ctx, progress=progress, **options)
+
+
+def _context(args: argparse.Namespace) -> int:
+    """The tokens of the longest test. Raises OptionError if the model was trained for fewer."""
+    from hotshoe.load_request import open_file
+    from hotshoe_core.errors import OptionError
+
+    depth, n = max(args.depth), max(*args.prompt, *args.generate, 1)
+    with open_file(args.model) as file:
+        trained = file.metadata.arch.get("context_length", depth + n, int)
+    if depth + n > trained:
+        option = "--prompt" if n in args.prompt else "--generate"
+        given = f"--depth {depth} and {option} {n} need" if depth else f"{option} {n} needs"
+        raise OptionError(
+            f"{given} {depth + n} tokens; the model was trained for at most {trained}",
+            hint=f"give a smaller {'--depth' if n <= trained and depth else option}",
+        )
+    return depth + n
 
 
 def _repeat(once: Callable[[], float], tokens: int, n: int) -> list[float]:

@@ -314,7 +314,8 @@ def _explain(found: Comparison, first: Pair) -> Iterator[str]:
         if isinstance(source, str):
             yield f"    {printable(source)}"
         else:
-            yield f"    {printable(source.node.name)}, which differs by {source.difference:.1e}"
+            equal = "is equal" if source.difference == 0 else f"differs by {source.difference:.1e}"
+            yield f"    {printable(source.node.name)}, which {equal}"
 
 
 def _differing(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[str]:

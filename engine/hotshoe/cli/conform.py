@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise hotshoe.HotshoeError("the conformance kit needs pytest", hint="pip install pytest") from error
 
     registry = load_all(device=args.device)
+    registry.select(args.device)  # raises DeviceNotFoundError with the reason, which each test would repeat
     results = _Results()
     _give(registry, args.device)
     options = ["--pyargs", "hotshoe_core.testing.on_device", "-p", "no:cacheprovider", "-c", os.devnull, "-q"]

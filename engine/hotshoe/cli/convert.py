@@ -22,7 +22,11 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
     )
     parser.add_argument("source", metavar="FOLDER", type=Path, help="the folder with config.json")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", type=Path, help="the file to write; default: FOLDER-TYPE.gguf in this folder"
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="the file to write; default: FOLDER-TYPE.gguf in the current folder",
     )
     parser.add_argument(
         "--type",

@@ -169,7 +169,7 @@ def render(report: dict[str, Any], width: int = 80) -> str:
             )
             for t in tensors
         ]
-        parts.append("\n".join(table(("tensor", "type", "shape", "size"), tensor_rows, "<<<>")))
+        parts.append("\n".join(table(("tensor", "type", "rows x columns", "size"), tensor_rows, "<<<>")))
     return "\n\n".join(parts)
 
 

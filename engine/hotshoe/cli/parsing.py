@@ -135,6 +135,9 @@ def parse_command(parser: CommandParser, argv: Sequence[str]) -> argparse.Namesp
     args, rest = parser.parse_known_args(_checked(parser, argv))
     if "--" in rest:  # argparse leaves it there if texts stand before it too
         rest.remove("--")
+    for action in parser._get_positional_actions():  # argparse leaves it at its default if an option stands before it
+        if rest and action.nargs == "?" and getattr(args, action.dest) is action.default:
+            setattr(args, action.dest, parser._get_values(action, [rest.pop(0)]))
     if rest and not isinstance(getattr(args, "text", None), list):
         command = parser.prog.rpartition(" ")[2]
         hint = _NO_ARGUMENT_HINTS.get(command, f"{parser.prog} --help lists the arguments")

@@ -83,6 +83,10 @@ def simulated(text: str) -> list[Device]:
                 f"--simulate {text!r}: {entry!r} is not a name with a size of memory; expected NAME=SIZE",
                 hint="for example --simulate gpu0=8GiB,gpu1=24GiB,cpu=32GiB",
             )
+        if name in ("gpu", "igpu", "accel"):
+            raise PlacementError(
+                f"--simulate {text!r}: {name!r} is a type of device, not a name", hint=f"for example {name}0=8GiB"
+            )
         free = int(float(amount[1]) * _UNITS[amount[2].lower()])
         kinds = {"cpu": DeviceType.CPU, "igpu": DeviceType.IGPU}
         kind = next((kind for word, kind in kinds.items() if name.startswith(word)), DeviceType.GPU)

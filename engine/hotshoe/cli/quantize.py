@@ -35,7 +35,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         metavar="OUT",
         type=Path,
         nargs="?",
-        help="the file to write; default: the name of IN with TYPE, in this folder",
+        help="the file to write; default: the name of IN with TYPE, in the current folder",
     )
     parser.add_argument(
         "--type",
@@ -130,8 +130,8 @@ def _print(plan: QuantizationPlan) -> None:
         )
         for change in plan.changes
     ]
-    print(*table(("tensor", "shape", "type", "new type", "size", "new size", ""), rows, "<><<>><"), sep="\n")
+    print(*table(("tensor", "rows x columns", "type", "new type", "size", "new size", ""), rows, "<><<>><"), sep="\n")
     print(
-        f"{plan.file_type.name}: {format_bytes(plan.nbytes_old)} -> {format_bytes(plan.nbytes_new)}, "
+        f"weights: {format_bytes(plan.nbytes_old)} -> {format_bytes(plan.nbytes_new)}, "
         f"{plan.bits_per_weight:.2f} bits per weight"
     )

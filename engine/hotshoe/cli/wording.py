@@ -13,7 +13,7 @@ _OPTIONS = {"n_ctx": "--ctx", "n_threads": "--threads", "n_sequences": "--sequen
 _PHRASES = (
     (re.compile(r"\b\w+=\S* \((--[^)]+)\)"), r"\1"),  # "device='cuda:0' (--device cuda:0)"
     (re.compile(r"\b\w+=True, (--\w+)"), r"\1"),  # "(overwrite=True, --overwrite)"
-    (re.compile(r", or task='\w+'"), ""),
+    (re.compile(r"\btask='\w+', or "), ""),
     (re.compile(r"\bload the model with a larger "), "use a larger "),
     (re.compile(r"\bmax_tokens=None sets no limit"), "leave it out, or give -1, for no limit"),
     (re.compile(r"\brequire=(?=')"), ""),

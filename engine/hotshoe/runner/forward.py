@@ -85,9 +85,11 @@ class TextForward:
         if not n:
             raise InputEmptyError("no tokens were given; expected 1 or more", hint="begin with tokenizer.bos")
         if n > self._n_ctx:
+            trained = self._model.config.n_ctx
+            hint = f"shorten the text; the model was trained for at most {trained} tokens"
             raise InputTooLongError(
                 f"{n} tokens were given; the context holds {self._n_ctx}",
-                hint="load the model with a larger n_ctx, or shorten the text",
+                hint=hint if self._n_ctx >= trained else "load the model with a larger n_ctx, or shorten the text",
             )
         for row in items.rows[before:]:
             if not isinstance(row, SpanRow) and not 0 <= row < self.n_vocab:

@@ -43,7 +43,10 @@ def prepare(schema: Mapping[str, Any] | str) -> str:
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply; expected a few hundred levels at most") from None
     except (TypeError, ValueError, OverflowError) as e:
-        raise GrammarError(f"the JSON schema is not JSON: {e}", hint='for example {"type": "object"}') from None
+        hint = 'for example {"type": "object"}'
+        if isinstance(schema, str) and "{" not in schema:
+            hint = "give a dict or JSON text, not a file's name: json.load(open(…))"
+        raise GrammarError(f"the JSON schema is not JSON: {e}", hint=hint) from None
     if not isinstance(parsed, dict):
         raise GrammarError(f"the JSON schema is {text[:40]}; expected an object")
     if len(text) > _MAX_CHARACTERS:
