@@ -147,7 +147,7 @@ def test_bench_shows_what_the_backend_found(
     ("options", "words"),
     [
         (
-            ["-p", "64", "-d", "5000"],
+            ["-p", "64", "-n", "0", "-d", "5000"],
             "--depth 5000 and --prompt 64 need 5064 tokens; the model was trained for at most",
         ),
         (["-p", "5000"], "--prompt 5000 needs 5000 tokens; the model was trained for at most"),
