@@ -216,9 +216,10 @@ def _context(args: argparse.Namespace) -> int:
     from hotshoe.load_request import open_file
     from hotshoe_core.errors import OptionError
 
-    depth, n = max(args.depth), max(*args.prompt, *args.generate, 1)
+    depth: int = max(args.depth)
+    n: int = max(*args.prompt, *args.generate, 1)
     with open_file(args.model) as file:
-        trained = file.metadata.arch.get("context_length", depth + n, int)
+        trained = file.metadata.arch.get("context_length", depth + n)
     if depth + n > trained:
         option = "--prompt" if n in args.prompt else "--generate"
         given = f"--depth {depth} and {option} {n} need" if depth else f"{option} {n} needs"
