@@ -16,7 +16,8 @@ _PHRASES = (
     (re.compile(r", or task='\w+'"), ""),
     (re.compile(r"\bload the model with a larger "), "use a larger "),
     (re.compile(r"\bmax_tokens=None sets no limit"), "leave it out, or give -1, for no limit"),
-    (re.compile(r"\brequire=(?=')"), ""),
+    (re.compile(r"\b(?:block|allow|ggml)= (?:or|and) (?=HOTSHOE_)"), ""),
+    (re.compile(r"\bload_all\(refresh=True\) (?=tests |searches )"), "`hotshoe devices` "),
     (re.compile(r"\bcpu_moe(?:=| (?=is ))(?=\d|is )"), "--n-cpu-moe "),
     (re.compile(r"\b(kv_offload|fallback)=False"), lambda match: f"--no-{match[1].replace('_', '-')}"),
 )
