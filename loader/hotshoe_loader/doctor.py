@@ -27,14 +27,13 @@ def examine(
     Args:
         devices: the devices of the registry.
         verdicts: the verdicts of the registry.
-        require_error: the message, of which the first line is shown, of load_all's error about HOTSHOE_REQUIRE, if any; then ``devices`` is empty.
+        require_error: the message of load_all's error about HOTSHOE_REQUIRE, if any; then ``devices`` is empty.
     """
     examiner = _Examiner(machine, devices, verdicts)
     if require_error is not None:
         names = ", ".join(name.strip() for name in machine.environ.get("HOTSHOE_REQUIRE", "").split(","))
-        examiner.require = Finding(
-            "device", "todo", require_error.partition("\n")[0], f"unset HOTSHOE_REQUIRE, or install what provides {names}"
-        )
+        first = require_error.partition("\n")[0]  # the findings about plugins say the rest
+        examiner.require = Finding("device", "todo", first, f"unset HOTSHOE_REQUIRE, or install what provides {names}")
     # In the order of repair: Python first, because everything else needs it; then the CPU; then better devices.
     findings = [
         *examiner.python(),

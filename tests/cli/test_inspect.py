@@ -93,6 +93,12 @@ def test_sections(
     assert report["n_tensors"] == 3  # the totals stay those of the file
 
 
+def test_a_pattern_that_matches_nothing(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ([], ["--tensors"], ["--metadata"], ["--json"]):
+        assert hotshoe.cli.main(["inspect", str(model), "--match", "zzz*", *more]) == 1
+        assert capsys.readouterr().err == "no name matches 'zzz*'\n"
+
+
 def test_text_fits_80_columns(model: Path) -> None:
     with GGUFFile(model) as file:
         lines = render(describe(file), width=80).splitlines()

@@ -58,6 +58,23 @@ def test_a_class_may_declare_an_attribute_that_its_base_annotates() -> None:
     )
 
 
+def test_an_annotation_of_the_base_that_does_not_fit() -> None:
+    class Base(Module):
+        q: object
+
+    says = r"Mine\.q: has no annotation in Mine, and that of Base is object; submodule\('q'\) needs a subclass"
+    with pytest.raises(ModelDefinitionError, match=says):
+
+        class Mine(Base):
+            q = submodule("q")
+
+
+def test_a_tensor_of_another_library_is_named_in_full() -> None:
+    other = type("Tensor", (), {"__module__": "torch"})
+    with pytest.raises(ModelDefinitionError, match=r"is annotated <class 'torch\.Tensor'>; .* needs Tensor"):
+        type("Mine", (Module,), {"__annotations__": {"w": other}, "w": tensor("w", use="linear")})
+
+
 def test_wrong_annotations() -> None:
     with pytest.raises(ModelDefinitionError, match=r"A\.q: is annotated int; .* needs a subclass of Module"):
 

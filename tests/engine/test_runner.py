@@ -144,8 +144,10 @@ def test_invalid_prompts(model: TextModel, gguf: Callable[..., Path]) -> None:
 
 def test_invalid_arguments(model: TextModel, gguf: Callable[..., Path]) -> None:
     wrong: list[tuple[Any, type[Exception], str]] = [
-        (lambda: model.generate(3), TokenizerError, r"a sequence is 3 \(int\); expected token ids"),
-        (lambda: model.generate(np.array("x")), TokenizerError, "a sequence is array"),
+        (lambda: model.generate(3), TokenizerError, r"the prompt is 3 \(int\); expected a text or token ids"),
+        (lambda: model.generate(["a", 5]), TokenizerError, r"prompts\[1\] is 5 \(int\); expected a text or token ids"),
+        (lambda: model.sequence(3), TokenizerError, r"a sequence is 3 \(int\); expected token ids"),  # type: ignore[arg-type]
+        (lambda: model.generate(np.array("x")), TokenizerError, "the prompt is array"),
         (lambda: model.generate("the", batch_size=None), SamplingError, "batch_size is None"),
         (lambda: model.extend(3), GraphError, "pairs is 3"),
         (lambda: model.extend(iter([5])), GraphError, "one of them is 5"),

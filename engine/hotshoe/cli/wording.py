@@ -7,7 +7,14 @@ from collections.abc import Container
 
 __all__ = ["in_options"]
 
-_OPTIONS = {"n_ctx": "--ctx", "n_threads": "--threads", "n_sequences": "--sequences", "n_gpu_layers": "--gpu-layers"}
+_OPTIONS = {
+    "n_ctx": "--ctx",
+    "n_threads": "--threads",
+    "n_sequences": "--sequences",
+    "n_gpu_layers": "--gpu-layers",
+    "top_n": "--top",
+    "tensor_types": "--tensor-type",
+}
 """Arguments whose option has another name. Others differ only in the characters: ``top_k``, ``--top-k``."""
 
 _PHRASES = (
@@ -47,4 +54,4 @@ def in_options(text: str, options: Container[str] | None = None) -> str:
 
 def _is_subject(match: re.Match[str]) -> bool:
     """Whether the name begins a sentence about its value: ``temperature is -1; expected …``."""
-    return match.start() == 0 and match.string.startswith(" is ", match.end())
+    return match.start() == 0 and match.string.startswith((" is ", " holds "), match.end())
