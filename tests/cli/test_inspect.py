@@ -11,6 +11,7 @@ import gguf
 import numpy as np
 import pytest
 
+from hotshoe.cli import main
 from hotshoe.cli.inspect import add_parser, describe, human_count, render, run, shorten
 from hotshoe_core.errors import ModelFileError
 from hotshoe_core.errors.text import printable
@@ -95,7 +96,7 @@ def test_sections(
 
 def test_a_pattern_that_matches_nothing(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for more in ([], ["--tensors"], ["--metadata"], ["--json"]):
-        assert hotshoe.cli.main(["inspect", str(model), "--match", "zzz*", *more]) == 1
+        assert main(["inspect", str(model), "--match", "zzz*", *more]) == 1
         assert capsys.readouterr().err == "no name matches 'zzz*'\n"
 
 
