@@ -229,7 +229,8 @@ def test_the_family_of_a_gguf_file(model: Path, tmp_path: Path, capsys: pytest.C
     assert as_json(capsys, model)["family"] == "hotshoe.models.llama"
     unknown = write_gguf(tmp_path / "u.gguf", {"general.architecture": "lama"})
     report = as_json(capsys, unknown)
-    assert (report["family"], report["family_hint"]) == (None, "did you mean 'llama'?")
+    assert report["family"] is None
+    assert "implemented: bert, " in report["family_hint"]
 
 
 @pytest.mark.parametrize("name", ["x.safetensors", "folder"])

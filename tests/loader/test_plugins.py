@@ -96,8 +96,7 @@ BROKEN = [
     ("hook-raises", HOOK + "    raise KeyError('x')", "crashed", "hotshoe_providers() raised KeyError: 'x'", "report"),
     (
         "variable",
-        HOOK
-        + "    from hotshoe_core.errors import OptionError\n    raise OptionError('X is 1', hint='say X=2')",
+        HOOK + "    from hotshoe_core.errors import OptionError\n    raise OptionError('X is 1', hint='say X=2')",
         "no-device",
         "X is 1",
         "say X=2",
