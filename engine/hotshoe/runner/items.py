@@ -137,11 +137,7 @@ class Items:
 
     def extend(self, items: Iterable[Item]) -> None:
         """Append items. Raises TokenizerError, and appends nothing, if one is not a token id or an EmbeddingSpan."""
-        if isinstance(items, (bytes, bytearray)):
-            raise TokenizerError(
-                f"got {type(items).__name__}; expected a text (str) or token ids", hint="decode it: data.decode()"
-            )
-        if isinstance(items, str):
+        if isinstance(items, (str, bytes, bytearray)):
             raise TokenizerError(
                 f"got {type(items).__name__}; expected token ids",
                 hint="tokenize a text first: model.tokenizer.encode(text)",
