@@ -34,10 +34,9 @@ def check_target(destination: str | os.PathLike[str], overwrite: bool, *, exampl
         raise ConversionError(
             f"{target} is a folder; expected the name of the file to write", hint=f"for example {target / example}"
         )
-    if not real.parent.is_dir():
-        raise ConversionError(
-            f"cannot write {target}: the folder {real.parent} does not exist", hint=f"mkdir -p {real.parent}"
-        )
+    folder = real.parent if target.is_symlink() else target.parent
+    if not folder.is_dir():
+        raise ConversionError(f"cannot write {target}: the folder {folder} does not exist", hint=f"mkdir -p {folder}")
     if real.exists() and not overwrite:
         raise ConversionError(
             f"{target} exists already",

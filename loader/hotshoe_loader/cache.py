@@ -39,7 +39,7 @@ __all__ = ["Cache", "machine_state", "reports_folder"]
 
 logger = logging.getLogger("hotshoe.loader")
 
-_FORMAT = 5
+_FORMAT = 6
 _MAX_ENTRY = 16 << 20  # bytes of an entry
 MAX_FAILURE_AGE = 600.0  # seconds
 _MAX_UNUSED_AGE = 30 * 86400.0  # seconds
@@ -88,7 +88,7 @@ class Cache:
 
     def __init__(self, folder: Path | None, machine: Any, installed: Mapping[str, str]) -> None:
         self._folder = folder
-        self._machine = machine
+        self._machine = json.dumps(machine, sort_keys=True)  # once, because each report has it in its key
         self._installed = zlib.crc32(repr(sorted(installed.items())).encode())
         self._pruned = False
 
@@ -102,8 +102,8 @@ class Cache:
             entry = load_json(read_text(path, _MAX_ENTRY))
             report = Report.from_json(entry["report"])
             age = time.time() - entry["time"]
-            # Through JSON, because tuples are read back as lists.
-            same = entry["key"] == json.loads(json.dumps(key)) and is_unchanged(report.modules, report.missing)
+            # As JSON, because tuples are read back as lists.
+            same = _text(entry["key"]) == _text(key) and is_unchanged(report.modules, report.missing)
             same = same and entry["files"] == _files(job.plugin, report)
             same = same and entry["variables"] == _manifest_variables(report)
             same = same and (entry["installed"] == self._installed or not report.failed)
@@ -161,7 +161,7 @@ class Cache:
 
     def _path(self, key: dict[str, Any]) -> Path | None:
         # The checksums only make distinct names: the key itself is in the file and is compared.
-        text = json.dumps(key, sort_keys=True).encode()
+        text = _text(key).encode()
         name = f"{zlib.crc32(text):08x}{zlib.adler32(text):08x}.json"
         return None if self._folder is None else self._folder / name
 
@@ -175,6 +175,10 @@ class Cache:
                     os.unlink(entry.path)
             except OSError:
                 continue
+
+
+def _text(key: Any) -> str:
+    return json.dumps(key, sort_keys=True)
 
 
 def _is_private(folder: Path) -> bool:

@@ -276,6 +276,7 @@ def test_arguments_of_the_wrong_type_are_refused_where_they_are_passed() -> None
     ctx: Any = context()
     x = ctx.input("x", (2,))
     y, state = x * 2, ctx.backend.state((2,), DType.F32, "s")
+    whole = constant(np.array([1, 2], np.int32))
     wrong: list[tuple[Any, str]] = [
         (lambda: ctx.forward(...), "the argument of forward is Ellipsis"),
         (lambda: ctx.update(x, 3), "the new value of x is 3"),
@@ -288,6 +289,16 @@ def test_arguments_of_the_wrong_type_are_refused_where_they_are_passed() -> None
         (lambda: ctx.backend.state((2,), DType.F32, ["s"]), "the name of a new state is"),
         (lambda: ctx.backend.state((2,), DType.F32, "s", layer=1.5), "layer is 1.5"),
         (lambda: x.cast("f16"), "dtype is 'f16'; expected a DType"),
+        *(
+            (
+                lambda value=value: whole.equal(value),
+                r"cannot combine .* with .* \((float|int)\)",
+            )
+            for value in (float("inf"), float("nan"), 0.5, 2**31, 10**400)
+        ),
+        (lambda: x + 10**400, "is too large for a float"),
+        (lambda: x * 10**5000, "is too large for a float"),
+        (lambda: x.maximum(10**400), "cannot combine <Tensor x F32.*> with 10+… "),
         (lambda: x.sum(keepdims=np.zeros(0)), "keepdims is"),
         (lambda: x.chunk(1.5), "chunk: n is 1.5"),
         (lambda: x.chunk(2, axis=float("nan")), "chunk: axis is nan"),

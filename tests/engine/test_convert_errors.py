@@ -119,7 +119,7 @@ BAD_FOLDERS: list[tuple[Edit, type[Exception], str]] = [
     (_write("model.safetensors", b""), ModelFileError, "not a complete safetensors file"),
     (_write("model.safetensors", b"version https://git-lfs"), ModelFileError, "header claims(.|\n)*Git LFS"),
     (_header(b"nonsense"), ModelFileError, "the header is not JSON"),
-    (_header([1]), ModelFileError, "the header is a list"),
+    (_header([1]), ModelFileError, "the header is of type list"),
     (_header({"a": 3}), ModelFileError, "a: the header's entry is 3"),
     (_header({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}), ModelFileError, "outside the 0 bytes"),
     (_header({"a": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}}), ModelFileError, "the header's entry"),

@@ -81,7 +81,10 @@ def test_options_that_cannot_be_read(args: list[str], words: str, capsys: pytest
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--device", "cpu", "--gpu-layers", "2"], "--gpu-layers 2: expected a GPU or another device; the model is on cpu only"),
+        (
+            ["--device", "cpu", "--gpu-layers", "2"],
+            "--gpu-layers 2: expected a GPU or another device; the model is on cpu only",
+        ),
         (["--gpu-layers", "-1"], "--gpu-layers all"),
         (["--cpu-moe"], "the model has no experts"),
         (["--layer-devices", "cuda:0=0-2"], "--layer-devices names 3 layers; expected 4"),

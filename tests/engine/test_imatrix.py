@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import pytest
 import hotshoe
 from hotshoe.convert import convert
 from hotshoe.quantize import Importance, ImportanceMatrix, QuantizeParams, collect_importance, quantize_model
-from hotshoe_core.errors import InputTooLongError, InputTypeError, ModelFileError
+from hotshoe_core.errors import ConversionError, InputTooLongError, InputTypeError, ModelFileError
 from tests.support.as_f16 import as_f16
 from tests.support.gguf_files import write_gguf
 from tests.support.tiny_text import end_texts_with
@@ -299,6 +301,20 @@ def test_files_that_are_not_an_importance_matrix(make: Callable[[Path], object],
     make(tmp_path / "m.gguf")
     with pytest.raises(ModelFileError, match=rf"m.gguf(.|\n)*{message}(.|\n)*hint: make one: hotshoe imatrix"):
         ImportanceMatrix.read(tmp_path / "m.gguf")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's devices")
+def test_pipes_and_devices_are_neither_read_nor_replaced(matrix: ImportanceMatrix, tmp_path: Path) -> None:
+    """A device without an end took all memory."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ModelFileError, match="it is a pipe, socket, device or folder; expected a file"):
+            ImportanceMatrix.read(path)
+    with pytest.raises(ConversionError, match="is a device, pipe or socket"):
+        matrix.write(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+    matrix.write(str(tmp_path / "new.gguf"))
+    assert ImportanceMatrix.read(str(tmp_path / "new.gguf")).weights.keys() == matrix.weights.keys()
 
 
 def test_a_file_quantized_with_one_says_so(gguf: Callable[..., Path], tmp_path: Path) -> None:

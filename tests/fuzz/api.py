@@ -28,7 +28,7 @@ from tests.fuzz.odd import OwnError, World, odd
 
 __all__ = ["SEEDS", "SHARE", "run", "setup"]
 
-SEEDS: tuple[int, ...] = (1_000_016, 1_000_126, 1_004_744)
+SEEDS: tuple[int, ...] = (1_000_016, 1_000_126, 1_004_744, 1_000_864)
 SHARE = 50
 
 ROOT = Path(__file__).parents[2]

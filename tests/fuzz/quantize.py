@@ -24,6 +24,7 @@ from hotshoe_core.gguf import GGUFFile
 from tests.fuzz import files
 from tests.fuzz.fault import Fault
 from tests.fuzz.gguf_parts import Parts
+from tests.fuzz.targets import load
 
 __all__ = ["SEEDS", "SHARE", "run", "setup"]
 
@@ -40,7 +41,7 @@ _PATTERNS = ("attn_v", r"blk\.\d", ".*", "(", "token_embd", "norm", "", 5)
 
 
 def setup() -> None:
-    files.setup()
+    load("files")
     _folder[:] = [tempfile.TemporaryDirectory(prefix="fuzz-quantize-")]
 
 

@@ -487,13 +487,14 @@ def _like(x: Tensor, value: Tensor | float) -> Tensor:
     """A number as a constant of a type that goes with ``x``; a Tensor is returned unchanged."""
     if not _scalar(value):
         return value
-    if not x.dtype.is_integer:
-        with np.errstate(all="ignore"):  # numbers outside the type's range become 0 or infinity
-            return constant(np.float32(value), str(value))
-    if value != int(value):
-        raise DTypeError(f"cannot combine the integer tensor {x!r} with {value}", hint="cast it first: x.cast(F32)")
-    return constant(np.asarray(int(value), x.dtype.numpy), str(value))
+    with contextlib.suppress(OverflowError, ValueError), np.errstate(all="ignore"):  # infinite, NaN, or too large
+        number = int(value) if x.dtype.is_integer else np.float32(value)  # 1e300 becomes infinity
+        if number == value or not x.dtype.is_integer:
+            return constant(np.asarray(number, x.dtype.numpy if x.dtype.is_integer else np.float32), str(value))
+    raise DTypeError(f"cannot combine {x!r} with {described(value)}", hint="to use another type, x.cast(F32)")
 
 
 def _affine(x: Tensor, scale: Any, bias: Any) -> Tensor:
-    return TABLE["affine"](x, scale=float(scale), bias=float(bias))
+    with contextlib.suppress(OverflowError):
+        return TABLE["affine"](x, scale=float(scale), bias=float(bias))
+    raise DTypeError(f"{described(scale)} or {described(bias)} is too large for a float")
