@@ -201,8 +201,8 @@ class GgmlBackend(Backend):
         return {f"{unit.name}: {subject}": found for unit in self.units for subject, found in unit.tuning().items()}
 
     def cache_config(self) -> CacheConfig:
-        # ggml's flash attention reads multiples of 256 cells and an F16 mask. A GPU computes a token in the time in which
-        # the host builds a tenth of a new graph, so that it gets fewer lengths than the CPU.
+        # ggml's flash attention reads multiples of 256 cells, and an F16 mask. A GPU computes several tokens while the
+        # host builds a graph, and hardly notices a few more cells: it gets fewer lengths.
         return CacheConfig(256, DType.F16) if len(self.units) == 1 else CacheConfig(512, DType.F16, 4)
 
     def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
