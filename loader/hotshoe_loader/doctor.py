@@ -32,10 +32,8 @@ def examine(
     examiner = _Examiner(machine, devices, verdicts)
     if require_error is not None:
         names = ", ".join(name.strip() for name in machine.environ.get("HOTSHOE_REQUIRE", "").split(","))
-        text = "; ".join(line.strip() for line in require_error.splitlines())
-        examiner.require = Finding(
-            "HOTSHOE_REQUIRE", "todo", text, f"unset HOTSHOE_REQUIRE, or install what provides {names}"
-        )
+        first = require_error.partition("\n")[0]  # the findings about plugins say the rest
+        examiner.require = Finding("device", "todo", first, f"unset HOTSHOE_REQUIRE, or install what provides {names}")
     # In the order of repair: Python first, because everything else needs it; then the CPU; then better devices.
     findings = [
         *examiner.python(),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hotshoe_core.errors import OptionError
+from hotshoe_core.errors.text import printable
 
 __all__ = ["DEFAULT_TIMEOUT", "PROBE_VARIABLE", "Options", "normalise"]
 
@@ -19,6 +20,13 @@ DEFAULT_TIMEOUT = 10.0
 PROBE_VARIABLE = "HOTSHOE_PROBE"
 """An environment variable that is set in a probe's child process, and so in all processes that it starts. It identifies
 processes that left the child's session, and tells load_all() that a plugin in a probe has called it."""
+
+
+def written(option: str, name: str) -> str:
+    """How the user gave a name of ``prefer`` or ``require``: "HOTSHOE_PREFER=gpu", or "prefer='gpu'" in Python."""
+    variable = f"HOTSHOE_{option.upper()}"
+    named = name in map(str.strip, os.environ.get(variable, "").split(","))
+    return f"{variable}={printable(name, 100)}" if named else f"{option}={name!r}"
 
 
 def normalise(name: str) -> str:

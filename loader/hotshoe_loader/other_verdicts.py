@@ -16,12 +16,14 @@ __all__ = ["not_installed", "reference"]
 
 def reference(policy: Policy) -> Verdict:
     """The verdict on the reference backend: available, unless it is blocked by its name."""
-    outcome, reason = Outcome.AVAILABLE, "built in: NumPy, slow; used if no plugin offers a device"
+    outcome, hint = Outcome.AVAILABLE, None
+    reason = "built in: NumPy, slow; used if no plugin offers a device"
     # Its device type is CPU, but block="cpu" means the CPU plugins, not the reference backend.
     if policy.blocked(REFERENCE):
         outcome, reason = Outcome.BLOCKED, "'reference' is blocked by block= or HOTSHOE_BLOCK"
+        hint = f"remove {REFERENCE!r} from block= or HOTSHOE_BLOCK to use it"
     details = {"provider": REFERENCE, "family": REFERENCE, "devices": [REFERENCE]}
-    return Verdict(REFERENCE, "plugin", outcome, reason, origin="hotshoe", details=details)
+    return Verdict(REFERENCE, "plugin", outcome, reason, hint, "hotshoe", details=details)
 
 
 def not_installed(found: Collection[str], driven: Collection[str], installed: Mapping[str, str]) -> Iterator[Verdict]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hotshoe_core.contract.device import Device, Provider
-from hotshoe_core.errors import DeviceNotFoundError, HotshoeError, PluginError
+from hotshoe_core.errors import DeviceNotFoundError, HotshoeError, OptionError, PluginError
 from hotshoe_core.errors.install import pip_install
 from hotshoe_core.errors.text import shown
 from hotshoe_loader.binary import install_hint
@@ -77,7 +77,8 @@ def _rejection(error: BaseException, doing: str, plugin: EntryPoint | None, othe
         rejected = _missing_module(error.name, doing, plugin)
         rejected.hint = given or rejected.hint
         return rejected
-    if isinstance(error, DeviceNotFoundError):  # the provider knows why it has no device
+    # The provider knows why it has no device: none is there, or the user's variable that names them is invalid.
+    if isinstance(error, (DeviceNotFoundError, OptionError)):
         return Rejected(Outcome.NO_DEVICE, error.message, given)
     if isinstance(error, PluginError) and otherwise is not Outcome.IMPORT_ERROR:
         return Rejected(Outcome.INCOMPATIBLE_API, what, given or report)
@@ -143,6 +144,13 @@ def _missing_module(name: str, doing: str, plugin: EntryPoint | None) -> Rejecte
             Outcome.IMPORT_ERROR,
             f"its entry point names the module {module!r}, but {name!r} does not exist: the installation is damaged",
             plugin.pip_install("--force-reinstall"),
+        )
+    top, _, inner = name.rpartition(".")
+    if plugin and top and module.partition(".")[0] == top.partition(".")[0]:
+        return Rejected(
+            Outcome.IMPORT_ERROR,
+            f"{doing} failed: {top!r} has no module {inner!r}",
+            f"correct the import, or {plugin.pip_install('--force-reinstall')} if the file is missing",
         )
     top = name.partition(".")[0]
     again = f" (or reinstall {plugin.distribution}, which should have brought it)" if plugin else ""

@@ -14,7 +14,7 @@ from hotshoe_core.errors.text import printable
 from hotshoe_loader import texts
 from hotshoe_loader.activate import UsableProvider, backends_over, changes_by, open_backend
 from hotshoe_loader.catalog import find_entry
-from hotshoe_loader.options import Options
+from hotshoe_loader.options import Options, written
 from hotshoe_loader.rank import find_devices, rank
 from hotshoe_loader.servers import add_server, devices_of, endpoint_of, remove_server
 from hotshoe_loader.survey import Survey
@@ -58,7 +58,7 @@ class Registry:
         self.survey, self._ranked = survey, ranked
         unmatched = texts.unmatched(options.prefer, ranked) if survey.complete else ()
         if unmatched:
-            names = ", ".join(f"prefer={token!r}" for token in unmatched)
+            names = ", ".join(written("prefer", token) for token in unmatched)
             using = texts.describe(self.devices[0]) if self.devices else "none"
             logger.warning("%s matches no device; using %s", names, using)
 
@@ -67,7 +67,10 @@ class Registry:
         survey = survey or self.survey
         for token in texts.unmatched(self._options.require, survey.devices):
             ranked = rank(survey.devices, self._options.prefer)
-            raise texts.not_found(f"require={token!r}", token, ranked, survey.verdicts)
+            error = texts.not_found(written("require", token), token, ranked, survey.verdicts)
+            if error.message.startswith("HOTSHOE_REQUIRE"):
+                error.hint = f"{error.hint}; or unset HOTSHOE_REQUIRE"
+            raise error
 
     def __repr__(self) -> str:
         return f"<Registry: {', '.join(device.name for device in self.devices) or 'no device'}>"
@@ -138,7 +141,7 @@ class Registry:
         """
         if device is None:
             if not self.devices:
-                raise texts.not_found("device=None", "cpu", self.devices, self.verdicts)
+                raise texts.none_left(self.verdicts)
             return [next((item for item in self.devices if item.name not in self._lost), self.devices[0])]
         given = (
             [device]

@@ -10,11 +10,11 @@ from hotshoe_core.errors import DeviceNotFoundError, did_you_mean
 from hotshoe_core.errors.text import printable
 from hotshoe_loader.catalog import find_entry
 from hotshoe_loader.ggml.file_names import BACKENDS_WITHOUT_PLUGIN, variant_of
-from hotshoe_loader.options import Options, normalise
+from hotshoe_loader.options import Options, normalise, written
 from hotshoe_loader.rank import REFERENCE, find_devices
 from hotshoe_loader.verdict import Outcome, Verdict
 
-__all__ = ["describe", "explain", "not_found", "only_reference", "related", "unmatched", "warnings", "why"]
+__all__ = ["describe", "explain", "none_left", "not_found", "only_reference", "related", "unmatched", "warnings", "why"]
 
 _GPUS = (DeviceType.GPU, DeviceType.IGPU)
 
@@ -35,11 +35,11 @@ def why(
     """One line: a device, and why it is used. complete: whether every plugin was tested."""
     if not complete:
         return f"{describe(device)}: {'; '.join(['requested', *_other_copies(device, verdicts)])}"
-    missing = [f"prefer={token!r}" for token in unmatched(options.prefer, devices)]
+    missing = unmatched(options.prefer, devices)
     reasons = [_cause(device, devices, options)]
     no_gpu = device.type not in _GPUS and not any(other.type in _GPUS for other in devices)
-    if missing and not (no_gpu and missing == ["prefer='gpu'"]):  # else it would be said twice
-        reasons.append(f"{', '.join(missing)} matches no device")
+    if missing and not (no_gpu and missing == ["gpu"]):  # else it would be said twice
+        reasons.append(f"{', '.join(written('prefer', token) for token in missing)} matches no device")
     if no_gpu:
         reasons.append(_no_gpu(verdicts))
     if device.type is DeviceType.IGPU:
@@ -68,7 +68,7 @@ def _cause(device: Device, devices: Sequence[Device], options: Options) -> str:
     for option, tokens in (("require", options.require), ("prefer", options.prefer)):
         token = next((token for token in tokens if device in find_devices(token, devices)), None)
         if token is not None:
-            return f"first by {option}={token!r}"
+            return f"first by {written(option, token)}"
     if device.provider == REFERENCE:
         return "slow, and used only because no plugin offers a device"
     if len(devices) == 1:
@@ -212,6 +212,17 @@ def not_found(argument: str, token: str, devices: Sequence[Device], verdicts: Se
             message += f"\n  {verdict}"
     hint = _remedy(about) or _next_step(token, devices, verdicts)
     return DeviceNotFoundError(message, verdicts=verdicts, hint=hint)
+
+
+def none_left(verdicts: Sequence[Verdict]) -> DeviceNotFoundError:
+    """The error if every device is blocked, unloaded or broken, the reference backend included."""
+    unused = [
+        verdict
+        for verdict in verdicts
+        if verdict.kind == "plugin" and not verdict.outcome.usable and verdict.outcome is not Outcome.NOT_INSTALLED
+    ]
+    lines = ["no device is left to compute on", *(f"  {verdict}" for verdict in unused)]
+    return DeviceNotFoundError("\n".join(lines), verdicts=verdicts, hint="; or ".join(_first_steps(verdicts)) or None)
 
 
 def _remedy(verdicts: Sequence[Verdict]) -> str | None:

@@ -138,7 +138,8 @@ def test_streams_that_are_closed_or_full(redirection: str, code: int, says: str,
 
 def test_without_an_input_stream_there_is_no_input(model: str) -> None:
     done = shell(f"hotshoe embed {model} <&-")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no text was given, and standard input is empty" in done.stderr
 
 
 def test_characters_outside_ascii_are_escaped(model: str, tmp_path: Path) -> None:

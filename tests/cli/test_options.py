@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import io
+import logging
 import sys
 from pathlib import Path
 
@@ -276,12 +278,49 @@ def test_errors_name_options(argv: tuple[str, ...], error: str, hint: str, capsy
         ("use `hotshoe run`, or task='text'", "use `hotshoe run`"),
         ("'a.gguf' exists (overwrite=True, --overwrite)", "'a.gguf' exists (--overwrite)"),
         ("name it: device='cuda:0' (--device cuda:0)", "name it: --device cuda:0"),
+        ("stop holds '' (str)", "--stop holds '' (str)"),
+        ("top_n is 0; expected 1 or more", "--top is 0; expected 1 or more"),
+        ("tensor_types: '[' is not a pattern", "--tensor-type: '[' is not a pattern"),
+        ("'cpu' is blocked by block= or HOTSHOE_BLOCK", "'cpu' is blocked by HOTSHOE_BLOCK"),
+        ("(found 0 s ago; load_all(refresh=True) tests it again)", "(found 0 s ago; `hotshoe devices` tests it again)"),
         ("files/n_ctx.gguf: the key llama.n_ctx is 5", "files/n_ctx.gguf: the key llama.n_ctx is 5"),
         ("a device of the seed, token_embd.weight", "a device of the seed, token_embd.weight"),
     ],
 )
 def test_python_arguments_become_options(text: str, expected: str) -> None:
-    assert in_options(text, {"--ctx", "--truncate", "--overwrite", "--device"}) == expected
+    assert in_options(text, _SOME) == expected
+
+
+_SOME = {"--ctx", "--truncate", "--overwrite", "--device", "--stop", "--top", "--tensor-type"}
+
+
+def test_warnings_name_options() -> None:
+    assert main(["run", VERSE, "a", "--device", "reference", "-n", "1"]) == 0
+    assert logging.lastResort is not None
+    warning = logging.makeLogRecord({"msg": "%s ignores %s=%r", "args": ("reference", "n_threads", 2)})
+    assert logging.lastResort.format(warning) == "reference ignores --threads 2"
+
+
+def test_the_hint_about_simulated_devices_names_their_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", VERSE, "--simulate", "gpu0=8GiB", "--gpu-layers", "1"]) == 2
+    assert "  hint: add it: --simulate gpu0=8GiB,cpu=32GiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [("embed", "m.gguf"), ("rerank", "m.gguf", "query")])
+def test_nothing_to_read_is_an_error(
+    argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    assert main(argv) == 2
+    what = "text" if argv[0] == "embed" else "document"
+    assert f"no {what} was given, and standard input is empty" in capsys.readouterr().err
+
+
+def test_bench_without_a_test_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", VERSE, "-p", "0", "-n", "0"]) == 2
+    captured = capsys.readouterr()
+    assert "--prompt and --generate are 0, so there is nothing to measure" in captured.err
+    assert not captured.out
 
 
 def test_arguments_that_a_command_lacks_keep_their_name() -> None:

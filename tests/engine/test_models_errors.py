@@ -58,6 +58,23 @@ def test_a_class_may_declare_an_attribute_that_its_base_annotates() -> None:
     )
 
 
+def test_an_annotation_of_the_base_that_does_not_fit() -> None:
+    class Base(Module):
+        q: object
+
+    says = r"Mine\.q: has no annotation in Mine, and that of Base is object; submodule\('q'\) needs a subclass"
+    with pytest.raises(ModelDefinitionError, match=says):
+
+        class Mine(Base):
+            q = submodule("q")
+
+
+def test_a_tensor_of_another_library_is_named_in_full() -> None:
+    other = type("Tensor", (), {"__module__": "torch"})
+    with pytest.raises(ModelDefinitionError, match=r"is annotated <class 'torch\.Tensor'>; .* needs Tensor"):
+        type("Mine", (Module,), {"__annotations__": {"w": other}, "w": tensor("w", use="linear")})
+
+
 def test_wrong_annotations() -> None:
     with pytest.raises(ModelDefinitionError, match=r"A\.q: is annotated int; .* needs a subclass of Module"):
 
@@ -423,10 +440,10 @@ def test_more_logits_than_tokens_of_a_model_that_says_no_shape(load: Callable[[A
 )
 def test_names_of_a_file_do_not_drive_a_terminal(odd: str, words: str, data: Path, tmp_path: Path) -> None:
     source = data / "llamacpp" / "LlamaForCausalLM.gguf"
-    with pytest.raises(WeightsError, match=f"the llama model does not use: {words}\n"):
+    with pytest.raises(WeightsError, match=rf"the llama model does not use some tensors \(1\): {words}\n"):
         hotshoe.load_model(rewrite(source, tmp_path / "m.gguf", add={odd: np.zeros(8, np.float32)}), "reference")
     path = rewrite(source, tmp_path / "n.gguf", rename=("blk.0.attn_norm.weight", odd))
-    with pytest.raises(WeightsError, match=r"missing: blk\.0\.attn_norm\.weight\n") as missing:
+    with pytest.raises(WeightsError, match=r"missing \(1\): blk\.0\.attn_norm\.weight\n") as missing:
         hotshoe.load_model(path, "reference")
     path = rewrite(source, tmp_path / "o.gguf", {"general.architecture": odd})
     with pytest.raises(hotshoe.errors.UnknownArchitectureError) as unknown:

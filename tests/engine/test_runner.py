@@ -131,7 +131,7 @@ def test_max_sequences_is_honoured(gguf: Callable[..., Path]) -> None:
 
 
 def test_invalid_prompts(model: TextModel, gguf: Callable[..., Path]) -> None:
-    with pytest.raises(SamplingError, match=r"params is a dict; [\s\S]*temperature=0"):
+    with pytest.raises(SamplingError, match=r"params is of type dict; expected SamplingParams[\s\S]*temperature=0"):
         model.generate("a", {"temperature": 0})  # type: ignore[call-overload]
     for wrong in ([1.5], b"text", [None], [True], np.array([1.0, 2.0])):
         for use in (model.generate, model.stream, model.sequence, model.logits):
@@ -144,12 +144,14 @@ def test_invalid_prompts(model: TextModel, gguf: Callable[..., Path]) -> None:
 
 def test_invalid_arguments(model: TextModel, gguf: Callable[..., Path]) -> None:
     wrong: list[tuple[Any, type[Exception], str]] = [
-        (lambda: model.generate(3), TokenizerError, r"a sequence is 3 \(int\); expected token ids"),
-        (lambda: model.generate(np.array("x")), TokenizerError, "a sequence is array"),
+        (lambda: model.generate(3), TokenizerError, r"the prompt is 3 \(int\); expected a text or token ids"),
+        (lambda: model.generate(["a", 5]), TokenizerError, r"prompts\[1\] is 5 \(int\); expected a text or token ids"),
+        (lambda: model.sequence(3), TokenizerError, r"a sequence is 3 \(int\); expected token ids"),  # type: ignore[arg-type]
+        (lambda: model.generate(np.array("x")), TokenizerError, "the prompt is array"),
         (lambda: model.generate("the", batch_size=None), SamplingError, "batch_size is None"),
         (lambda: model.extend(3), GraphError, "pairs is 3"),
         (lambda: model.extend(iter([5])), GraphError, "one of them is 5"),
-        (lambda: model.sequence([5, 6]).truncate(0.5), GraphError, "what truncate keeps is 0.5"),
+        (lambda: model.sequence([5, 6]).truncate(0.5), GraphError, "rows that truncate keeps is 0.5"),
         (lambda: model.sequence([5, 6]).shift(1, [1]), GraphError, r"n of a shift is \[1\]"),
         (lambda: EmbeddingSpan([[1], [1, 2]]), ShapeError, "a span of embeddings is"),  # type: ignore[arg-type]
         (lambda: EmbeddingSpan(np.ones((2, 3)), hash=3), TokenizerError, "the hash of a span is 3"),  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ import hotshoe_ggml
 from hotshoe_core import ops
 from hotshoe_core.contract.backend import Backend, WeightData
 from hotshoe_core.contract.device import BackendParams
-from hotshoe_core.errors import NativeError
+from hotshoe_core.errors import OptionError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml import native
 from hotshoe_ggml.cpu import builder as builder_module
@@ -252,7 +252,7 @@ def test_a_variable_names_the_way_of_prefetching(monkeypatch: pytest.MonkeyPatch
     with load_all().open("cpu", BackendParams(n_threads=1)):
         assert way_of_unmeasured() == list(WAYS).index("far") + 1
     monkeypatch.setenv("HOTSHOE_GGML_PREFETCH", "line")
-    with pytest.raises(NativeError, match="HOTSHOE_GGML_PREFETCH is 'line'; expected page or near or far"):
+    with pytest.raises(OptionError, match="HOTSHOE_GGML_PREFETCH is 'line'; expected page or near or far"):
         force_prefetching()
     monkeypatch.delenv("HOTSHOE_GGML_PREFETCH")
     force_prefetching()

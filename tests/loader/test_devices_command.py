@@ -86,10 +86,10 @@ def test_a_requirement_that_is_not_met(site, monkeypatch, capsys):
     monkeypatch.setenv("HOTSHOE_REQUIRE", "cuda")
     assert command() == 1
     out = capsys.readouterr().out
-    assert "require='cuda'" in out
+    assert "HOTSHOE_REQUIRE=cuda" in out
     assert "pip install" in out
     assert command("--json") == 1
     report = json.loads(capsys.readouterr().out)
     assert report["devices"] == []
-    assert "require='cuda'" in report["error"]
+    assert "HOTSHOE_REQUIRE=cuda" in report["error"]
     assert report["verdicts"]

@@ -161,7 +161,7 @@ EMBED = ["embed", str(ROOT / "tests" / "data" / "bert-tiny-llamacpp.gguf"), "a"]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "names"), [(RUN, ["n_threads=2", "flash_attention='on'"]), (EMBED, ["n_threads=2"])]
+    ("arguments", "names"), [(RUN, ["--threads 2", "--flash-attention on"]), (EMBED, ["--threads 2"])]
 )
 def test_the_command_line_says_it_once(arguments, names):
     command = [sys.executable, "-m", "hotshoe", *arguments, "--device", "reference", "--threads", "2"]

@@ -123,6 +123,12 @@ def test_no_library_at_all(native_plugin, natives):
     assert verdict.hint == "pip install --force-reinstall hotshoe-ggml-cpu"
 
 
+def test_no_library_in_a_plugin_that_is_being_written(native_plugin, natives):
+    native_plugin("acme")
+    verdict = load_all().verdicts[0]
+    assert verdict.hint.startswith(f"copy libggml-acme into {natives.folder}, or pip install --force-reinstall ")
+
+
 def test_no_core(native_plugin, natives):
     natives.variant("cpu-x64", 1)
     (natives.folder / "libggml-base.so").unlink()

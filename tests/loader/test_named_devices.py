@@ -102,7 +102,7 @@ def test_requirements_of_the_environment_are_about_callers_that_name_no_device(p
     monkeypatch.setenv("HOTSHOE_REQUIRE", "gpu")
     with load_all(device="cpu").open("cpu"):
         pass
-    with pytest.raises(DeviceNotFoundError, match="require='gpu'"):
+    with pytest.raises(DeviceNotFoundError, match="HOTSHOE_REQUIRE=gpu"):
         load_all()
     with load_all(device="cpu").open("cpu"):
         pass

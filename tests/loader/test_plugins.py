@@ -60,6 +60,7 @@ BROKEN = [
     ("sysexit-empty", "import sys; sys.exit()", "import-error", "raised SystemExit", "report"),
     ("base-exception", "raise BaseException('x')", "import-error", "raised BaseException: x", "report"),
     ("module", "import nowhere.at_all", "missing-dependency", "the module 'nowhere'", "pip install nowhere"),
+    ("own-module", "import bad.libary", "import-error", "'bad' has no module 'libary'", "correct the import, or pip"),
     ("renamed", "import yaml_; import yaml", "missing-dependency", "'yaml_'", "reinstall bad"),
     (
         "library",
@@ -93,6 +94,13 @@ BROKEN = [
         "HookSpecs",
     ),
     ("hook-raises", HOOK + "    raise KeyError('x')", "crashed", "hotshoe_providers() raised KeyError: 'x'", "report"),
+    (
+        "variable",
+        HOOK + "    from hotshoe_core.errors import OptionError\n    raise OptionError('X is 1', hint='say X=2')",
+        "no-device",
+        "X is 1",
+        "say X=2",
+    ),
     ("hook-exits", HOOK + "    raise SystemExit", "crashed", "raised SystemExit", "report"),
     ("hook-imports", HOOK + "    import nowhere", "missing-dependency", "'nowhere'", "pip install nowhere"),
     ("hook-none", HOOK + "    return None", "no-device", "no provider", None),

@@ -212,8 +212,10 @@ def test_require_raises_and_never_falls_back(site, monkeypatch, way):
         monkeypatch.setenv("HOTSHOE_REQUIRE", "gpu")
     with pytest.raises(DeviceNotFoundError) as caught:
         load_all(require="gpu" if way == "argument" else None)
-    assert "require='gpu'" in caught.value.message
+    said = "require='gpu'" if way == "argument" else "HOTSHOE_REQUIRE=gpu"
+    assert caught.value.message.startswith(f"{said} matches no device")
     assert "pip install hotshoe-ggml-cuda" in caught.value.hint
+    assert caught.value.hint.endswith("; or unset HOTSHOE_REQUIRE") == (way == "environment")
     assert any(verdict.outcome is Outcome.AVAILABLE for verdict in caught.value.verdicts)
 
 
@@ -234,7 +236,17 @@ def test_prefer(registry, monkeypatch, way):
         monkeypatch.setenv("HOTSHOE_PREFER", "vulkan,cpu")
     preferring = load_all(prefer=["vulkan", "cpu"] if way == "argument" else None)
     assert names(preferring.devices)[:2] == ["vulkan:0", "cpu"]
-    assert preferring.why().endswith("first by prefer='vulkan'")
+    said = "prefer='vulkan'" if way == "argument" else "HOTSHOE_PREFER=vulkan"
+    assert preferring.why().endswith(f"first by {said}")
+
+
+def test_no_device_is_left(site):
+    site.good("hotshoe-ggml-cpu", "'ggml-cpu', 'ggml', ('cpu',), DeviceType.CPU", entry="ggml-cpu")
+    with pytest.raises(DeviceNotFoundError, match="no device is left") as caught:
+        load_all(block=["cpu", "reference"]).select()
+    for name in ("cpu", "reference"):
+        assert f"{name!r} is blocked by block= or HOTSHOE_BLOCK" in caught.value.message
+        assert f"remove {name!r} from block= or HOTSHOE_BLOCK" in caught.value.hint
 
 
 def test_an_unmet_preference_is_reported(registry, caplog):

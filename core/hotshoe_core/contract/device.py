@@ -159,7 +159,9 @@ class Device:
                 f"it is {shown(name)}; expected 1 to 16 lower-case letters, digits, '_', '-' or '.' after the colon"
             )
         if problem is not None:
-            raise PluginError(f"Device.name: {problem}", hint="for example 'cpu', 'cuda:0' or 'acme-npu:1'")
+            raise PluginError(
+                f"Device.name: {problem}", hint="rename the device, for example 'cpu', 'cuda:0' or 'acme-npu:1'"
+            )
 
 
 def _is_text(value: object, limit: int = _MAX_TEXT) -> bool:

@@ -79,6 +79,7 @@ __all__ = [
     "UnsupportedOpError",
     "WeightsError",
     "did_you_mean",
+    "similar",
 ]
 
 
@@ -284,12 +285,17 @@ def _restored(cls: type[HotshoeError], message: str, state: dict[str, Any]) -> H
     return error
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A hint for an unknown name: ``"did you mean 'x'?"``, or the known names if none is similar."""
+def similar(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most similar to an unknown one, or None."""
     import difflib  # takes 2 ms, so only after a mistake
 
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1)), None)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A hint for an unknown name: ``"did you mean 'x'?"``, or the known names if none is similar."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
+    near = similar(name, names)
     if near:
-        return f"did you mean {near[0]!r}?"
+        return f"did you mean {near!r}?"
     return f"use one of: {', '.join(names)}" if names else "none is known"

@@ -12,7 +12,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from hotshoe_core.errors import ClosedError, ModelFileError, did_you_mean
+from hotshoe_core.errors import ClosedError, ModelFileError, similar
 from hotshoe_core.gguf._format import DAMAGED, HEADER_BYTES, MAGIC, looks_like
 
 __all__ = ["Bytes", "MappedFile"]
@@ -110,4 +110,6 @@ def _neighbours(path: Path) -> str:
         names = []
     if not names:
         return "check the path; a relative path starts at the current directory"
-    return did_you_mean(path.name, names[:50])
+    near = similar(path.name, names[:50])
+    folder = "this folder" if path.parent == Path() else f"the folder {path.parent}"
+    return f"did you mean {near!r}?" if near else f"{folder} has {', '.join(sorted(names)[:10])}"

@@ -108,10 +108,11 @@ class Op:
         present = [t for t in sources if t is not None]
         for t in present:
             if not isinstance(t, Tensor):
-                raise GraphError(
-                    f"{self.name}: got {type(t).__name__}, expected a Tensor",
-                    hint="wrap arrays in hotshoe_core.constant(array), or make them an input of the context",
-                )
+                hint = "wrap arrays in hotshoe_core.constant(array), or make them an input of the context"
+                if isinstance(t, (int, float)):  # such as an axis
+                    named = f", and by name {', '.join(self.attrs)}" if self.attrs else ""
+                    hint = f"{self.name} takes tensors{named}: {self.__doc__.partition(chr(10))[0]}"
+                raise GraphError(f"{self.name}: got {type(t).__name__}, expected a Tensor", hint=hint)
         if self.variadic and (not present or len(present) < len(sources)):
             got = f"None among {len(sources)}" if sources else "no argument"
             raise GraphError(f"{self.name} needs one tensor or more, and only tensors; got {got}")

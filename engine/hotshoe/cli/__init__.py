@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib
 import io
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -61,6 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     """Run the parsed command. Raises ModelError if code of a plugin or of a model family ends the program."""
+    formatter = logging.Formatter()
+    formatter.formatMessage = lambda record: in_options(record.message, getattr(args, "options", None))  # type: ignore[method-assign]
+    if logging.lastResort is not None:  # prints warnings on stderr
+        logging.lastResort.setFormatter(formatter)
     try:
         code: int = args.run(args)
         return code

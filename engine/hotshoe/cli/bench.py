@@ -188,6 +188,7 @@ def scatter_remark(done: Sequence[Measured]) -> str | None:
 def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> LoadedModel:
     import hotshoe
     from hotshoe.loading import task_of
+    from hotshoe_core.errors import OptionError
 
     task = task_of(args.model)
     if task is hotshoe.Task.RERANK:
@@ -201,6 +202,10 @@ def _load(args: argparse.Namespace, progress: Callable[[float], None]) -> Loaded
             )
         if getattr(args, name) is None:
             setattr(args, name, default)
+    if of_text and not any((*args.prompt, *args.generate)):
+        raise OptionError(
+            "--prompt and --generate are 0, so there is nothing to measure", hint="for example -p 512 -n 128"
+        )
     options = load_options(args)
     options["n_sequences"] = max(args.sequences)
     n_ctx = max(args.depth) + max(*args.prompt, *args.generate, 1) if of_text else None

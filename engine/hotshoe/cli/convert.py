@@ -28,7 +28,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         "--type",
         default="f16",
         metavar="TYPE",
-        help=f"element type of the large weights: {', '.join(FILE_TYPES)}; default: f16",
+        help=f"the file type, which gives the element type of the large weights: {', '.join(FILE_TYPES)}; default: f16",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace FILE if it exists")
     parser.set_defaults(run=run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hotshoe.cli.options import add_backend_options, load_options
+from hotshoe.cli.options import add_backend_options, load_options, texts_of
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.output is not None and args.output.suffix != ".npy":
         raise hotshoe.HotshoeError(f"--output {args.output}: expected a name that ends in .npy")
-    texts = args.text or [line.rstrip("\n") for line in sys.stdin]
+    texts = texts_of(args, "text")
     with bar("loading") as progress:
         model = hotshoe.load_model(
             args.model,

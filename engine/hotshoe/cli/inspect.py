@@ -53,7 +53,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report."""
+    """Print the report. Returns 1 if no name matches ``--match``."""
     both = args.metadata == args.tensors
     shown: dict[str, Any] = {
         "full": args.full,
@@ -74,6 +74,9 @@ def run(args: argparse.Namespace) -> int:
         out = render(report, width=sys.maxsize if args.full else width)
     encoding = sys.stdout.encoding or "utf-8"
     print(out.encode(encoding, "backslashreplace").decode(encoding))
+    if args.match is not None and not (report.get("metadata") or report.get("tensors")):
+        print(f"no name matches {args.match!r}", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 if TYPE_CHECKING:
     from hotshoe.load_options import LoadOptions
 
-__all__ = ["add_backend_options", "add_runner_options", "load_options", "read_by", "read_text"]
+__all__ = ["add_backend_options", "add_runner_options", "load_options", "read_by", "read_text", "texts_of"]
 
 T = TypeVar("T")
 _MAX_LAYERS = 10_000
@@ -38,6 +39,19 @@ def read_text(path: Path) -> str:
     if len(raw) > _MAX_TEXT:
         raise OptionError(f"{path} has more than {_MAX_TEXT >> 20} MiB; expected a text file", hint="use a part of it")
     return raw.decode("utf-8").replace("\r\n", "\n")
+
+
+def texts_of(args: argparse.Namespace, what: str) -> list[str]:
+    """The texts that a command was given, or else the lines of standard input. Raises InputEmptyError for none."""
+    from hotshoe_core.errors import InputEmptyError
+
+    texts = args.text or [line.rstrip("\n") for line in sys.stdin]
+    if not texts:
+        raise InputEmptyError(
+            f"no {what} was given, and standard input is empty; expected one {what} or more",
+            hint=f"write each {what} after the other arguments in quotes, or one on each line of standard input",
+        )
+    return list(texts)
 
 
 def add_backend_options(parser: argparse.ArgumentParser) -> None:

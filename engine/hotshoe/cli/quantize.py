@@ -41,7 +41,7 @@ def add_parser(commands: Subparsers[CommandParser]) -> None:
         "--type",
         default="q4_k_m",
         metavar="TYPE",
-        help=f"the mix of block formats: {', '.join(FILE_TYPES)}; default: q4_k_m",
+        help=f"the file type, a mix of block formats: {', '.join(FILE_TYPES)}; default: q4_k_m",
     )
     parser.add_argument(
         "--imatrix", type=Path, metavar="FILE", help="an importance matrix of this model, made by `hotshoe imatrix`"

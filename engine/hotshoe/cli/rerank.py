@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from hotshoe.cli.options import add_backend_options, load_options
+from hotshoe.cli.options import add_backend_options, load_options, texts_of
 from hotshoe.cli.parsing import CommandParser, Subparsers
 from hotshoe.cli.progress import bar
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     """Print index, score and text of each document."""
     import hotshoe
 
-    documents = args.text or [line.rstrip("\n") for line in sys.stdin]
+    documents = texts_of(args, "document")
     with bar("loading") as progress:
         model = hotshoe.load_model(
             args.model,

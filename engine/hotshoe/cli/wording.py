@@ -7,7 +7,14 @@ from collections.abc import Container
 
 __all__ = ["in_options"]
 
-_OPTIONS = {"n_ctx": "--ctx", "n_threads": "--threads", "n_sequences": "--sequences", "n_gpu_layers": "--gpu-layers"}
+_OPTIONS = {
+    "n_ctx": "--ctx",
+    "n_threads": "--threads",
+    "n_sequences": "--sequences",
+    "n_gpu_layers": "--gpu-layers",
+    "top_n": "--top",
+    "tensor_types": "--tensor-type",
+}
 """Arguments whose option has another name. Others differ only in the characters: ``top_k``, ``--top-k``."""
 
 _PHRASES = (
@@ -16,7 +23,8 @@ _PHRASES = (
     (re.compile(r", or task='\w+'"), ""),
     (re.compile(r"\bload the model with a larger "), "use a larger "),
     (re.compile(r"\bmax_tokens=None sets no limit"), "leave it out, or give -1, for no limit"),
-    (re.compile(r"\brequire=(?=')"), ""),
+    (re.compile(r"\b(?:block|allow|ggml)= (?:or|and) (?=HOTSHOE_)"), ""),
+    (re.compile(r"\bload_all\(refresh=True\) (?=tests |searches )"), "`hotshoe devices` "),
     (re.compile(r"\bcpu_moe(?:=| (?=is ))(?=\d|is )"), "--n-cpu-moe "),
     (re.compile(r"\b(kv_offload|fallback)=False"), lambda match: f"--no-{match[1].replace('_', '-')}"),
 )
@@ -46,4 +54,4 @@ def in_options(text: str, options: Container[str] | None = None) -> str:
 
 def _is_subject(match: re.Match[str]) -> bool:
     """Whether the name begins a sentence about its value: ``temperature is -1; expected …``."""
-    return match.start() == 0 and match.string.startswith(" is ", match.end())
+    return match.start() == 0 and match.string.startswith((" is ", " holds "), match.end())

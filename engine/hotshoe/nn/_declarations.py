@@ -166,14 +166,17 @@ def _check_annotation(cls: type, attribute: str, declared: Declaration, annotati
     as_tensor = f'{attribute}: Tensor = tensor({names}, use="…")'
     if not fits:
         shown = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", repr(annotation))
+        if shown == Tensor.__name__ and annotation is not Tensor:  # a class of another library
+            shown = repr(annotation)
         hint = f"write `{attribute}: {_EXAMPLES[declared.form]} = {declared}`"
         if declared.form == "tensor" and len(options) == 1 and _is_subclass(options[0], module):
             hint = f"write `{attribute}: {shown} = submodule({names})`; tensor() declares a single tensor, not a module"
         elif declared.form == "submodule" and options == [Tensor]:
             hint = f"write `{as_tensor}`, with the op that reads it as `use`; submodule() declares a module"
-        raise definition_error(
-            cls, attribute, f"is annotated {shown}; {declared} needs {_EXPECTED[declared.form]}", hint=hint
-        )
+        problem, owner = f"is annotated {shown}", _all_annotations(cls)[attribute][0]
+        if owner is not cls:
+            problem = f"has no annotation in {cls.__name__}, and that of {owner.__name__} is {shown}"
+        raise definition_error(cls, attribute, f"{problem}; {declared} needs {_EXPECTED[declared.form]}", hint=hint)
     if declared.form == "tensor" and not (declared.names and declared.use):
         lacking = "the op that reads the tensor" if declared.names else "the tensor's name in the file"
         raise definition_error(cls, attribute, f"{declared} does not say {lacking}", hint=f"write `{as_tensor}`")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from hotshoe.nn.module import Module, Parameter
 from hotshoe_core import WeightData
-from hotshoe_core.errors import WeightsError, did_you_mean
+from hotshoe_core.errors import WeightsError, similar
 from hotshoe_core.errors.text import printable
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _choose(model: Module, file: GGUFFile, ignore: Collection[str]) -> list[tupl
     if missing:
         raise WeightsError(
             f"{file.path}: tensors are missing ({len(missing)}): {_list([p.names[0] for p in missing])}",
-            hint=f"{_nearest_name(missing[0].names[0], file.tensors)}"
+            hint=f"{_nearest_name(missing[0].names[0], unused)}"
             "the file is incomplete or of another version of the architecture, or the model's class has a wrong name",
         )
     if unused:
@@ -148,6 +148,6 @@ def _list(names: list[str]) -> str:
 
 
 def _nearest_name(name: str, tensors: Iterable[str]) -> str:
-    """A hint with the most similar name in the file, or "" if no name is similar."""
-    hint = did_you_mean(name, (t for t in islice(tensors, 10_000) if len(t) <= _MAX_NAME))
-    return f"{hint}; " if hint.startswith("did") else ""
+    """A hint with the most similar name in the file that the model does not use, or "" if no name is similar."""
+    near = similar(name, (t for t in islice(tensors, 10_000) if len(t) <= _MAX_NAME))
+    return f"instead of {name} the file has {near}; " if near else ""

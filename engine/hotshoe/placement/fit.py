@@ -111,7 +111,7 @@ def _require_possible(
     if params.asks_for_cpu and host is None:
         raise PlacementError(
             f"{', '.join(params.asks_for_cpu)}: the devices ({named}) do not include the CPU, which holds the rest",
-            hint="name it: device='cuda:0,cpu'",
+            hint="add it: device='cuda:0,cpu'",
         )
     if params.tensor_split is not None and len(params.tensor_split) != len(others):
         raise PlacementError(
@@ -141,7 +141,8 @@ def _require_possible(
             raise PlacementError(f"layer_devices names {', '.join(unknown[:_SHOWN])}; the devices are {named}")
         if len(params.layer_devices) != n:
             raise PlacementError(
-                f"layer_devices names {len(params.layer_devices)} layers; expected {n}, those of the model"
+                f"layer_devices names {len(params.layer_devices)} layers; expected {n}, those of the model",
+                hint=f"the model has the layers 0 to {n - 1}",
             )
 
 

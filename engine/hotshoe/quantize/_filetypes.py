@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hotshoe_core.errors import ConversionError, did_you_mean
+from hotshoe_core.errors import ConversionError, did_you_mean, similar
 from hotshoe_core.errors.arguments import described
 from hotshoe_core.errors.text import shown
 
@@ -95,9 +95,10 @@ def parse_file_type(name: object) -> FileType:
     plain = name.strip().lower().replace("-", "_")
     found = FILE_TYPES.get(_SHORT.get(plain, plain))
     if found is None:
+        near = similar(plain, FILE_TYPES)
         raise ConversionError(
             f"unknown file type {shown(name)}; expected one of {', '.join(FILE_TYPES)}",
-            hint=did_you_mean(plain, FILE_TYPES),
+            hint=f"did you mean {near!r}?" if near else None,
         )
     return found
 

@@ -16,6 +16,7 @@ from hotshoe.kvcache.buckets import rows_per_octave
 from hotshoe.runner.base import LoadedModel, ModelParts, T
 from hotshoe.runner.engine import Engine
 from hotshoe.runner.forward import TextForward, max_padding
+from hotshoe.runner.items import EmbeddingSpan
 from hotshoe.runner.jobs import Generation
 from hotshoe.runner.scheduler import Limits
 from hotshoe.runner.sequence import TokenSequence, extend
@@ -27,10 +28,11 @@ from hotshoe_core.errors import (
     InputTooLongError,
     InsufficientMemoryError,
     SamplingError,
+    TokenizerError,
     WeightsError,
     did_you_mean,
 )
-from hotshoe_core.errors.arguments import integer
+from hotshoe_core.errors.arguments import integer, listed
 from hotshoe_core.errors.text import format_bytes
 
 if TYPE_CHECKING:
@@ -242,7 +244,7 @@ class TextModel(LoadedModel):
             full = _with_options(base, options)
             if full.seed is not None and not isinstance(params, Sequence):
                 full = dataclasses.replace(full, seed=(full.seed + i) % 2**64)
-            streams.append(self.stream(prompt, full, grammar=constraint))
+            streams.append(self._stream(f"prompts[{i}]", prompt, full, choose_grammar(None, None, constraint)))
         return streams
 
     def stream(
@@ -259,11 +261,18 @@ class TextModel(LoadedModel):
 
         The arguments and errors are those of ``generate``. Nothing is computed before the first piece is read.
         """
-        self._require_open()
-        sequence = self._filled_sequence(self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        full = _with_options(params, options)
-        self._check_shift(full.context_shift, sequence)
         chosen = choose_grammar(json_schema, regex, grammar)
+        return self._stream("the prompt", prompt, _with_options(params, options), chosen)
+
+    def _stream(self, what: str, prompt: Any, full: SamplingParams, chosen: Grammar | Constraint | None) -> Stream:
+        """A stream. ``what`` names the prompt in an error."""
+        self._require_open()
+        if isinstance(prompt, str):
+            prompt = self.tokenizer.encode(prompt)
+        elif not isinstance(prompt, EmbeddingSpan):
+            prompt = listed(what, prompt, "a text or token ids", TokenizerError)
+        sequence = self._filled_sequence(prompt)
+        self._check_shift(full.context_shift, sequence)
         constraint = chosen.start(self._grammar_vocabulary) if isinstance(chosen, Grammar) else chosen
         sampler = Sampler(full, self._forward.n_vocab, constraint)
         sampler.observe(sequence.ids)

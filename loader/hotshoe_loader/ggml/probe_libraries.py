@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hotshoe_core.contract.device import Provider
 from hotshoe_core.errors.install import pip_build
+from hotshoe_loader.catalog import by_distribution
 from hotshoe_loader.child_state import ProbeState
 from hotshoe_loader.files import file_state
 from hotshoe_loader.ggml.file_names import LibraryCandidate, find_libraries
@@ -15,6 +16,7 @@ from hotshoe_loader.ggml.library_abi import abi_of_core
 from hotshoe_loader.ggml.native_result import GgmlLibraries, ggml_libraries
 from hotshoe_loader.ggml.score import Score, choose_library, open_core, score_library
 from hotshoe_loader.ggml.vet_libraries import vet_abi, vet_library
+from hotshoe_loader.options import normalise
 from hotshoe_loader.report import LibraryReport, ProviderReport
 from hotshoe_loader.verdict import Outcome, Rejected
 from hotshoe_loader.vet_files import untrusted
@@ -36,10 +38,13 @@ def probe_libraries(state: ProbeState, provider: Provider, description: object, 
     state.folders.update({str(folder): None for folder in [*folders, native.core.parent]})
     found = find_libraries(native.name, folders)
     if not found:
+        hint = plugin.pip_install("--force-reinstall")
+        if native.directories and by_distribution(normalise(plugin.distribution)) is None:  # one that is being written
+            hint = f"copy libggml-{native.name} into {native.directories[0]}, or {hint} if the package has it"
         raise Rejected(
             Outcome.MISSING_DEPENDENCY,
             f"libggml-{native.name} is missing in {', '.join(map(str, native.directories)) or 'no folder'}",
-            plugin.pip_install("--force-reinstall"),
+            hint,
         )
     problem = state.damaged.get(os.path.realpath(native.core))
     if problem is not None:

@@ -23,7 +23,7 @@ def refuse_other_ggml(report: ProviderReport, adopted: str) -> dict[str, Any]:
         raise Rejected(
             Outcome.ABI_MISMATCH,
             f"its libraries need {report.core}; this process uses the ggml in {adopted}",
-            "call load_all() without ggml= (and unset HOTSHOE_GGML) to use this plugin",
+            "omit ggml= and HOTSHOE_GGML to use this plugin",
         )
     others = other_bases(Path(report.core)) if report.core else []
     if not others:

@@ -46,7 +46,7 @@ def vet_adoption(folder: Path, declared: DeclaredGgml | None, plugin: EntryPoint
     if core is None:
         raise Rejected(
             Outcome.MISSING_DEPENDENCY,
-            f"ggml={str(folder)!r} names a folder without a libggml-base, so the set is not complete",
+            f"the folder in ggml= or HOTSHOE_GGML, {str(folder)!r}, has no libggml-base, so the set is not complete",
             "name the folder that contains both libggml-base and libggml-cpu…",
         )
     abi = abi_of_core(core)
@@ -59,7 +59,7 @@ def vet_adoption(folder: Path, declared: DeclaredGgml | None, plugin: EntryPoint
             Outcome.ABI_MISMATCH,
             f"{core} is ggml {abi or 'of unknown version'}; this plugin is built from {declared.abi} and was tested "
             f"with {first} to {last}",
-            f"omit ggml= to use the plugin's own ggml, or {plugin.pip_install('--upgrade')}",
+            f"omit ggml= and HOTSHOE_GGML to use the plugin's own ggml, or {plugin.pip_install('--upgrade')}",
         )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hotshoe_core.contract.device import Device, DeviceType
-from hotshoe_core.errors import DeviceNotFoundError, NativeError
+from hotshoe_core.errors import DeviceNotFoundError, OptionError
 from hotshoe_core.errors.text import printable
 from hotshoe_ggml.native import NativeLibraryError, load_backend, server
 from hotshoe_ggml.provider import GgmlProvider
@@ -32,17 +32,17 @@ def split_address(address: str) -> tuple[str, int] | None:
 
 
 def endpoints() -> list[str]:
-    """``host:port`` of each server that HOTSHOE_RPC names. Raises NativeError if one is invalid."""
+    """``host:port`` of each server that HOTSHOE_RPC names. Raises OptionError if one is invalid."""
     found = [name.strip() for name in os.environ.get(VARIABLE, "").split(",") if name.strip()]
     for endpoint in found:
         if split_address(endpoint) is None:
-            raise NativeError(
+            raise OptionError(
                 f"{VARIABLE} names {printable(endpoint, 100)!r}; expected host:port, or [host]:port for IPv6",
-                hint=f"{VARIABLE}=10.0.0.2:50052,10.0.0.3:50052",
+                hint=f"for example {VARIABLE}=10.0.0.2:50052,10.0.0.3:50052",
             )
     limit = os.environ.get(_TIMEOUT, "10")
     if found and not (limit.isdecimal() and 0 < int(limit) < 1 << 20):
-        raise NativeError(f"{_TIMEOUT} is {printable(limit, 100)!r}; expected a whole number of seconds, 1 or more")
+        raise OptionError(f"{_TIMEOUT} is {printable(limit, 100)!r}; expected a whole number of seconds, 1 or more")
     return found
 
 

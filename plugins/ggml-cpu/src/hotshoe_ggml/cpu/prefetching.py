@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hotshoe_core.errors import NativeError
+from hotshoe_core.errors import OptionError
 from hotshoe_core.errors.text import shown
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_ggml.native import ffi, kernels
@@ -24,12 +24,12 @@ WAYS = {
 def force_prefetching() -> None:
     """Make all products prefetch in the way that ``HOTSHOE_GGML_PREFETCH`` names; without it, in the fastest way.
 
-    Raises NativeError if the variable names no way.
+    Raises OptionError if the variable names no way.
     """
     name = os.environ.get(VARIABLE, "")
     if name and name not in WAYS:
         expected = " or ".join(WAYS)
-        raise NativeError(
+        raise OptionError(
             f"{VARIABLE} is {shown(name)}; expected {expected}",
             hint="unset it: hotshoe then measures which is the fastest",
         )
