@@ -77,9 +77,10 @@ def _rejection(error: BaseException, doing: str, plugin: EntryPoint | None, othe
         rejected = _missing_module(error.name, doing, plugin)
         rejected.hint = given or rejected.hint
         return rejected
-    # The provider knows why it has no device: none is there, or the user's variable that names them is invalid.
-    if isinstance(error, (DeviceNotFoundError, OptionError)):
+    if isinstance(error, DeviceNotFoundError):  # the provider knows why it has no device
         return Rejected(Outcome.NO_DEVICE, error.message, given)
+    if isinstance(error, OptionError):
+        return Rejected(Outcome.INVALID_OPTION, error.message, given)
     if isinstance(error, PluginError) and otherwise is not Outcome.IMPORT_ERROR:
         return Rejected(Outcome.INCOMPATIBLE_API, what, given or report)
     if isinstance(error, (ImportError, OSError)):

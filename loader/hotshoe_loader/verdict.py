@@ -28,6 +28,8 @@ class Outcome(enum.Enum):
     ABI_MISMATCH = "abi-mismatch"
     MISSING_DEPENDENCY = "missing-dependency"
     IMPORT_ERROR = "import-error"
+    INVALID_OPTION = "invalid-option"
+    """A variable that only this plugin reads has an invalid value."""
     NO_DEVICE = "no-device"
     CRASHED = "crashed"
     TIMED_OUT = "timed-out"
@@ -53,6 +55,7 @@ _BROKEN = frozenset(
         Outcome.ABI_MISMATCH,
         Outcome.MISSING_DEPENDENCY,
         Outcome.IMPORT_ERROR,
+        Outcome.INVALID_OPTION,
         Outcome.CRASHED,
         Outcome.TIMED_OUT,
         Outcome.WRONG_RESULT,

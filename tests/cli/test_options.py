@@ -339,3 +339,15 @@ def test_a_text_without_an_end_is_refused(
             first, *rest = command.split()
             assert main([first, "m.gguf", *rest, str(path)]) == 2
             assert f"{path} has more than 1 MiB; expected a text file" in capsys.readouterr().err
+
+
+def test_a_file_that_does_not_exist_names_those_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("out.gguf", "out2.gguf"):
+        (tmp_path / name).touch()
+    assert main(["run", str(tmp_path / "foo"), "x"]) == 2
+    assert f"  hint: the folder {tmp_path} has out.gguf, out2.gguf" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "foo", "x"]) == 2
+    assert "  hint: this folder has out.gguf, out2.gguf" in capsys.readouterr().err

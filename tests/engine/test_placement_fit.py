@@ -155,7 +155,11 @@ def test_experts_and_caches_on_the_cpu() -> None:
         ([("g", GIB), CPU], {"n_gpu_layers": 10}, "n_gpu_layers is 10; the model has 8 layers"),
         ([("g", GIB), CPU], {"cpu_moe": 2}, "cpu_moe=2: the model has no experts"),
         ([("g", GIB), CPU], {"kv_offload": False}, "kv_offload=False: the model has no cache"),
-        ([("g", GIB), CPU], {"layer_devices": ("g",) * 7}, "layer_devices names 7 layers; expected 8"),
+        (
+            [("g", GIB), CPU],
+            {"layer_devices": ("g",) * 7},
+            r"layer_devices names 7 layers; expected 8(.|\n)*hint: the model has the layers 0 to 7",
+        ),
         ([("g", GIB), CPU], {"layer_devices": ("x",) * 8}, "layer_devices names x; the devices are g, c"),
     ],
     ids=str,

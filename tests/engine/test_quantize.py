@@ -177,6 +177,10 @@ def test_weights_too_large_for_a_scale(kind: str, fits: bool, tmp_path: Path) ->
 
 REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"file_type": "q4_km"}, r"unknown file type 'q4_km'; expected one of f32(.|\n)*did you mean 'q4_k_m'"),
+    (
+        {"file_type": "zzz"},
+        r"unknown file type 'zzz'; expected one of f32[^\n]*\Z",
+    ),  # no hint: it would be the same list
     ({"file_type": 15}, r"the file type is 15 \(int\)"),
     ({"params": {"output_type": "q9"}}, r"output type: unknown tensor type 'q9'"),
     ({"params": {"token_embedding_type": "q8_1"}}, r"token embedding type: unknown tensor type 'q8_1'; (.|\n)*'q8_0'"),

@@ -18,9 +18,10 @@ import hotshoe
 from hotshoe.loading import plan_model
 from hotshoe.runner.embedder import EmbeddingModel
 from hotshoe.runner.text import TextModel
+from hotshoe.sampling import DeviceSampling
 from hotshoe_core.contract.backend import Backend
 from hotshoe_core.contract.device import BackendParams
-from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError, OptionError
+from hotshoe_core.errors import DeviceLostError, DeviceNotFoundError, HotshoeError, OptionError, PlacementError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.testing import MultiDeviceConformance
 from hotshoe_loader import load_all
@@ -30,6 +31,9 @@ from tests.support.rpc_server import Server, free_port
 from tests.support.text_models import folder, gguf  # noqa: F401  (fixtures)
 
 pytest.importorskip("hotshoe_ggml_rpc", reason="needs hotshoe-ggml-rpc: pip install ./plugins/ggml-rpc")
+
+from hotshoe_ggml.native import lib
+from hotshoe_ggml.unit import Unit
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "models" / "kjv-3m-q8_0.gguf"
 PROMPT = "In the beginning"
@@ -140,6 +144,63 @@ def test_the_placement_is_as_requested(device: str, options: dict[str, Any]) -> 
         assert splits.nbytes
         if options.get("kv_offload") is False:
             assert {n.device for n in splits.nodes if n.op == "attention"} == {"cpu"}
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("sampling", [DeviceSampling("argmax", 1), DeviceSampling("top_k", 8)], ids=lambda s: s.kind)
+def test_sampling_runs_where_the_logits_are(sampling: DeviceSampling) -> None:
+    """The input, and with it nodes without a layer, is on the CPU; the logits do not cross."""
+    with hotshoe.load_model(SHIPPED, "rpc:0,cpu", fallback=False) as model:
+        assert isinstance(model, TextModel)
+        assert model.backend.placement.device(-1) == "cpu"
+        graph = model._forward.build(model._forward.signature(1)._replace(sampling=sampling))
+        with graph.context as ctx:
+            splits = ctx.reserve().splits()
+        assert splits.fallbacks == ()
+        assert [s.device for s in splits.splits] == ["cpu", "rpc:0"]
+        assert model.generate(PROMPT, max_tokens=3, temperature=0 if sampling.kind == "argmax" else 1).tokens
+
+
+@pytest.mark.usefixtures("servers")
+def test_prompts_read_again_build_no_graph(gguf: Callable[..., Path]) -> None:  # noqa: F811
+    """Lengths grow in coarser steps than on the CPU, and all graphs of a long prompt are kept."""
+    ids = np.random.default_rng(0).integers(5, 250, 3000).tolist()
+    path = gguf("LlamaForCausalLM", max_position_embeddings=4096)
+    with hotshoe.load_model(path, "rpc:0,cpu", n_ctx=4096, n_ubatch=128) as model:
+        assert isinstance(model, TextModel)
+        built = []
+        for _ in range(2):
+            before = model._forward.contexts.n_built
+            model.generate(ids, max_tokens=1, temperature=0)
+            model.forget()
+            built.append(model._forward.contexts.n_built - before)
+    # 512, 1,024, … 3,072 cells, and the end of the prompt, with logits
+    assert built == [7, 0]
+
+
+@pytest.mark.usefixtures("servers")
+@pytest.mark.parametrize("kv_dtype", ["f16", "q8_0", "q5_1"])
+def test_attention_that_the_device_lacks_stays_there(kv_dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA's flash attention has no kernel for some sizes of heads and types of caches."""
+    supports = Unit.supports
+
+    def without_flash(unit: Unit, node: Any) -> bool:
+        return (unit.runs_custom_kernels or node.op != lib().GGML_OP_FLASH_ATTN_EXT) and supports(unit, node)
+
+    with hotshoe.load_model(SHIPPED, "rpc:0", kv_dtype=kv_dtype) as model:
+        assert isinstance(model, TextModel)
+        ids = model.tokenizer.encode(PROMPT)
+        expected = model.logits(ids)
+    monkeypatch.setattr(Unit, "supports", without_flash)
+    with hotshoe.load_model(SHIPPED, "rpc:0", kv_dtype=kv_dtype, fallback=False) as model:
+        assert isinstance(model, TextModel)
+        assert [s.device for s in model.placements().splits] == ["rpc:0"]
+        assert np.abs(model.logits(ids) - expected).max() <= 2e-2 * np.abs(expected).max()
+    with (
+        pytest.raises(PlacementError, match=r"attention .* would run on cpu"),
+        hotshoe.load_model(SHIPPED, "rpc:0", kv_dtype=kv_dtype, fallback=False, flash_attention="on"),
+    ):
+        pass
 
 
 @pytest.mark.usefixtures("servers")

@@ -97,7 +97,7 @@ BROKEN = [
     (
         "variable",
         HOOK + "    from hotshoe_core.errors import OptionError\n    raise OptionError('X is 1', hint='say X=2')",
-        "no-device",
+        "invalid-option",
         "X is 1",
         "say X=2",
     ),

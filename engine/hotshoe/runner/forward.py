@@ -26,8 +26,9 @@ __all__ = ["TextForward", "TextSignature", "TextWork", "max_padding"]
 
 Array = np.ndarray[Any, Any]
 
-_MAX_GRAPHS = 8  # keep up to 8 graphs of the largest size
-_SMALL_GRAPHS = 16  # 16 of the smallest graphs take as much memory as one of the largest
+_MAX_GRAPHS = 128  # of the smallest size
+_LARGE_GRAPHS = 8  # of the largest size: each has memory for its rows
+_LARGE_OF_FEW_LENGTHS = 32  # if the backend wants few lengths: it builds slowly. A context of 32,768 has 20 lengths.
 
 
 class TextSignature(NamedTuple):
@@ -69,9 +70,10 @@ class TextForward:
         self._n_ubatch = n_ubatch
         self._n_streams = _n_streams(spec)
         self._per_octave = rows_per_octave(backend)
-        min_weight = max(1, n_ubatch // _SMALL_GRAPHS)
+        n_large = _LARGE_GRAPHS if backend.cache_config().lengths_per_octave is None else _LARGE_OF_FEW_LENGTHS
+        min_weight = max(1, n_large * n_ubatch // _MAX_GRAPHS)
         self.contexts: ContextCache[TextSignature] = ContextCache(
-            self.build, _MAX_GRAPHS * n_ubatch, weight=lambda s: max(min_weight, min(n_ubatch, s.n_rows))
+            self.build, n_large * n_ubatch, weight=lambda s: max(min_weight, min(n_ubatch, s.n_rows))
         )
 
     def check(self, items: Items, before: int = 0) -> None:

@@ -146,13 +146,10 @@ class GgmlBackend(Backend):
                     self.on_lost(unit.name, error.message)
                 raise
 
-    def builder_unit(self, node: Tensor) -> Unit:
-        """The unit whose builder makes the node: the unit of its layer, or the CPU if ggml lacks this primitive."""
-        unit = self.unit_of(node.layer)
-        return unit if unit.runs_custom_kernels or TABLE[node.op].composite or not ggml_lacks(node) else self.units[-1]
-
     def supports(self, node: Tensor) -> bool:
-        return can_lower(node) and (not ggml_lacks(node) or self.builder_unit(node).runs_custom_kernels)
+        # The CPU computes a primitive that ggml lacks for every unit. A composite is decomposed for other units.
+        made = not ggml_lacks(node) or not TABLE[node.op].composite or self.unit_of(node.layer).runs_custom_kernels
+        return made and can_lower(node)
 
     def compile(self, graph: Graph) -> GgmlExecutable:
         self.require_process()
@@ -204,7 +201,9 @@ class GgmlBackend(Backend):
         return {f"{unit.name}: {subject}": found for unit in self.units for subject, found in unit.tuning().items()}
 
     def cache_config(self) -> CacheConfig:
-        return CacheConfig(padding=256, mask_dtype=DType.F16)  # what ggml's flash attention reads
+        # ggml's flash attention reads multiples of 256 cells, and an F16 mask. A GPU computes several tokens while the
+        # host builds a graph, and hardly notices a few more cells: it gets fewer lengths.
+        return CacheConfig(256, DType.F16) if len(self.units) == 1 else CacheConfig(512, DType.F16, 4)
 
     def quantizes(self, dtype: DType, *, importance: bool = False) -> bool:
         return blocks.writes(dtype, importance=importance)

@@ -60,7 +60,7 @@ class Unit:
 
     def builder(self, context: Any, keep_alive: list[Any]) -> Builder:
         """A builder of this unit's nodes in a ggml context. keep_alive: see Builder."""
-        return Builder(context, keep_alive, flash=self.params.flash_attention)
+        return Builder(context, keep_alive, flash=self.params.flash_attention, supports=self.supports)
 
     def supports(self, node: Any) -> bool:
         """Whether the device runs this ggml node. ggml aborts the process on a node that no device runs."""

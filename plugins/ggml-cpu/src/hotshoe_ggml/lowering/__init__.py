@@ -6,7 +6,8 @@ Only this package and ``native.context`` know that. Some of ggml's ops need cont
 
 There is a module for each theme, as in ``hotshoe_core.ops``. ``@lowers("op", when=predicate)`` registers a function in
 the table LOWERINGS and says which nodes it covers. A lowering never asks which device it is for: a unit with other
-kernels has a subclass of Builder that overrides methods.
+kernels has a subclass of Builder that overrides methods. A builder may ask whether its device runs a node, and make
+another one.
 """
 
 from hotshoe_ggml.lowering import (  # noqa: F401  (they fill the table)

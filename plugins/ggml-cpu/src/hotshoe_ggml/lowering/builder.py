@@ -37,14 +37,17 @@ class Fusion(NamedTuple):
 class Builder:
     """Makes ggml nodes in one ``ggml_context``, only with ggml's own ops.
 
-    flash: whether attention is ggml's flash attention: "on", "off" or "auto". keep_alive: the builder adds objects that
-    must live as long as the graph.
+    flash: whether attention is ggml's flash attention: "on", "off" or "auto". supports: whether the device runs a node;
+    CpuBuilder does not ask. keep_alive: the builder adds objects that must live as long as the graph.
     """
 
-    def __init__(self, context: Any, keep_alive: list[Any], *, flash: str) -> None:
+    def __init__(
+        self, context: Any, keep_alive: list[Any], *, flash: str, supports: Callable[[Ptr], bool] = lambda node: True
+    ) -> None:
         self.context = context
         self.g = lib()
         self.flash = flash
+        self._supports = supports
         self.keep_alive = keep_alive
 
     def fuse(self, graph: Graph, is_mine: Callable[[Tensor], bool], read_operand: ReadOperand) -> Fusion:
@@ -207,12 +210,16 @@ class Builder:
     def attention(
         self, q: Ptr, k: Ptr, v: Ptr, mask: Ptr | None, sinks: Ptr | None, scale: float, softcap: float
     ) -> Ptr:
-        """Attention, from q (dim, heads, rows, batch), k and v (dim, kv_heads, cells, batch) in ggml's order."""
+        """Attention, from q (dim, heads, rows, batch), k and v (dim, kv_heads, cells, batch) in ggml's order.
+
+        With "auto" it is flash attention if the cache is in half precision or quantized, and the device has a kernel
+        for its type and these heads.
+        """
         q, k, v = (self.swap(x, 1, 2) for x in (q, k, v))  # (dim, rows, heads, batch)
-        if self.flash == "on" or (
-            self.flash == "auto" and k.type != F32.id
-        ):  # the cache is in half precision or quantized
-            return self._flash_attention(q, k, v, mask, sinks, scale, softcap)
+        if self.flash == "on" or (self.flash == "auto" and k.type != F32.id):
+            fused = self._flash_attention(q, k, v, mask, sinks, scale, softcap)
+            if self.flash == "on" or self._supports(fused):
+                return fused
         scores = self.call("mul_mat", k, q)  # ggml repeats k over the heads of a group by itself
         self.g.ggml_mul_mat_set_prec(scores, self.g.GGML_PREC_F32)
         if softcap:

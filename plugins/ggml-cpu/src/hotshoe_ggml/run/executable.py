@@ -16,7 +16,7 @@ from hotshoe_core.errors import ClosedError, GraphError, InsufficientMemoryError
 from hotshoe_core.graphs.graph import Graph
 from hotshoe_core.graphs.splits import node_devices
 from hotshoe_core.tensors.tensor import TABLE, Tensor
-from hotshoe_ggml.lowering import LOWERINGS, Builder, node_budget
+from hotshoe_ggml.lowering import LOWERINGS, Builder, ggml_lacks, node_budget
 from hotshoe_ggml.memory.buffers import TensorBuffer
 from hotshoe_ggml.memory.layouts import Layout
 from hotshoe_ggml.native import ffi, lib
@@ -43,7 +43,6 @@ class Owner(Protocol):
     def placement(self) -> Placement: ...
     def unit(self, name: str) -> Unit: ...
     def unit_of(self, layer: int) -> Unit: ...
-    def builder_unit(self, node: Tensor) -> Unit: ...
     def device_of_tensor(self, tensor: Tensor) -> str: ...
     def require_devices(self) -> None: ...
     def exhausted(self) -> InsufficientMemoryError: ...
@@ -107,6 +106,9 @@ class GgmlExecutable(Executable):
 
     def _build(self, size: int) -> Any:
         g, graph, backend, native = lib(), self._graph, self._backend, self._native
+        several = len(backend.units) > 1
+        if several:
+            self._devices = node_devices(graph, backend.placement, backend.device_of_tensor)
         builders = {unit: unit.builder(self._context.pointer, self._keep_alive) for unit in backend.units}
         self._take_leaves(builders[backend.units[0]])
         cgraph = g.ggml_new_graph_custom(self._context.pointer, size, False)
@@ -115,14 +117,11 @@ class GgmlExecutable(Executable):
         for unit, builder in builders.items():
             nodes, others = builder.fuse(graph, functools.partial(self._is_built_by, unit), self._read_operand)
             fused, absorbed = fused | nodes, absorbed | others
-        several = len(backend.units) > 1
-        if several:
-            self._devices = node_devices(graph, backend.placement, backend.device_of_tensor)
         for node in graph.nodes:
             backend.counters.lowered += 1
             if node in absorbed:
                 continue
-            native[node] = fused[node]() if node in fused else self._lower(builders[backend.builder_unit(node)], node)
+            native[node] = fused[node]() if node in fused else self._lower(builders[self._builder_unit(node)], node)
             g.ggml_set_name(native[node], node.name.encode()[:63])
             g.ggml_build_forward_expand(cgraph, native[node])  # in the order of the graph: see Graph.in_place
             if several:
@@ -135,7 +134,13 @@ class GgmlExecutable(Executable):
         return cgraph
 
     def _is_built_by(self, unit: Unit, node: Tensor) -> bool:
-        return self._backend.builder_unit(node) is unit
+        return self._builder_unit(node) is unit
+
+    def _builder_unit(self, node: Tensor) -> Unit:
+        """The unit whose builder makes the node: the one that computes it; the CPU, which is last, if ggml lacks it."""
+        if len(self._backend.units) == 1 or ggml_lacks(node):
+            return self._backend.units[-1]
+        return self._backend.unit(self._devices[node])
 
     def _take_leaves(self, builder: Builder) -> None:
         """Make the inputs, and look up weights and states. Raises GraphError or ClosedError if one is not usable."""
