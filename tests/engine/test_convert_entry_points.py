@@ -138,7 +138,7 @@ def test_ours_never_silently_win(site: Site, tmp_path: Path, monkeypatch: pytest
         (
             "MineForCausalLM",
             "mine_hotshoe:nothing",
-            "returned a NoneType; expected a function of a Checkpoint",
+            "returned NoneType; expected a FileLayout",
         ),
         ("MineForCausalLM", "mine_hotshoe:absent", "has no attribute 'absent'"),
         ("MineForCausalLM", "no_such_module:describe", "No module named 'no_such_module'"),
@@ -156,7 +156,7 @@ def test_an_entry_point_that_is_not_a_converter(
 def test_an_entry_point_that_is_not_a_tokenizer(site: Site) -> None:
     site.install("mine", families.TOKENIZERS, "words", "mine_hotshoe:nothing")
     with pytest.raises(
-        TokenizerError, match=r"'words' of 'hotshoe.tokenizers' returned a NoneType; expected a function of"
+        TokenizerError, match=r"tokenizer of 'words' .* returned NoneType; expected a hotshoe.tokenizers.Tokenizer"
     ):
         load_tokenizer(WORDS)
 

@@ -496,5 +496,5 @@ def test_stop_strings_are_checked(stops: list[Any]) -> None:
 
 @pytest.mark.parametrize("grammar", [False, "x", 1.5, [None]])
 def test_a_grammar_of_another_type(grammar: Any) -> None:
-    with pytest.raises(SamplingError, match=r"grammar is .*; expected a GrammarState"):
+    with pytest.raises(SamplingError, match=r"grammar is .*; expected GBNF text, a Grammar or a Constraint"):
         Sampler(SamplingParams(), 8, grammar)

@@ -350,7 +350,7 @@ BROKEN = (
         "sphinx",
         "gives a class in place of an instance",
         ("incompatible-api",),
-        ("an instance, as in [Provider()]",),
+        ("an instance of Provider, as in [Provider()]",),
         after="@hookimpl\ndef hotshoe_providers(): return [Provider]",
     ),
     Animal(

@@ -43,6 +43,7 @@ class CpuUnit(Unit):
         self.may_round_to_bf16 = multiplies_bf16()
         self._bf16 = params.matmul_precision == "bf16"
         self._pool: Any = ffi.NULL
+        require_threads(self.name, n_threads - 1)
         self._scratch = self._allocate_scratch()
         self._start_pool()
 
@@ -58,7 +59,6 @@ class CpuUnit(Unit):
 
     def _start_pool(self) -> None:
         """Start threads that stay: without a pool ggml starts and ends them with every graph."""
-        require_threads(self.name, self.n_threads - 1)
         params = ffi.new("struct ggml_threadpool_params *")
         lib().ggml_threadpool_params_init(params, self.n_threads)
         params.poll = 1  # of 100: threads look for more work for about 50 ms, the time between two steps, not for 3 s
