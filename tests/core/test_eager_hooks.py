@@ -258,3 +258,9 @@ def test_an_option_that_needs_another_one_says_so(given: str, missing: str) -> N
         replace(numpy_library(), **({"in_place": {}} | options))
     assert caught.value.hint is not None
     assert caught.value.hint.startswith(f"{missing}: a function")
+
+
+def test_a_function_of_an_unknown_op_is_an_error() -> None:
+    library = numpy_library()
+    with pytest.raises(BackendError, match=r"there is no op 'sillu'(.|\n)*did you mean 'silu'"):
+        replace(library, functions={**library.functions, "sillu": np.negative})

@@ -198,6 +198,9 @@ def test_bad_requests(tiny: Path, tmp_path: Path) -> None:
         convert("some/model", tmp_path / "m.gguf")
     with pytest.raises(ModelFileError, match="is a file; expected the folder"):
         convert(tiny / "config.json", tmp_path / "m.gguf")
+    (tmp_path / "have.gguf").write_bytes(b"GGUF")
+    with pytest.raises(ModelFileError, match=r"this is a GGUF file already(.|\n)*hotshoe quantize"):
+        convert(tmp_path / "have.gguf", tmp_path / "n.gguf")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ModelFileError, match="it holds: nothing"):
         convert(tmp_path / "empty", tmp_path / "m.gguf")

@@ -10,8 +10,10 @@ import pytest
 
 from hotshoe import families
 from hotshoe.convert._checkpoint import Checkpoint, open_checkpoint
-from hotshoe.convert._layout import FileLayout
+from hotshoe.convert._layout import FileLayout, TensorLayout
+from hotshoe.convert._match import Rules, match_tensors, plus
 from hotshoe.convert._names import without_wrappers
+from hotshoe.nn import Module
 from hotshoe_core.errors import ConversionError, WeightsError
 from hotshoe_core.gguf import GGUFFile
 from tests.support.recorded import MODELS, make_recorded
@@ -84,3 +86,24 @@ def test_a_file_of_another_shape_is_refused_before_it_is_loaded(
     path = rewrite(data / "llamacpp" / "LlamaForCausalLM.gguf", tmp_path / "m.gguf", {key: value})
     with pytest.raises(WeightsError, match=rf"blk\.0\.{name} has shape .*; expected .* from the file's metadata"):
         load(path, "reference")
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        (Rules(names={"layers.self_attn.q_proj": "attn_qq"}), r"names=…\): the model has no tensor 'attn_qq'"),
+        (Rules(recipes={"attn_qq.weight": plus(1.0)}), r"recipes=…\): the model has no tensor 'attn_qq.weight'"),
+        (Rules(names={"layers.self_atn.q_proj": "token_embd"}), r"has no tensor 'layers\.self_atn\.q_proj'"),
+    ],
+)
+def test_a_misspelt_rule_is_an_error(
+    rules: Rules, words: str, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def match(checkpoint: Checkpoint, model: Module, own: Rules) -> tuple[TensorLayout, ...]:
+        return match_tensors(
+            checkpoint, model, replace(own, names=own.names | rules.names, recipes=rules.recipes or own.recipes)
+        )
+
+    monkeypatch.setattr("hotshoe.convert._schema.match_tensors", match)
+    with pytest.raises(ConversionError, match=words):
+        describe(checkpoint)

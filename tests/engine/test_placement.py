@@ -259,7 +259,7 @@ def test_a_device_that_takes_nothing(load: Open, caplog: pytest.LogCaptureFixtur
         model = load((fake("gpu:0", 1000), CPU))
     assert layers_of(model) == "cccccc"
     assert model.device is CPU  # and not the one that was chosen and holds nothing
-    assert caplog.messages == ["0 of 4 layers fit on the devices: everything on host:0"]
+    assert caplog.messages == ["0 of 4 layers fit on gpu:0: everything on host:0"]
     assert layers_of(load((fake("gpu:0", 0, capacity=1000), CPU))) == "cccccc"  # it says nothing of its memory
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from hotshoe_core.contract.backend import CacheConfig, WeightData
-from hotshoe_core.errors import BackendError, UnsupportedOpError
+from hotshoe_core.errors import BackendError, UnsupportedOpError, did_you_mean
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import dequantize, round_to
-from hotshoe_core.tensors.tensor import Shape, Tensor
+from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
 
 __all__ = ["CompileHook", "EagerLibrary", "Native", "Run"]
 
@@ -172,6 +172,9 @@ class EagerLibrary:
     """The fields of BackendParams that have an effect on these functions."""
 
     def __post_init__(self) -> None:
+        for op in (*self.functions, *self.in_place, *self.accepts):
+            if op not in TABLE:
+                raise BackendError(f"EagerLibrary: there is no op {op!r}", hint=did_you_mean(op, TABLE))
         for given, (needed, hint) in _NEEDS.items():
             if getattr(self, given) and getattr(self, needed) is None:
                 raise BackendError(f"EagerLibrary: {given} is given, but {needed} is missing", hint=hint)

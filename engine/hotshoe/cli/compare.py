@@ -291,7 +291,7 @@ def _report(found: Comparison, full: bool) -> Iterator[str]:
         yield f"{len(found.pairs)} nodes agree within {found.tolerance:g}"
         return
     n_differing = sum(not p.difference <= found.tolerance for p in found.pairs)
-    yield f"{n_differing} of {len(found.pairs)} nodes differ by more than {found.tolerance:g}"
+    yield f"{n_differing} of the {len(found.pairs)} nodes that were compared differ by more than {found.tolerance:g}"
     yield f"the first is {printable(first.node.name)}{_in_layer(first.node)}"
     yield from _explain(found, first)
 

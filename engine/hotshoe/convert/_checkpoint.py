@@ -109,6 +109,10 @@ def open_checkpoint(source: str | Path) -> Checkpoint:
     weights are in another format.
     """
     folder = file_path("the folder of a model", source, ModelFileError)
+    if folder.is_file() and folder.suffix == ".gguf":
+        raise ModelFileError(
+            "this is a GGUF file already", path=folder, hint=f"to change its type: hotshoe quantize {folder}"
+        )
     if folder.is_file():
         raise ModelFileError(
             "is a file; expected the folder with config.json and model.safetensors",

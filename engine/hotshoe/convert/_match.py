@@ -11,7 +11,7 @@ import numpy as np
 
 from hotshoe.convert._layout import TensorLayout
 from hotshoe.convert._names import Names, NameTable, other_expert, without_wrappers
-from hotshoe_core.errors import ConversionError
+from hotshoe_core.errors import ConversionError, did_you_mean
 
 if TYPE_CHECKING:
     from hotshoe.convert._checkpoint import Checkpoint
@@ -88,6 +88,7 @@ def match_tensors(checkpoint: Checkpoint, model: Module, rules: Rules) -> tuple[
 class _Matcher:
     def __init__(self, checkpoint: Checkpoint, model: Module, rules: Rules) -> None:
         self.checkpoint, self.rules = checkpoint, rules
+        self.declared = {*model.unused_tensors, *(name for p in model.parameters() for name in p.names)}
         self.parameters = [p for p in model.parameters() if not p.optional or _in_layer(p.names[0]) in rules.required]
         self.wanted: dict[str, Parameter | None] = dict.fromkeys(model.unused_tensors)
         for p in reversed(self.parameters):  # the first that declares a name has it
@@ -99,6 +100,7 @@ class _Matcher:
 
     def find(self) -> None:
         """Find the sources. Raises ConversionError if tensors are missing, unknown or duplicate."""
+        self._check_rules()
         names = NameTable(self.rules.names, self.checkpoint.tensors)
         extra = []
         for source in sorted(self.checkpoint.tensors):
@@ -123,6 +125,23 @@ class _Matcher:
                 block = _BLOCK.match(p.names[0])
                 missing.add(names.in_checkpoint(accepted, block[1] if block else ""))
         _raise_unless_complete(self.checkpoint, sorted(missing), extra)
+        if unused := names.unused():
+            raise ConversionError(
+                f"Rules(names=…): {self.checkpoint.model} has no tensor {unused[0]!r}",
+                hint="check the converter's names",
+            )
+
+    def _check_rules(self) -> None:
+        """Raise ConversionError for a name of the file that the model does not declare."""
+        declared = {_in_layer(name) for name in self.declared}
+        stems = declared | {name.rpartition(".")[0] for name in declared}
+        rows = [(row,) if isinstance(row, str) else row for row in self.rules.names.values()]
+        given = [("names", name, stems) for row in rows for name in row]
+        for argument, name, known in [*given, *(("recipes", name, declared) for name in self.rules.recipes)]:
+            if name not in known:
+                raise ConversionError(
+                    f"Rules({argument}=…): the model has no tensor {name!r}", hint=did_you_mean(name, known)
+                )
 
     def layouts(self) -> list[TensorLayout]:
         """How each tensor is made. Raises ConversionError if tensors have another shape, or experts are missing."""
@@ -194,7 +213,7 @@ def _raise_unless_complete(checkpoint: Checkpoint, missing: Sequence[str], extra
     if parts:
         raise ConversionError(
             f"the tensors of {checkpoint.model} are not those its config.json describes: {'; '.join(parts)}",
-            hint="check num_hidden_layers in config.json, that the weights belong to it, and the converter's names",
+            hint="check the names in the model's class, the converter's names, and num_hidden_layers in config.json",
         )
 
 

@@ -124,10 +124,16 @@ class NameTable:
     """NAMES for one checkpoint, with rows of a family that add to it or replace its rows."""
 
     def __init__(self, more: Names, sources: Iterable[str]) -> None:
+        self._added = tuple(more)
         rows = more | {name: row for name, row in NAMES.items() if name not in more}
         self._rows = {without_wrappers(n): (n, (row,) if isinstance(row, str) else row) for n, row in rows.items()}
         self._sources = {source: _parse(source) for source in sources}
         self._present = {plain.name for plain in self._sources.values()}
+
+    def unused(self) -> list[str]:
+        """The rows of the family that no tensor of the checkpoint has."""
+        stems = {name.rpartition(".")[0] for name in self._present}
+        return [name for name in self._added if without_wrappers(name) not in self._present | stems]
 
     def in_file(self, source: str) -> tuple[list[str], int]:
         """What a tensor of the checkpoint may be called in the file, and the number of its expert, or -1."""
@@ -152,7 +158,13 @@ class NameTable:
                 if name.startswith("layers.") == bool(layer) and (target in row or stem in row):
                     names.append(name if target in row else f"{name}{dot}{kind}")
         if not names:
-            return f"a tensor for {' or '.join(targets)}, whose name in checkpoints is unknown"
+            from difflib import get_close_matches  # 2 ms, only after a mistake
+
+            stems = {target.removesuffix(".weight").removesuffix(".bias") for target in targets}
+            known = {target for _, row in self._rows.values() for target in row}
+            near = next((found for stem in sorted(stems) for found in get_close_matches(stem, known, n=1)), None)
+            guess = f" (did you mean {near!r}?)" if near else ""
+            return f"{' or '.join(targets)} of the model, for which no name in checkpoints is known{guess}"
         name = max(names, key=self._likeness)
         start = next((found[0] for source in self._sources if (found := _BEFORE_NUMBER.match(source))), "model.layers.")
         return f"{start}{layer}.{name.removeprefix('layers.')}" if layer else name

@@ -110,7 +110,8 @@ class _Attempts:
         n, placement = len(self._sizes.layers), self.fitted.placement
         expected = self._params.adapts and self._host is not None and len(self._devices) > 1
         if self.moved or (expected and self.fitted.n_layers < n):
-            left = "" if self.moved else f"{self.fitted.n_layers} of {n} layers fit on the devices: "
+            others = " and ".join(d.name for d in self._devices if d is not self._host)
+            left = "" if self.moved else f"{self.fitted.n_layers} of {n} layers fit on {others}: "
             logger.warning("%s%s", "".join(f"{m}; " for m in self.moved) + left, describe(placement))
         else:
             logger.info("%s", describe(placement))
