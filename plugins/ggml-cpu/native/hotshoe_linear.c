@@ -3,8 +3,8 @@
  * A packed W (m, k) is stored in panels of 32 rows, k-major: panel[k][32]. For BF16 it is panel[k / 2][32][2], because
  * vdpbf16ps multiplies pairs. A weight that is multiplied as stored is transposed into such panels piece by piece.
  * Without AVX-512 a piece is half a panel, which all tiles use before the next is transposed: 512 features of it are 32
- * KiB. The rows of staged tokens have a constant distance, which gives every broadcast an immediate address, and is free
- * of cache aliasing. Nothing is allocated, and no thread waits for another.
+ * KiB. The rows of staged tokens have a constant distance, which gives every broadcast an immediate address, without
+ * cache aliasing. Nothing is allocated, and no thread waits for another.
  *
  * Reading order: hotshoe_linear.h (the ops), this file from hotshoe_linear upwards, work_items.h (threads),
  * hotshoe_linear_tiles.h (the inner loops), hotshoe_linear_pieces.h (what is done around them). */

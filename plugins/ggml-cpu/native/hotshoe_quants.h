@@ -41,7 +41,7 @@ HOTSHOE_API void hotshoe_quants_experts(struct ggml_tensor * dst, int ith, int n
 enum { HOTSHOE_PREFETCH_WAYS = 3 };
 
 /* The way that weights of this type are prefetched now, or 0 while ways are compared. speeds: HOTSHOE_PREFETCH_WAYS
- * numbers, the bytes a nanosecond that one thread read in each way when they were compared last; 0 if they never were. */
+ * numbers, the bytes a nanosecond that one thread read in each way when they were compared last; 0 before that. */
 HOTSHOE_API int hotshoe_quants_prefetch(int type, float * speeds);
 
 /* Makes all products use this way; 0: the fastest. */

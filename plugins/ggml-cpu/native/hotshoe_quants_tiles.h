@@ -264,7 +264,8 @@ ISA static void gate(int activation, const float * gates, int64_t n, float * sum
 /* --- the set ---------------------------------------------------------------------------------------- */
 
 /* clang-format off */
-#define CALLS(stage, tiles, type) stage, stage##_correction, tiles, unpack_##type, {multiply_##type, multiply_##type##_every_line}
+#define CALLS(stage, tiles, type) \
+    stage, stage##_correction, tiles, unpack_##type, {multiply_##type, multiply_##type##_every_line}
 static const struct quant quants[] = {
     /* type; elements, bytes and fields of a ggml block; elements, form, mins and zero of a record */
     {GGML_TYPE_Q4_0,    32,  18, {{1, 2}, {4, 4}},   32, FORM_OF_6, 0,   8, CALLS(stage_32,  tiles_32,        q4_0)},
