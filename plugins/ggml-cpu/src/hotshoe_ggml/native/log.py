@@ -46,10 +46,15 @@ def _flush() -> None:
 
 
 def _on_log(level: int, text: Any, _user_data: Any) -> None:
-    try:
-        with contextlib.suppress(Exception):  # cffi would print it to stderr
-            _emit(level, ffi.string(text).decode("utf-8", "replace"))
-    except BaseException as error:  # of a signal's handler, which Python happens to call here: Ctrl-C
+    _emit(level, ffi.string(text).decode("utf-8", "replace"))
+
+
+def _on_log_raised(_type: type[BaseException], error: BaseException, _traceback: Any) -> None:
+    """Called by cffi, which would otherwise print the error to stderr.
+
+    It gets what a ``try`` in ``_on_log`` would miss: after Ctrl-C Python raises at the first instruction of a function.
+    """
+    if not isinstance(error, Exception):
         _pending.raised = error
 
 
@@ -74,7 +79,7 @@ def install(base: Any, discard: Any) -> None:
 
     base: libggml-base. discard: a C function with the signature of `ggml_log_callback` that does nothing.
     """
-    on_log = ffi.callback("ggml_log_callback", _on_log)
+    on_log = ffi.callback("ggml_log_callback", _on_log, onerror=_on_log_raised)
     on_abort = ffi.callback("ggml_abort_callback_t", _on_abort)
     _callbacks.extend((on_log, on_abort))
     base.ggml_log_set(on_log, ffi.NULL)
