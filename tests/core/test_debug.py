@@ -27,6 +27,8 @@ def test_dump_of_an_array_and_a_tensor() -> None:
         == "[[-10000000.0,         0.0],\n [        nan,        -inf]]"
     )
     assert dump(np.array([1e-9, 2e-7]), precision=2) == "[1.00e-09, 2.00e-07]"  # 0.00 would say nothing
+    assert dump(np.array([np.inf, 1e-9, 2e-7]), precision=2) == "[     inf, 1.00e-09, 2.00e-07]"
+    assert dump(np.array([np.nan, -np.inf])) == "[ nan, -inf]"
     assert dump(np.array(["a"])) == "['a']"
     assert dump(np.array([0.0, 3e8]), precision=1) == "[0.0e+00, 3.0e+08]"
     ctx = open_reference().new_context()
@@ -37,6 +39,16 @@ def test_dump_of_an_array_and_a_tensor() -> None:
         dump(y)
     ctx.compute({x: [1, 2]})
     assert dump(y, precision=1) == "<Tensor affine F32[2]>\n[2.0, 4.0]"
+
+
+@pytest.mark.parametrize("shape", [(2000,), (7, 300), (40, 2, 41), (3, 1, 7, 100)])
+def test_dump_of_the_edges_is_numpys_and_copies_only_them(shape: tuple[int, ...]) -> None:
+    array = np.random.default_rng(0).integers(-99, 99, shape).astype(np.float32)
+    for n in (1, 2, 3):
+        expected = np.array2string(array, threshold=10, edgeitems=n, floatmode="fixed", precision=1, separator=", ")
+        assert dump(array, precision=1, threshold=10, edge_items=n) == expected
+    large = np.broadcast_to(np.float32(1.5), (2**20, 2**20))  # 8 TiB as float64
+    assert dump(large, precision=1, edge_items=1) == "[[1.5, ..., 1.5],\n ...,\n [1.5, ..., 1.5]]"
 
 
 @pytest.fixture(params=["reference", "cpu"])

@@ -13,7 +13,7 @@ import pytest
 from hotshoe_core.contract.backend import WeightData
 from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.eager.adapter import EagerBackend
-from hotshoe_core.eager.library import EagerLibrary
+from hotshoe_core.eager.library import EagerLibrary, Run
 from hotshoe_core.eager.reference import open_reference
 from hotshoe_core.errors import BackendError, InsufficientMemoryError, UnsupportedOpError
 from hotshoe_core.ops import swiglu
@@ -21,7 +21,6 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import constant
 
 DEVICE = Device("toy", DeviceType.CPU, "toy", "toy")
-Run = Callable[[list[Any]], list[Any]]
 
 
 class Vector(list[float]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,17 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hotshoe_core.contract.backend import Placement
+from hotshoe_core.contract.backend import Placement, WeightData
 from hotshoe_core.contract.device import BackendParams, Device, DeviceType
 from hotshoe_core.eager.adapter import EagerBackend
-from hotshoe_core.eager.library import EagerLibrary
+from hotshoe_core.eager.library import EagerLibrary, Run
 from hotshoe_core.eager.reference import numpy_library
 from hotshoe_core.errors import BackendError, InsufficientMemoryError, UnsupportedOpError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import round_to
 from hotshoe_core.tensors.tensor import constant, scope
-
-Run = Callable[[list[Any]], list[Any]]
 
 
 class Box:
@@ -171,6 +170,79 @@ def test_rows_written_on_one_device_stay_if_another_device_fails() -> None:
     assert [d.failed for d in caught.value.memory.devices] == [False, True]
     second.fails = False
     assert ctx.compute({x: [[3, 3]], at: [1]}).read(total) == 8 + 2 * (2 + 6)
+
+
+@pytest.mark.parametrize(("late", "failed"), [("to_numpy", [True, False]), ("from_numpy", [False, True])])
+def test_a_copy_through_numpy_that_fails_is_blamed_on_the_device_that_lacks_memory(
+    late: str, failed: list[bool]
+) -> None:
+    """A lazy library computes the value in ``to_numpy``."""
+    full = False
+
+    def convert(array: Any, *_: Any) -> Any:
+        if full:
+            raise MemoryError
+        return array
+
+    base = numpy_library()
+    libraries = [replace(base, **{late: convert}) if here else base for here in failed]
+    backend = opened(Compiler("toy:0"), Compiler("toy:1"), libraries=libraries)
+    backend.load([], Placement("toy:0", ("toy:0", "toy:1"), "toy:1"))
+    ctx = backend.new_context()
+    x = ctx.input("x", (2,))
+    with scope("layer.0", 0):
+        y = x.exp()
+    with scope("layer.1", 1):
+        ctx.forward(z := y.sqrt())
+    assert ctx.compute({x: [0, 0]}).read(z).tolist() == [1, 1]
+    full = True
+    with pytest.raises(InsufficientMemoryError, match=f"toy:{failed.index(True)} cannot allocate") as caught:
+        ctx.compute({x: [0, 0]})
+    assert [d.failed for d in caught.value.memory.devices] == failed
+
+
+def test_a_value_from_another_device_is_dropped_after_its_last_use() -> None:
+    received: list[weakref.ref[Box]] = []
+    alive = []
+
+    def receive(box: Box) -> Box:
+        copied = Box(box.array, "toy:1")
+        received.append(weakref.ref(copied))
+        return copied
+
+    def negative(box: Box) -> Box:
+        alive.append(received[-1]() is not None)
+        return Box(-box.array, box.device)
+
+    compilers = Compiler("toy:0"), Compiler("toy:1")
+    libraries = [replace(c.library(), compile_hook=None, receive=receive) for c in compilers]
+    libraries[1] = replace(libraries[1], functions={**libraries[1].functions, "neg": negative})
+    backend = opened(*compilers, libraries=libraries)
+    backend.load([], Placement("toy:0", ("toy:0", "toy:1"), "toy:1"))
+    ctx = backend.new_context()
+    x = ctx.input("x", (2,))
+    with scope("layer.0", 0):
+        y = x.exp()
+    with scope("layer.1", 1):
+        ctx.forward(-(-y).sqrt())
+    ctx.compute({x: [0, 0]})
+    assert alive == [True, False]
+
+
+def test_weights_are_not_asked_whether_they_are_lost() -> None:
+    asked: list[Box] = []
+
+    def is_deleted(box: Box) -> bool:
+        asked.append(box)
+        return False
+
+    compiler = Compiler()
+    backend = opened(compiler, libraries=[replace(compiler.library(), is_deleted=is_deleted)])
+    data = np.ones(2, np.float32).view(np.uint8)
+    weights = backend.load([WeightData(name, (2,), DType.F32, data) for name in "ab"])
+    state, ctx = backend.state((2,), DType.F32, "state"), backend.new_context()
+    ctx.forward(weights["a"] + weights["b"] + state).compute()
+    assert [id(box) for box in asked] == [id(state.handle)]
 
 
 def test_memory_asks_the_library_for_the_size_of_compiled_functions() -> None:

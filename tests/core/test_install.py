@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hotshoe_core.errors import install
-from hotshoe_core.errors.install import checkout, pip_build, pip_install
+from hotshoe_core.errors.install import _checkout, pip_build, pip_install
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = ("ggml-cpu", "ggml-cuda", "mlx")
+PLUGINS = ("ggml-cpu", "ggml-cuda", "mlx")  # of a checkout that lacks the others
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    checkout.cache_clear()
+    _checkout.cache_clear()
     yield
-    checkout.cache_clear()
+    _checkout.cache_clear()
 
 
 def make_checkout(root: Path) -> Path:
     for folder in (".", "core", *(f"plugins/{name}" for name in PLUGINS)):
         (root / folder).mkdir(parents=True, exist_ok=True)
         (root / folder / "pyproject.toml").touch()
+    (root / ".git").mkdir()
     return root
 
 
@@ -41,7 +43,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, site: Path, origin: object = None
 
 def test_this_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "_PACKAGE", str(ROOT / "core" / "hotshoe_core"))
-    assert checkout() == str(ROOT)
+    assert _checkout() == str(ROOT)
 
 
 def test_from_wheels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -83,6 +85,9 @@ def test_editable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert pip_install("hotshoe", "--upgrade") == f"git -C {root} pull && pip install -e {root}/core -e {root}"
     assert pip_install("hotshoe-olmo2", "--upgrade") == "pip install --upgrade hotshoe-olmo2", "of somebody else"
     assert pip_install("acme", "--upgrade") == "pip install --upgrade acme"
+    assert pip_install("hotshoe-ggml-rpc") == "pip install hotshoe-ggml-rpc", "this checkout lacks it"
+    (root / ".git").rmdir()
+    assert pip_install("hotshoe", "--upgrade") == f"pip install -e {root}/core -e {root}", "not made by git"
 
 
 def test_copied_from_a_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,6 +105,13 @@ def test_copied_from_a_checkout_that_was_removed(monkeypatch: pytest.MonkeyPatch
     assert pip_install("hotshoe[grammar]") == f"{step} '.[grammar]'"
     assert pip_install("hotshoe", "--upgrade") == f"{step} ./core ."
     assert pip_install("acme") == "pip install acme"
+    assert pip_install("hotshoe-olmo2") == "pip install hotshoe-olmo2", "of somebody else"
+
+
+def test_our_distributions() -> None:
+    projects = (ROOT / "pyproject.toml", ROOT / "core" / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml"))
+    names = {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"]: path.parent for path in projects}
+    assert {name: Path(f"{ROOT}{folder}") for name, folder in install._FOLDERS.items()} == names
 
 
 @pytest.mark.parametrize("editable", [True, False])

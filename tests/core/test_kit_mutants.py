@@ -22,6 +22,10 @@ def test_a_planted_error_is_found(name: str) -> None:
     assert first_failure(mutant, mutant.right, [test]) is None
 
 
+def test_there_are_as_many_as_the_page_says() -> None:
+    assert len(MUTANTS) > 450, "docs/backends.md: more than 450 planted errors"
+
+
 def test_each_op_has_a_mutant() -> None:
     assert not TABLE.keys() - {name.partition(":")[0] for name in MUTANTS}, "add a row to tests/core/mutants/ops.py"
 

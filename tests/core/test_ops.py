@@ -303,9 +303,13 @@ def test_operands_by_name(backend: Backend) -> None:
     assert ops.layer_norm(x=x, eps=1e-5).sources == (x, None, None)
     with pytest.raises(GraphError, match="takes"):
         ops.layer_norm(weight=bias, eps=1e-5)
-    with pytest.raises(GraphError, match="softmax: got int, expected a Tensor") as caught:
-        x.softmax(1)  # type: ignore[arg-type]
-    assert str(caught.value.hint).startswith("softmax takes tensors, and by name scale: Softmax of ")
+    for number in (1, np.int64(1), 1.0):
+        with pytest.raises(GraphError, match=r"softmax: got (int|int64|float), expected a Tensor") as caught:
+            x.softmax(number)  # type: ignore[arg-type]
+        assert str(caught.value.hint).startswith("give scale by name: softmax(x, scale=…). Softmax of ")
+    with pytest.raises(GraphError, match="got int") as caught:
+        ops.exp(1)  # type: ignore[arg-type]
+    assert str(caught.value.hint).startswith("give tensors only: exp(x). ")
     with pytest.raises(GraphError, match="operand x twice"):
         ops.layer_norm(x, x=x, eps=1e-5)
     with pytest.raises(GraphError, match="no attribute gain"):

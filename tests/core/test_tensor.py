@@ -210,6 +210,16 @@ def test_wrong_calls_say_what_is_expected() -> None:
         x / 0
 
 
+def test_numbers_of_numpy_mean_what_those_of_python_mean() -> None:
+    """-np.uint8(3) is 253, and 1 / np.float16(2e-7) is infinite."""
+    minus: list[tuple[Any, int]] = [(np.uint8(3), 7), (np.int8(-128), 138)]
+    for number, expected in minus:
+        assert value(leaf((1,)) - number, x=[10]) == expected
+    assert np.isfinite(value(leaf((1,)) / np.float16(2e-7), x=[1]))
+    whole = leaf((1,), DType.I32)
+    assert value(whole.equal(np.int64(10)), x=[10]) == 1
+
+
 def test_names_and_layers_come_from_the_scope() -> None:
     ctx = context()
     x = ctx.input("x", (2,))
@@ -296,9 +306,18 @@ def test_arguments_of_the_wrong_type_are_refused_where_they_are_passed() -> None
             )
             for value in (float("inf"), float("nan"), 0.5, 2**31, 10**400)
         ),
-        (lambda: x + 10**400, "is too large for a float"),
-        (lambda: x * 10**5000, "is too large for a float"),
-        (lambda: x.maximum(10**400), "cannot combine <Tensor x F32.*> with 10+… "),
+        (lambda: x - 10**400, r"^10+… \(int\) is too large for a float$"),
+        (lambda: x * 10**5000, r"^of type int, and cannot be shown \(int\) is too large for a float$"),
+        (lambda: x / 10**400, r"^10+… \(int\) is too large for a float$"),
+        (lambda: x.maximum(10**400), r"^10+… \(int\) is too large for a float$"),
+        (lambda: whole / 10**5000, r"cannot combine <Tensor constant I32.* with of type int(.|\n)*x.cast\(F32\)"),
+        (lambda: x * np.complex64(1j), "got complex64, expected a Tensor"),
+        (lambda: x.chunk(10**300), "does not divide into 10{78}… equal parts"),
+        (lambda: x.softmax(scale=10**5000), r"^softmax\(x F32\[2\], scale=of type int.*: scale is of type int"),
+        (
+            lambda: x.softmax(scale=10**300),
+            r"^softmax\(x F32\[2\], scale=10{78}…\): scale is 10{58}…; expected a number",
+        ),
         (lambda: x.sum(keepdims=np.zeros(0)), "keepdims is"),
         (lambda: x.chunk(1.5), "chunk: n is 1.5"),
         (lambda: x.chunk(2, axis=float("nan")), "chunk: axis is nan"),

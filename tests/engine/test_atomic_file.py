@@ -219,5 +219,7 @@ def test_signals_that_the_program_handles_stay_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 5000, "a\0b", "\ud800", "~nobody-of-this-name/x", 5, b"x", None])
 def test_names_that_no_file_can_have(name: object) -> None:
-    with pytest.raises(ConversionError, match=r"the file to write is .*; expected (the name of a file: |a str or)"):
+    with pytest.raises(
+        ConversionError, match=r"the file to write is .*(, which cannot be the name of a file: |; expected a str or)"
+    ):
         check_target(name, overwrite=True)  # type: ignore[arg-type]

@@ -77,11 +77,13 @@ def test_texts_of_an_encoder_are_padded_to_these_lengths(
 
 
 def test_a_backend_says_how_many_lengths_and_the_coarsest_counts() -> None:
-    for wrong in (0, 3, 32, 1.5, "2"):
+    for wrong in (0, 3, 32, 1.5, "2", True, 1.0, np.array([1, 2])):
         with pytest.raises(BackendError, match=r"lengths_per_octave is .*; expected None, 1, 2, 4, 8 or 16"):
             CacheConfig(lengths_per_octave=wrong)  # type: ignore[arg-type]
     with pytest.raises(BackendError, match="padding is 0; expected 1 or more"):
         CacheConfig(padding=0)
+    with pytest.raises(BackendError, match=r"mask_dtype is 'f32' .*; expected a DType"):
+        CacheConfig(mask_dtype="f32")  # type: ignore[arg-type]
     merged = _over([CacheConfig(64), CacheConfig(32, DType.F16, 4), CacheConfig(16, DType.F32, 2)])
     assert merged == CacheConfig(64, DType.F32, 2)
     assert _over([CacheConfig(64), CacheConfig(256)]) == CacheConfig(256)

@@ -47,7 +47,7 @@ def run(environment: Zoo, folder: Path, *arguments: str | Path) -> str:
 
 def test_it_is_short() -> None:
     lines = [len(path.read_text(encoding="utf-8").splitlines()) for path in (PACKAGE / "src").rglob("*.py")]
-    assert sum(lines) <= 270
+    assert sum(lines) < 270, "its README says so"
 
 
 A_PART = """

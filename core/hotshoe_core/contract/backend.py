@@ -16,7 +16,7 @@ import numpy as np
 from hotshoe_core.contract.device import BackendParams, Device
 from hotshoe_core.contract.memory import BackendMemory, Memory
 from hotshoe_core.errors import BackendError, DTypeError, ForkedProcessError, ShapeError
-from hotshoe_core.errors.arguments import integer
+from hotshoe_core.errors.arguments import described, integer
 from hotshoe_core.graphs.context import Context
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.leaf_checks import require_sizes
@@ -110,8 +110,11 @@ class CacheConfig:
 
     def __post_init__(self) -> None:
         integer("padding", self.padding, 1, BackendError)
-        if self.lengths_per_octave not in (None, 1, 2, 4, 8, 16):
-            raise BackendError(f"lengths_per_octave is {self.lengths_per_octave!r}; expected None, 1, 2, 4, 8 or 16")
+        if not isinstance(self.mask_dtype, DType):
+            raise BackendError(f"mask_dtype is {described(self.mask_dtype)}; expected a DType, such as DType.F32")
+        n = self.lengths_per_octave
+        if n is not None and (type(n) is bool or not isinstance(n, (int, np.integer)) or n not in (1, 2, 4, 8, 16)):
+            raise BackendError(f"lengths_per_octave is {described(n)}; expected None, 1, 2, 4, 8 or 16")
 
 
 @dataclass(frozen=True, slots=True)

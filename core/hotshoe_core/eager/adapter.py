@@ -230,7 +230,7 @@ class EagerBackend(Backend):
 
 
 class EagerExecutable(Executable):
-    """A graph as a flat program of library calls; see Program."""
+    """A graph as segments, each of which is calls of one device's library or one compiled function; see Program."""
 
     def __init__(self, backend: EagerBackend, graph: Graph) -> None:
         self._backend = backend
@@ -242,7 +242,10 @@ class EagerExecutable(Executable):
         self._sizes = {device: Memory(size, backend._status) for device, size in self._program.peak.items()}
         self._slots = {t: i for i, t in enumerate(graph.leaves)}
         self._env: list[Native] = [None] * self._program.n_slots  # between runs: the values of inputs and constants
-        self._stored = [t for t in graph.leaves if t.op in ("weight", "state")]
+        self._stored = [(i, t) for i, t in enumerate(graph.leaves) if t.op in ("weight", "state")]
+        states = [t for _, t in self._stored if t.op == "state"]
+        tests = [self._libraries[self._program.devices[state]].is_deleted for state in states]
+        self._may_be_lost = [(state, test) for state, test in zip(states, tests) if test is not None]
         self._values: dict[Tensor, Native] = {}
         if backend.params.allocate:
             for device, size in self._program.peak.items():
@@ -261,7 +264,7 @@ class EagerExecutable(Executable):
 
         def traced(given: list[Native]) -> list[Native]:
             self._backend.counters.traced += 1
-            return segment.run(given)
+            return segment.run(list(given))
 
         return segment._replace(run=hook(traced, segment.donated))
 
@@ -292,10 +295,20 @@ class EagerExecutable(Executable):
                 self._finish(self._compute())
 
     def _compute(self) -> list[Native]:
-        """Run the segments. Returns the values of the outputs, then the new values of the states."""
+        """Run the segments. Returns the values of the outputs, then the new values of the states.
+
+        Raises ClosedError if a weight or state was released, BackendError if a state was lost.
+        """
         env = list(self._env)
-        for tensor in self._stored:
-            env[self._slots[tensor]] = self._stored_value(tensor)
+        for slot, tensor in self._stored:
+            if tensor.handle is None:
+                raise ClosedError(f"{tensor!r} was released")
+            env[slot] = tensor.handle
+        for state, is_deleted in self._may_be_lost:
+            if is_deleted(state.handle):
+                raise BackendError(
+                    f"{state!r} was lost: a run that overwrites its memory failed", hint="load the model again"
+                )
         for segment in self._segments:
             given = [env[slot] for slot in segment.reads]
             for slot in segment.dead:
@@ -303,20 +316,10 @@ class EagerExecutable(Executable):
             with self._on(segment.device):
                 for slot, value in zip(segment.writes, segment.run(given)):
                     env[slot] = value
+            value = None  # it would stay in memory while the next segment runs
             for state, slot in segment.overwritten:  # if a later segment fails, rows written before stay written
                 state.handle = env[slot]  # only the library may refer to the old value now
         return [env[slot] for slot in self._program.results]
-
-    def _stored_value(self, tensor: Tensor) -> Native:
-        """The value of a weight or state. Raises ClosedError if it was released, BackendError if it was lost."""
-        if tensor.handle is None:
-            raise ClosedError(f"{tensor!r} was released")
-        is_deleted = self._libraries[self._program.devices[tensor]].is_deleted
-        if is_deleted is not None and is_deleted(tensor.handle):
-            raise BackendError(
-                f"{tensor!r} was lost: a run that overwrites its memory failed", hint="load the model again"
-            )
-        return tensor.handle
 
     def _finish(self, results: list[Native]) -> None:
         """Store the new values of outputs and states. A lazy library has not computed them yet."""

@@ -15,15 +15,13 @@ from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.quants import dequantize, round_to
 from hotshoe_core.tensors.tensor import TABLE, Shape, Tensor
 
-__all__ = ["CompileHook", "EagerLibrary", "Native", "Run"]
+__all__ = ["EagerLibrary", "Native", "Run"]
 
 Native = Any
 """An array of the library, or whatever stands for a weight."""
 
 Run = Callable[[list[Native]], list[Native]]
 """A function of arrays that returns arrays: a graph, or the part of it on one device."""
-
-CompileHook = Callable[[Run, tuple[int, ...]], Run]
 
 _NEEDS = {
     "in_place": ("copy", "copy: a function that copies a native array"),
@@ -104,7 +102,7 @@ class EagerLibrary:
     receive: Callable[[Native], Native] | None = None
     """An array on this device from one on another device of the backend. If None, the value goes through NumPy."""
 
-    compile_hook: CompileHook | None = None
+    compile_hook: Callable[[Run, tuple[int, ...]], Run] | None = None
     """``compile_hook(run, donated)``: makes a faster function from ``run``, which takes and returns a list of arrays.
 
     ``run`` is a whole graph; with several devices, a part of it that runs on this device. The arrays have the same

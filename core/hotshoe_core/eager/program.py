@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,28 +33,28 @@ class Step(NamedTuple):
     attrs: Mapping[str, Any]
     slot: int
     crosses: bool
-    """Whether the step copies a value from another device."""
+    """Whether the step copies a value between devices, or makes a NumPy array for that."""
 
 
 class Segment(NamedTuple):
-    """Consecutive steps on one device as one function, or the copy of one value from another device."""
+    """Consecutive steps on one device as one function, or one step that copies a value between devices."""
 
     device: str
     run: Run
-    """Takes the values of the slots ``reads``; returns those of the slots ``writes``."""
+    """Takes the values of the slots ``reads`` and empties that list; returns those of the slots ``writes``."""
 
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     dead: tuple[int, ...]
     """The slots that no later segment reads."""
 
-    donated: tuple[int, ...] = ()
+    donated: tuple[int, ...]
     """Indices in ``reads``: the old values of states in ``overwritten``, which nothing else reads."""
 
-    overwritten: tuple[tuple[Tensor, int], ...] = ()
+    overwritten: tuple[tuple[Tensor, int], ...]
     """States whose rows the segment overwrites, each with the slot of its new value."""
 
-    crosses: bool = False
+    crosses: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +226,15 @@ class _Builder:
         return tuple(segments)
 
     def _on(self, t: Tensor, device: str) -> int:
-        """The slot of a value on a device. Adds a copy step if the value is on another device."""
+        """The slot of a value on a device. If the value is on another device, adds steps that copy it."""
         if (t, device) not in self._slots:
-            source = self._devices[t]
-            receive = self._libraries[device].receive or _through_numpy(
-                self._libraries[source], self._libraries[device], t.dtype
-            )
-            self._slots[t, device] = self._step(device, receive, (self._slots[t, source],), {}, crosses=True)
+            source, target = self._devices[t], self._libraries[device]
+            slot, receive = self._slots[t, source], target.receive
+            if receive is None:  # through NumPy, in two steps: memory may be missing on either device
+                to_numpy = self._libraries[source].to_numpy
+                slot = self._step(source, lambda value: np.array(to_numpy(value)), (slot,), {}, crosses=True)
+                receive = partial(target.array, dtype=t.dtype)
+            self._slots[t, device] = self._step(device, receive, (slot,), {}, crosses=True)
         return self._slots[t, device]
 
     def _step(
@@ -291,17 +294,8 @@ def _divided(op: str, dtype: DType, library: EagerLibrary) -> Callable[[Native, 
     return call
 
 
-def _through_numpy(source: EagerLibrary, target: EagerLibrary, dtype: DType) -> Callable[[Native], Native]:
-    def receive(value: Native) -> Native:
-        with source.scope():
-            array = np.array(source.to_numpy(value))
-        return target.array(array, dtype)
-
-    return receive
-
-
 def _runner(steps: Sequence[Step], reads: Sequence[int], writes: Sequence[int]) -> Run:
-    """The function that makes these calls. It drops each value after its last use."""
+    """The function that makes these calls. It drops each value after its last use, also from the list it is given."""
     index = {slot: i for i, slot in enumerate((*reads, *(step.slot for step in steps)))} | {_ABSENT: _ABSENT}
     last_use = {slot: i for i, step in enumerate(steps) for slot in (step.slot, *step.sources)}
     kept = {*writes, _ABSENT}
@@ -314,6 +308,7 @@ def _runner(steps: Sequence[Step], reads: Sequence[int], writes: Sequence[int]) 
 
     def run(given: list[Native]) -> list[Native]:
         env: list[Native] = [*given, *[None] * (len(calls) + 1)]
+        given.clear()
         for function, sources, attrs, slot, dead in calls:
             env[slot] = function(*[env[s] for s in sources], **attrs)
             for s in dead:

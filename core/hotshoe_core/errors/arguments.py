@@ -53,19 +53,19 @@ def file_path(what: str, value: Any, error: type[HotshoeError]) -> Path:
 
     Raises ``error`` for any type except str and PathLike, and for a name that no file can have.
     """
-    expected = "a str or a Path"
-    if isinstance(value, (str, os.PathLike)):
-        try:
-            path = Path(value).expanduser()
-            os.stat(path)
+    if not isinstance(value, (str, os.PathLike)):
+        raise error(f"{what} is {described(value)}; expected a str or a Path")
+    try:
+        path = Path(value).expanduser()
+        os.stat(path)
+        return path
+    except OSError as e:
+        if e.errno != errno.ENAMETOOLONG:  # what is wrong with the file is said where it is opened
             return path
-        except OSError as e:
-            if e.errno != errno.ENAMETOOLONG:  # what is wrong with the file is said where it is opened
-                return path
-            expected = f"the name of a file: {e.strerror}"
-        except (TypeError, ValueError, RuntimeError) as e:  # bytes; a NUL or a lone surrogate; an unknown ~user
-            expected = f"the name of a file: {e}"
-    raise error(f"{what} is {described(value)}; expected {expected}")
+        why = e.strerror
+    except (TypeError, ValueError, RuntimeError) as e:  # bytes; a NUL or a lone surrogate; an unknown ~user
+        why = str(e)
+    raise error(f"{what} is {described(value)}, which cannot be the name of a file: {why}")
 
 
 def regular(path: Path) -> Path:

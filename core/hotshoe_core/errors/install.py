@@ -7,9 +7,13 @@ import glob
 import os
 import shlex
 
-__all__ = ["checkout", "pip_build", "pip_install"]
+__all__ = ["pip_build", "pip_install"]
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+_PLUGINS = ("ggml-cpu", "ggml-cuda", "ggml-metal", "ggml-rpc", "ggml-vulkan", "mlx")
+_FOLDERS = {"hotshoe": "", "hotshoe-core": "/core"} | {f"hotshoe-{name}": f"/plugins/{name}" for name in _PLUGINS}
+"""The folder of each of this project's distributions in a checkout."""
 
 
 def pip_install(requirement: str, option: str = "", info: str = "") -> str:
@@ -25,18 +29,18 @@ def pip_install(requirement: str, option: str = "", info: str = "") -> str:
     if os.path.isdir(folder):
         return f"pip install {'-e ' if editable else ''}{shlex.quote(folder)}"
     name, bracket, extra = requirement.partition("[")
-    root = checkout()
-    folders = {"hotshoe": [""], "hotshoe-core": ["/core"]}.get(name, [f"/plugins/{name.removeprefix('hotshoe-')}"])
+    root, place = _checkout(), _FOLDERS.get(name)
     here = root is not None and os.path.isdir(root)  # it may have been removed after the installation
-    ours = name.startswith("hotshoe") and (not here or os.path.isfile(f"{root}{folders[0]}/pyproject.toml"))
-    if root is None or not ours:
+    if root is None or place is None or (here and not os.path.isfile(f"{root}{place}/pyproject.toml")):
         return " ".join(["pip install", *option.split(), shlex.quote(requirement)])
+    folders = [place]
     first = "" if here else "in a checkout of hotshoe: "
     if name.startswith("hotshoe-ggml-") and name != "hotshoe-ggml-cpu":
         folders = ["/plugins/ggml-cpu", *folders]  # pip would look for it in an index
     elif name == "hotshoe" and option == "--upgrade":
         folders = ["/core", ""]
-        first = first or f"git -C {shlex.quote(root)} pull && "
+        if os.path.exists(os.path.join(root, ".git")):
+            first = f"git -C {shlex.quote(root)} pull && "
     editable = name in ("hotshoe", "hotshoe-core") and os.path.join(root, "core", "hotshoe_core") == _PACKAGE
     words = [shlex.quote(f"{root if here else '.'}{folder}{bracket}{extra}") for folder in folders]
     return f"{first}pip install {' '.join(f'-e {word}' if editable else word for word in words)}"
@@ -48,7 +52,7 @@ def pip_build(distribution: str) -> str:
 
 
 @functools.cache
-def checkout() -> str | None:
+def _checkout() -> str | None:
     """Return the folder of the checkout that hotshoe was installed from; None if it was installed from wheels."""
     site = os.path.dirname(_PACKAGE)
     root = os.path.dirname(site)

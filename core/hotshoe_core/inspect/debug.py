@@ -25,18 +25,22 @@ def dump(
 ) -> str:
     """The numbers of an array or a tensor as text. The tensor is a leaf, or an output that was computed.
 
-    precision: decimals, if the largest number is less than 10^8 and not 0 with these decimals; otherwise all numbers
-    have an exponent. threshold: above this number of elements, only ``edge_items`` at each end of an axis are shown.
+    precision: decimals, if the largest finite number shown is less than 10^8 and not 0 with these decimals; otherwise
+    all have an exponent. threshold: of more elements than this, only ``edge_items`` at each end of an axis are shown.
     Quantized and BF16 values are shown as F32, an input with the values it was last fed. Raises GraphError for a tensor
     without a value, and UnsupportedOpError for a weight that the backend cannot read back.
     """
     if edge_items < 1 or precision < 0:
         raise GraphError(f"dump: got precision {precision} and edge_items {edge_items}; expected >= 0 and >= 1")
     array = _numbers(value) if isinstance(value, Tensor) else np.asarray(value)
+    if array.size > threshold:
+        threshold = 0  # of what is left below, in which NumPy replaces the element in the middle of an axis by "..."
+        ends = [*range(edge_items), 0, *range(-edge_items, 0)]
+        array = array[np.ix_(*(ends if n > 2 * edge_items else range(n) for n in array.shape))]
     largest = 0.0
-    if array.dtype.kind == "f" and array.size:
+    if array.dtype.kind == "f":
         array = array.astype(np.float64)  # of which NumPy writes larger numbers without an exponent
-        largest = max(abs(float(bound.reduce(array, None))) for bound in (np.fmin, np.fmax))
+        largest = np.abs(array[np.isfinite(array)]).max(initial=0.0)
     text = np.array2string(
         array,
         precision=precision,

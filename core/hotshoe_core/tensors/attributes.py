@@ -1,4 +1,4 @@
-"""Check the attributes of an op, by the type annotations of its parameters."""
+"""Check the attributes of an op, by the type annotations of its parameters, and numbers that are operands."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import math
 import numbers
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hotshoe_core.errors import ShapeError
+from hotshoe_core.errors import DTypeError, ShapeError
+from hotshoe_core.errors.arguments import described
+from hotshoe_core.errors.text import shown
 from hotshoe_core.tensors.dtypes import DType
 
-__all__ = ["Kind", "kind_of"]
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+__all__ = ["Kind", "as_float", "is_number", "kind_of"]
 
 _LIMIT = 2**63
 _F32_LIMIT = 2.0**128
@@ -32,7 +37,7 @@ class Kind(NamedTuple):
         try:
             return self.convert(value)
         except TypeError:
-            raise ShapeError(f"{name} is {value!r:.60}; expected {self.expected}") from None
+            raise ShapeError(f"{name} is {shown(value, 60)}; expected {self.expected}") from None
 
 
 def kind_of(annotation: str) -> Kind | None:
@@ -42,6 +47,19 @@ def kind_of(annotation: str) -> Kind | None:
     first, _, rest = annotation.partition(" | ")
     kind = _KINDS.get(first)
     return _optional(kind) if kind is not None and rest == "None" else kind
+
+
+def is_number(value: object) -> TypeIs[float]:
+    """Whether a value is a real number of Python or NumPy."""
+    return isinstance(value, numbers.Real)
+
+
+def as_float(value: float) -> float:
+    """``value`` as a Python float. Raises DTypeError for an integer that is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        raise DTypeError(f"{described(value)} is too large for a float") from None
 
 
 # Each of these tests the common case first: a graph has thousands of attributes.

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hotshoe_core.errors import GraphError, HotshoeError, ShapeError
-from hotshoe_core.tensors.attributes import kind_of
+from hotshoe_core.errors.text import shown
+from hotshoe_core.tensors.attributes import is_number, kind_of
 from hotshoe_core.tensors.leaf_checks import MAX_ELEMENTS
 from hotshoe_core.tensors.tensor import Rule, Shape, Tensor, scope_name
 
@@ -109,9 +110,10 @@ class Op:
         for t in present:
             if not isinstance(t, Tensor):
                 hint = "wrap arrays in hotshoe_core.constant(array), or make them an input of the context"
-                if isinstance(t, (int, float)):  # such as an axis
-                    named = f", and by name {', '.join(self.attrs)}" if self.attrs else ""
-                    hint = f"{self.name} takes tensors{named}: {self.__doc__.partition(chr(10))[0]}"
+                if is_number(t):  # such as an axis
+                    call = ", ".join((*self.tensors[: self.required], *(f"{name}=…" for name in self.attrs)))
+                    named = f"give {', '.join(self.attrs)} by name" if self.attrs else "give tensors only"
+                    hint = f"{named}: {self.name}({call}). {self.__doc__.partition(chr(10))[0]}"
                 raise GraphError(f"{self.name}: got {type(t).__name__}, expected a Tensor", hint=hint)
         if self.variadic and (not present or len(present) < len(sources)):
             got = f"None among {len(sources)}" if sources else "no argument"
@@ -153,7 +155,7 @@ class Op:
     def _describe(self, sources: tuple[Tensor | None, ...], attrs: dict[str, Any], why: str) -> str:
         names = itertools.repeat("x") if self.variadic else self.tensors
         operands = [f"{n} {t.dtype.name}{list(t.shape)}" for n, t in zip(names, sources) if t is not None]
-        operands += [f"{k}={v!r}" for k, v in attrs.items()]
+        operands += [f"{k}={shown(v)}" for k, v in attrs.items()]
         where = f" in {scope_name()}" if scope_name() else ""
         return f"{self.name}({', '.join(operands)}){where}: {why}"
 

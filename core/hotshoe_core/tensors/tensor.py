@@ -21,12 +21,12 @@ import numpy as np
 
 from hotshoe_core.errors import DTypeError, GraphError, ShapeError
 from hotshoe_core.errors.arguments import described, integer
+from hotshoe_core.errors.text import shown
+from hotshoe_core.tensors.attributes import as_float, is_number
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.indexing import normalise
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
     from hotshoe_core.graphs.context import Context
     from hotshoe_core.tensors.op import Op
 
@@ -187,7 +187,8 @@ class Tensor:
     __radd__ = __add__
 
     def __sub__(self, other: Tensor | float) -> Tensor:
-        return self._with(other, "sub", 1.0, -other if _scalar(other) else other)
+        negative = -as_float(other) if is_number(other) and not self.dtype.is_integer else other
+        return self._with(other, "sub", 1.0, negative)
 
     def __rsub__(self, other: float) -> Tensor:
         return TABLE["sub"](_like(self, other), self) if self.dtype.is_integer else _affine(self, -1.0, other)
@@ -199,15 +200,15 @@ class Tensor:
 
     def _with(self, other: Tensor | float, op: str, scale: Any, bias: Any) -> Tensor:
         """``op`` on two tensors. With a number and floats: ``scale * self + bias``, in the one op ``affine``."""
-        if _scalar(other) and not self.dtype.is_integer:
+        if is_number(other) and not self.dtype.is_integer:
             return _affine(self, scale, bias)
         return TABLE[op](self, _like(self, other))
 
     def __truediv__(self, other: Tensor | float) -> Tensor:
-        if _scalar(other) and not self.dtype.is_integer:
+        if is_number(other) and not self.dtype.is_integer:
             if other == 0:
                 raise ZeroDivisionError(f"{self.name} is divided by the number 0")
-            return _affine(self, 1.0 / other, 0.0)
+            return _affine(self, 1.0 / as_float(other), 0.0)
         return TABLE["div"](self, _like(self, other))
 
     def __rtruediv__(self, other: float) -> Tensor:
@@ -426,11 +427,11 @@ class Tensor:
         n = integer("chunk: n", n, 1, GraphError)
         axis = integer("chunk: axis", axis, -self.ndim, ShapeError)
         if axis >= self.ndim:
-            raise ShapeError(f"chunk: axis is {axis}; {self!r} has {self.ndim} axes")
+            raise ShapeError(f"chunk: axis is {shown(axis)}; {self!r} has {self.ndim} axes")
         axis %= self.ndim
         size, rest = divmod(self.shape[axis], n)
         if rest:
-            raise GraphError(f"chunk: axis {axis} of {self!r} does not divide into {n} equal parts")
+            raise GraphError(f"chunk: axis {axis} of {self!r} does not divide into {shown(n)} equal parts")
         before = (slice(None),) * axis
         return [self[before + (slice(i * size, (i + 1) * size),)] for i in range(n)]  # noqa: RUF005
 
@@ -479,22 +480,19 @@ def constant(array: np.ndarray[Any, Any] | np.generic | Sequence[float], name: s
     return Tensor("constant", (), {"value": value}, value.shape, DType.of(value), name=name)
 
 
-def _scalar(value: object) -> TypeIs[float]:
-    return isinstance(value, (int, float, np.number))
-
-
 def _like(x: Tensor, value: Tensor | float) -> Tensor:
     """A number as a constant of a type that goes with ``x``; a Tensor is returned unchanged."""
-    if not _scalar(value):
+    if not is_number(value):
         return value
-    with contextlib.suppress(OverflowError, ValueError), np.errstate(all="ignore"):  # infinite, NaN, or too large
-        number = int(value) if x.dtype.is_integer else np.float32(value)  # 1e300 becomes infinity
-        if number == value or not x.dtype.is_integer:
-            return constant(np.asarray(number, x.dtype.numpy if x.dtype.is_integer else np.float32), str(value))
+    if not x.dtype.is_integer:
+        with np.errstate(all="ignore"):  # 1e300 becomes infinity
+            return constant(np.asarray(as_float(value), np.float32), str(value))
+    with contextlib.suppress(OverflowError, ValueError):  # of infinity and NaN
+        number, bounds = int(value), np.iinfo(x.dtype.numpy or np.int64)
+        if number == value and bounds.min <= number <= bounds.max:
+            return constant(np.asarray(number, bounds.dtype), str(value))
     raise DTypeError(f"cannot combine {x!r} with {described(value)}", hint="to use another type, x.cast(F32)")
 
 
 def _affine(x: Tensor, scale: Any, bias: Any) -> Tensor:
-    with contextlib.suppress(OverflowError):
-        return TABLE["affine"](x, scale=float(scale), bias=float(bias))
-    raise DTypeError(f"{described(scale)} or {described(bias)} is too large for a float")
+    return TABLE["affine"](x, scale=as_float(scale), bias=as_float(bias))

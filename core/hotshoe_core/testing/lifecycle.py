@@ -215,6 +215,9 @@ class LifecycleConformance(MemoryConformance):
             expected = sum(values.values())
             assert (ctx.compute().read(total) == expected).all()
             values |= {state: expected + i for state, i in plus.items()}
+        for ctx, *_ in made:
+            ctx.close()
+        self.backend.release([a, b])
 
     def test_out_is_filled(self) -> None:
         ctx, x, y = product(self.backend, load(self.backend))
@@ -445,6 +448,7 @@ class LifecycleConformance(MemoryConformance):
 
         with ThreadPoolExecutor(N_THREADS) as pool:
             list(pool.map(work, range(N_THREADS)))
-        ctx = self.backend.new_context()
-        value = ctx.forward(state).compute().read(state)
+        with self.backend.new_context() as ctx:
+            value = ctx.forward(state).compute().read(state)
         assert (value.min(), value.max()) == (N_THREADS * N_ROUNDS, N_THREADS * N_ROUNDS)
+        self.backend.release([state])

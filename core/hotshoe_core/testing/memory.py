@@ -32,7 +32,10 @@ def sizes(d: DeviceMemory) -> tuple[str, dict[int, int], dict[int, int], int]:
 
 
 def in_use(backend: Backend) -> int:
-    """Bytes that this process has in main memory, less those free on the backend's GPUs; 0 if unknown."""
+    """Bytes that this process has in main memory, less those free on the backend's GPUs; 0 if unknown.
+
+    Other processes change what is free: run it alone on the GPU.
+    """
     gc.collect()
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
@@ -137,7 +140,7 @@ class MemoryConformance:
         self._works()
 
     def test_a_state_after_a_run_that_fails(self) -> None:
-        """Its rows are old or new, or an error says that it is lost."""
+        """Its rows are old or new, or an error says that it is lost. If a compiler needs no memory, they are new."""
         state = self.backend.state((4, 3), F32, "kept")
         writer, failing, reader = (self.backend.new_context() for _ in range(3))
         writer.update(state, state * 0.0 + 7.0).compute()
@@ -145,16 +148,17 @@ class MemoryConformance:
         failing.update(state, new)
         total = (new.sum(axis=None).reshape(1, 1).expand(*ABSURD) + 1.0).sum()
         feeds = {failing.inputs["at"]: [2], failing.inputs["rows"]: np.full((1, 3), 8.0)}
-        failure(lambda: failing.forward(total).compute(feeds))
+        error = failure(lambda: failing.forward(total).compute(feeds))
         try:
-            value = reader.forward(state).compute().read(state)
+            value, lost = reader.forward(state).compute().read(state), ""
         except BackendError as e:
-            lost = str(e)
+            value, lost = np.empty(0), str(e)
+        if lost:
+            assert error is not None, "a run that does not fail loses nothing"
+            assert state.name in lost
         else:
             assert (value[[0, 1, 3]] == 7).all()
-            assert value[2].tolist() in ([7.0] * 3, [8.0] * 3)
-            lost = state.name
-        assert state.name in lost
+            assert value[2].tolist() in ([[8.0] * 3] if error is None else [[7.0] * 3, [8.0] * 3])
         for ctx in (writer, failing, reader):
             ctx.close()
         self.backend.release([state])

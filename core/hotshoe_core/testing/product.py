@@ -38,10 +38,10 @@ def product(backend: Backend, weight: Tensor, n: int = 2) -> tuple[Context, Tens
 
 
 def numbers(i: int, n: int = 2) -> Array:
-    """The input number ``i``."""
+    """The input number ``i`` of ``product``: float32 (n, N_IN)."""
     return np.random.default_rng(i).standard_normal((n, N_IN), np.float32)
 
 
 def check(got: Array, x: Array) -> None:
-    """Compare the result for the input ``x``."""
+    """Compare a result (n, N_OUT) of ``product`` with ``x @ WEIGHT.T``, for its input ``x`` (n, N_IN)."""
     np.testing.assert_allclose(got, x @ WEIGHT.T, rtol=1e-4, atol=1e-4)

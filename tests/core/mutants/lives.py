@@ -161,7 +161,7 @@ def without_a_lock(right: EagerBackend) -> None:
 
 
 def states_read_early(self: EagerExecutable) -> None:
-    early = {t: t.handle for t in self._stored}
+    early = {t: t.handle for _, t in self._stored}
     time.sleep(0.001)
     with self._backend.lock:
         for t, value in early.items():

@@ -14,7 +14,7 @@ from hotshoe_core.eager.reference import numpy_library
 from hotshoe_core.errors import ClosedError, InsufficientMemoryError
 from hotshoe_core.tensors.dtypes import DType
 from hotshoe_core.tensors.tensor import Tensor
-from tests.core.mutants.adapters import Array, Patch, backend, executable, f4, library, of_patches
+from tests.core.mutants.adapters import Array, Patch, backend, each, executable, f4, library, of_patches
 from tests.core.mutants.mutant import Mutant
 
 __all__ = ["mutants"]
@@ -69,6 +69,14 @@ def zeros_for_absurd_sizes(op: str) -> Callable[..., Any]:
         return np.broadcast_to(f4(0), x.shape) if op == "affine" else np.zeros(x.shape[:-1], f4)
 
     return call
+
+
+def rows_lost(self: EagerExecutable) -> None:
+    before = {state: state.handle for state in self._program.states}
+    EagerExecutable.run(self)
+    if any(node.op == "set_rows" for node in self._graph.nodes):
+        for state, value in before.items():
+            state.handle = value
 
 
 # What is said of memory
@@ -132,6 +140,8 @@ def free(n: int) -> Patch:
     return backend(memory_free=lambda self: {d.name: n for d in self.devices})
 
 
+zeros = library(functions={**numpy_library().functions, **{op: zeros_for_absurd_sizes(op) for op in ("affine", "sum")}})
+
 MEMORY: Mapping[str, tuple[str, Patch]] = {
     "release: does nothing": (
         "test_released_weights_leave_the_report_and_graphs_that_use_them_are_refused",
@@ -179,12 +189,11 @@ MEMORY: Mapping[str, tuple[str, Patch]] = {
     "memory: 7 bytes are free": ("test_sizes_are_near_the_truth", free(7)),
     "memory: zeros for what does not fit": (
         "test_out_of_memory_by_a_graph",
-        library(
-            functions={
-                **numpy_library().functions,
-                **{op: zeros_for_absurd_sizes(op) for op in ("affine", "sum")},
-            }
-        ),
+        zeros,
+    ),
+    "memory: rows are lost in a run that does not fail": (
+        "test_a_state_after_a_run_that_fails",
+        each(zeros, library(in_place={}), executable(run=rows_lost)),
     ),
 }
 

@@ -12,11 +12,11 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from hotshoe_core.eager.library import Run
 from hotshoe_mlx._packed import Packed
 
 __all__ = ["compiled", "replayed"]
 
-Run = Callable[[list[Any]], list[Any]]
 Flat = Callable[..., Sequence[mx.array]]
 
 

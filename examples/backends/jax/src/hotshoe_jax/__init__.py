@@ -23,8 +23,7 @@ class JaxProvider:
         return [self._device(d) for d in _jax_devices().values()]
 
     def _device(self, d: Any) -> Device:
-        memory = d.memory_stats() or {}  # None for a CPU
-        total = memory.get("bytes_limit", 0)
+        total, free = memory_of(d)
         return Device(
             name_of(d),
             DeviceType.GPU if d.platform == "gpu" else DeviceType.ACCEL,
@@ -32,7 +31,7 @@ class JaxProvider:
             self.family,
             f"{d.device_kind}, JAX",
             memory_total=total,
-            memory_free=total - memory.get("bytes_in_use", 0),
+            memory_free=free,
         )
 
     def open(self, devices: Sequence[Device], params: BackendParams) -> Backend:
@@ -54,6 +53,13 @@ def _jax_devices() -> dict[str, Any]:
 def name_of(d: Any) -> str:
     """What hotshoe calls a device of JAX."""
     return f"jax:{d.id}" if d.platform != "cpu" else "jax:cpu" if d.id == 0 else f"jax:cpu-{d.id}"
+
+
+def memory_of(d: Any) -> tuple[int, int]:
+    """All bytes of a device of JAX, and those that are free; zeros if JAX cannot tell, as for a CPU."""
+    stats = d.memory_stats() or {}
+    total = stats.get("bytes_limit", 0)
+    return total, max(0, total - stats.get("bytes_in_use", 0))
 
 
 @hookimpl

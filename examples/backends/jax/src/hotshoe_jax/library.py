@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -11,11 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from hotshoe_core import CacheConfig, DType, EagerLibrary
+from hotshoe_core.eager.library import Run
 from hotshoe_core.tensors import quants
-from hotshoe_jax import name_of
+from hotshoe_jax import memory_of, name_of
 from hotshoe_jax.functions import FUNCTIONS, TYPES
-
-Run = Callable[[list[Any]], list[Any]]
 
 
 class Compiled:
@@ -33,10 +32,10 @@ class Compiled:
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of temporaries and results; None before the first call. Results in donated memory take none."""
-        if self._compiled is None:
+        """Bytes of temporaries, and of results not in donated memory; None before the first call, or if unknown."""
+        sizes = None if self._compiled is None else self._compiled.memory_analysis()
+        if sizes is None:
             return None
-        sizes = self._compiled.memory_analysis()
         return int(sizes.temp_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes)
 
 
@@ -65,11 +64,6 @@ def scope() -> Iterator[None]:
 
 def jax_library(device: Any) -> EagerLibrary:
     """The library for one of JAX's devices."""
-
-    def available() -> int:
-        stats = device.memory_stats()
-        return int(stats["bytes_limit"] - stats["bytes_in_use"])
-
     return EagerLibrary(
         functions=FUNCTIONS,
         from_numpy=lambda array, dtype: jax.device_put(array.astype(TYPES[dtype], copy=False), device),
@@ -84,6 +78,6 @@ def jax_library(device: Any) -> EagerLibrary:
         compile_hook=Compiled,
         is_deleted=lambda x: x.is_deleted(),
         graph_nbytes=lambda compiled: compiled.nbytes,
-        available=available if device.memory_stats() else None,
-        cache_config=CacheConfig(padding=256, lengths_per_octave=1),  # XLA compiles each new graph for a second
+        available=(lambda: memory_of(device)[1]) if memory_of(device)[0] else None,
+        cache_config=CacheConfig(padding=256, lengths_per_octave=1),  # XLA compiles each new graph
     )
