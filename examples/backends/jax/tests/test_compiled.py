@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
-from hotshoe_jax import JaxProvider
+from hotshoe_jax import JaxProvider, memory_of
+from hotshoe_jax.library import Compiled
 
 from hotshoe_core import BackendParams, DType, EagerBackend
 from hotshoe_core.errors import BackendError, DTypeError, InsufficientMemoryError
@@ -56,6 +58,26 @@ def test_memory_is_what_xla_takes(backend: EagerBackend) -> None:
     assert backend.memory().devices[0].graph.size > 1 << 32  # before it is compiled: one op after the other
     assert ctx.compute({x: np.ones((1, 1 << 10))}).read(total) == 1 << 31
     assert backend.memory().devices[0].graph.size < 1 << 24  # XLA adds without storing the sums
+
+
+@pytest.mark.parametrize(
+    ("stats", "expected"),
+    [
+        (None, (0, 0)),
+        ({"bytes_in_use": 5}, (0, 0)),
+        ({"bytes_limit": 8, "bytes_in_use": 5}, (8, 3)),
+        ({"bytes_limit": 8, "bytes_in_use": 9}, (8, 0)),
+    ],
+)
+def test_memory_of_a_device_is_never_negative(stats: dict[str, int] | None, expected: tuple[int, int]) -> None:
+    assert memory_of(SimpleNamespace(memory_stats=lambda: stats)) == expected
+
+
+def test_a_compiler_that_cannot_tell_its_memory() -> None:
+    compiled = Compiled(lambda given: given, ())
+    assert compiled.nbytes is None
+    compiled._compiled = SimpleNamespace(memory_analysis=lambda: None)
+    assert compiled.nbytes is None
 
 
 def test_integers_have_64_bits(backend: EagerBackend) -> None:
